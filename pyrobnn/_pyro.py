@@ -1,0 +1,20 @@
+"""How pyrobnn runs Pyro: parameters live in the modules, never in the global parameter store."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyro
+
+
+@contextmanager
+def local_parameters() -> Iterator[None]:
+    """Keep the parameters of Pyro modules made and used inside the block in the modules themselves."""
+    with pyro.settings.context(module_local_params=True):
+        yield
+
+
+@contextmanager
+def fast_pyro() -> Iterator[None]:
+    """Keep parameters local, and leave out the argument checks that Pyro and torch make at every sample statement."""
+    with local_parameters(), pyro.validation_enabled(False):
+        yield

@@ -1,0 +1,198 @@
+"""The Bayesian neural network: a PyroModule that is itself the Pyro model."""
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyro
+import torch
+from pyro.nn import PyroModule, PyroSample
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pyrobnn import likelihoods, nets, priors
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import local_parameters
+from pyrobnn._settings import to_dict
+
+if TYPE_CHECKING:
+    from pyrobnn.posterior import Posterior
+
+
+class BNN(PyroModule):
+    """A network whose weights have a prior and whose outputs have a likelihood.
+
+    The parameters that the prior covers are `PyroSample` sites named as in the network ("0.weight"); the targets are
+    the observed site "y" in a plate "data" over the examples. It works as it is with `pyro.infer.SVI`, `Predictive`,
+    `NUTS` and every autoguide: call it with a batch x (and y), and with the number of examples N in the whole data set
+    if the batch is a part of it; the plate then scales the log-likelihood by N / B, here and nowhere else.
+
+    Args:
+        net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed.
+        prior: a prior, its name, or a mapping from patterns of parameter names to priors (None: not Bayesian).
+        likelihood: a likelihood or its name.
+
+    Attributes:
+        net: the network, its Bayesian parameters held as buffers with their starting values.
+        prior: the prior's module.
+        likelihood: the likelihood's module.
+        settings: the three parts as given, by name.
+
+    Raises:
+        InputError: an unknown name, a pattern that matches nothing, or a network without parameters.
+
+    Example:
+        >>> import torch, pyrobnn as bnn
+        >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+        >>> model(torch.zeros(3, 1)).shape
+        torch.Size([3, 1])
+    """
+
+    def __init__(self, net: Any, *, prior: Any = "normal", likelihood: Any = "gaussian") -> None:
+        with local_parameters():
+            super().__init__()
+        net = copy.deepcopy(net) if isinstance(net, nn.Module) else nets.registry.resolve(net)
+        self.settings: dict[str, Any] = {
+            "net": net,
+            "prior": priors.resolve(prior),
+            "likelihood": likelihoods.resolve(likelihood),
+        }
+        with local_parameters():
+            self._build()
+
+    def _build(self) -> None:
+        given = self.settings["net"]
+        self.net = copy.deepcopy(given) if isinstance(given, nn.Module) else given.build()
+        prior = self.settings["prior"]
+        names = _parameter_names(self.net)
+        self.site_names = tuple(prior.covers(names) if isinstance(prior, priors.ByName) else names)
+        self._check_site_names()
+        self._aliases = _make_buffers(self.net, self.site_names)
+        if self.site_names:
+            self.prior = prior.build(self.initial_values)
+        for name in self.site_names:
+            setattr(self, name, PyroSample(_SitePrior(name)))
+        self.scale_targets(torch.tensor(1.0))
+
+    def _check_site_names(self) -> None:
+        taken = set(self.site_names) & ({"prior", "likelihood", "y", "data"} | set(dir(self)))
+        if taken:
+            raise InputError(
+                f"The network's parameter {min(taken)!r} has a name that BNN needs itself: put the network inside "
+                "another module, such as torch.nn.Sequential(net)."
+            )
+
+    def scale_targets(self, target_scale: Tensor) -> None:
+        """Rebuild the likelihood for targets seen in other units.
+
+        Args:
+            target_scale: original units in one model unit, () or one for each target column (K,).
+        """
+        with local_parameters():
+            self.likelihood = self.settings["likelihood"].build(self._like, target_scale)
+
+    @property
+    def _like(self) -> Tensor:
+        """A tensor with the network's precision and device."""
+        return next(value for value in self.net.state_dict().values() if value.is_floating_point())
+
+    @property
+    def initial_values(self) -> dict[str, Tensor]:
+        """The Bayesian parameters' starting values by name: the network's own weights."""
+        return {name: self.net.get_buffer(name) for name in self.site_names}
+
+    @property
+    def num_weights(self) -> int:
+        """The number of Bayesian weights."""
+        return sum(value.numel() for value in self.initial_values.values())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model with its parameters in its own modules, never in Pyro's global parameter store."""
+        with local_parameters():
+            return super().__call__(*args, **kwargs)
+
+    def forward(self, x: Tensor, y: Tensor | None = None, *, num_data: int | None = None) -> Tensor:
+        """Draw the weights and the targets of a batch; this is the Pyro model.
+
+        Args:
+            x: inputs (B, *in).
+            y: targets (B,) or (B, K) to condition on, or None to draw them.
+            num_data: N, the size of the data set of which the batch is a part; B if not given.
+
+        Returns:
+            The outputs of the network, (B, outputs).
+        """
+        f = self.outputs({name: getattr(self, name) for name in self.site_names}, x)
+        distribution = self.likelihood(f)
+        with pyro.plate("data", size=num_data or len(x), subsample=range(len(x))):
+            pyro.sample("y", distribution, obs=None if y is None else self.cast_targets(y, f))
+        return f
+
+    def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the network's outputs (B, outputs) for given values of the Bayesian parameters."""
+        every_name = {alias: weights[name] for name, aliases in self._aliases.items() for alias in aliases}
+        return functional_call(self.net, every_name, (x,), tie_weights=False)
+
+    def cast_targets(self, y: Tensor, like: Tensor) -> Tensor:
+        """Return targets in the type that the likelihood asks for, on the device of the outputs."""
+        return y.to(like.device, torch.int64 if self.settings["likelihood"].integer_targets else like.dtype)
+
+    def cast_inputs(self, x: Tensor) -> Tensor:
+        """Return inputs on the network's device, and in its precision unless they are integers."""
+        return x.to(self._like.device, self._like.dtype if x.is_floating_point() else x.dtype)
+
+    def fit(self, x: Any, y: Any = None, *, seed: int, **arguments: Any) -> "Posterior":
+        """Infer the posterior by SVI: shorthand for `pyrobnn.fit(model, SVI(...), Data(x, y), seed=seed)`.
+
+        Args:
+            x: inputs, or `Data`, or a DataLoader.
+            y: targets, if x is inputs.
+            seed: seed of the fit.
+            **arguments: settings of `SVI` (guide, steps, lr, ...), `standardize` of `Data`, and arguments of
+                `pyrobnn.fit` (device, progress, validation, callbacks).
+        """
+        from pyrobnn.inference import fit_svi
+
+        return fit_svi(self, x, y, seed=seed, **arguments)
+
+    def fresh(self) -> "BNN":
+        """Return an independent copy; a declared network gets new starting weights from the current random state."""
+        return BNN(self.settings["net"], prior=self.settings["prior"], likelihood=self.settings["likelihood"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the parts as tables for a spec file."""
+        return {kind: to_dict(setting) for kind, setting in self.settings.items()}
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{kind}={setting!r}" for kind, setting in self.settings.items())
+        return f"BNN({parts})"
+
+
+class _SitePrior:
+    """The prior of one site, asked of the model's prior module when the site is drawn."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, bnn: BNN) -> Any:
+        return bnn.prior(self.name, bnn.net.get_buffer(self.name))
+
+
+def _parameter_names(net: nn.Module) -> list[str]:
+    names = [name for name, _ in net.named_parameters()]
+    if not names:
+        raise InputError(f"The network has no parameters to be Bayesian about: {type(net).__name__}.")
+    return names
+
+
+def _make_buffers(net: nn.Module, names: tuple[str, ...]) -> dict[str, list[str]]:
+    """Hold parameters as buffers, and return all the names under which the network uses each of them."""
+    first_name = {id(net.get_parameter(name)): name for name in names}
+    aliases: dict[str, list[str]] = {name: [] for name in names}
+    for prefix, module in net.named_modules():
+        for name, parameter in list(module._parameters.items()):
+            if id(parameter) in first_name and parameter is not None:
+                aliases[first_name[id(parameter)]].append(f"{prefix}.{name}" if prefix else name)
+                delattr(module, name)
+                module.register_buffer(name, parameter.detach().clone())
+    return aliases

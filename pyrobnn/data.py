@@ -1,0 +1,131 @@
+"""Data: inputs and targets, validated once, and the scaling that is fitted on their training part."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobnn._checks import as_targets, as_tensor, check_inputs
+from pyrobnn._errors import InputError
+
+
+class Data:
+    """Inputs x (N, *in) and targets y (N,) or (N, K) as tensors, checked on construction.
+
+    Arrays, tensors, data frames and nested lists are accepted; integers and booleans stay labels (int64), floats keep
+    their precision until a model casts them to its own. A target with a single column becomes (N,).
+
+    Args:
+        x: inputs of rank two or more; the first axis counts the examples.
+        y: targets, real values or integer labels.
+        standardize: have `fit` centre and scale the inputs, and real-valued targets, by the mean and standard deviation
+            of these data. Predictions and scores come back in original units.
+        feature_names: one name a column of x; taken from a data frame if not given.
+        target_name: name of the target.
+
+    Raises:
+        InputError: not numeric, not finite, empty, of the wrong rank, or x and y of unequal length.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        *,
+        standardize: bool = False,
+        feature_names: Sequence[str] | None = None,
+        target_name: str = "y",
+    ) -> None:
+        self.x = as_tensor(x, "x")
+        check_inputs(self.x)
+        self.y = as_targets(y, len(self.x))
+        self.standardize = standardize
+        self.feature_names = _names(feature_names, x, self.x)
+        self.target_name = target_name
+
+    def __len__(self) -> int:
+        """Return N, the number of examples."""
+        return len(self.x)
+
+    def __repr__(self) -> str:
+        shapes = f"x={tuple(self.x.shape)}, y={tuple(self.y.shape)} {str(self.y.dtype).removeprefix('torch.')}"
+        return f"Data({shapes}, standardize={self.standardize})"
+
+    def __getitem__(self, rows: Any) -> "Data":
+        """Return the data of some rows: a slice, a boolean mask, or indices."""
+        index = rows if isinstance(rows, slice) else as_tensor(rows, "rows").to(self.x.device)
+        return Data(
+            self.x[index],
+            self.y[index],
+            standardize=self.standardize,
+            feature_names=self.feature_names,
+            target_name=self.target_name,
+        )
+
+    def split(self, fraction: float, *, seed: int) -> tuple["Data", "Data"]:
+        """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one."""
+        if not 0 < fraction < 1:
+            raise InputError(f"`fraction` must lie between 0 and 1, got {fraction}.")
+        size = max(1, round(fraction * len(self)))
+        if size >= len(self):
+            raise InputError(f"Cannot split {len(self)} row(s) into two parts: pass more data.")
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        return self[order[size:]], self[order[:size]]
+
+
+def _names(given: Sequence[str] | None, frame: Any, x: Tensor) -> tuple[str, ...]:
+    columns = getattr(frame, "columns", None)
+    width = x.shape[1] if x.ndim == 2 else 0
+    names = given if given is not None else columns if columns is not None else [f"x{i}" for i in range(width)]
+    if x.ndim == 2 and len(names) != width:
+        raise InputError(f"`feature_names` must name the {width} columns of x, got {len(names)} names.")
+    return tuple(str(name) for name in names)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scaler:
+    """An affine map to zero mean and unit standard deviation, column by column; constant columns are only centred.
+
+    Attributes:
+        loc: mean of each column, the shape of one row.
+        scale: standard deviation of each column (1 for a constant column), the same shape.
+    """
+
+    loc: Tensor
+    scale: Tensor
+
+    @classmethod
+    def identity(cls) -> "Scaler":
+        """Return the map that changes nothing."""
+        return cls(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
+
+    @classmethod
+    def fit(cls, values: Tensor) -> "Scaler":
+        """Fit to values of shape (N, *row)."""
+        values = values.double()
+        scale = values.std(0, correction=0)
+        constant = scale <= 1e-12 * values.abs().amax(0).clamp_min(1e-300)
+        return cls(values.mean(0), torch.where(constant, torch.ones_like(scale), scale))
+
+    def transform(self, values: Tensor) -> Tensor:
+        """Map original units to standard units; computed in float64, returned in at least the precision given."""
+        scaled = (values.double() - self.loc.to(values.device)) / self.scale.to(values.device)
+        return scaled.to(values.dtype) if values.is_floating_point() else scaled
+
+    def inverse(self, values: Tensor) -> Tensor:
+        """Map standard units back to original units."""
+        return values * self._like(self.scale, values) + self._like(self.loc, values)
+
+    def inverse_scale(self, values: Tensor) -> Tensor:
+        """Map standard deviations in standard units back to original units."""
+        return values * self._like(self.scale, values)
+
+    def log_volume(self) -> float:
+        """Return the log of the volume change, sum log scale: subtract it from a log density in standard units."""
+        return float(self.scale.log().sum())
+
+    @staticmethod
+    def _like(constant: Tensor, values: Tensor) -> Tensor:
+        return constant.to(values.device, values.dtype)

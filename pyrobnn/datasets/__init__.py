@@ -1,0 +1,21 @@
+"""Data sets: the UCI regression benchmark, the sets of scikit-learn, toy problems, and tables of your own."""
+
+from pyrobnn.datasets.base import Dataset
+from pyrobnn.datasets.registry import DatasetInfo, fetch, info, load, names
+from pyrobnn.datasets.table import load_features, load_table
+from pyrobnn.datasets.toy import quartic, quartic_curve, sinusoid, sinusoid_curve
+
+__all__ = [
+    "Dataset",
+    "DatasetInfo",
+    "fetch",
+    "info",
+    "load",
+    "load_features",
+    "load_table",
+    "names",
+    "quartic",
+    "quartic_curve",
+    "sinusoid",
+    "sinusoid_curve",
+]

@@ -1,0 +1,73 @@
+"""Dataset: a data set with its train and test splits, and where it came from."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+
+from pyrobnn._errors import InputError
+from pyrobnn.data import Data
+
+Task = Literal["regression", "classification"]
+
+NUM_RANDOM_SPLITS = 20
+TEST_FRACTION = 0.1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set that is loaded.
+
+    Attributes:
+        name: its name in files and on the command line.
+        task: "regression" or "classification".
+        data: all N rows in raw units, with `standardize=True`.
+        splits: published (train_index, test_index) pairs, integer arrays of row numbers; empty if none are published.
+        class_names: the name of each class 0..C-1; empty for regression.
+        source: where the data come from.
+        licence: terms of use.
+        checksum: SHA-256 (hexadecimal) of the bytes of the file, or of the arrays for the sets of scikit-learn.
+    """
+
+    name: str
+    task: Task
+    data: Data
+    splits: tuple[tuple[np.ndarray, np.ndarray], ...] = dataclasses.field(repr=False)
+    class_names: tuple[str, ...]
+    source: str
+    licence: str
+    checksum: str
+
+    @property
+    def num_splits(self) -> int:
+        """Number of splits that `split` offers: those published, or else 20 random ones."""
+        return len(self.splits) or NUM_RANDOM_SPLITS
+
+    def split(self, i: int) -> tuple[Data, Data]:
+        """Return the data of one split as (train, test).
+
+        Where no splits are published, split i has a random 10 % of the rows (rounded, at least one) as its test part,
+        those that `Data.split(0.1, seed=i)` draws; classes are not stratified.
+
+        Args:
+            i: number of the split, 0 to `num_splits` - 1.
+
+        Raises:
+            InputError: no split of that number.
+        """
+        if i not in range(self.num_splits):
+            raise InputError(
+                f"{self.name} has splits 0 to {self.num_splits - 1}, got {i!r}: pass a number in that range."
+            )
+        if not self.splits:
+            return self.data.split(TEST_FRACTION, seed=i)
+        train, test = self.splits[i]
+        return self.data[train], self.data[test]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" with the nearest known name, or nothing if none is near."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,206 @@
+"""The audited objective: every term of the ELBO on its true scale, with its Monte Carlo error and its closed form."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import seeded
+from pyrobnn._vectorize import draws_at_once, widest_activation
+from pyrobnn.data import Data
+from pyrobnn.posterior import Posterior, latent_names
+
+_AUXILIARY_SUFFIX = "_unconstrained"
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A Monte Carlo estimate.
+
+    Attributes:
+        mean: the estimate, in nats.
+        stderr: its standard error.
+    """
+
+    mean: float
+    stderr: float
+
+    @classmethod
+    def of(cls, draws: Tensor) -> "Estimate":
+        """Return mean and standard error of independent draws (S,)."""
+        values = draws.double()
+        return cls(float(values.mean()), float(values.std()) / math.sqrt(len(values)))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.stderr:.2f}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteTerms:
+    """The terms of one latent site, KL = -entropy - E_q[log prior].
+
+    Attributes:
+        name: the site.
+        size: its number of entries.
+        log_prior: E_q[log p(w)].
+        entropy: -E_q[log q(w)].
+        kl: KL(q || p) from the same draws.
+        kl_exact: KL(q || p) in closed form, or None where there is none.
+    """
+
+    name: str
+    size: int
+    log_prior: Estimate
+    entropy: Estimate
+    kl: Estimate
+    kl_exact: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ElboReport:
+    """The ELBO and its terms for the whole data set, in nats; str() shows them as a table.
+
+    Attributes:
+        sites: terms by latent site.
+        log_likelihood: E_q[log p(D | w)], in the units in which the model sees the targets.
+        log_prior: E_q[log p(w)] in total.
+        entropy: -E_q[log q(w)] in total.
+        kl: KL(q || p) in total.
+        kl_exact: KL(q || p) in closed form if every site has one, else None.
+        elbo: log_likelihood - kl, a lower bound on log p(D).
+        num_draws: draws that the estimates rest on.
+        log_volume: add minus this to ELBO and log-likelihood to have them in the original units of the targets
+            (N times the sum of the log scales of standardised targets; 0 otherwise).
+    """
+
+    sites: tuple[SiteTerms, ...]
+    log_likelihood: Estimate
+    log_prior: Estimate
+    entropy: Estimate
+    kl: Estimate
+    kl_exact: float | None
+    elbo: Estimate
+    num_draws: int
+    log_volume: float
+
+    def __str__(self) -> str:
+        header = f"{'site':<24}{'size':>9}{'log prior':>20}{'entropy':>20}{'KL':>20}{'KL exact':>14}"
+        rows = [_row(site.name, site.size, site) for site in self.sites]
+        total = _row("total", sum(site.size for site in self.sites), self)
+        lines = [header, *rows, total, f"expected log-likelihood {self.log_likelihood}", f"ELBO {self.elbo}"]
+        if self.log_volume:
+            lines.append(f"(targets standardised: subtract {self.log_volume:.2f} for their original units)")
+        return "\n".join(lines)
+
+
+def _row(name: str, size: int, terms: SiteTerms | ElboReport) -> str:
+    exact = "-" if terms.kl_exact is None else f"{terms.kl_exact:.2f}"
+    columns = f"{terms.log_prior!s:>20}{terms.entropy!s:>20}{terms.kl!s:>20}"
+    return f"{name:<24}{size:>9}{columns}{exact:>14}"
+
+
+def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed: int | None = None) -> ElboReport:
+    """Estimate each term of the ELBO, per site and in total, beside the closed-form KL where there is one.
+
+    The KL is not weighted by a temperature: this is the bound on the evidence, whatever objective was trained.
+
+    Args:
+        posterior: the posterior to audit.
+        data: the training data, in original units.
+        num_draws: number of draws, at least 2.
+        seed: seed of the draws; that of the fit if not given.
+    """
+    if num_draws < 2:
+        raise InputError(f"`num_draws` must be at least 2 for a standard error, got {num_draws}.")
+    x, y = posterior.inputs(data.x), posterior.targets(data.y)
+    with seeded(posterior.seed if seed is None else seed), fast_pyro(), torch.no_grad():
+        terms = _all_draws(posterior, x, y, num_draws)
+    sizes = {name: value.numel() for name, value in posterior.mean().items()}
+    return _summarize(terms, sizes, posterior.y_scaler.log_volume() * len(data))
+
+
+Terms = dict[str, dict[str, Tensor]]
+"""By kind of term ("log_q", "log_p", "kl", "log_likelihood"), then by site: one value a draw."""
+
+
+def _all_draws(posterior: Posterior, x: Tensor, y: Tensor, num_draws: int) -> Terms:
+    one: Callable[[Tensor], Terms] = lambda _: _one_draw(posterior, x, y)  # noqa: E731
+    if not getattr(posterior.guide, "vmappable", False):
+        parts = [_one_draw(posterior, x, y) for _ in range(num_draws)]
+        return {
+            kind: {site: torch.stack([p[kind][site] for p in parts]) for site in parts[0][kind]} for kind in parts[0]
+        }
+    bnn = posterior.bnn
+    per_draw = widest_activation(bnn.net, lambda: bnn.outputs(posterior.mean(), x[:1])) * len(x) + bnn.num_weights
+    size = draws_at_once(per_draw)
+    sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
+    blocks = [torch.func.vmap(one, randomness="different")(torch.empty(count, 0)) for count in sizes]
+    return {kind: {site: torch.cat([b[kind][site] for b in blocks]) for site in blocks[0][kind]} for kind in blocks[0]}
+
+
+def _one_draw(posterior: Posterior, x: Tensor, y: Tensor) -> Terms:
+    with poutine.block():
+        guide_trace = poutine.trace(posterior.guide).get_trace(*posterior.example)
+        model_trace = poutine.trace(poutine.replay(posterior.bnn, trace=guide_trace)).get_trace(x, y)
+    guide_trace.compute_log_prob()
+    model_trace.compute_log_prob()
+    latents = latent_names(guide_trace)
+    log_q = {name: torch.zeros(()) for name in latents}
+    for name, node in guide_trace.nodes.items():
+        if node["type"] == "sample":
+            site = name.removesuffix(_AUXILIARY_SUFFIX) if node["infer"].get("is_auxiliary") else name
+            log_q[site] = log_q.get(site, torch.zeros(())) + node["log_prob_sum"]
+    observed = [node["log_prob_sum"] for node in model_trace.nodes.values() if node.get("is_observed")]
+    return {
+        "log_q": log_q,
+        "log_p": {name: model_trace.nodes[name]["log_prob_sum"] for name in latents},
+        "kl": _closed_forms(guide_trace, model_trace, latents),
+        "log_likelihood": {"y": torch.stack(observed).sum()},
+    }
+
+
+def _closed_forms(guide_trace: Any, model_trace: Any, latents: list[str]) -> dict[str, Tensor]:
+    closed = {}
+    for name in latents:
+        try:
+            closed[name] = kl_divergence(guide_trace.nodes[name]["fn"], model_trace.nodes[name]["fn"]).sum()
+        except NotImplementedError:
+            continue
+    return closed
+
+
+def _summarize(terms: Terms, sizes: dict[str, int], log_volume: float) -> ElboReport:
+    log_p, log_q, log_likelihood = terms["log_p"], terms["log_q"], terms["log_likelihood"]["y"].double()
+    exact = {name: float(kl[0]) for name, kl in terms["kl"].items() if torch.equal(kl, kl[:1].expand_as(kl))}
+    zero = torch.zeros_like(log_likelihood)
+    sites = tuple(
+        SiteTerms(
+            name=name,
+            size=sizes.get(name, 0),
+            log_prior=Estimate.of(log_p.get(name, zero)),
+            entropy=Estimate.of(-log_q[name]),
+            kl=Estimate.of(log_q[name].double() - log_p.get(name, zero)),
+            kl_exact=exact.get(name),
+        )
+        for name in log_q
+    )
+    total_p = torch.stack([values.double() for values in log_p.values()]).sum(0)
+    total_q = torch.stack([values.double() for values in log_q.values()]).sum(0)
+    return ElboReport(
+        sites=sites,
+        log_likelihood=Estimate.of(log_likelihood),
+        log_prior=Estimate.of(total_p),
+        entropy=Estimate.of(-total_q),
+        kl=Estimate.of(total_q - total_p),
+        kl_exact=sum(exact.values()) if len(exact) == len(log_q) else None,
+        elbo=Estimate.of(log_likelihood + total_p - total_q),
+        num_draws=len(log_likelihood),
+        log_volume=log_volume,
+    )

@@ -1,0 +1,19 @@
+"""Guides: families of approximate posteriors over the latent sites of a model."""
+
+from typing import Any
+
+from pyrobnn.guides.auto import Auto, resolve_one
+from pyrobnn.guides.base import Guide, Model, registry
+from pyrobnn.guides.by_name import ByName
+from pyrobnn.guides.map import Map
+from pyrobnn.guides.mean_field import MeanField
+from pyrobnn.guides.sites import Site, latent_sites
+
+__all__ = ["Auto", "ByName", "Guide", "Map", "MeanField", "Model", "Site", "latent_sites", "registry", "resolve"]
+
+
+def resolve(value: Any) -> Guide:
+    """Return the guide that a name, a table, a mapping from name patterns, or an object stands for."""
+    if isinstance(value, dict) and "type" not in value:
+        return ByName(choices=tuple(value.items()))
+    return resolve_one(value)

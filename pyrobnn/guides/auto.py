@@ -1,0 +1,110 @@
+"""Any guide of pyro.infer.autoguide, by name."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.infer import autoguide
+from pyro.infer.autoguide import AutoGuide
+from pyro.infer.autoguide.initialization import init_to_sample, init_to_value
+from pyro.nn import PyroModule
+
+from pyrobnn._errors import InputError
+from pyrobnn._settings import FrozenDict, Options, setting
+from pyrobnn.guides.base import Guide, Model, registry
+
+_NOT_STANDALONE = ("AutoGuide", "AutoGuideList", "AutoCallable", "AutoContinuous", "AutoStructured")
+
+
+@registry.register
+@setting
+class Auto:
+    """An autoguide of Pyro, such as Auto("AutoMultivariateNormal") or Auto("AutoLowRankMultivariateNormal", {"rank": 5}).
+
+    It starts at the network's own weights, not at Pyro's default, every weight at 0, which is a saddle of a neural
+    network; other sites start at a draw from their prior.
+
+    Attributes:
+        name: name of a class in `pyro.infer.autoguide`.
+        options: further arguments of its constructor.
+    """
+
+    name: str
+    options: Options = FrozenDict()
+
+    def __post_init__(self) -> None:
+        """Refuse names that are not autoguides, and options that they do not take."""
+        known = autoguide_names()
+        if self.name not in known:
+            raise InputError(f"Unknown autoguide {self.name!r}. Known: {', '.join(known)}.")
+        accepted = set(inspect.signature(getattr(autoguide, self.name)).parameters) - {"model"}
+        unknown = set(self.options) - accepted
+        if unknown:
+            raise InputError(
+                f"{self.name} has no option {sorted(unknown)[0]!r}. It takes: {', '.join(sorted(accepted))}."
+            )
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide after one call, which makes its parameters."""
+        cls = getattr(autoguide, self.name)
+        options = dict(self.options)
+        if "init_loc_fn" in inspect.signature(cls).parameters:
+            options.setdefault("init_loc_fn", _start_at_net(model))
+        return _with_parameters(cls(model, **options), *args)
+
+
+@dataclasses.dataclass(frozen=True)
+class FromCallable:
+    """A guide made by a function of the model, such as `lambda model: AutoNormal(model, init_scale=0.01)`."""
+
+    make: Callable[[Model], PyroModule]
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide after one call, which makes its parameters."""
+        return _with_parameters(self.make(model), *args)
+
+
+def _with_parameters(guide: PyroModule, *args: Any) -> PyroModule:
+    with torch.no_grad(), poutine.block():
+        guide(*args)
+    return guide
+
+
+def autoguide_names() -> list[str]:
+    """Return the names of the autoguides that Pyro has."""
+    classes = ((name, getattr(autoguide, name)) for name in autoguide.__all__)
+    return sorted(
+        name
+        for name, cls in classes
+        if isinstance(cls, type) and issubclass(cls, AutoGuide) and name not in _NOT_STANDALONE
+    )
+
+
+def _start_at_net(model: Model) -> Any:
+    values = {name: value.clone() for name, value in getattr(model, "initial_values", {}).items()}
+    return init_to_value(values=values, fallback=init_to_sample)
+
+
+def resolve_one(value: Any) -> Guide:
+    """Return the guide that a name, a table, or an object stands for.
+
+    The names of Pyro's autoguides and the classes themselves, alone or in a `functools.partial`, are understood too,
+    and so is any function from the model to a Pyro guide.
+    """
+    if isinstance(value, str) and value in autoguide_names():
+        return Auto(value)
+    if isinstance(value, functools.partial) and _is_autoguide(value.func) and not value.args:
+        return Auto(value.func.__name__, dict(value.keywords))
+    if _is_autoguide(value):
+        return Auto(value.__name__)
+    if callable(value) and not isinstance(value, (type, Guide)):
+        return FromCallable(value)
+    return registry.resolve(value)
+
+
+def _is_autoguide(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, AutoGuide)

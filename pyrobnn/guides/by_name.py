@@ -1,0 +1,74 @@
+"""Different guides for different sites, chosen by patterns of their names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import field_validator
+from pyro import poutine
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyrobnn._globs import assign
+from pyrobnn._settings import setting, to_dict
+from pyrobnn.guides.auto import resolve_one
+from pyrobnn.guides.base import Model
+from pyrobnn.guides.sites import latent_sites
+
+
+@setting
+class ByName:
+    """A guide for each pattern of site names; the first pattern that matches wins. The parts are independent.
+
+    Usually written as a dictionary, `{"4.*": Auto("AutoMultivariateNormal"), "*": MeanField()}`.
+
+    Attributes:
+        choices: pairs of a pattern and a guide or a guide's name.
+    """
+
+    choices: tuple[tuple[str, Any], ...]
+
+    @field_validator("choices", mode="before")
+    @classmethod
+    def _resolve(cls, choices: Any) -> Any:
+        pairs = choices.items() if isinstance(choices, Mapping) else choices
+        return tuple((pattern, resolve_one(guide)) for pattern, guide in pairs)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the mapping from pattern to guide."""
+        return {pattern: to_dict(guide) for pattern, guide in self.choices}
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide made of one part for each pattern."""
+        names = [site.name for site in latent_sites(model, *args)]
+        by_pattern = assign([pattern for pattern, _ in self.choices], names, "guide")
+        parts = [guide.build(_Part(model, by_pattern[pattern]), *args) for pattern, guide in self.choices]
+        return GuideByName(parts)
+
+
+class _Part:
+    """The model with only some of its latent sites visible."""
+
+    def __init__(self, model: Model, names: list[str]) -> None:
+        self._model = poutine.block(model, expose=names)
+        starts = getattr(model, "initial_values", {})
+        self.initial_values = {name: starts[name] for name in names if name in starts}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._model(*args, **kwargs)
+
+
+class GuideByName(PyroModule):
+    """Guides for disjoint sets of sites, run one after the other."""
+
+    def __init__(self, parts: list[PyroModule]) -> None:
+        super().__init__()
+        for index, part in enumerate(parts):
+            self.add_module(str(index), part)
+        self.vmappable = all(getattr(part, "vmappable", False) for part in parts)
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw every site and return the values by name."""
+        values: dict[str, Tensor] = {}
+        for part in self.children():
+            values |= part(*args, **kwargs)
+        return values

@@ -1,0 +1,50 @@
+"""The delta guide: maximum a posteriori as variational inference with a point mass."""
+
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+
+from pyrobnn._settings import setting
+from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.sites import Site, latent_sites
+
+
+@registry.register
+@setting
+class Map:
+    """q(w) = delta(w - theta): the ELBO is log p(D | theta) + log p(theta), with entropy 0 by convention.
+
+    theta starts at the network's own weights. (Mateo-Garcia 2018: MAP as the delta limit of variational inference.)
+    """
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide, with its starting values."""
+        return MapGuide(latent_sites(model, *args))
+
+
+class MapGuide(PyroModule):
+    """A point for every site, on the unconstrained side for sites with a constrained support."""
+
+    vmappable = True
+
+    def __init__(self, sites: list[Site]) -> None:
+        super().__init__()
+        self._sites = [(site.name, site.transform) for site in sites]
+        self.points = nn.ParameterList([site.unconstrained for site in sites])
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw every site, always at its point, and return the values by name."""
+        return {
+            name: pyro.sample(name, dist.Delta(value, event_dim=value.ndim)) for name, value in self._values().items()
+        }
+
+    def mean(self) -> dict[str, Tensor]:
+        """Return the point of each site."""
+        return {name: value.detach() for name, value in self._values().items()}
+
+    def _values(self) -> dict[str, Tensor]:
+        pairs = zip(self._sites, self.points, strict=True)
+        return {name: point if transform is None else transform(point) for (name, transform), point in pairs}

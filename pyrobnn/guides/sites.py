@@ -1,0 +1,80 @@
+"""The latent sites of a model, found by running it once."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import biject_to
+from torch.distributions.transforms import identity_transform
+
+from pyrobnn._errors import InputError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Site:
+    """One latent site of a model.
+
+    Attributes:
+        name: the site's name; for a weight, the name of the parameter.
+        start: a value to start from, with the site's shape, dtype and device.
+        variance: the prior variance of each entry, or None where the prior has none in closed form.
+        transform: bijection from unconstrained values to the support, or None for sites on the whole real line.
+    """
+
+    name: str
+    start: Tensor
+    variance: Tensor | None
+    transform: Any
+
+    @property
+    def unconstrained(self) -> Tensor:
+        """The start as an unconstrained value."""
+        return self.start.clone() if self.transform is None else self.transform.inv(self.start)
+
+
+def latent_sites(model: Callable[..., Any], *args: Any) -> list[Site]:
+    """Return the latent sites of a model, in the order in which it draws them.
+
+    A weight starts at the value that the network had when the model was made; any other site at a draw from its prior.
+
+    Args:
+        model: a Pyro model; `initial_values`, if it has them, are starting values by site name.
+        *args: a batch of its inputs and observed targets.
+
+    Raises:
+        InputError: a latent is discrete, or one of many inside a plate.
+    """
+    with torch.no_grad(), poutine.block():
+        trace = poutine.trace(model).get_trace(*args)
+    starts = getattr(model, "initial_values", {})
+    found = [
+        _site(name, node, starts.get(name))
+        for name, node in trace.nodes.items()
+        if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
+    ]
+    if not found:
+        raise InputError("The model has no latent site to infer: give at least one parameter a prior.")
+    return found
+
+
+def _site(name: str, node: Any, start: Tensor | None) -> Site:
+    support = node["fn"].support
+    if node["cond_indep_stack"]:
+        raise InputError(f"Site {name!r} stands inside a plate; this guide covers global latents only.")
+    if support.is_discrete:
+        raise InputError(f"Site {name!r} is discrete; this guide covers continuous latents only.")
+    transform = biject_to(support)
+    is_real = getattr(transform, "base_transform", transform) == identity_transform
+    value = node["value"] if start is None else start
+    return Site(name, value.detach().clone(), _variance(node["fn"]), None if is_real else transform)
+
+
+def _variance(distribution: Any) -> Tensor | None:
+    try:
+        return distribution.variance.detach()
+    except NotImplementedError:
+        return None

@@ -1,0 +1,76 @@
+"""What a likelihood is: a setting whose `build` gives a module from network outputs to a distribution of targets."""
+
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyrobnn._errors import InputError
+from pyrobnn._registry import Registry
+
+
+@runtime_checkable
+class Likelihood(Protocol):
+    """A likelihood setting: how targets arise from the network's outputs.
+
+    Attributes:
+        standardizes_targets: whether real-valued targets may be centred and scaled before training.
+        integer_targets: whether targets are labels or counts (int64) rather than floats of the network's precision.
+    """
+
+    standardizes_targets: ClassVar[bool]
+    integer_targets: ClassVar[bool]
+
+    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
+        """Return a `PyroModule` from outputs to the distribution of targets.
+
+        Args:
+            like: a tensor with the dtype and device of the network.
+            target_scale: original units in one unit of the targets that the model sees, () or (K,).
+
+        Returns:
+            A module whose `forward(f)` maps outputs f (..., N, outputs) to a distribution of batch shape (..., N), each
+            row depending on its own outputs only. Its own `PyroParam`s are learned with the guide, its own
+            `PyroSample`s are inferred.
+        """
+        ...
+
+    def num_outputs(self, y: Tensor) -> int:
+        """Return the number of network outputs that targets y (N,) or (N, K) need."""
+        ...
+
+    def check_targets(self, y: Tensor, outputs: int) -> None:
+        """Raise `InputError` for targets that this likelihood cannot produce from that number of outputs."""
+        ...
+
+
+def check_width(likelihood: Likelihood, y: Tensor, outputs: int) -> None:
+    """Refuse a network whose number of outputs does not fit the targets."""
+    needed = likelihood.num_outputs(y)
+    if outputs != needed:
+        raise InputError(
+            f"{likelihood!r} needs {needed} network output(s) for targets of shape {tuple(y.shape)}, the network has "
+            f"{outputs}: change the width of its last layer."
+        )
+
+
+def num_columns(y: Tensor) -> int:
+    """Return the number of target columns K of y (N,) or (N, K)."""
+    return 1 if y.ndim == 1 else y.shape[1]
+
+
+def require_labels(y: Tensor, name: str) -> None:
+    """Refuse targets that are not whole numbers from 0 up."""
+    if y.is_floating_point() and not torch.equal(y, y.round()):
+        raise InputError(f"{name} needs whole-number labels, got values such as {float(y[y != y.round()][0]):g}.")
+    if bool((y < 0).any()):
+        raise InputError(f"{name} needs labels from 0 up, got {int(y.min())}.")
+
+
+def squeeze_single(f: Tensor) -> tuple[Tensor, int]:
+    """Return f with a single column dropped, and the number of event dimensions that remain (0 or 1)."""
+    return (f[..., 0], 0) if f.shape[-1] == 1 else (f, 1)
+
+
+registry = Registry("likelihood", accepts=lambda value: isinstance(value, Likelihood))

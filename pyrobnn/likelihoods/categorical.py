@@ -1,0 +1,51 @@
+"""The categorical likelihood for class labels."""
+
+from typing import ClassVar
+
+import pyro.distributions as dist
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyrobnn._errors import InputError
+from pyrobnn._settings import setting
+from pyrobnn.likelihoods.base import registry, require_labels
+
+
+@registry.register
+@setting
+class Categorical:
+    """y ~ Categorical(softmax(f)); targets are labels 0, ..., C - 1 for C network outputs."""
+
+    standardizes_targets: ClassVar[bool] = False
+    integer_targets: ClassVar[bool] = True
+
+    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
+        """Return the module that maps logits to Categorical distributions."""
+        return CategoricalFromLogits()
+
+    def num_outputs(self, y: Tensor) -> int:
+        """Return the number of classes that the labels imply, at least 2."""
+        require_labels(y, "Categorical")
+        return max(2, int(y.max()) + 1)
+
+    def check_targets(self, y: Tensor, outputs: int) -> None:
+        """Refuse labels that are not whole numbers below the number of outputs."""
+        if y.ndim != 1:
+            raise InputError(f"Categorical needs one label an example, y of shape (N,); got {tuple(y.shape)}.")
+        require_labels(y, "Categorical")
+        if outputs < 2:
+            raise InputError(f"Categorical needs a network with one output a class, at least 2; got {outputs}.")
+        if int(y.max()) >= outputs:
+            raise InputError(
+                f"Categorical with {outputs} network outputs needs labels from 0 to {outputs - 1}, got {int(y.max())}: "
+                "widen the last layer or renumber the labels."
+            )
+
+
+class CategoricalFromLogits(PyroModule):
+    """Class labels whose logits are the network's outputs."""
+
+    def forward(self, f: Tensor) -> TorchDistributionMixin:
+        """Map logits (..., N, C) to Categorical targets of batch shape (..., N)."""
+        return dist.Categorical(logits=f)

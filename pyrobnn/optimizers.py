@@ -1,0 +1,122 @@
+"""Optimisers and learning-rate schedules of torch, by name."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer as TorchOptimizer
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
+
+from pyrobnn._errors import InputError
+from pyrobnn._settings import FrozenDict, Options, setting
+
+
+@setting
+class Optimizer:
+    """An optimiser of `torch.optim`, such as Optimizer("adamw", {"weight_decay": 0.01}).
+
+    Attributes:
+        name: name of the class; case and underscores do not matter.
+        options: arguments of its constructor; `lr` here takes precedence over that of the method.
+    """
+
+    name: str = "adam"
+    options: Options = FrozenDict()
+
+    def __post_init__(self) -> None:
+        """Refuse unknown optimisers and options that they do not take."""
+        self.build([nn.Parameter(torch.zeros(1))], lr=0.1)
+
+    def build(self, parameters: Any, lr: float) -> TorchOptimizer:
+        """Return the optimiser of these parameters."""
+        cls = _lookup(_OPTIMIZERS, self.name, "optimizer")
+        return _construct(cls, self.name, parameters, **({"lr": lr} | self.options))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the optimiser as a table with its name as `type`."""
+        return {"type": self.name, **self.options}
+
+
+@setting
+class Schedule:
+    """A learning-rate schedule of `torch.optim.lr_scheduler`, such as Schedule("cosine_annealing_lr").
+
+    Lengths that are not given (T_max, total_steps, total_iters) are the number of steps of the fit.
+
+    Attributes:
+        name: name of the class; case and underscores do not matter.
+        options: arguments of its constructor.
+    """
+
+    name: str
+    options: Options = FrozenDict()
+
+    def __post_init__(self) -> None:
+        """Refuse unknown schedules and options that they do not take."""
+        self.build(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1), steps=10)
+
+    def build(self, optimizer: TorchOptimizer, steps: int) -> LRScheduler:
+        """Return the schedule for a fit of that many steps."""
+        cls = _lookup(_SCHEDULES, self.name, "schedule")
+        accepted = inspect.signature(cls).parameters
+        lengths = {name: steps for name in ("T_max", "total_steps", "total_iters") if name in accepted}
+        peak = {"max_lr": optimizer.param_groups[0]["lr"]} if cls is lr_scheduler.OneCycleLR else {}
+        return _construct(cls, self.name, optimizer, **(lengths | peak | self.options))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the schedule as a table with its name as `type`."""
+        return {"type": self.name, **self.options}
+
+
+def resolve_optimizer(value: Any) -> Any:
+    """Return the optimiser that a name or a table with a `type` stands for."""
+    return _resolve(Optimizer, value)
+
+
+def resolve_schedule(value: Any) -> Any:
+    """Return the schedule that a name or a table with a `type` stands for; None stays None."""
+    return None if value is None else _resolve(Schedule, value)
+
+
+def _resolve(cls: Any, value: Any) -> Any:
+    if isinstance(value, str):
+        return cls(value)
+    if isinstance(value, dict) and "type" in value:
+        return cls(value["type"], {key: option for key, option in value.items() if key != "type"})
+    if isinstance(value, cls):
+        return value
+    kind = cls.__name__.lower()
+    raise InputError(f"Expected a name, a table with a `type`, or {cls.__name__}(...) as the {kind}; got {value!r}.")
+
+
+def _classes(module: Any, base: type, excluded: tuple[str, ...]) -> dict[str, type]:
+    return {
+        _plain(name): cls
+        for name, cls in vars(module).items()
+        if isinstance(cls, type) and issubclass(cls, base) and cls is not base and name not in excluded
+    }
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+_OPTIMIZERS = _classes(torch.optim, TorchOptimizer, excluded=("LBFGS", "Muon"))
+_SCHEDULES = _classes(
+    lr_scheduler, LRScheduler, excluded=("ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "Optimizer")
+)
+
+
+def _lookup(classes: dict[str, type], name: str, kind: str) -> type:
+    if _plain(name) not in classes:
+        raise InputError(f"Unknown {kind} {name!r}. Known: {', '.join(sorted(classes))}.")
+    return classes[_plain(name)]
+
+
+def _construct(cls: type, name: str, *args: Any, **options: Any) -> Any:
+    try:
+        return cls(*args, **options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: {error}") from None

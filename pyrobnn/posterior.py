@@ -1,0 +1,174 @@
+"""The posterior: a trained model and its guide, which draw weights and predict."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyrobnn._checks import as_targets, as_tensor, check_inputs
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import seeded
+from pyrobnn._types import Draws
+from pyrobnn._vectorize import draws_at_once, map_draws, widest_activation
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Scaler
+from pyrobnn.prediction import Prediction
+
+_DRAWS_FOR_MEAN = 1000
+
+
+class Posterior:
+    """An approximate posterior q(w) over the weights of a `BNN`, as `fit` returns it.
+
+    Args:
+        bnn: the model with its trained parameters.
+        guide: the trained guide.
+        example: one row of inputs and targets, in the units of the model, to run model and guide with.
+        x_scaler: the map from inputs in original units to those of the model.
+        y_scaler: the same for targets.
+        seed: default seed for draws.
+        history: the record of the fit.
+        info: how it was fitted: method, device, seconds, number of examples.
+
+    Attributes:
+        bnn, guide, x_scaler, y_scaler, seed, history, info: as given.
+    """
+
+    def __init__(
+        self,
+        bnn: BNN,
+        guide: PyroModule,
+        *,
+        example: tuple[Tensor, Tensor],
+        x_scaler: Scaler,
+        y_scaler: Scaler,
+        seed: int,
+        history: Any = None,
+        info: dict[str, Any] | None = None,
+    ) -> None:
+        self.bnn = bnn.eval()
+        self.guide = guide
+        self.example = example
+        self.x_scaler = x_scaler
+        self.y_scaler = y_scaler
+        self.seed = seed
+        self.history = history
+        self.info = info or {}
+
+    def __repr__(self) -> str:
+        return f"Posterior({self.bnn!r}, guide={type(self.guide).__name__}, num_weights={self.bnn.num_weights})"
+
+    def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
+        """Draw all latent sites jointly.
+
+        Args:
+            num_draws: number of draws S, at least 1.
+            seed: seed of the draws; that of the fit if not given, so that the same call gives the same draws.
+
+        Returns:
+            Values (S, *event) by site name.
+        """
+        parts = self._map_draws(lambda draws: draws, num_draws, seed)
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def _map_draws[T](self, function: Callable[[dict[str, Tensor]], T], num_draws: int, seed: int | None) -> list[T]:
+        """Apply a function to consecutive blocks of the draws, so that only one block is held at a time."""
+        if num_draws < 1:
+            raise InputError(f"`num_draws` must be at least 1, got {num_draws}.")
+        size = draws_at_once(self.bnn.num_weights)
+        sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
+        with seeded(self.seed if seed is None else seed), fast_pyro(), torch.no_grad():
+            return [function(self._draw_block(count)) for count in sizes]
+
+    def _draw_block(self, count: int) -> dict[str, Tensor]:
+        if getattr(self.guide, "vmappable", False):
+            draw = torch.func.vmap(lambda _: self._draw_once(), randomness="different")
+            return draw(torch.empty(count, 0))
+        draws = [self._draw_once() for _ in range(count)]
+        return {name: torch.stack([values[name] for values in draws]) for name in draws[0]}
+
+    def _draw_once(self) -> dict[str, Tensor]:
+        with poutine.block():
+            trace = poutine.trace(self.guide).get_trace(*self.example)
+        return {name: trace.nodes[name]["value"] for name in latent_names(trace)}
+
+    def mean(self) -> dict[str, Tensor]:
+        """Return the posterior mean of each site by name: exact where the guide knows it, else over 1000 draws."""
+        if hasattr(self.guide, "mean"):
+            with torch.no_grad():
+                return self.guide.mean()
+        return {name: values.mean(0) for name, values in self.draw(_DRAWS_FOR_MEAN).items()}
+
+    def predict(
+        self,
+        x: Any,
+        *,
+        num_draws: int = 500,
+        seed: int | None = None,
+        draws: Draws | None = None,
+        at_mean: bool = False,
+    ) -> Prediction:
+        """Predict targets at inputs x (N, *in), given in original units.
+
+        Args:
+            x: inputs with the same columns as in training.
+            num_draws: number of posterior draws S in the mixture.
+            seed: seed of the draws; that of the fit if not given.
+            draws: draws to use, as `draw` returns them, instead of new ones.
+            at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
+
+        Returns:
+            The mixture of the likelihood over the draws, in original units.
+
+        Raises:
+            InputError: not numeric, not finite, or not the columns of the training inputs.
+        """
+        inputs = self.inputs(x)
+        if at_mean:
+            draws = {name: value[None] for name, value in self.mean().items()}
+        if draws is not None:
+            parts = [self._apply(dict(draws), inputs)]
+        else:
+            parts = self._map_draws(lambda block: self._apply(block, inputs), num_draws, seed)
+        outputs = torch.cat([f for f, _ in parts])
+        others = {name: torch.cat([other[name] for _, other in parts]) for name in parts[0][1]}
+        return Prediction(self._likelihood(outputs, others), self.y_scaler)
+
+    def _apply(self, draws: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the outputs for a block of draws, (S, N, outputs), and its sites that are not weights."""
+        weights = {name: draws.pop(name) for name in self.bnn.site_names}
+        first = {name: value[0] for name, value in weights.items()}
+        with torch.no_grad():
+            per_pair = widest_activation(self.bnn.net, lambda: self.bnn.outputs(first, inputs[:1]))
+            return map_draws(self.bnn.outputs, weights, inputs, per_pair), draws
+
+    def _likelihood(self, outputs: Tensor, others: dict[str, Tensor]) -> Any:
+        """Return the distribution of targets in the model's units, batch shape (S, N)."""
+        aligned = {name: value.unsqueeze(1) for name, value in others.items()}
+        with torch.no_grad(), fast_pyro(), poutine.block():
+            return poutine.condition(self.bnn.likelihood, data=aligned)(outputs)
+
+    def inputs(self, x: Any) -> Tensor:
+        """Return checked inputs in the units, precision and place of the model."""
+        given = as_tensor(x, "x")
+        check_inputs(given)
+        expected = self.example[0].shape[1:]
+        if given.shape[1:] != expected:
+            raise InputError(f"`x` must have shape (N, {', '.join(map(str, expected))}), got {tuple(given.shape)}.")
+        return self.bnn.cast_inputs(self.x_scaler.transform(given))
+
+    def targets(self, y: Any) -> Tensor:
+        """Return checked targets in the units, type and place of the model."""
+        given = as_tensor(y, "y")
+        return self.bnn.cast_targets(self.y_scaler.transform(as_targets(given, len(given))), self.example[0])
+
+
+def latent_names(trace: Any) -> list[str]:
+    """Return the names of the latent sites that a guide drew, without its auxiliary ones."""
+    return [
+        name for name, node in trace.nodes.items() if node["type"] == "sample" and not node["infer"].get("is_auxiliary")
+    ]

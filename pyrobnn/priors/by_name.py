@@ -1,0 +1,70 @@
+"""Different priors for different parameters, chosen by patterns of their names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import field_validator
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyrobnn._globs import assign
+from pyrobnn._settings import setting, to_dict
+from pyrobnn.priors.base import registry
+
+
+@setting
+class ByName:
+    """A prior for each pattern of parameter names; the first pattern that matches wins.
+
+    Usually written as a dictionary, `{"*.bias": Normal(1.0), "*": ScaleMixture()}`. None leaves parameters
+    deterministic: they are optimised, not inferred.
+
+    Attributes:
+        choices: pairs of a pattern and a prior, a prior's name, or None.
+    """
+
+    choices: tuple[tuple[str, Any], ...]
+
+    @field_validator("choices", mode="before")
+    @classmethod
+    def _resolve(cls, choices: Any) -> Any:
+        pairs = choices.items() if isinstance(choices, Mapping) else choices
+        return tuple(
+            (pattern, None if prior in (None, "none") else registry.resolve(prior)) for pattern, prior in pairs
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the mapping from pattern to prior, with "none" for parameters left deterministic."""
+        return {pattern: "none" if prior is None else to_dict(prior) for pattern, prior in self.choices}
+
+    def covers(self, names: list[str]) -> list[str]:
+        """Return the names of the parameters that get a prior."""
+        by_pattern = assign([pattern for pattern, _ in self.choices], names, "prior")
+        bayesian = {name for pattern, prior in self.choices if prior is not None for name in by_pattern[pattern]}
+        return [name for name in names if name in bayesian]
+
+    def build(self, values: Mapping[str, Tensor]) -> PyroModule:
+        """Return the module that asks the right prior for each site."""
+        return PriorByName(self, values)
+
+
+class PriorByName(PyroModule):
+    """The module of `ByName`: one child module for each pattern."""
+
+    def __init__(self, setting: ByName, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        choices = [(pattern, prior) for pattern, prior in setting.choices if prior is not None]
+        self._child_of: dict[str, str] = {}
+        for index, (_, prior, names) in enumerate(_covered(choices, list(values))):
+            self.add_module(str(index), prior.build({name: values[name] for name in names}))
+            self._child_of |= dict.fromkeys(names, str(index))
+
+    def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
+        """Return the prior of one parameter."""
+        return getattr(self, self._child_of[name])(name, value)
+
+
+def _covered(choices: list[tuple[str, Any]], names: list[str]) -> list[tuple[str, Any, list[str]]]:
+    by_pattern = assign([pattern for pattern, _ in choices], names, "prior")
+    return [(pattern, prior, by_pattern[pattern]) for pattern, prior in choices]

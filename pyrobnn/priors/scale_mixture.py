@@ -1,0 +1,84 @@
+"""The scale mixture of two normals: a spike for weights that are not needed, a slab for those that are."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyrobnn._errors import InputError
+from pyrobnn._settings import setting
+from pyrobnn.distributions import ScaleMixtureNormal
+from pyrobnn.priors.base import constant, registry
+
+_MARGIN = 1e-6
+_RANGES = {
+    "pi": constraints.interval(_MARGIN, 1 - _MARGIN),
+    "sigma1": constraints.greater_than(_MARGIN),
+    "sigma2": constraints.greater_than(_MARGIN),
+}
+
+
+@registry.register
+@setting
+class ScaleMixture:
+    """Each weight is pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2) (Blundell et al. 2015, eq. 7).
+
+    Blundell et al. keep pi, sigma1 and sigma2 fixed; Krasser (2019) learns them with the posterior. Learned or fixed,
+    one set of the three serves all the parameters that the prior covers; use a mapping of name patterns to give
+    layers sets of their own.
+
+    Attributes:
+        pi: weight of the first component, in (0, 1); while learned it stays 1e-6 away from 0 and 1.
+        sigma1: standard deviation of the first component; while learned, both scales stay above 1e-6.
+        sigma2: standard deviation of the second component.
+        learnable: optimise the three together with the guide, starting from the values given.
+    """
+
+    pi: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    sigma1: Annotated[float, Field(gt=0)] = 1.0
+    sigma2: Annotated[float, Field(gt=0)] = 0.1
+    learnable: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a start from which nothing can be learned."""
+        for name, allowed in _RANGES.items():
+            start = getattr(self, name)
+            if self.learnable and not bool(allowed.check(torch.tensor(start, dtype=torch.float64))):
+                raise InputError(
+                    f"ScaleMixture: a learnable `{name}` must start further inside its range, got {start}."
+                )
+
+    def build(self, values: Mapping[str, Tensor]) -> PyroModule:
+        """Return the module that holds pi, sigma1 and sigma2, shared by all sites."""
+        return ScaleMixturePrior(self, next(iter(values.values())))
+
+
+class ScaleMixturePrior(PyroModule):
+    """The module of a `ScaleMixture`: parameters if it is learnable, buffers if it is fixed."""
+
+    def __init__(self, setting: ScaleMixture, like: Tensor) -> None:
+        super().__init__()
+        for name, allowed in _RANGES.items():
+            start = constant(getattr(setting, name), like)
+            if setting.learnable:
+                setattr(self, name, PyroParam(start, allowed))
+            else:
+                self.register_buffer(name, start)
+
+    def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
+        """Return the prior of one parameter."""
+        return self._mixture().expand(value.shape).to_event(value.ndim)
+
+    def _mixture(self) -> ScaleMixtureNormal:
+        """Return the mixture, made once in each run of the model."""
+        key = f"{self._pyro_name}.mixture"
+        mixture = self._pyro_context.get(key)
+        if mixture is None:
+            mixture = ScaleMixtureNormal(self.pi, self.sigma1, self.sigma2)
+            self._pyro_context.set(key, mixture)
+        return mixture

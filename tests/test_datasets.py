@@ -1,0 +1,470 @@
+"""Data sets: numbers, splits, where files are looked for, and every refusal."""
+
+import dataclasses
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pyrobnn import datasets
+from pyrobnn._errors import InputError
+from pyrobnn.data import Data
+from pyrobnn.datasets import _files, uci
+
+UCI_NAMES = sorted(uci.UCI_SETS)
+
+
+@pytest.fixture(autouse=True)
+def _no_user_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYROBNN_DATA", raising=False)
+
+
+@pytest.fixture
+def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty user's folder, a working directory without shared data, an empty cache, and no network."""
+
+    def refuse(*args: object, **kwargs: object) -> str:
+        raise OSError("no network")
+
+    folder, elsewhere = tmp_path / "user", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("PYROBNN_DATA", str(folder))
+    monkeypatch.setattr("pooch.os_cache", lambda project: tmp_path / "cache" / project)
+    monkeypatch.setattr("pooch.retrieve", refuse)
+    return folder
+
+
+def shared_file(name: str) -> Path:
+    path = _files.local_file(name)
+    if path is None:
+        pytest.skip(f"{name}.npz is not in a shared/data/uci_regression folder")
+    return path
+
+
+def write_yacht(path: Path, rows: int = 308) -> None:
+    x = np.arange(rows * 6, dtype=float).reshape(rows, 6)
+    np.savez(path, X=x, y=x.sum(1))
+
+
+# toy problems
+
+
+@pytest.mark.parametrize(
+    ("make", "curve", "limit"),
+    [(datasets.sinusoid, datasets.sinusoid_curve, 0.5), (datasets.quartic, datasets.quartic_curve, 2.0)],
+)
+def test_toy_is_a_curve_at_even_points_plus_noise(make, curve, limit):
+    state = torch.get_rng_state()
+    data = make(20_000, 0.7, seed=3)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (data.x.shape, data.y.shape) == ((20_000, 1), (20_000,))
+    assert (data.x.dtype, data.y.dtype) == (torch.float32, torch.float32)
+    assert (data.x[0].item(), data.x[-1].item()) == (-limit, limit)
+    torch.testing.assert_close(data.x[1:] - data.x[:-1], torch.full((19_999, 1), 2 * limit / 19_999), atol=1e-6, rtol=0)
+    residual = data.y - curve(data.x)[:, 0]
+    assert abs(residual.mean().item()) < 0.02
+    assert residual.std().item() == pytest.approx(0.7, abs=0.02)
+    assert torch.equal(make(20_000, 0.7, seed=3).y, data.y)
+    assert not torch.equal(make(20_000, 0.7, seed=4).y, data.y)
+
+
+def test_toy_curves():
+    assert datasets.sinusoid_curve(torch.tensor([0.25, -0.25, 0.0])).tolist() == pytest.approx([10.0, -10.0, 0.0])
+    assert datasets.quartic_curve(torch.tensor([0.0, 1.0, -2.0])).tolist() == [1.0, 3.0, -3.0]
+
+
+def test_sinusoid_defaults_to_32_points_and_unit_noise():
+    data = datasets.sinusoid()
+    assert data.x.shape == (32, 1)
+    noise = torch.randn(32, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(data.y, datasets.sinusoid_curve(data.x)[:, 0] + noise)
+
+
+@pytest.mark.parametrize("make", [datasets.sinusoid, datasets.quartic])
+def test_toy_refuses(make):
+    with pytest.raises(InputError, match="`num` must be at least 2, got 1"):
+        make(1)
+    for noise in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="`noise` must be a finite standard deviation"):
+            make(8, noise)
+
+
+# the list
+
+
+def test_names_and_info_agree_without_reading(monkeypatch, isolated):
+    monkeypatch.setattr(np, "load", None)
+    records = {record.name: record for record in datasets.info()}
+    assert list(records) == datasets.names()
+    assert set(records) == {*UCI_NAMES, "diabetes", "breast-cancer", "wine", "digits"}
+    assert len(UCI_NAMES) == 8
+    energy, digits = records["energy"], records["digits"]
+    assert (energy.task, energy.rows, energy.columns, energy.splits) == ("regression", 768, 8, 20)
+    assert records["protein-tertiary-structure"].splits == 5
+    assert digits.available
+    assert not energy.available
+    (isolated / "energy.txt").touch()
+    cached = isolated.parent / "cache" / "pyrobnn" / "yacht.txt"
+    cached.parent.mkdir(parents=True)
+    cached.touch()
+    assert {r.name for r in datasets.info() if r.available and r.name in UCI_NAMES} == {"energy", "yacht"}
+
+
+@pytest.mark.parametrize("name", datasets.names())
+def test_info_equals_what_load_returns(name):
+    if name in UCI_NAMES:
+        shared_file(name)
+    dataset = datasets.load(name)
+    record = next(record for record in datasets.info() if record.name == name)
+    assert record.available
+    assert (record.rows, record.columns) == tuple(dataset.data.x.shape)
+    assert (record.task, record.splits) == (dataset.task, dataset.num_splits)
+    assert (record.licence, record.source) == (dataset.licence, dataset.source)
+    assert len(set(dataset.data.feature_names)) == record.columns
+    assert dataset.data.standardize
+    assert len(dataset.checksum) == 64
+
+
+def test_unknown_name():
+    with pytest.raises(InputError, match="Unknown data set 'yatch'. Did you mean 'yacht'\\? Known: breast-cancer, con"):
+        datasets.load("yatch")
+    with pytest.raises(InputError, match="Unknown data set 'zzz'. Known:"):
+        datasets.fetch("zzz")
+
+
+# the UCI sets
+
+
+@pytest.mark.parametrize("name", UCI_NAMES)
+def test_splits_equal_the_published_ones(name):
+    with np.load(shared_file(name), allow_pickle=False) as stored:
+        train_index, test_index = stored["train_index"], stored["test_index"]
+    dataset = datasets.load(name)
+    assert dataset.num_splits == len(train_index)
+    np.testing.assert_array_equal([train for train, _ in dataset.splits], train_index)
+    np.testing.assert_array_equal([test for _, test in dataset.splits], test_index)
+    train, test = dataset.split(1)
+    assert torch.equal(train.x, dataset.data.x[train_index[1].astype(int)])
+    assert torch.equal(test.y, dataset.data.y[test_index[1].astype(int)])
+    assert test.standardize
+    assert test.feature_names == dataset.data.feature_names
+
+
+def test_energy_numbers():
+    shared_file("energy")
+    dataset = datasets.load("energy")
+    assert dataset.data.x.shape == (768, 8)
+    assert dataset.data.x[0].tolist() == [0.98, 514.5, 294.0, 110.25, 7.0, 2.0, 0.0, 0.0]
+    assert dataset.data.y.mean().item() == pytest.approx(22.3072, abs=1e-4)
+    assert dataset.data.feature_names[0] == "relative_compactness"
+    assert dataset.data.target_name == "heating_load"
+    assert dataset.class_names == ()
+    assert [len(part) for part in dataset.split(0)] == [691, 77]
+
+
+@pytest.mark.parametrize("i", [-1, 20])
+def test_split_out_of_range(i):
+    with pytest.raises(InputError, match=f"wine has splits 0 to 19, got {i}"):
+        datasets.load("wine").split(i)
+
+
+@pytest.mark.parametrize(("num_rows", "num_train"), [(768, 691), (8192, 7373), (11934, 10741)])
+def test_published_splits_round_the_training_part(num_rows, num_train):
+    ((train, test),) = uci.published_splits(num_rows, 1)
+    assert (len(train), len(test)) == (num_train, num_rows - num_train)
+
+
+def test_published_splits_leave_the_global_generator_alone():
+    np.random.seed(7)
+    expected = np.random.RandomState(7).rand()
+    splits = uci.published_splits(308, 20)
+    assert np.random.rand() == expected
+    assert all(sorted([*train, *test]) == list(range(308)) for train, test in splits)
+
+
+@pytest.mark.parametrize("place", ["yacht.npz", "uci_regression/yacht.npz"])
+def test_npz_of_the_users_folder(isolated, place):
+    (isolated / "uci_regression").mkdir()
+    write_yacht(isolated / place)
+    dataset = datasets.load("yacht")
+    assert dataset.data.x[1].tolist() == [6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
+    assert dataset.checksum == _files.sha256(isolated / place)
+    assert datasets.fetch("yacht") == isolated / place
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["naval-propulsion-plant.txt", "naval-propulsion-plant/data.txt", "naval-propulsion-plant/data/data.txt"],
+)
+def test_text_of_the_users_folder(monkeypatch, isolated, place):
+    """The first 16 of naval's 18 columns are features and the next is the target."""
+    path = isolated / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = np.arange(5 * 18, dtype=float).reshape(5, 18)
+    np.savetxt(path, table)
+    entry = uci.UCI_SETS["naval-propulsion-plant"]
+    with pytest.raises(InputError, match="wrong checksum: expected SHA-256 de0ea69da1ef"):
+        datasets.fetch("naval-propulsion-plant")
+    small = dataclasses.replace(entry, rows=5, sha256=_files.sha256(path))
+    monkeypatch.setitem(uci.UCI_SETS, entry.name, small)
+    data = datasets.load("naval-propulsion-plant").data
+    np.testing.assert_array_equal(data.x.numpy(), table[:, :16])
+    np.testing.assert_array_equal(data.y.numpy(), table[:, 16])
+
+
+def test_shared_folder_beside_a_parent_of_the_working_directory(monkeypatch, isolated):
+    shared = isolated.parent / "shared" / "data" / "uci_regression"
+    shared.mkdir(parents=True)
+    write_yacht(shared / "yacht.npz")
+    assert datasets.fetch("yacht") == shared / "yacht.npz"
+    write_yacht(isolated / "yacht.npz")
+    assert datasets.fetch("yacht") == isolated / "yacht.npz"
+
+
+def test_download_is_asked_with_address_and_checksum(monkeypatch, isolated):
+    seen = {}
+
+    def retrieve(url, known_hash, fname, path):
+        seen.update(url=url, known_hash=known_hash)
+        path.mkdir(parents=True)
+        (path / fname).write_bytes(content)
+        return str(path / fname)
+
+    content = b"".join(b"%d 1 2 3 4 5 6\n" % row for row in range(308))
+    monkeypatch.setattr("pooch.retrieve", retrieve)
+    with pytest.raises(InputError, match="yacht.txt has the wrong checksum: expected SHA-256 00dfecc0fc01"):
+        datasets.load("yacht")
+    assert seen["url"].endswith("/6eb4497628d12b0f300f4b4f6bdc386bebad565c/UCI_Datasets/yacht/data/data.txt")
+    assert seen["known_hash"] == "sha256:" + uci.UCI_SETS["yacht"].sha256
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError("no route"), "could not be downloaded"), (ValueError("hash"), "came with a wrong checksum")],
+)
+def test_failed_download_says_which_file_goes_where(monkeypatch, isolated, error, reason):
+    def fail(*args: object, **kwargs: object) -> str:
+        raise error
+
+    monkeypatch.setattr("pooch.retrieve", fail)
+    with pytest.raises(InputError, match=f"'kin8nm' is not on this machine and {reason}: put https://raw") as caught:
+        datasets.load("kin8nm")
+    assert f"as kin8nm.txt into the folder {isolated}, or set PYROBNN_DATA to a folder" in str(caught.value)
+    assert caught.value.__suppress_context__
+    monkeypatch.delenv("PYROBNN_DATA")
+    with pytest.raises(InputError, match="as kin8nm.txt into the folder .*cache.pyrobnn, or set PYROBNN_DATA"):
+        datasets.load("kin8nm")
+
+
+def test_pooch_refuses_a_changed_file(monkeypatch, tmp_path):
+    """The real pooch, given a local file in place of the network."""
+
+    def write_other_bytes(self, url, output_file, pooch, **kwargs):
+        Path(output_file).write_bytes(b"not the data")
+
+    monkeypatch.setattr("pooch.downloaders.HTTPDownloader.__call__", write_other_bytes)
+    monkeypatch.setattr("pooch.os_cache", lambda project: tmp_path)
+    with pytest.raises(InputError, match="came with a wrong checksum"):
+        _files.download("yacht", uci.UCI_SETS["yacht"].url, uci.UCI_SETS["yacht"].sha256)
+    assert not (tmp_path / "yacht.txt").exists()
+
+
+def test_user_folder_must_be_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYROBNN_DATA", str(tmp_path / "absent"))
+    with pytest.raises(InputError, match="PYROBNN_DATA must name a folder, got '.*absent'"):
+        datasets.load("yacht")
+
+
+def test_npz_of_another_shape_or_kind(isolated):
+    write_yacht(isolated / "yacht.npz", rows=307)
+    with pytest.raises(InputError, match=r"must have X of shape \(308, 6\) and y of shape \(308,\), got \(307, 6\)"):
+        datasets.load("yacht")
+    np.savez(isolated / "yacht.npz", features=np.ones(3))
+    with pytest.raises(InputError, match="must be an npz file with arrays X and y"):
+        datasets.load("yacht")
+    np.savez(isolated / "yacht.npz", X=np.array([{}], dtype=object), y=np.ones(1))
+    with pytest.raises(InputError, match="must be an npz file with arrays X and y"):
+        datasets.load("yacht")
+    (isolated / "yacht.npz").write_bytes(b"PK\x03\x04 cut short")
+    with pytest.raises(InputError, match="must be an npz file with arrays X and y"):
+        datasets.load("yacht")
+
+
+# the sets of scikit-learn
+
+
+def test_bundled_numbers():
+    diabetes, digits, cancer = (datasets.load(name) for name in ("diabetes", "digits", "breast-cancer"))
+    assert diabetes.data.x[0, 0].item() == 59.0  # years: raw units, not scikit-learn's scaled ones
+    assert diabetes.data.y.mean().item() == pytest.approx(152.1335, abs=1e-4)
+    assert digits.data.x.shape == (1797, 64)
+    assert digits.class_names == tuple("0123456789")
+    assert digits.data.y.dtype == torch.int64
+    assert cancer.class_names == ("malignant", "benign")
+    assert torch.bincount(cancer.data.y).tolist() == [212, 357]
+    assert cancer.data.feature_names[0] == "mean radius"
+
+
+def test_random_splits_are_90_10_and_repeat():
+    dataset = datasets.load("wine")
+    (train, test), again, other = dataset.split(3), dataset.split(3), dataset.split(4)
+    assert (len(train), len(test)) == (160, 18)
+    assert torch.equal(test.x, again[1].x)
+    assert not torch.equal(test.x, other[1].x)
+    rows = torch.cat([train.x, test.x])
+    assert torch.equal(rows.sort(0).values, dataset.data.x.sort(0).values)
+
+
+def test_bundled_has_no_file():
+    with pytest.raises(InputError, match="'digits' comes with scikit-learn and has no file to fetch: call load"):
+        datasets.fetch("digits")
+
+
+def test_import_is_light():
+    code = "import sys, pyrobnn.datasets; print(sorted({'sklearn', 'pandas', 'pooch'} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+# tables
+
+FRAME = pd.DataFrame({"age": [1, 2, 3, 4], "dose": [0.5, 1.5, 2.5, 3.5], "sick": [True, False, True, False]})
+
+
+def write(path: Path, frame: pd.DataFrame) -> Path:
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".parquet"])
+def test_load_table(tmp_path, ending):
+    path = write(tmp_path / f"study{ending}", FRAME)
+    dataset = datasets.load_table(path, "dose")
+    assert (dataset.name, dataset.task, dataset.class_names) == ("study", "regression", ())
+    assert isinstance(dataset.data, Data)
+    assert dataset.data.feature_names == ("age", "sick")
+    assert dataset.data.target_name == "dose"
+    assert dataset.data.x.tolist() == [[1.0, 1.0], [2.0, 0.0], [3.0, 1.0], [4.0, 0.0]]
+    assert dataset.data.y.tolist() == [0.5, 1.5, 2.5, 3.5]
+    assert dataset.checksum == _files.sha256(path)
+    assert dataset.num_splits == 20
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("values", "classes", "labels"),
+    [
+        (["b", "a", "c", "b"], ("a", "b", "c"), [1, 0, 2, 1]),
+        ([True, False, True, True], ("False", "True"), [1, 0, 1, 1]),
+        ([10, 2, 2, -1], ("-1", "2", "10"), [2, 1, 1, 0]),
+    ],
+)
+def test_text_booleans_and_integers_are_classes(tmp_path, ending, values, classes, labels):
+    dataset = datasets.load_table(write(tmp_path / f"t{ending}", FRAME.assign(y=values)), "y")
+    assert (dataset.task, dataset.class_names) == ("classification", classes)
+    assert dataset.data.y.dtype == torch.int64
+    assert dataset.data.y.tolist() == labels
+
+
+def test_task_can_be_forced(tmp_path):
+    path = write(tmp_path / "t.csv", FRAME.assign(count=[3, 1, 4, 1], code=[0.0, 1.0, 0.0, 2.0]))
+    counts = datasets.load_table(path, "count", task="regression")
+    assert (counts.task, counts.data.y.dtype) == ("regression", torch.float64)
+    assert counts.data.y.tolist() == [3.0, 1.0, 4.0, 1.0]
+    codes = datasets.load_table(path, "code", task="classification")
+    assert codes.class_names == ("0", "1", "2")
+    assert codes.data.y.tolist() == [0, 1, 0, 2]
+
+
+def test_nullable_columns_without_gaps_load(tmp_path):
+    frame = FRAME.assign(y=[1, 0, 1, 0]).astype({"age": "Int64", "sick": "boolean", "y": "Int64"})
+    dataset = datasets.load_table(write(tmp_path / "t.parquet", frame), "y")
+    assert dataset.class_names == ("0", "1")
+    assert dataset.data.x[2].tolist() == [3.0, 2.5, 1.0]
+
+
+TABLE_REFUSALS = {
+    "no such column": (FRAME, "doze", "has no column 'doze'. Did you mean 'dose'\\? Its columns: age, dose, sick"),
+    "text features": (FRAME.assign(city="x", tag="y"), "dose", "that are not numeric: city, tag"),
+    "missing feature": (FRAME.assign(age=[1, None, None, 4]), "dose", "Column 'age' of .* has 2 missing value"),
+    "missing target": (FRAME.assign(dose=[1, None, 3, 4]), "dose", "Column 'dose' of .* has 1 missing value"),
+    "missing text": (FRAME.assign(city=["a", None, "b", "b"]), "city", "Column 'city' of .* has 1 missing value"),
+    "only a target": (FRAME[["dose"]], "dose", "has no feature columns, only the target 'dose'"),
+    "saved index": (FRAME.rename(columns={"age": ""}), "dose", r"columns without a name \(Unnamed: 0\)"),
+    "no rows": (FRAME[:0], "dose", "has no rows: pass a table with at least one row"),
+    "one class": (FRAME.assign(y="a"), "y", "Target column 'y' of .* has one class only, 'a'"),
+    "infinite": (FRAME.assign(age=[1.0, float("inf"), 2.0, 3.0]), "dose", "`x` must be finite"),
+}
+
+
+@pytest.mark.parametrize("case", TABLE_REFUSALS)
+def test_load_table_refuses(tmp_path, case):
+    frame, target, message = TABLE_REFUSALS[case]
+    with pytest.raises(InputError, match=message):
+        datasets.load_table(write(tmp_path / "t.csv", frame), target)
+
+
+def test_load_table_refuses_a_target_that_does_not_fit_the_task(tmp_path):
+    when = pd.date_range("2020-01-01", periods=4)
+    path = write(tmp_path / "name.parquet", FRAME.assign(name=list("abcd")))
+    with pytest.raises(InputError, match="'name' of .* must be numeric for a regression, got str"):
+        datasets.load_table(path, "name", task="regression")
+    with pytest.raises(InputError, match="'when' of .* holds dates"):
+        datasets.load_table(write(tmp_path / "when.parquet", FRAME.assign(when=when)), "when")
+    with pytest.raises(InputError, match="must hold whole numbers or text for a classification"):
+        datasets.load_table(write(tmp_path / "t.csv", FRAME), "dose", task="classification")
+    with pytest.raises(InputError, match="`task` must be 'regression', 'classification' or None, got 'ranking'"):
+        datasets.load_table(path, "dose", task="ranking")
+
+
+def test_files_that_are_no_tables(tmp_path):
+    with pytest.raises(InputError, match="There is no file .*absent.csv"):
+        datasets.load_table(tmp_path / "absent.csv", "y")
+    (tmp_path / "t.xlsx").touch()
+    with pytest.raises(InputError, match="t.xlsx must end in .csv, .csv.gz, .parquet"):
+        datasets.load_table(tmp_path / "t.xlsx", "y")
+    broken = {
+        "empty.csv": b"",
+        "binary.csv": b"\xff\xfe\x00\x81\n",
+        "ragged.csv": b"a,b\n1,2\n1,2,3,4\n",
+        "plain.csv.gz": b"a,b\n1,2\n",
+        "cut.csv.gz": gzip.compress(b"a,b\n" + b"1,2\n" * 1000)[:30],
+        "no.parquet": b"a,b\n1,2\n",
+    }
+    for name, content in broken.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=f"{name} cannot be read as a table"):
+            datasets.load_table(tmp_path / name, "b")
+
+
+def test_load_features_takes_the_named_columns_in_order(tmp_path):
+    path = write(tmp_path / "new.csv", FRAME.assign(city="x"))
+    x = datasets.load_features(path, ["dose", "age"])
+    assert x.dtype == torch.float64
+    assert x.tolist() == [[0.5, 1.0], [1.5, 2.0], [2.5, 3.0], [3.5, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["age", "doze"], "has no column 'doze'. Did you mean 'dose'"),
+        (["age", "city"], "that are not numeric: city"),
+        (["gap"], "Column 'gap' of .* has 1 missing value"),
+        ([], "`x` must not be empty"),
+        (["far"], "`x` must be finite"),
+    ],
+)
+def test_load_features_refuses(tmp_path, names, message):
+    frame = FRAME.assign(city="x", gap=[1, None, 2, 3], far=[1.0, -np.inf, 2.0, 3.0])
+    with pytest.raises(InputError, match=message):
+        datasets.load_features(write(tmp_path / "new.csv", frame), names)
