@@ -16,5 +16,5 @@ def local_parameters() -> Iterator[None]:
 @contextmanager
 def fast_pyro() -> Iterator[None]:
     """Keep parameters local, and leave out the argument checks that Pyro and torch make at every sample statement."""
-    with local_parameters(), pyro.validation_enabled(False):
+    with local_parameters(), pyro.validation_enabled(is_validate=False):
         yield

@@ -20,6 +20,9 @@ class FrozenDict(dict[str, Any]):
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset((key, repr(value)) for key, value in self.items()))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("The options of a setting cannot be changed; make a new setting.")
 

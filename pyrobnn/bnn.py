@@ -25,7 +25,8 @@ class BNN(PyroModule):
     The parameters that the prior covers are `PyroSample` sites named as in the network ("0.weight"); the targets are
     the observed site "y" in a plate "data" over the examples. It works as it is with `pyro.infer.SVI`, `Predictive`,
     `NUTS` and every autoguide: call it with a batch x (and y), and with the number of examples N in the whole data set
-    if the batch is a part of it; the plate then scales the log-likelihood by N / B, here and nowhere else.
+    if the batch is a part of it; the plate then scales the log-likelihood by N / B, here and nowhere else. `fit` keeps
+    all parameters in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`.
 
     Args:
         net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed.
@@ -105,11 +106,6 @@ class BNN(PyroModule):
     def num_weights(self) -> int:
         """The number of Bayesian weights."""
         return sum(value.numel() for value in self.initial_values.values())
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model with its parameters in its own modules, never in Pyro's global parameter store."""
-        with local_parameters():
-            return super().__call__(*args, **kwargs)
 
     def forward(self, x: Tensor, y: Tensor | None = None, *, num_data: int | None = None) -> Tensor:
         """Draw the weights and the targets of a batch; this is the Pyro model.

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 
+_ONE_DRAW = torch.Size()
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -65,7 +66,7 @@ class ScaleMixtureNormal(TorchDistribution):
         second = torch.log1p(-self.pi) - self.sigma2.log() - 0.5 * (value / self.sigma2).square()
         return torch.logaddexp(first, second) - _HALF_LOG_2PI
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
         """Draw a component for each entry, then from it."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
@@ -96,7 +97,7 @@ class ReparameterizedNormal(dist.Normal):
             raise NotImplementedError("ReparameterizedNormal carries the noise of one draw and cannot be expanded.")
         return self
 
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def rsample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
         """Return loc + scale * noise."""
         if tuple(sample_shape):
             raise NotImplementedError("ReparameterizedNormal carries the noise of one draw; ask for one.")

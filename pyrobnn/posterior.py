@@ -19,6 +19,8 @@ from pyrobnn.data import Scaler
 from pyrobnn.prediction import Prediction
 
 _DRAWS_FOR_MEAN = 1000
+_LOG_Q = ""
+"""The name under which log q travels with a draw; no site has an empty name."""
 
 
 class Posterior:
@@ -75,26 +77,46 @@ class Posterior:
         parts = self._map_draws(lambda draws: draws, num_draws, seed)
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
-    def _map_draws[T](self, function: Callable[[dict[str, Tensor]], T], num_draws: int, seed: int | None) -> list[T]:
-        """Apply a function to consecutive blocks of the draws, so that only one block is held at a time."""
+    def map_draws[T](
+        self, function: Callable[[dict[str, Tensor], Tensor], T], num_draws: int, *, seed: int | None = None
+    ) -> list[T]:
+        """Apply a function to consecutive blocks of the draws and their densities; one block is held at a time.
+
+        Args:
+            function: takes values (B, *event) by site name and log q (B,), the log density of each joint draw.
+            num_draws: number of draws S in all blocks together, at least 1.
+            seed: seed of the draws, the same as those of `draw`; that of the fit if not given.
+
+        Returns:
+            The results, one a block.
+        """
+        read = _values_and_log_q
+        return self._map_draws(lambda block: function(block, block.pop(_LOG_Q)), num_draws, seed, read)
+
+    def _map_draws[T](
+        self,
+        function: Callable[[dict[str, Tensor]], T],
+        num_draws: int,
+        seed: int | None,
+        read: Callable[[Any], dict[str, Tensor]] | None = None,
+    ) -> list[T]:
         if num_draws < 1:
             raise InputError(f"`num_draws` must be at least 1, got {num_draws}.")
         size = draws_at_once(self.bnn.num_weights)
         sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
         with seeded(self.seed if seed is None else seed), fast_pyro(), torch.no_grad():
-            return [function(self._draw_block(count)) for count in sizes]
+            return [function(self._draw_block(count, read or _values)) for count in sizes]
 
-    def _draw_block(self, count: int) -> dict[str, Tensor]:
+    def _draw_block(self, count: int, read: Callable[[Any], dict[str, Tensor]]) -> dict[str, Tensor]:
         if getattr(self.guide, "vmappable", False):
-            draw = torch.func.vmap(lambda _: self._draw_once(), randomness="different")
+            draw = torch.func.vmap(lambda _: read(self._trace()), randomness="different")
             return draw(torch.empty(count, 0))
-        draws = [self._draw_once() for _ in range(count)]
+        draws = [read(self._trace()) for _ in range(count)]
         return {name: torch.stack([values[name] for values in draws]) for name in draws[0]}
 
-    def _draw_once(self) -> dict[str, Tensor]:
+    def _trace(self) -> Any:
         with poutine.block():
-            trace = poutine.trace(self.guide).get_trace(*self.example)
-        return {name: trace.nodes[name]["value"] for name in latent_names(trace)}
+            return poutine.trace(self.guide).get_trace(*self.example)
 
     def mean(self) -> dict[str, Tensor]:
         """Return the posterior mean of each site by name: exact where the guide knows it, else over 1000 draws."""
@@ -172,3 +194,11 @@ def latent_names(trace: Any) -> list[str]:
     return [
         name for name, node in trace.nodes.items() if node["type"] == "sample" and not node["infer"].get("is_auxiliary")
     ]
+
+
+def _values(trace: Any) -> dict[str, Tensor]:
+    return {name: trace.nodes[name]["value"].detach() for name in latent_names(trace)}
+
+
+def _values_and_log_q(trace: Any) -> dict[str, Tensor]:
+    return _values(trace) | {_LOG_Q: trace.log_prob_sum()}

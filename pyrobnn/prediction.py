@@ -106,10 +106,7 @@ class Prediction:
 
     def draw_log_prob(self, y: Any) -> Tensor:
         """Return the log density (or probability) of targets under each draw, (S, N)."""
-        targets = as_targets(y, len(self))
-        expected = (len(self), *self.distribution.event_shape)
-        if tuple(targets.shape) != expected:
-            raise InputError(f"`y` must have the shape of the predictions, {expected}; got {tuple(targets.shape)}.")
+        targets = self._targets(y)
         if not self.is_classification:
             scaled = self._scaler.transform(targets).to(self._like)
             return self.distribution.log_prob(scaled) - self._scaler.log_volume()
@@ -135,6 +132,18 @@ class Prediction:
                 values = values[torch.randperm(len(values))[:num_samples].to(values.device)]
         return values if self.is_classification else self._scaler.inverse(values)
 
+    def cdf(self, y: Any) -> Tensor:
+        """Return the distribution function of the mixture at targets, (N, K): uniform on (0, 1) if calibrated.
+
+        Args:
+            y: targets in original units, (N,) or (N, K).
+
+        Raises:
+            InputError: not the shape of the predictions, or a likelihood without a continuous distribution function.
+        """
+        self._require_continuous("Values of the distribution function")
+        return self._base.cdf(self._scaler.transform(self._targets(y)).to(self._like)).mean(0)
+
     def quantile(self, q: float | Sequence[float]) -> Tensor:
         """Return exact quantiles of the mixture, found by bisection on its distribution function.
 
@@ -150,8 +159,7 @@ class Prediction:
         levels = torch.as_tensor(q, dtype=torch.float64)
         if not bool(((levels > 0) & (levels < 1)).all()):
             raise InputError(f"Quantile levels must lie between 0 and 1, got {q}.")
-        if self._base.support.is_discrete:
-            raise InputError(f"Quantiles need real-valued targets, this likelihood is {type(self._base).__name__}.")
+        self._require_continuous("Quantiles")
         if levels.ndim == 0:
             return self._scaler.inverse(self._quantile(float(levels)))
         return self._scaler.inverse(torch.stack([self._quantile(float(level)) for level in levels]))
@@ -196,6 +204,17 @@ class Prediction:
         The entropy of the mixture less the mean entropy of its components: epistemic uncertainty.
         """
         return (self.entropy - self.distribution.entropy().mean(0)).clamp_min(0)
+
+    def _targets(self, y: Any) -> Tensor:
+        targets = as_targets(y, len(self))
+        expected = (len(self), *self.distribution.event_shape)
+        if tuple(targets.shape) != expected:
+            raise InputError(f"`y` must have the shape of the predictions, {expected}; got {tuple(targets.shape)}.")
+        return targets
+
+    def _require_continuous(self, what: str) -> None:
+        if self._base.support.is_discrete:
+            raise InputError(f"{what} need real-valued targets, this likelihood is {type(self._base).__name__}.")
 
     def _require_classes(self, what: str) -> None:
         if not self.is_classification:

@@ -2,14 +2,26 @@
 
 from typing import Any
 
-from pyrobnn.guides.auto import Auto, resolve_one
+from pyrobnn.guides.auto import Auto, autoguide_names, resolve_one
 from pyrobnn.guides.base import Guide, Model, registry
 from pyrobnn.guides.by_name import ByName
 from pyrobnn.guides.map import Map
 from pyrobnn.guides.mean_field import MeanField
 from pyrobnn.guides.sites import Site, latent_sites
 
-__all__ = ["Auto", "ByName", "Guide", "Map", "MeanField", "Model", "Site", "latent_sites", "registry", "resolve"]
+__all__ = [
+    "Auto",
+    "ByName",
+    "Guide",
+    "Map",
+    "MeanField",
+    "Model",
+    "Site",
+    "autoguide_names",
+    "latent_sites",
+    "registry",
+    "resolve",
+]
 
 
 def resolve(value: Any) -> Guide:

@@ -23,7 +23,7 @@ _NOT_STANDALONE = ("AutoGuide", "AutoGuideList", "AutoCallable", "AutoContinuous
 @registry.register
 @setting
 class Auto:
-    """An autoguide of Pyro, such as Auto("AutoMultivariateNormal") or Auto("AutoLowRankMultivariateNormal", {"rank": 5}).
+    """An autoguide of Pyro, such as Auto("AutoLowRankMultivariateNormal", {"rank": 5}).
 
     It starts at the network's own weights, not at Pyro's default, every weight at 0, which is a saddle of a neural
     network; other sites start at a draw from their prior.

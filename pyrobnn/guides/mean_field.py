@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -15,6 +16,8 @@ from pyrobnn._settings import setting
 from pyrobnn.distributions import ReparameterizedNormal
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.sites import Site, latent_sites
+
+_QUADRATURE_POINTS = 32
 
 
 @registry.register
@@ -63,10 +66,11 @@ class MeanFieldGuide(PyroModule):
         }
 
     def mean(self) -> dict[str, Tensor]:
-        """Return the mean of each site; for a constrained site, the image of the unconstrained mean."""
+        """Return the mean of each site; for a constrained site by Gauss-Hermite quadrature, entry by entry."""
+        pairs = zip(self._named(), self.moments().values(), strict=True)
         return {
-            name: loc if transform is None else transform(loc)
-            for (name, transform), loc in zip(self._named(), self._split(self.loc.detach()), strict=True)
+            name: loc if transform is None else _mean_of_image(transform, loc, scale)
+            for (name, transform), (loc, scale) in pairs
         }
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -85,6 +89,12 @@ class MeanFieldGuide(PyroModule):
 def _site_distribution(entries: ReparameterizedNormal, transform: Any) -> Any:
     normal = entries.to_event(len(entries.batch_shape))
     return normal if transform is None else dist.TransformedDistribution(normal, [transform])
+
+
+def _mean_of_image(transform: Any, loc: Tensor, scale: Tensor) -> Tensor:
+    nodes, weights = (loc.new_tensor(values) for values in np.polynomial.hermite_e.hermegauss(_QUADRATURE_POINTS))
+    images = torch.stack([transform(loc + scale * node) for node in nodes], -1)
+    return images @ (weights / weights.sum())
 
 
 def _start(site: Site, where: str) -> Tensor:

@@ -55,7 +55,8 @@ def fit(
         raise InputError(f"Expected a method such as SVI(...), got {method!r}.")
     if method.patience is not None and validation is None:
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
-    source = make_source(data, bnn, method.batch_size)
+    with seeded(seed):  # looking into a DataLoader draws random numbers
+        source = make_source(data, bnn, method.batch_size)
     started = time.perf_counter()
     with seeded(seed), fast_pyro():
         model = bnn.fresh().to(resolve_device(device))

@@ -1,0 +1,124 @@
+"""The sections [data], [fit] and [predict] of a spec."""
+
+import dataclasses
+import hashlib
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from pyrobnn import datasets
+from pyrobnn._errors import InputError
+from pyrobnn._settings import setting, to_dict
+from pyrobnn.data import Data
+from pyrobnn.datasets import Dataset
+from pyrobnn.inference import SVI
+
+_TOYS = {"sinusoid": datasets.sinusoid, "quartic": datasets.quartic}
+_NUM_TEST = 200
+
+
+@setting
+class DataSpec:
+    """Which data, and which part of them to train on.
+
+    Attributes:
+        name: a data set known by name: those of `pyrobnn.datasets`, or "sinusoid" or "quartic", whose test part is
+            200 new noisy points in the range of the training part.
+        path: a CSV or Parquet file instead, relative to the working directory.
+        target: the target column of that file.
+        task: "regression" or "classification", where the target column leaves it open.
+        split: number of the train/test split.
+        standardize: centre and scale inputs, and real-valued targets, by the training part.
+        validation: share of the training part that is held out to follow the fit, or None.
+    """
+
+    name: str | None = None
+    path: str | None = None
+    target: str | None = None
+    task: Literal["regression", "classification"] | None = None
+    split: Annotated[int, Field(ge=0)] = 0
+    standardize: bool = True
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse data with two sources or none."""
+        if (self.name is None) == (self.path is None):
+            raise InputError("[data] needs a `name`, or a `path` with a `target`; one of the two.")
+        if self.path is not None and self.target is None:
+            raise InputError("[data] `path` needs `target`, the name of the target column.")
+        if self.name is not None and (self.target is not None or self.task is not None):
+            raise InputError("[data] `target` and `task` belong to a `path`; a data set by `name` knows its own.")
+
+    def load(self) -> Dataset:
+        """Return the data set, standardised or not as asked."""
+        if self.path is not None and self.target is not None:
+            dataset = datasets.load_table(self.path, self.target, task=self.task)
+        elif self.name in _TOYS:
+            dataset = _toy(self.name)
+        else:
+            dataset = datasets.load(str(self.name))
+        raw = dataset.data
+        data = Data(
+            raw.x,
+            raw.y,
+            standardize=self.standardize,
+            feature_names=raw.feature_names,
+            target_name=raw.target_name,
+        )
+        return dataclasses.replace(dataset, data=data)
+
+
+def _toy(name: str) -> Dataset:
+    train, test = _TOYS[name](), _TOYS[name](_NUM_TEST, seed=1)
+    data = Data(torch.cat([train.x, test.x]), torch.cat([train.y, test.y]), standardize=True)
+    splits = ((np.arange(len(train)), np.arange(len(train), len(data))),)
+    checksum = hashlib.sha256(data.x.numpy().tobytes() + data.y.numpy().tobytes()).hexdigest()
+    return Dataset(name, "regression", data, splits, (), "generated", "none", checksum)
+
+
+@setting
+class FitSpec:
+    """How to fit: a method without its guide, which has a section of its own, a seed and a device.
+
+    Attributes:
+        method: SVI with its settings.
+        seed: seed of the fit.
+        device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
+    """
+
+    method: SVI = SVI()
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    device: str = "auto"
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> "FitSpec":
+        """Return the section that a table stands for: `type = "svi"`, `seed`, `device`, and settings of `SVI`."""
+        options = dict(table)
+        kind = options.pop("type", "svi")
+        if kind != "svi":
+            raise InputError(f"Unknown method {kind!r}. Known: svi.")
+        own = {key: options.pop(key) for key in ("seed", "device") if key in options}
+        known = ["type", "seed", "device", *(f.name for f in dataclasses.fields(SVI) if f.name != "guide")]
+        unknown = [key for key in options if key not in known]
+        if unknown:
+            raise InputError(f"unknown setting `{unknown[0]}`; known are {', '.join(known)}")
+        return cls(method=SVI(**options), **own)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the table of this section."""
+        method = to_dict(self.method)
+        del method["guide"]
+        return method | {"seed": self.seed, "device": self.device}
+
+
+@setting
+class PredictSpec:
+    """How to predict.
+
+    Attributes:
+        num_draws: number of posterior draws.
+    """
+
+    num_draws: Annotated[int, Field(gt=0)] = 500

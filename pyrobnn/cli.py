@@ -1,0 +1,140 @@
+"""The command line: pyrobnn demo, fit, predict and data."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+from pyrobnn._errors import InputError
+
+
+class _PlainErrors(TyperGroup):
+    """Commands whose user errors are one line on stderr and an exit code of 2, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (InputError, OSError) as error:
+            _fail(error, code=2)
+        except FloatingPointError as error:
+            _fail(error, code=1)
+
+
+app = typer.Typer(
+    name="pyrobnn",
+    help="Bayesian neural networks on Pyro: fit what a spec file describes, predict, and report.",
+    cls=_PlainErrors,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Data sets known by name.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Out = Annotated[Path | None, typer.Option("--out", help="Run folder to make; runs/<name of the spec> if not given.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change the spec; may be repeated.")
+]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _version(value: bool) -> bool:  # noqa: FBT001 - the form typer asks for
+    if value:
+        import pyrobnn
+
+        typer.echo(f"pyrobnn {pyrobnn.__version__}")
+        raise typer.Exit
+    return value
+
+
+@app.callback()
+def _options(
+    *, version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    *,
+    out: Annotated[Path, typer.Option(help="Folder for the three run folders.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="Seed of the fits.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Steps of each fit, for a quick look.", min=1)] = None,
+) -> None:
+    """Fit three small data sets, print their scores, and write a report on each (under three minutes).
+
+    An earlier demonstration in the folder is replaced.
+    """
+    from pyrobnn import _demo
+
+    _demo.demo(out, seed=seed, steps=steps, progress=sys.stderr.isatty(), console=Console(soft_wrap=False))
+
+
+@app.command()
+def fit(spec: Path, *, changes: Changes = None, out: Out = None, overwrite: Overwrite = False) -> None:
+    """Fit what a spec file describes, score it on the test part, and write a run folder."""
+    from pyrobnn._demo import score_table
+    from pyrobnn.runs import run
+    from pyrobnn.spec import RunSpec
+
+    folder = Path("runs") / spec.stem if out is None else out
+    loaded = RunSpec.from_toml(spec, overrides=tuple(changes or ()))
+    result = run(loaded, folder, progress=sys.stderr.isatty(), overwrite=overwrite)
+    Console().print(score_table(f"{len(result.test)} test examples", result.scores))
+    typer.echo(f"Report: {result.path / 'report.html'}")
+
+
+@app.command()
+def predict(
+    run_dir: Path,
+    table: Path,
+    *,
+    out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output if not given.")] = None,
+) -> None:
+    """Predict for the rows of a CSV or Parquet file with the posterior of a run."""
+    from pyrobnn.runs import predict_table
+
+    predictions = predict_table(run_dir, table)
+    predictions.to_csv(sys.stdout if out is None else out, index=False)
+
+
+@data_app.command("list")
+def list_data() -> None:
+    """List the data sets."""
+    from pyrobnn import datasets
+
+    table = Table("name", "task", "rows", "columns", "splits", "here", "licence")
+    for entry in datasets.info():
+        here = "yes" if entry.available else "no"
+        table.add_row(entry.name, entry.task, *map(str, (entry.rows, entry.columns, entry.splits)), here, entry.licence)
+    Console().print(table)
+
+
+@data_app.command()
+def fetch(names: list[str]) -> None:
+    """Download data sets that are not here yet."""
+    from pyrobnn import datasets
+
+    for name in names:
+        typer.echo(f"{name}: {datasets.fetch(name)}")
+
+
+def _fail(error: Exception, *, code: int) -> None:
+    text = " ".join(str(error).split())
+    Console(stderr=True).print(f"[bold red]error:[/] {_escaped(text)}", soft_wrap=True, highlight=False)
+    raise typer.Exit(code) from None
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,71 @@
+"""The look that all pictures share: dark ink, few lines, and shades that stay apart when printed in grey."""
+
+import io
+from typing import Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+Layout = Literal["row", "column"]
+
+INK = "#1c1c1c"
+BLUE = "#0b4f8a"
+LIGHT_BLUE = "#6fa8d6"
+ORANGE = "#d9822b"
+GREY = "#8a8a8a"
+PALE = "#dde3ea"
+SEQUENCE = ("#0b2f57", "#d9822b", "#3f86c4", "#7a4a12", "#8fc1e8", "#555555")
+DASHES = ("-", "--", "-", ":", "--", "-.")
+
+_PANEL = (4.8, 3.3)
+
+
+class Picture(Figure):
+    """A figure that notebooks show as the value of a cell."""
+
+    def _repr_png_(self) -> bytes:
+        stream = io.BytesIO()
+        self.savefig(stream, format="png")
+        return stream.getvalue()
+
+
+def panels(num: int, layout: Layout = "row") -> tuple[Figure, list[Axes]]:
+    """Return a figure with panels beside each other ("row") or below each other ("column")."""
+    width, height = _PANEL
+    rows, columns = (1, num) if layout == "row" else (num, 1)
+    figure = Picture(figsize=(width * columns, height * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes:
+        _tidy(axis)
+    return figure, axes
+
+
+def _tidy(axis: Axes) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color(GREY)
+    axis.tick_params(colors=INK, labelsize=9)
+    axis.xaxis.label.set_fontsize(10)
+    axis.yaxis.label.set_fontsize(10)
+
+
+def title(axis: Axes, text: str) -> None:
+    """Give a panel a heading, flush left."""
+    axis.set_title(text, fontsize=10, loc="left", color=INK)
+
+
+def legend(axis: Axes, **options: object) -> None:
+    """Add a legend without a frame that hides no data more than it must."""
+    axis.legend(**({"frameon": False, "fontsize": 8.5, "handlelength": 1.8} | options))
+
+
+def as_array(values: Tensor) -> np.ndarray:
+    """Return values as a NumPy array of float64 on the host."""
+    return values.detach().double().cpu().numpy()
+
+
+def first_column(values: Tensor) -> np.ndarray:
+    """Return values (N,) or the first column of (N, K)."""
+    array = as_array(values)
+    return array if array.ndim == 1 else array[:, 0]

@@ -1,0 +1,81 @@
+"""How a fit went: the ELBO and its two parts step by step."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pyrobnn._errors import InputError
+from pyrobnn.inference.history import History
+from pyrobnn.plots._style import BLUE, INK, LIGHT_BLUE, ORANGE, Layout, legend, panels, title
+
+_WINDOWS = 50
+_WARM_UP = 0.2
+
+
+def elbo(history: History, *, layout: Layout = "row") -> Figure:
+    """Draw the ELBO beside its two parts, and the validation score if there is one.
+
+    Single steps are noisy estimates; the strong lines are their running means over a fiftieth of the fit. The limits
+    of the y axis follow the steps after the first fifth, so that a bad start does not flatten the rest.
+
+    Args:
+        history: the record of the fit, `posterior.history`.
+        layout: panels in a "row" or in a "column".
+
+    Raises:
+        InputError: a history without steps.
+    """
+    if len(history) == 0:
+        raise InputError("Expected a history with at least one step, got none: fit first.")
+    figure, axes = panels(3 if history.validation_steps else 2, layout)
+    _curve(axes[0], history.elbo, BLUE, "ELBO")
+    _label_steps(axes[0], _limit(axes[0], [history.elbo]))
+    axes[0].set_ylabel("ELBO (nats)")
+    title(axes[0], "Evidence lower bound")
+    parts = [history.log_likelihood, -history.kl]
+    _curve(axes[1], parts[0], ORANGE, "expected log-likelihood")
+    _curve(axes[1], parts[1], INK, "minus KL from the prior", "--")
+    _label_steps(axes[1], _limit(axes[1], parts))
+    axes[1].set_ylabel("part (nats)")
+    title(axes[1], "Its two parts, which add up to it")
+    legend(axes[1], loc="best")
+    if history.validation_steps:
+        _validation(axes[2], history)
+    for axis in axes:
+        axis.set_xlim(0, max(len(history), 2))
+    return figure
+
+
+def running_mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean over a window that ends at each step, a fiftieth of the steps long."""
+    window = max(1, len(values) // _WINDOWS)
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - window, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def _curve(axis: Axes, values: np.ndarray, color: str, label: str, style: str = "-") -> None:
+    steps = np.arange(1, len(values) + 1)
+    axis.plot(steps, values, color=color, alpha=0.25, linewidth=0.6)
+    axis.plot(steps, running_mean(values), color=color, linestyle=style, linewidth=1.6, label=label)
+
+
+def _limit(axis: Axes, curves: list[np.ndarray]) -> int:
+    """Show what happens after the first fifth of the fit, and count the earlier steps that fall off the picture."""
+    late = np.concatenate([values[int(_WARM_UP * len(values)) :] for values in curves])
+    low, high = np.quantile(late, [0.005, 0.995])
+    margin = 0.08 * (high - low) or 1.0
+    axis.set_ylim(low - margin, high + margin)
+    return max(int((values[: int(_WARM_UP * len(values))] < low - margin).sum()) for values in curves)
+
+
+def _label_steps(axis: Axes, num_hidden: int = 0) -> None:
+    axis.set_xlabel(f"step ({num_hidden} early steps lie below the picture)" if num_hidden else "step")
+
+
+def _validation(axis: Axes, history: History) -> None:
+    axis.plot(history.validation_steps, history.validation_scores, "o-", color=BLUE, mfc=LIGHT_BLUE, ms=4)
+    axis.set_ylabel("mean log score (nats per example)")
+    title(axis, "Validation data")
+    _label_steps(axis)

@@ -1,0 +1,135 @@
+"""From a posterior to the page: figures, tables and warnings put into the template."""
+
+import base64
+import dataclasses
+import functools
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+from matplotlib.figure import Figure
+
+from pyrobnn import plots
+from pyrobnn.data import Data
+from pyrobnn.diagnostics.audit import elbo_report
+from pyrobnn.metrics import Score
+from pyrobnn.posterior import Posterior
+from pyrobnn.prediction import Prediction
+from pyrobnn.report import cautions, words
+
+_AUDIT_DRAWS = 300
+_PREDICTIVE_DRAWS = 500
+_MOST_SITES = 30
+_DPI = 160
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rendered:
+    """A report.
+
+    Attributes:
+        html: the page, with its figures inside it.
+        figures: the same figures as PNG files, by file name.
+    """
+
+    html: str
+    figures: dict[str, bytes]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Picture:
+    name: str
+    title: str
+    caption: str
+    png: bytes
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.png).decode("ascii")
+
+
+def render(
+    posterior: Posterior,
+    *,
+    train: Data,
+    test: Data | None,
+    scores: Mapping[str, Score],
+    spec: Any,
+    manifest: Mapping[str, Any],
+    class_names: Sequence[str] = (),
+) -> Rendered:
+    """Make the report of a run.
+
+    Args:
+        posterior: what was fitted.
+        train: the data it was fitted to.
+        test: the data that the scores are about, or None if these are the training data.
+        scores: scores by name, as `pyrobnn.metrics.score` returns them.
+        spec: the settings of the run as nested tables or as a setting, or None.
+        manifest: versions, seeds and checksums of the run.
+        class_names: names of the classes, for classification.
+    """
+    scored = train if test is None else test
+    prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
+    pictures = _pictures(posterior, train, scored, prediction)
+    html = _template().render(
+        title=f"{train.target_name}: Bayesian neural network",
+        sentence=words.sentence(posterior, train),
+        warnings=cautions.collect(posterior.history, prediction, scores, len(scored)),
+        scores=[(name, score, words.SCORE_MEANINGS.get(name, "")) for name, score in scores.items()],
+        scored="training" if test is None else "test",
+        num_scored=len(scored),
+        pictures=pictures,
+        audit=elbo_report(posterior, train, num_draws=_AUDIT_DRAWS),
+        most_sites=_MOST_SITES,
+        tables=[
+            ("Data", words.data_rows(train, test, class_names)),
+            ("Settings", words.flat(words.settings(posterior) if spec is None else spec)),
+            ("Manifest", words.flat(manifest)),
+        ],
+    )
+    return Rendered(html, {picture.name: picture.png for picture in pictures})
+
+
+def _pictures(posterior: Posterior, train: Data, scored: Data, prediction: Prediction) -> list[_Picture]:
+    pictures = [_predictive(posterior, train, scored, prediction)]
+    if posterior.history is not None and len(posterior.history):
+        caption = "Evidence lower bound by step; a fit that has converged ends flat."
+        pictures.append(_picture("elbo.png", "Training", caption, plots.elbo(posterior.history, layout="column")))
+    caption = "Weights with a ratio well below 1 are hardly told from 0 by the data."
+    pictures.append(_picture("weights.png", "Weights", caption, plots.weights(posterior, layout="column")))
+    return pictures
+
+
+def _predictive(posterior: Posterior, train: Data, scored: Data, prediction: Prediction) -> _Picture:
+    if prediction.is_classification:
+        caption = "On the diagonal, predictions are right as often as their confidence says."
+        figure = plots.reliability(prediction, scored.y, layout="column")
+        return _picture("reliability.png", "Predictions", caption, figure)
+    if train.x.shape[1:].numel() == 1 and train.x.ndim == 2:
+        caption = (
+            "The blue band is what more data would narrow; the grey one around it is all of the predictive spread."
+        )
+        return _picture("fit.png", "Predictions", caption, plots.fit_1d(posterior, train))
+    caption = "Calibrated intervals hold their nominal share of the targets."
+    figure = plots.observed_vs_predicted(prediction, scored.y, layout="column")
+    return _picture("observed_vs_predicted.png", "Predictions", caption, figure)
+
+
+def _picture(name: str, title: str, caption: str, figure: Figure) -> _Picture:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=_DPI)
+    return _Picture(name, title, caption, stream.getvalue())
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pyrobnn", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")

@@ -1,0 +1,91 @@
+"""Sentences and tables of the report: what was fitted, what a score means, settings as rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from pyrobnn._settings import snake_case, to_dict
+from pyrobnn.data import Data
+from pyrobnn.posterior import Posterior
+
+SCORE_MEANINGS = {
+    "log_likelihood": "Mean log density (or probability) of the targets in nats, original units. Higher is better.",
+    "rmse": "Root mean squared error of the predictive mean, in the units of the target. Lower is better.",
+    "coverage_95": "Share of the targets inside their 95 % interval; it should be 0.95.",
+    "width_95": "Mean width of the 95 % intervals, in the units of the target; narrow is good where coverage is right.",
+    "accuracy": "Share of the examples whose most probable class was right. Higher is better.",
+    "brier": "Squared error of the class probabilities, summed over the classes; 0 is perfect.",
+    "ece": "Expected calibration error: mean gap between confidence and accuracy; 0 is calibrated.",
+}
+
+
+def sentence(posterior: Posterior, train: Data) -> str:
+    """Say in one plain sentence what was fitted."""
+    settings, info = posterior.bnn.settings, posterior.info
+    method = info.get("method")
+    guide = method.get("guide") if isinstance(method, Mapping) else None
+    by_guide = f" with a {_kind(guide)} guide" if guide else ""
+    steps = f", in {info['num_steps']} steps" if "num_steps" in info else ""
+    return (
+        f"A Bayesian neural network with {posterior.bnn.num_weights} uncertain weights ({_net(settings['net'])}; "
+        f"{_kind(settings['prior'])} prior; {_kind(settings['likelihood'])} likelihood) was fitted to {len(train)} "
+        f"examples of {train.target_name}{by_guide}{steps}."
+    )
+
+
+def _net(net: Any) -> str:
+    if isinstance(net, nn.Module) or not hasattr(net, "hidden"):
+        return type(net).__name__
+    widths = "-".join(str(width) for width in (net.in_features, *net.hidden, net.out_features))
+    return f"{type(net).__name__} {widths}, {net.activation}"
+
+
+def _kind(setting: Any) -> str:
+    if isinstance(setting, Mapping):
+        return str(setting.get("type", "by name")).replace("_", " ")
+    return (
+        setting.replace("_", " ") if isinstance(setting, str) else snake_case(type(setting).__name__).replace("_", " ")
+    )
+
+
+def settings(posterior: Posterior) -> dict[str, Any]:
+    """Return the parts and the method of a fit as tables, for a posterior that has no spec."""
+    return {kind: repr(part) for kind, part in posterior.bnn.settings.items()} | {
+        "method": posterior.info.get("method")
+    }
+
+
+def data_rows(train: Data, test: Data | None, class_names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the facts about the data as rows."""
+    names = ", ".join(train.feature_names) or f"arrays of shape {tuple(train.x.shape[1:])}"
+    rows = [
+        ("training examples", str(len(train))),
+        ("test examples", "none: scored on the training data" if test is None else str(len(test))),
+        ("target", train.target_name),
+        (f"features ({train.x.shape[1:].numel()})", names),
+        ("standardised", "yes" if train.standardize else "no"),
+    ]
+    return [*rows, (f"classes ({len(class_names)})", ", ".join(class_names))] if class_names else rows
+
+
+def flat(value: Any) -> list[tuple[str, str]]:
+    """Return nested tables as rows of a dotted key and a value; settings are turned into tables first."""
+    nested = value if isinstance(value, Mapping) else to_dict(value)
+    return [(key, _text(item)) for key, item in _leaves(nested, "")]
+
+
+def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, item in table.items():
+        if isinstance(item, Mapping) and item:
+            yield from _leaves(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_text(item) for item in value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "–" if value is None else str(value)

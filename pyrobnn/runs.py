@@ -1,0 +1,188 @@
+"""Runs: from a spec to a folder with the posterior, its scores, pictures and a report, and predictions from it."""
+
+import dataclasses
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyrobnn._errors import InputError
+from pyrobnn._folders import check_free, new_folder
+from pyrobnn._manifest import make_manifest
+from pyrobnn.data import Data
+from pyrobnn.datasets import load_features
+from pyrobnn.inference import fit
+from pyrobnn.metrics import Score, score
+from pyrobnn.posterior import Posterior
+from pyrobnn.prediction import Prediction
+from pyrobnn.spec import Prepared, RunSpec
+from pyrobnn.storage import load_posterior, save_posterior
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunResult:
+    """What a run gave.
+
+    Attributes:
+        posterior: the posterior.
+        train: the data it was trained on.
+        test: the data it was scored on.
+        scores: the scores on the test data by name.
+        path: the run folder.
+    """
+
+    posterior: Posterior
+    train: Data
+    test: Data
+    scores: dict[str, Score]
+    path: Path
+
+
+def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite: bool = False) -> RunResult:
+    """Fit what a spec describes, score it on the test part, and write the run folder.
+
+    The folder has spec.toml (the spec with everything filled in), metrics.json, posterior/, posterior.nc (for ArviZ),
+    figures/, report.html and manifest.json. It appears whole at the end; after an error nothing is left of it. The
+    same spec gives the same metrics.json and posterior/tensors.safetensors, byte for byte, on the same machine.
+
+    Args:
+        spec: the run.
+        out_dir: the folder to make.
+        progress: show a progress bar.
+        overwrite: replace the folder if it is that of an earlier run.
+
+    Raises:
+        InputError: the folder exists, or anything in the spec that does not fit together, before training.
+        FloatingPointError: the ELBO is no longer finite.
+    """
+    path, replaces = Path(out_dir), _is_run_folder if overwrite else None
+    check_free(path, replaces)
+    started = time.perf_counter()
+    prepared = spec.prepare()
+    with new_folder(path, replaces=replaces) as folder:
+        posterior = fit(
+            prepared.bnn,
+            prepared.spec.method,
+            prepared.train,
+            seed=spec.fit.seed,
+            device=spec.fit.device,
+            progress=progress,
+            validation=prepared.validation,
+        )
+        test = prepared.test
+        scores = score(posterior.predict(test.x, num_draws=spec.predict.num_draws), test.y)
+        manifest = make_manifest(prepared, posterior, time.perf_counter() - started)
+        _write(folder, prepared, posterior, scores, manifest)
+    return RunResult(posterior, prepared.train, test, scores, path)
+
+
+def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
+    """Predict for the rows of a CSV or Parquet file with the posterior of a run.
+
+    Args:
+        run_dir: a run folder.
+        table: a file with the feature columns of the training data; other columns are ignored.
+
+    Returns:
+        One row an input. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95. Classification:
+        class, prob_<class> for each class, entropy, mutual_information (in nats).
+
+    Raises:
+        InputError: not a run folder, or a table that does not fit.
+    """
+    import pandas as pd
+
+    folder = Path(run_dir)
+    if not _is_run_folder(folder):
+        raise InputError(f"{folder} is not a run folder, it has no spec.toml and manifest.json: pass one of `fit`.")
+    data = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]
+    x = load_features(table, data["feature_names"])
+    num_draws = RunSpec.from_toml(folder / "spec.toml").predict.num_draws
+    prediction = load_posterior(folder / "posterior").predict(x, num_draws=num_draws)
+    columns = _class_columns(prediction, data["class_names"]) if data["class_names"] else _real_columns(prediction)
+    return pd.DataFrame(columns)
+
+
+def _is_run_folder(path: Path) -> bool:
+    return all((path / name).is_file() for name in ("spec.toml", "manifest.json"))
+
+
+def _write(
+    folder: Path, prepared: Prepared, posterior: Posterior, scores: dict[str, Score], manifest: dict[str, Any]
+) -> None:
+    from pyrobnn.diagnostics.convert import to_datatree
+    from pyrobnn.report import render
+
+    spec, train, test = prepared.spec, prepared.train, prepared.test
+    (folder / "spec.toml").write_text(spec.to_toml(), encoding="utf-8")
+    _write_json(folder / "metrics.json", _metrics(prepared, posterior, scores))
+    _write_json(folder / "manifest.json", manifest)
+    save_posterior(posterior, folder / "posterior")
+    tree = to_datatree(posterior, train, num_draws=spec.predict.num_draws)
+    tree.to_netcdf(folder / "posterior.nc", engine="h5netcdf")
+    rendered = render(
+        posterior,
+        train=train,
+        test=test,
+        scores=scores,
+        spec=spec.as_dict(),
+        manifest=manifest,
+        class_names=prepared.dataset.class_names,
+    )
+    (folder / "figures").mkdir()
+    for name, png in rendered.figures.items():
+        (folder / "figures" / name).write_bytes(png)
+    (folder / "report.html").write_text(rendered.html, encoding="utf-8")
+
+
+def _metrics(prepared: Prepared, posterior: Posterior, scores: dict[str, Score]) -> dict[str, Any]:
+    validation = prepared.validation
+    return {
+        "scores": {name: dataclasses.asdict(entry) for name, entry in scores.items()},
+        "num_train": len(prepared.train),
+        "num_validation": 0 if validation is None else len(validation),
+        "num_test": len(prepared.test),
+        "num_draws": prepared.spec.predict.num_draws,
+        "num_steps": posterior.info["num_steps"],
+        "stop_reason": posterior.info["stop_reason"],
+        "seed": posterior.seed,
+    }
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it, with null for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _real_columns(prediction: Prediction) -> dict[str, Any]:
+    lower, upper = prediction.interval(0.95)
+    columns = {
+        "mean": prediction.mean,
+        "std": prediction.std,
+        "epistemic_std": prediction.epistemic_std,
+        "aleatoric_std": prediction.aleatoric_std,
+        "lower_95": lower,
+        "upper_95": upper,
+    }
+    return {name: values.cpu().numpy() for name, values in columns.items()}
+
+
+def _class_columns(prediction: Prediction, class_names: list[str]) -> dict[str, Any]:
+    labels = [class_names[index] for index in prediction.label.tolist()]
+    probs = prediction.class_probs.cpu().numpy()
+    by_class = {f"prob_{name}": probs[:, index] for index, name in enumerate(class_names)}
+    uncertainty = {
+        "entropy": prediction.entropy.cpu().numpy(),
+        "mutual_information": prediction.mutual_information.cpu().numpy(),
+    }
+    return {"class": labels} | by_class | uncertainty

@@ -1,0 +1,193 @@
+"""The spec: a whole run - data, model, guide, fit - as one value that is read from and written to a TOML file."""
+
+import dataclasses
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from pyrobnn import guides, likelihoods, nets, priors
+from pyrobnn._errors import InputError
+from pyrobnn._overrides import apply_overrides
+from pyrobnn._settings import setting, to_dict
+from pyrobnn._spec_data import DataSpec, FitSpec, PredictSpec
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Data
+from pyrobnn.datasets import Dataset
+from pyrobnn.inference import SVI
+from pyrobnn.inference.fit import resolve_device
+from pyrobnn.inference.source import make_source
+
+__all__ = ["DataSpec", "FitSpec", "PredictSpec", "Prepared", "RunSpec"]
+
+
+def _optional_likelihood(value: Any) -> Any:
+    return None if value is None else likelihoods.resolve(value)
+
+
+@setting
+class RunSpec:
+    """Everything that determines a run.
+
+    Attributes:
+        data: section [data].
+        net: section [net]; inputs and outputs that are left out follow from the data and the likelihood.
+        prior: section [prior], with a `type` or with patterns of parameter names.
+        likelihood: section [likelihood]; without it Gaussian with learned noise, or Categorical, as the task asks.
+        guide: section [guide], with a `type` or with patterns of site names.
+        fit: section [fit].
+        predict: section [predict].
+    """
+
+    data: DataSpec
+    net: Annotated[Any, BeforeValidator(nets.registry.resolve)] = nets.MLP()
+    prior: Annotated[Any, BeforeValidator(priors.resolve)] = priors.Normal()
+    likelihood: Annotated[Any, BeforeValidator(_optional_likelihood)] = None
+    guide: Annotated[Any, BeforeValidator(guides.resolve)] = guides.MeanField()
+    fit: FitSpec = FitSpec()
+    predict: PredictSpec = PredictSpec()
+
+    @classmethod
+    def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> "RunSpec":
+        """Read a spec file.
+
+        Args:
+            path: the file.
+            overrides: changes such as "guide.type=map" or "fit.seed=1".
+
+        Raises:
+            InputError: no such file, not TOML, or a section, key or value that is not known.
+        """
+        try:
+            tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"The spec file {path} cannot be read ({error.strerror}): check the path.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"The spec file {path} is not valid TOML: {error}.") from None
+        return cls.from_dict(apply_overrides(tables, overrides))
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any]) -> "RunSpec":
+        """Return the spec that tables stand for, as `as_dict` returns them."""
+        unknown = [name for name in tables if name not in _READERS]
+        if unknown:
+            raise InputError(f"Unknown section [{unknown[0]}] in the spec. Known: {', '.join(_READERS)}.")
+        if "data" not in tables:
+            raise InputError('The spec needs a section [data], such as name = "diabetes".')
+        return cls(**{name: _read(name, table) for name, table in tables.items()})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the sections as tables."""
+        sections = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        tables = {name: to_dict(section) for name, section in sections.items() if section is not None}
+        for name in ("data", "predict"):
+            del tables[name]["type"]
+        return tables
+
+    def to_toml(self) -> str:
+        """Return the text of a spec file that reads back as this spec.
+
+        Raises:
+            InputError: a part that is not a setting, such as a `torch.nn.Module`.
+        """
+        import tomli_w
+
+        return tomli_w.dumps(self.as_dict())
+
+    @property
+    def method(self) -> SVI:
+        """The method with its guide."""
+        return dataclasses.replace(self.fit.method, guide=self.guide)
+
+    def prepare(self) -> "Prepared":
+        """Load the data, fill in what follows from them, build the model, and check that all of it fits together.
+
+        Raises:
+            InputError: anything that does not, before training.
+        """
+        resolve_device(self.fit.device)
+        dataset = self.data.load()
+        spec = self._resolved(dataset)
+        spec.to_toml()
+        train, test = dataset.split(self.data.split)
+        validation = None
+        if self.data.validation is not None:
+            train, validation = train.split(self.data.validation, seed=self.fit.seed)
+        bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
+        for part in (dataset.data, train):
+            make_source(part, bnn, self.fit.method.batch_size)
+        return Prepared(spec, dataset, train, validation, test, bnn)
+
+    def _resolved(self, dataset: Dataset) -> "RunSpec":
+        """Return the spec with the likelihood of the task and the widths of the network filled in."""
+        by_task = likelihoods.Gaussian() if dataset.task == "regression" else likelihoods.Categorical()
+        likelihood = self.likelihood or by_task
+        if dataset.task == "classification" and likelihood.standardizes_targets:
+            raise InputError(
+                f"{dataset.name} has classes as targets, and {likelihood!r} is for real values: choose "
+                "likelihood.type=categorical, or data.task=regression for a table of your own."
+            )
+        net: Any = self.net
+        if hasattr(net, "in_features") and net.in_features is None:
+            net = dataclasses.replace(net, in_features=dataset.data.x.shape[1])
+        if hasattr(net, "out_features") and net.out_features is None:
+            net = dataclasses.replace(net, out_features=likelihood.num_outputs(dataset.data.y))
+        return dataclasses.replace(self, likelihood=likelihood, net=net)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """A spec that was checked against its data.
+
+    Attributes:
+        spec: the spec with everything filled in.
+        dataset: the whole data set.
+        train: what to train on.
+        validation: what to follow the fit with, or None.
+        test: what to score on.
+        bnn: the model.
+    """
+
+    spec: RunSpec
+    dataset: Dataset
+    train: Data
+    validation: Data | None
+    test: Data
+    bnn: BNN
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "data": lambda table: DataSpec(**table),
+    "net": nets.registry.resolve,
+    "prior": priors.resolve,
+    "likelihood": likelihoods.resolve,
+    "guide": guides.resolve,
+    "fit": FitSpec.from_table,
+    "predict": lambda table: PredictSpec(**table),
+}
+
+
+def _read(name: str, table: Any) -> Any:
+    is_part = name in ("net", "prior", "likelihood", "guide")
+    if not isinstance(table, dict) and not (is_part and isinstance(table, str)):
+        raise InputError(f"[{name}] must be a table in the spec, got {table!r}.")
+    if isinstance(table, dict) and name == "net":
+        table = {"type": "mlp"} | table
+    _check_types(name, table)
+    try:
+        return _READERS[name](table)
+    except InputError as error:
+        message = str(error)
+        raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
+
+
+def _check_types(where: str, table: Any) -> None:
+    """Refuse a `type` that is not a name, at any depth."""
+    if not isinstance(table, dict):
+        return
+    if not isinstance(table.get("type", ""), str):
+        raise InputError(f"[{where}] `type` must be a name, got {table['type']!r}.")
+    for key, inner in table.items():
+        _check_types(f"{where}.{key}", inner)

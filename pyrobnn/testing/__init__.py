@@ -1,0 +1,8 @@
+"""Conformance checks for priors, likelihoods and guides, your own included: run them in your tests with pytest."""
+
+from pyrobnn.testing.guides import GUIDE_CHECKS
+from pyrobnn.testing.likelihoods import LIKELIHOOD_CHECKS
+from pyrobnn.testing.parametrize import parametrize_with_checks
+from pyrobnn.testing.priors import PRIOR_CHECKS
+
+__all__ = ["GUIDE_CHECKS", "LIKELIHOOD_CHECKS", "PRIOR_CHECKS", "parametrize_with_checks"]

@@ -1,0 +1,175 @@
+"""Checks that a likelihood does what a `BNN` and its predictions rely on."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobnn import likelihoods
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import local_parameters
+from pyrobnn._random import seeded
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Data
+from pyrobnn.testing.common import (
+    DTYPES,
+    devices,
+    make_inputs,
+    make_net,
+    require,
+    require_owned,
+    short_fit,
+    unchanged_globals,
+    value_checks,
+)
+
+_N, _S = 12, 4
+
+
+def _candidates() -> list[Tensor]:
+    real = torch.randn(_N, 2, generator=torch.Generator().manual_seed(3))
+    three, two = torch.arange(_N) % 3, torch.arange(_N) % 2
+    columns = [real, real.exp(), torch.stack([three, two], 1), torch.stack([two, 1 - two], 1)]
+    return [real[:, 0], real[:, 0].exp(), three, two, *columns]
+
+
+def _accepted(setting: Any) -> Iterator[tuple[Tensor, int]]:
+    """Yield the targets that the likelihood takes, of several kinds, and the outputs it needs for them."""
+    found = False
+    for y in _candidates():
+        try:
+            outputs = setting.num_outputs(y)
+            setting.check_targets(y, outputs)
+        except InputError:
+            continue
+        found = True
+        yield y, outputs
+    require(found, f"{setting!r} takes none of the targets tried: real, positive, counts or binary, (N,) or (N, 2).")
+
+
+def _cases(setting: Any, *leading: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
+    """Yield modules, outputs of shape (*leading, N, outputs) and targets, in every precision, on every device."""
+    with seeded(4), local_parameters():
+        for y, outputs in _accepted(setting):
+            for dtype in DTYPES:
+                for device in devices():
+                    f = torch.randn(*leading, _N, outputs, dtype=dtype, device=device)
+                    like = torch.empty(0, dtype=dtype, device=device)
+                    module = setting.build(like, torch.ones(y.shape[1:], dtype=torch.float64))
+                    yield module, f, y.to(device, torch.int64 if setting.integer_targets else dtype)
+
+
+def check_likelihood_shape(setting: Any) -> None:
+    """Outputs (N, outputs) give a batch of shape (N,), outputs for S draws (S, N), events one row of targets."""
+    for leading in ((), (_S,)):
+        for module, f, y in _cases(setting, *leading):
+            distribution, expected = module(f), (*leading, _N)
+            found = (tuple(distribution.batch_shape), tuple(distribution.event_shape))
+            require(
+                found == (expected, tuple(y.shape[1:])),
+                f"For outputs {tuple(f.shape)} and targets {tuple(y.shape)} expected batch shape {expected} and event "
+                f"shape {tuple(y.shape[1:])}, got {found[0]} and {found[1]}.",
+            )
+            shape = tuple(distribution.log_prob(y).shape)
+            require(shape == expected, f"log_prob of targets {tuple(y.shape)} must be {expected}, got {shape}.")
+
+
+def check_likelihood_dtype_and_device(setting: Any) -> None:
+    """The log density has the precision and the device of the outputs."""
+    for module, f, y in _cases(setting):
+        log_prob = module(f).log_prob(y)
+        found = (log_prob.dtype, log_prob.device)
+        require(found == (f.dtype, f.device), f"log_prob must have {f.dtype} on {f.device}, got {found}.")
+
+
+def check_likelihood_is_rowwise(setting: Any) -> None:
+    """The density of an example depends on its own outputs only, and draws of the outputs do not mix."""
+    for module, f, y in _cases(setting, _S):
+        changed = f.clone()
+        changed[1, 3] += 0.5
+        before, after = module(f).log_prob(y), module(changed).log_prob(y)
+        others = torch.ones_like(before, dtype=torch.bool)
+        others[1, 3] = False
+        same = torch.equal(before[others], after[others])
+        require(same, "The density of one example changes with the outputs of another: rows must not mix.")
+        alone = torch.stack([module(one).log_prob(y) for one in f])
+        require(torch.allclose(before, alone), "Densities for several draws at once differ from those one by one.")
+
+
+def check_likelihood_draws(setting: Any) -> None:
+    """Draws have shape (N, *row), and finite log density."""
+    for module, f, y in _cases(setting):
+        distribution = module(f)
+        draws = distribution.sample((7,))
+        expected = (7, *y.shape)
+        require(tuple(draws.shape) == expected, f"Seven draws must have shape {expected}, got {tuple(draws.shape)}.")
+        finite = bool(distribution.log_prob(draws).isfinite().all())
+        require(finite, f"The log density of the likelihood's own draws is not finite for outputs {f}.")
+
+
+def check_likelihood_gradients(setting: Any) -> None:
+    """The density has finite gradients, and every output column gets one."""
+    for module, f, y in _cases(setting):
+        f.requires_grad_()
+        total = module(f).log_prob(y).sum()
+        gradient = torch.autograd.grad(total, f, allow_unused=True)[0] if total.requires_grad else None
+        if gradient is None:
+            raise AssertionError("No gradient reaches the network's outputs.")
+        require(bool(gradient.isfinite().all()), f"The gradient with respect to the outputs is not finite: {gradient}.")
+        unused = (gradient == 0).all(0).nonzero().flatten().tolist()
+        require(not unused, f"No gradient reaches the output columns {unused}.")
+
+
+def check_likelihood_owns_its_parameters(setting: Any) -> None:
+    """What the likelihood learns is in its module's parameters."""
+    for module, f, y in _cases(setting):
+        require_owned(module(f).log_prob(y).sum(), module, [], f"{setting!r}")
+
+
+def check_likelihood_num_outputs(setting: Any) -> None:
+    """`num_outputs` is a number of outputs that `check_targets` takes, and one less is refused."""
+    for y, outputs in _accepted(setting):
+        require(outputs >= 1, f"num_outputs must be at least 1, got {outputs} for targets {tuple(y.shape)}.")
+        try:
+            setting.check_targets(y, outputs - 1)
+        except InputError:
+            continue
+        raise AssertionError(f"check_targets takes {outputs - 1} outputs where num_outputs asks for {outputs}.")
+
+
+def check_likelihood_fits_and_predicts(setting: Any) -> None:
+    """A short fit runs, and leaves nothing in Pyro's global parameter store; predictions and scores are finite."""
+    with unchanged_globals("The likelihood"):
+        for y, outputs in _accepted(setting):
+            bnn = BNN(make_net(outputs), likelihood=setting)
+            posterior = short_fit(bnn, Data(make_inputs(_N), y))
+            prediction = posterior.predict(make_inputs(_N), num_draws=5)
+            require(bool(prediction.mean.isfinite().all()), "Predictive means after a short fit are not finite.")
+            score = prediction.log_prob(y)
+            require(tuple(score.shape) == (_N,), f"Log scores must have shape ({_N},), got {tuple(score.shape)}.")
+            require(bool(score.isfinite().all()), "Log scores after a short fit are not finite.")
+
+
+def check_likelihood_flags(setting: Any) -> None:
+    """`standardizes_targets` and `integer_targets` are booleans."""
+    for name in ("standardizes_targets", "integer_targets"):
+        value = getattr(setting, name, None)
+        require(isinstance(value, bool), f"{type(setting).__name__}.{name} must be True or False, got {value!r}.")
+    both = setting.standardizes_targets and setting.integer_targets
+    require(not both, "Labels and counts cannot be standardised: one of the two flags must be False.")
+
+
+LIKELIHOOD_CHECKS = [
+    check_likelihood_shape,
+    check_likelihood_dtype_and_device,
+    check_likelihood_is_rowwise,
+    check_likelihood_draws,
+    check_likelihood_gradients,
+    check_likelihood_owns_its_parameters,
+    check_likelihood_num_outputs,
+    check_likelihood_fits_and_predicts,
+    check_likelihood_flags,
+    *value_checks("likelihood", likelihoods.resolve),
+]
+"""Plain functions of a likelihood setting; each raises AssertionError with what is wrong."""

@@ -1,0 +1,122 @@
+"""Checks that a prior does what a `BNN` relies on."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from pyrobnn import priors
+from pyrobnn._pyro import local_parameters
+from pyrobnn._random import seeded
+from pyrobnn.bnn import BNN
+from pyrobnn.likelihoods import Gaussian
+from pyrobnn.testing.common import (
+    DTYPES,
+    devices,
+    make_data,
+    make_inputs,
+    make_net,
+    require,
+    require_owned,
+    short_fit,
+    unchanged_globals,
+    value_checks,
+)
+
+
+def _nets() -> Iterator[nn.Module]:
+    """Yield networks whose parameters have one, two and three dimensions, in every precision, on every device."""
+    convolution = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Flatten(), nn.Linear(6, 1))
+    for net in (make_net(), convolution):
+        for dtype in DTYPES:
+            for device in devices():
+                yield net.to(device, dtype)
+
+
+def _sites(setting: Any) -> Iterator[tuple[BNN, str, Any, Any]]:
+    with seeded(0), local_parameters():
+        for net in _nets():
+            bnn = BNN(net, prior=setting)
+            for name, value in bnn.initial_values.items():
+                yield bnn, name, value, bnn.prior(name, value)
+
+
+def check_prior_shape(setting: Any) -> None:
+    """Each parameter gets one distribution whose event is the whole parameter."""
+    for _, name, value, distribution in _sites(setting):
+        shapes = (tuple(distribution.batch_shape), tuple(distribution.event_shape))
+        require(
+            shapes == ((), tuple(value.shape)),
+            f"The prior of {name!r} must have batch shape () and event shape {tuple(value.shape)}, got {shapes[0]} "
+            f"and {shapes[1]}: end in .expand(value.shape).to_event(value.ndim).",
+        )
+        drawn = tuple(distribution.sample((5,)).shape)
+        require(drawn == (5, *value.shape), f"Five draws of {name!r} must have shape (5, *event), got {drawn}.")
+
+
+def check_prior_dtype_and_device(setting: Any) -> None:
+    """Draws and densities have the precision and the device of the parameter."""
+    for _, name, value, distribution in _sites(setting):
+        for what, result in {"draw": distribution.sample(), "density": distribution.log_prob(value)}.items():
+            found = (result.dtype, result.device)
+            require(
+                found == (value.dtype, value.device),
+                f"The {what} of {name!r} must have {value.dtype} on {value.device}, got {found[0]} on {found[1]}.",
+            )
+
+
+def check_prior_log_prob(setting: Any) -> None:
+    """The log density and its gradient are finite at moderate values and at the prior's own draws."""
+    for _, name, value, distribution in _sites(setting):
+        spread = torch.linspace(-2, 2, value.numel(), dtype=value.dtype, device=value.device).view(value.shape)
+        for start in (spread, value, distribution.sample()):
+            point = start.clone().requires_grad_()
+            log_prob = distribution.log_prob(point)
+            require(bool(log_prob.isfinite().all()), f"The log density of {name!r} is not finite at {point}.")
+            (gradient,) = torch.autograd.grad(log_prob.sum(), point, allow_unused=True, retain_graph=True)
+            good = gradient is not None and bool(gradient.isfinite().all())
+            require(good, f"The gradient of the log density of {name!r} is {gradient} at {point}.")
+
+
+def check_prior_owns_its_parameters(setting: Any) -> None:
+    """What the prior learns is in its module's parameters, where optimisers and copies find it."""
+    for bnn, name, value, distribution in _sites(setting):
+        require_owned(distribution.log_prob(value).sum(), bnn.prior, [], f"The prior of {name!r}")
+
+
+def check_prior_fits_and_predicts(setting: Any) -> None:
+    """A short fit runs, with finite ELBO and predictions."""
+    posterior = short_fit(BNN(make_net(), prior=setting, likelihood=Gaussian(0.3)), make_data())
+    require(bool((abs(posterior.history.elbo) < float("inf")).all()), "The ELBO of a short fit is not finite.")
+    mean = posterior.predict(make_inputs(), num_draws=5).mean
+    require(bool(mean.isfinite().all()), "Predictions after a short fit are not finite.")
+
+
+def check_prior_is_not_shared(setting: Any) -> None:
+    """Two models with the same setting hold parameters and buffers of their own."""
+    first, second = (BNN(make_net(), prior=setting).prior.state_dict() for _ in range(2))
+    shared = [name for name in first if first[name].data_ptr() == second[name].data_ptr()]
+    require(not shared, f"Two models share {shared}: make tensors in `build`, anew each time.")
+
+
+def check_prior_leaves_globals_alone(setting: Any) -> None:
+    """Building, running and fitting leave nothing in Pyro's global parameter store."""
+    with unchanged_globals("The prior"), seeded(0):
+        bnn = BNN(make_net(), prior=setting)
+        with local_parameters():
+            bnn(make_inputs())
+        short_fit(bnn, make_data())
+
+
+PRIOR_CHECKS = [
+    check_prior_shape,
+    check_prior_dtype_and_device,
+    check_prior_log_prob,
+    check_prior_owns_its_parameters,
+    check_prior_fits_and_predicts,
+    check_prior_is_not_shared,
+    check_prior_leaves_globals_alone,
+    *value_checks("prior", priors.resolve),
+]
+"""Plain functions of a prior setting; each raises AssertionError with what is wrong."""

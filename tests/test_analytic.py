@@ -1,0 +1,138 @@
+"""Bayesian linear regression, where everything is known exactly: n = 40, d = 3, float64."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import pyrobnn as bnn
+
+NUM, DIM, NOISE = 40, 3, 0.5
+
+
+def regression():
+    generator = torch.Generator().manual_seed(1)
+    # Correlated inputs, so that the best diagonal Gaussian is far from the exact posterior.
+    mixing = torch.tensor([[1.0, 0.8, 0.0], [0.0, 0.6, 0.5], [0.0, 0.0, 0.7]], dtype=torch.float64)
+    x = torch.randn(NUM, DIM, generator=generator, dtype=torch.float64) @ mixing
+    weights = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
+    y = x @ weights + NOISE * torch.randn(NUM, generator=generator, dtype=torch.float64)
+    return bnn.Data(x, y)
+
+
+DATA = regression()
+PRECISION = torch.eye(DIM, dtype=torch.float64) + DATA.x.T @ DATA.x / NOISE**2
+MEAN = torch.linalg.solve(PRECISION, DATA.x.T @ DATA.y / NOISE**2)
+LOG_EVIDENCE = float(
+    torch.distributions.MultivariateNormal(
+        torch.zeros(NUM, dtype=torch.float64),
+        DATA.x @ DATA.x.T + NOISE**2 * torch.eye(NUM, dtype=torch.float64),
+    ).log_prob(DATA.y)
+)
+KL_OF_BEST_DIAGONAL = 0.5 * float(PRECISION.diagonal().log().sum() - torch.logdet(PRECISION))
+
+GUIDES = {
+    "mean_field": bnn.guides.MeanField(),
+    "map": bnn.guides.Map(),
+    "diagonal": bnn.guides.Auto("AutoDiagonalNormal"),
+    "low_rank": bnn.guides.Auto("AutoLowRankMultivariateNormal", {"rank": 1}),
+    "full_rank": bnn.guides.Auto("AutoMultivariateNormal"),
+}
+
+
+def model():
+    net = nn.Linear(DIM, 1, bias=False).double()
+    return bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
+
+
+def fit(guide, *, steps=2500, **settings):
+    decay = {"type": "exponential_lr", "gamma": 1e-3 ** (1 / steps)}
+    method = bnn.SVI(guide=guide, steps=steps, lr=0.2, schedule=decay, **settings)
+    return bnn.fit(model(), method, DATA, seed=0, progress=False)
+
+
+@pytest.fixture(scope="module")
+def posteriors():
+    short = ("map", "diagonal", "low_rank")
+    return {name: fit(guide, steps=200 if name in short else 2500) for name, guide in GUIDES.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in GUIDES if name != "map"])
+def test_elbo_is_at_most_the_log_evidence(posteriors, name):
+    elbo = bnn.elbo_report(posteriors[name], DATA, num_draws=1000, seed=0).elbo
+    assert elbo.mean <= LOG_EVIDENCE + 4 * elbo.stderr + 1e-9
+
+
+def test_full_rank_guide_reaches_the_log_evidence(posteriors):
+    elbo = bnn.elbo_report(posteriors["full_rank"], DATA, num_draws=2000, seed=0).elbo
+    assert elbo.mean == pytest.approx(LOG_EVIDENCE, abs=0.01)
+
+
+def test_mean_field_reaches_the_best_diagonal_gaussian(posteriors):
+    posterior = posteriors["mean_field"]
+    loc, scale = posterior.guide.moments()["weight"]
+    torch.testing.assert_close(loc[0], MEAN, atol=0.01, rtol=0)
+    torch.testing.assert_close(scale[0], PRECISION.diagonal().rsqrt(), atol=0, rtol=0.03)
+    elbo = bnn.elbo_report(posterior, DATA, num_draws=40_000, seed=0).elbo
+    assert elbo.mean == pytest.approx(LOG_EVIDENCE - KL_OF_BEST_DIAGONAL, abs=0.02)
+    assert KL_OF_BEST_DIAGONAL > 0.2
+
+
+def test_elbo_report_agrees_with_the_closed_form_elbo(posteriors):
+    posterior = posteriors["mean_field"]
+    loc, scale = (moment[0] for moment in posterior.guide.moments()["weight"])
+    residual = (DATA.y - DATA.x @ loc).square() + DATA.x.square() @ scale.square()
+    log_likelihood = -0.5 * float(residual.sum()) / NOISE**2 - NUM * math.log(NOISE * math.sqrt(2 * math.pi))
+    kl = 0.5 * float((scale.square() + loc.square() - 1 - 2 * scale.log()).sum())
+    report = bnn.elbo_report(posterior, DATA, num_draws=4000, seed=3)
+    assert report.log_likelihood.mean == pytest.approx(log_likelihood, abs=4 * report.log_likelihood.stderr)
+    assert report.kl_exact == pytest.approx(kl, rel=1e-10)
+    assert report.elbo.mean == pytest.approx(log_likelihood - kl, abs=4 * report.elbo.stderr)
+
+
+def test_predictive_agrees_with_the_exact_predictive(posteriors):
+    x = torch.tensor([[0.0, 0.0, 0.0], [1.0, -1.0, 0.5], [2.0, 2.0, -1.0]], dtype=torch.float64)
+    num_draws = 4000
+    prediction = posteriors["full_rank"].predict(x, num_draws=num_draws, seed=2)
+    covariance = torch.linalg.inv(PRECISION)
+    epistemic = (x @ covariance * x).sum(1)
+    # An ELBO within 0.01 nat of the evidence leaves a mean within sqrt(2 * 0.01) posterior standard deviations.
+    tolerance = (4 / math.sqrt(num_draws) + math.sqrt(2 * 0.01)) * epistemic.sqrt()
+    assert ((prediction.mean - x @ MEAN).abs() <= tolerance).all()
+    relative_stderr = math.sqrt(2 / num_draws)
+    torch.testing.assert_close(prediction.epistemic_variance, epistemic, rtol=4 * relative_stderr + 0.1, atol=1e-12)
+    torch.testing.assert_close(prediction.aleatoric_variance, torch.full((3,), NOISE**2, dtype=torch.float64))
+    y = x @ MEAN + torch.tensor([0.3, -0.4, 0.2], dtype=torch.float64)
+    exact = torch.distributions.Normal(x @ MEAN, (epistemic + NOISE**2).sqrt()).log_prob(y)
+    torch.testing.assert_close(prediction.log_prob(y), exact, atol=0.05, rtol=0)
+
+
+def test_map_finds_the_mode_and_its_elbo_is_the_formula():
+    posterior = fit(bnn.guides.Map(), steps=1000)
+    theta = posterior.mean()["weight"][0]
+    torch.testing.assert_close(theta, MEAN, atol=1e-5, rtol=0)
+    alpha = 1.0
+    negative_log_likelihood = 0.5 * float((DATA.y - DATA.x @ theta).square().sum()) / NOISE**2 + NUM * math.log(
+        NOISE * math.sqrt(2 * math.pi)
+    )
+    penalty = (
+        0.5 * alpha * float(theta.square().sum()) + 0.5 * DIM * math.log(2 * math.pi) - 0.5 * DIM * math.log(alpha)
+    )
+    report = bnn.elbo_report(posterior, DATA, num_draws=2)
+    assert report.elbo.mean == pytest.approx(-(negative_log_likelihood + penalty), abs=1e-6)
+    assert report.elbo.stderr == 0
+
+
+def test_analytic_kl_reaches_the_same_optimum():
+    posterior = fit(bnn.guides.MeanField(), steps=800, kl="analytic")
+    loc, scale = posterior.guide.moments()["weight"]
+    torch.testing.assert_close(loc[0], MEAN, atol=0.02, rtol=0)
+    torch.testing.assert_close(scale[0], PRECISION.diagonal().rsqrt(), atol=0, rtol=0.05)
+
+
+def test_temperature_scales_the_posterior_variance():
+    posterior = fit(bnn.guides.MeanField(), steps=800, kl="analytic", temperature=0.25)
+    _, scale = posterior.guide.moments()["weight"]
+    tempered = torch.eye(DIM, dtype=torch.float64) + DATA.x.T @ DATA.x / NOISE**2 / 0.25
+    torch.testing.assert_close(scale[0], tempered.diagonal().rsqrt(), atol=0, rtol=0.05)

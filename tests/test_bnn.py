@@ -1,0 +1,219 @@
+"""The BNN as a Pyro model: with Pyro's own tools, untouched; sites, scaling, copies."""
+
+import copy
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, autoguide
+from torch import nn
+
+import pyrobnn as bnn
+
+X = torch.linspace(-1, 1, 12)[:, None]
+Y = torch.sin(3 * X[:, 0])
+
+
+@pytest.fixture(autouse=True)
+def _clean_store():
+    pyro.clear_param_store()
+    pyro.set_rng_seed(0)
+    yield
+    pyro.clear_param_store()
+
+
+def small_model(prior="normal", scale=0.3):
+    return bnn.BNN(bnn.MLP(1, [4], 1, activation="tanh"), prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=scale))
+
+
+def trace_of(model, *args, **kwargs):
+    trace = poutine.trace(model).get_trace(*args, **kwargs)
+    trace.compute_log_prob()
+    return trace
+
+
+def test_sites_are_named_as_the_parameters():
+    trace = trace_of(small_model(), X, Y)
+    assert [*trace.stochastic_nodes, *trace.observation_nodes] == [
+        "0.weight",
+        "0.bias",
+        "2.weight",
+        "2.bias",
+        "data",
+        "y",
+    ]
+    assert trace.nodes["y"]["is_observed"]
+
+
+def test_plate_scales_the_log_likelihood_by_n_over_b():
+    trace = trace_of(small_model(), X, Y, num_data=48)
+    assert trace.nodes["y"]["scale"] == 4.0
+    assert trace.nodes["0.weight"]["scale"] == 1.0
+    assert trace_of(small_model(), X, Y).nodes["y"]["scale"] == 1.0
+
+
+def test_log_joint_is_prior_plus_likelihood():
+    model = small_model()
+    trace = trace_of(model, X, Y)
+    w1, b1, w2, b2 = (trace.nodes[name]["value"] for name in model.site_names)
+    f = torch.tanh(X @ w1.T + b1) @ w2.T + b2
+    log_prior = sum(dist.Normal(0.0, 1.0).log_prob(w).sum() for w in (w1, b1, w2, b2))
+    expected = log_prior + dist.Normal(f[:, 0], 0.3).log_prob(Y).sum()
+    torch.testing.assert_close(trace.log_prob_sum(), expected)
+
+
+def test_pyro_svi_trains_it():
+    model = small_model(prior=bnn.priors.ScaleMixture(learnable=True))
+    guide = autoguide.AutoNormal(model)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    losses = [svi.step(X, Y) for _ in range(300)]
+    assert sum(losses[-30:]) / 30 < sum(losses[:30]) / 30 - 2
+    assert model.prior.pi != 0.5
+
+
+def test_pyro_svi_takes_mini_batches():
+    model = small_model()
+    svi = SVI(model, autoguide.AutoDiagonalNormal(model), pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    assert torch.isfinite(torch.tensor(svi.step(X[:4], Y[:4], num_data=12)))
+
+
+def test_pyro_predictive_draws_prior_and_posterior():
+    model = small_model()
+    prior = Predictive(model, num_samples=7)(X)
+    assert prior["y"].shape == (7, 12)
+    assert prior["0.weight"].shape[0] == 7
+    guide = autoguide.AutoNormal(model)
+    guide(X, Y)
+    assert Predictive(model, guide=guide, num_samples=5)(X)["y"].shape == (5, 12)
+
+
+def test_nuts_samples_it():
+    model = small_model()
+    mcmc = MCMC(NUTS(model, max_tree_depth=4), num_samples=20, warmup_steps=20, disable_progbar=True)
+    mcmc.run(X, Y)
+    draws = mcmc.get_samples()
+    assert draws["0.weight"].shape == (20, 4, 1)
+    assert draws["0.weight"].std(0).min() > 0
+
+
+STANDALONE = sorted(
+    set(bnn.guides.autoguide_names()) - {"AutoDiscreteParallel", "AutoRegressiveMessenger", "AutoNormalizingFlow"}
+)
+
+
+@pytest.mark.parametrize("name", STANDALONE)
+def test_every_autoguide_covers_it(name):
+    model = small_model()
+    make = getattr(autoguide, name)
+    guide = make(model, lambda d: dist.transforms.AffineAutoregressive(None)) if "Flow" in name else make(model)
+    loss = Trace_ELBO().differentiable_loss(model, guide, X, Y)
+    assert torch.isfinite(loss)
+    drawn = poutine.trace(guide).get_trace(X, Y)
+    assert set(model.site_names) <= set(drawn.nodes)
+
+
+def test_fit_never_uses_the_global_store():
+    model = small_model(prior=bnn.priors.ScaleMixture(learnable=True), scale="learned")
+    posterior = model.fit(X, Y, guide="AutoNormal", steps=3, seed=0, progress=False)
+    posterior.predict(X, num_draws=2)
+    bnn.elbo_report(posterior, bnn.Data(X, Y), num_draws=2)
+    assert list(pyro.get_param_store().keys()) == []
+
+
+def test_fit_ignores_what_the_global_store_holds():
+    model = small_model(prior=bnn.priors.ScaleMixture(learnable=True))
+    alone = model.fit(X, Y, steps=5, seed=0, progress=False)
+    pyro.param("prior.pi", torch.tensor(0.9))
+    model(X, Y)
+    after = model.fit(X, Y, steps=5, seed=0, progress=False)
+    assert alone.bnn.prior.pi == after.bnn.prior.pi
+
+
+def test_two_models_share_nothing():
+    prior = bnn.priors.ScaleMixture(learnable=True)
+    first, second = small_model(prior), small_model(prior)
+    start = second.prior.pi.item()
+    arguments = {"steps": 30, "lr": 0.05, "seed": 0, "progress": False}
+    alone = second.fit(X, Y, **arguments)
+    first.fit(X, Y, **arguments)
+    after = second.fit(X, Y, **arguments)
+    torch.testing.assert_close(alone.guide.loc, after.guide.loc, rtol=0, atol=0)
+    assert second.prior.pi.item() == start
+
+
+def test_the_network_given_is_never_changed():
+    net = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
+    before = copy.deepcopy(net.state_dict())
+    bnn.BNN(net, likelihood="gaussian").fit(X, Y, steps=20, seed=0, progress=False)
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert all(isinstance(p, nn.Parameter) for p in (net[0].weight, net[2].bias))
+
+
+def test_later_changes_of_the_network_do_not_reach_the_model():
+    net = nn.Linear(1, 1)
+    model = bnn.BNN(net)
+    start = model.initial_values["weight"].clone()
+    nn.init.constant_(net.weight, 77.0)
+    torch.testing.assert_close(model.fresh().initial_values["weight"], start)
+
+
+def test_prior_none_leaves_parameters_deterministic_and_learned():
+    model = small_model(prior={"2.*": "normal", "*": None})
+    assert model.site_names == ("2.weight", "2.bias")
+    assert [name for name, _ in model.named_parameters()] == ["net.0.weight", "net.0.bias"]
+    posterior = model.fit(X, Y, steps=60, lr=0.05, seed=0, progress=False)
+    start = model.net.get_parameter("0.weight")
+    assert not torch.allclose(posterior.bnn.net.get_parameter("0.weight"), start)
+    assert set(posterior.draw(3)) == {"2.weight", "2.bias"}
+    assert posterior.history.elbo[-10:].mean() > posterior.history.elbo[:10].mean()
+
+
+def test_pyro_svi_learns_deterministic_parameters_too():
+    model = small_model(prior={"2.*": "normal", "*": None})
+    start = model.net.get_parameter("0.weight").detach().clone()
+    svi = SVI(model, autoguide.AutoNormal(model), pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    for _ in range(5):
+        svi.step(X, Y)
+    assert not torch.allclose(model.net.get_parameter("0.weight"), start)
+
+
+def test_patterns_choose_priors_and_the_first_match_wins():
+    prior = {"*.bias": bnn.priors.Normal(5.0), "0.*": bnn.priors.Normal(0.1), "*": bnn.priors.Normal(2.0)}
+    trace = trace_of(small_model(prior=prior), X, Y)
+    scales = {name: trace.nodes[name]["fn"].base_dist.scale.flatten()[0].item() for name in small_model().site_names}
+    assert scales == pytest.approx({"0.weight": 0.1, "0.bias": 5.0, "2.weight": 2.0, "2.bias": 5.0})
+
+
+@pytest.mark.parametrize(("scale", "expected"), [("fan_in", [1 / 8**0.5, 1.0]), ("he", [0.5, 1.0]), (3.0, [3.0, 3.0])])
+def test_normal_scale_follows_the_layer(scale, expected):
+    model = bnn.BNN(nn.Linear(8, 2), prior=bnn.priors.Normal(scale=scale))
+    trace = trace_of(model, torch.zeros(3, 8))
+    scales = [trace.nodes[name]["fn"].base_dist.scale.flatten()[0].item() for name in ("weight", "bias")]
+    assert scales == pytest.approx(expected)
+
+
+def test_tied_parameters_are_one_site():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(2, 2, bias=False)
+            self.second = nn.Linear(2, 2, bias=False)
+            self.second.weight = self.first.weight
+
+        def forward(self, x):
+            return self.second(torch.tanh(self.first(x)))
+
+    model = bnn.BNN(Tied(), likelihood=bnn.likelihoods.Gaussian(scale=1.0)).double()
+    assert model.site_names == ("first.weight",)
+    weight = torch.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=torch.float64)
+    x = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
+    torch.testing.assert_close(model.outputs({"first.weight": weight}, x), torch.tanh(x @ weight.T) @ weight.T)
+
+
+def test_bnn_prints_its_parts():
+    assert repr(small_model()) == (
+        "BNN(net=MLP(in_features=1, hidden=(4,), out_features=1, activation='tanh', bias=True), "
+        "prior=Normal(scale=1.0, loc=0.0), likelihood=Gaussian(scale=0.3))"
+    )

@@ -1,0 +1,151 @@
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import pyrobnn
+from pyrobnn.cli import app
+
+SPEC = """
+[data]
+name = "sinusoid"
+[net]
+hidden = [4]
+[fit]
+steps = 3
+device = "cpu"
+[predict]
+num_draws = 5
+"""
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Run in an empty folder with a spec file, without pictures, which take seconds."""
+    import pyrobnn.diagnostics.convert
+    import pyrobnn.report
+
+    class Tree:
+        def to_netcdf(self, path, engine):
+            path.write_text("")
+
+    monkeypatch.setattr(pyrobnn.diagnostics.convert, "to_datatree", lambda *args, **kwargs: Tree())
+    monkeypatch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.Rendered("page", {}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "spec.toml").write_text(SPEC, encoding="utf-8")
+    return tmp_path
+
+
+def test_version_and_help():
+    assert invoke("--version").output == f"pyrobnn {pyrobnn.__version__}\n"
+    assert all(command in invoke("--help").output for command in ("demo", "fit", "predict", "data"))
+
+
+def test_fit_writes_a_run_folder_and_predict_reads_it(here):
+    done = invoke("fit", "spec.toml", "--set", "fit.seed=3", "--set", "guide.type=map")
+    assert done.exit_code == 0, done.output
+    assert "rmse" in done.output
+    assert "±" in done.output
+    assert "Report: runs/spec/report.html" in done.output
+    assert 'type = "map"' in (here / "runs/spec/spec.toml").read_text()
+    (here / "new.csv").write_text("x0\n0.1\n0.2\n", encoding="utf-8")
+    assert invoke("predict", "runs/spec", "new.csv", "--out", "p.csv").exit_code == 0
+    assert list(pd.read_csv("p.csv"))[:2] == ["mean", "std"]
+    assert len(pd.read_csv("p.csv")) == 2
+    assert invoke("predict", "runs/spec", "new.csv").output == (here / "p.csv").read_text()
+
+
+def test_overwrite(here):
+    arguments = ("fit", "spec.toml", "--out", "r")
+    assert invoke(*arguments).exit_code == 0
+    assert invoke(*arguments).exit_code == 2
+    assert invoke(*arguments, "--overwrite").exit_code == 0
+
+
+def test_data_list_and_fetch(here, monkeypatch):
+    listed = invoke("data", "list")
+    assert listed.exit_code == 0
+    assert all(name in listed.output for name in pyrobnn.datasets.names())
+    monkeypatch.setattr(pyrobnn.datasets, "fetch", lambda name: here / name)
+    assert invoke("data", "fetch", "yacht", "energy").output.splitlines() == [
+        f"yacht: {here}/yacht",
+        f"energy: {here}/energy",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:lbfgs failed to converge")
+def test_demo_prints_a_table_of_scores_for_every_set(here):
+    done = invoke("demo", "--steps", "2", "--seed", "1")
+    assert done.exit_code == 0, done.output
+    for name in ("sinusoid", "diabetes", "breast-cancer"):
+        assert f"Report: runs/demo/{name}/report.html" in done.output
+        assert (here / "runs" / "demo" / name / "metrics.json").is_file()
+    assert done.output.count("linear baseline") == 3
+    assert "RMSE to the noise-free curve" in done.output
+
+
+ERRORS = {
+    "missing spec": (("fit", "none.toml"), "spec file none.toml cannot be read"),
+    "bad change": (("fit", "spec.toml", "--set", "fit.seed"), "must read section.key=value"),
+    "unknown key": (("fit", "spec.toml", "--set", "fit.stepz=1"), "unknown setting `stepz`"),
+    "unknown data": (("fit", "spec.toml", "--set", "data.name=[1]"), "`name`"),
+    "unfit net": (("fit", "spec.toml", "--set", "net.in_features=3"), "network does not take inputs"),
+    "no validation": (("fit", "spec.toml", "--set", "fit.patience=3"), "`patience` needs a validation score"),
+    "pattern": (("fit", "spec.toml", "--set", 'guide={"9.*"="map", "*"="map"}'), "matches nothing"),
+    "no place": (("fit", "spec.toml", "--out", "spec.toml/run"), "cannot be made"),
+    "taken": (("fit", "spec.toml", "--out", "."), "exists already"),
+    "not ours": (("fit", "spec.toml", "--out", ".", "--overwrite"), "not a run folder"),
+    "no run": (("predict", "nowhere", "new.csv"), "nowhere is not a run folder"),
+    "unknown set": (("data", "fetch", "yatch"), "Did you mean 'yacht'?"),
+    "demo taken": (("demo", "--out", "taken"), "not a run folder"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), ERRORS.values(), ids=ERRORS.keys())
+def test_user_errors_are_one_line(arguments, message, here):
+    (here / "taken" / "sinusoid").mkdir(parents=True)
+    before = sorted(here.rglob("*"))
+    done = invoke(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+    assert sorted(here.rglob("*")) == before
+
+
+def test_errors_in_a_table_are_one_line(here):
+    assert invoke("fit", "spec.toml", "--out", "r").exit_code == 0
+    (here / "new.csv").write_text("y\n1\n", encoding="utf-8")
+    for arguments, message in ((("r", "none.csv"), "There is no file none.csv"), (("r", "new.csv"), "no column 'x0'")):
+        done = invoke("predict", *arguments)
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert message in done.stderr
+    (here / "new.csv").write_text("x0\n1\n", encoding="utf-8")
+    done = invoke("predict", "r", "new.csv", "--out", "no/such/folder.csv")
+    assert (done.exit_code, done.stderr.startswith("error: ")) == (2, True)
+
+
+@pytest.mark.filterwarnings("ignore:Encountered NaN")
+def test_a_fit_that_diverges_says_so(here):
+    done = invoke("fit", "spec.toml", "--set", "fit.lr=1e30", "--set", "fit.steps=60", "--out", "r")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: The ELBO became")
+    assert not (here / "r").exists()
+
+
+@pytest.mark.slow
+def test_the_command_itself_shows_no_traceback(here):
+    command = [sys.executable, "-c", "from pyrobnn.cli import main; main()", "fit", "none.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"NO_COLOR": "1"})
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: The spec file none.toml cannot be read")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,482 @@
+"""Every registered part passes every check that pyrobnn ships, and deliberately wrong parts are caught."""
+
+import contextlib
+import dataclasses
+import re
+from typing import ClassVar
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.nn import PyroModule
+from torch import nn
+
+from pyrobnn import guides, likelihoods, priors
+from pyrobnn._errors import InputError
+from pyrobnn.guides.sites import latent_sites
+from pyrobnn.priors import Normal, ScaleMixture
+from pyrobnn.testing import GUIDE_CHECKS, LIKELIHOOD_CHECKS, PRIOR_CHECKS, parametrize_with_checks
+
+
+def registered(registry, variants):
+    """The setting of every registered class that has defaults, and the variants."""
+    defaults = []
+    for name in registry.names:
+        with contextlib.suppress(InputError):  # settings that must be given come as variants
+            defaults.append(registry.get(name)())
+    return list(dict.fromkeys([*defaults, *variants]))
+
+
+PRIORS = registered(
+    priors.registry,
+    [
+        Normal("fan_in"),
+        Normal("he", loc=0.1),
+        ScaleMixture(learnable=True),
+        priors.resolve({"*.bias": Normal(2.0), "*": ScaleMixture(pi=0.2, learnable=True)}),
+        priors.resolve({"2.*": "normal", "*": None}),
+    ],
+)
+LIKELIHOODS = registered(
+    likelihoods.registry,
+    [likelihoods.Gaussian(0.2), likelihoods.Gaussian("heteroscedastic"), likelihoods.Gaussian("learned")],
+)
+GUIDES = registered(
+    guides.registry,
+    [
+        guides.MeanField(init_loc="prior", init_rho=-2.0),
+        guides.Auto("AutoNormal"),
+        guides.Auto("AutoLowRankMultivariateNormal", {"rank": 2}),
+        guides.resolve({"2.*": guides.Auto("AutoMultivariateNormal"), "*": "mean_field"}),
+        guides.resolve({"*.bias": "map", "*": guides.MeanField()}),
+    ],
+)
+
+
+@parametrize_with_checks(PRIORS, PRIOR_CHECKS)
+def test_prior(part, check):
+    check(part)
+
+
+@parametrize_with_checks(LIKELIHOODS, LIKELIHOOD_CHECKS)
+def test_likelihood(part, check):
+    check(part)
+
+
+@parametrize_with_checks(GUIDES, GUIDE_CHECKS)
+def test_guide(part, check):
+    check(part)
+
+
+@pytest.mark.parametrize(
+    ("registry", "parts"),
+    [(priors.registry, PRIORS), (likelihoods.registry, LIKELIHOODS), (guides.registry, GUIDES)],
+    ids=["priors", "likelihoods", "guides"],
+)
+def test_every_registered_part_is_checked(registry, parts):
+    missing = {registry.get(name) for name in registry.names} - {type(part) for part in parts}
+    assert not missing, f"add a variant of {missing}, which has settings without defaults"
+
+
+# Priors that are wrong
+
+
+def prior_of(module_of):
+    """A prior setting, an ordinary object, whose module is made by a function of the parameters' values."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Wrong:
+        def build(self, values):
+            return module_of(values)
+
+    return Wrong()
+
+
+class SiteModule(PyroModule):
+    def __init__(self, site):
+        super().__init__()
+        self.site = site
+
+    def forward(self, name, value):
+        return self.site(name, value)
+
+
+def normal(value, scale=1.0, dtype=None):
+    zero = torch.zeros((), dtype=dtype or value.dtype)
+    return dist.Normal(zero, torch.as_tensor(scale, dtype=zero.dtype)).expand(value.shape).to_event(value.ndim)
+
+
+SHARED = {dtype: nn.Parameter(torch.ones((), dtype=dtype)) for dtype in (torch.float32, torch.float64)}
+
+
+class Learned(PyroModule):
+    """Uses a trainable scale that all models share."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = SHARED[torch.float32]
+
+    def forward(self, name, value):
+        return normal(value, self.scale.to(value.dtype))
+
+
+class HidesParameter(PyroModule):
+    """Holds a trainable scale in a list, where no optimiser finds it."""
+
+    def __init__(self):
+        super().__init__()
+        self.scales = [torch.ones((), requires_grad=True)]
+
+    def forward(self, name, value):
+        return dist.Normal(torch.zeros_like(value), self.scales[0].to(value.dtype)).to_event(value.ndim)
+
+
+class FillsGlobalStore(PyroModule):
+    def __init__(self):
+        super().__init__()
+        pyro.get_param_store()["leaked"] = torch.ones(())
+
+    def forward(self, name, value):
+        return normal(value)
+
+
+@dataclasses.dataclass(eq=False)
+class Mutable:
+    scale: float = 1.0
+
+    def build(self, values):
+        return SiteModule(lambda name, value: normal(value, self.scale))
+
+
+def infinite(name, value):
+    return dist.Uniform(torch.zeros_like(value), torch.ones_like(value), validate_args=False).to_event(value.ndim)
+
+
+WRONG_PRIORS = {
+    "no event dimensions": (
+        prior_of(lambda values: SiteModule(lambda name, value: dist.Normal(torch.zeros_like(value), 1.0))),
+        "check_prior_shape",
+        "end in .expand",
+    ),
+    "a scalar": (
+        prior_of(lambda values: SiteModule(lambda name, value: dist.Normal(value.new_zeros(()), 1.0))),
+        "check_prior_shape",
+        "event shape",
+    ),
+    "always float64": (
+        prior_of(lambda values: SiteModule(lambda name, value: normal(value, dtype=torch.float64))),
+        "check_prior_dtype_and_device",
+        "must have torch.float32",
+    ),
+    "zero density": (prior_of(lambda values: SiteModule(infinite)), "check_prior_log_prob", "not finite"),
+    "hidden parameter": (
+        prior_of(lambda values: HidesParameter()),
+        "check_prior_owns_its_parameters",
+        "not in its .parameters()",
+    ),
+    "shared parameter": (prior_of(lambda values: Learned()), "check_prior_is_not_shared", "Two models share"),
+    "global store": (prior_of(lambda values: FillsGlobalStore()), "check_prior_leaves_globals_alone", "leaked"),
+    "compares by identity": (Mutable(), "check_prior_is_value", "not equal to itself"),
+}
+
+# Likelihoods that are wrong
+
+
+class Likelihood:
+    standardizes_targets: ClassVar[bool] = False
+    integer_targets: ClassVar[bool] = False
+    columns = 1
+
+    def __init__(self, forward, module=None):
+        self.forward, self.module = forward, module
+
+    def build(self, like, target_scale):
+        module = PyroModule()
+        module.forward = self.forward
+        return self.module(self.forward) if self.module else module
+
+    def num_outputs(self, y):
+        return self.columns * (1 if y.ndim == 1 else y.shape[1])
+
+    def check_targets(self, y, outputs):
+        if outputs != self.num_outputs(y):
+            raise InputError("width")
+
+
+class Lenient(Likelihood):
+    def check_targets(self, y, outputs):
+        pass
+
+
+class Undecided(Likelihood):
+    standardizes_targets = None
+
+
+class Wide(Likelihood):
+    columns = 2
+
+
+class Picky(Likelihood):
+    def check_targets(self, y, outputs):
+        raise InputError("never")
+
+
+class HiddenScale(PyroModule):
+    def __init__(self, forward):
+        super().__init__()
+        self.scales = [torch.ones((), requires_grad=True)]
+
+    def forward(self, f):
+        return right(f, self.scales[0])
+
+
+def right(f, scale=1.0):
+    loc, event_dim = likelihoods.base.squeeze_single(f)
+    return dist.Normal(loc, torch.as_tensor(scale, dtype=f.dtype)).to_event(event_dim)
+
+
+class NoDensity(dist.Normal):
+    def log_prob(self, value):
+        return super().log_prob(value) - float("inf")
+
+
+def first_half(f):
+    return right(f.chunk(2, -1)[0])
+
+
+WRONG_LIKELIHOODS = {
+    "dropped event dimension": (
+        Likelihood(lambda f: dist.Normal(likelihoods.base.squeeze_single(f)[0], 1.0)),
+        "check_likelihood_shape",
+        "expected batch shape",
+    ),
+    "rows in the event": (
+        Likelihood(lambda f: right(f).to_event(1)),
+        "check_likelihood_shape",
+        "expected batch shape (12,)",
+    ),
+    "mixes rows": (
+        Likelihood(lambda f: right(f - f.mean(-2, keepdim=True))),
+        "check_likelihood_is_rowwise",
+        "rows must not mix",
+    ),
+    "mixes draws": (Likelihood(lambda f: right(f + f.mean())), "check_likelihood_is_rowwise", "rows must not mix"),
+    "always float64": (
+        Likelihood(lambda f: right(f.double())),
+        "check_likelihood_dtype_and_device",
+        "must have torch.float32",
+    ),
+    "blocks gradients": (Likelihood(lambda f: right(f.detach())), "check_likelihood_gradients", None),
+    "ignores outputs": (Wide(first_half), "check_likelihood_gradients", "output columns"),
+    "hidden parameter": (
+        Likelihood(right, HiddenScale),
+        "check_likelihood_owns_its_parameters",
+        "not in its .parameters()",
+    ),
+    "takes any width": (Lenient(right), "check_likelihood_num_outputs", "check_targets takes 0 outputs"),
+    "takes no targets": (Picky(right), "check_likelihood_num_outputs", "takes none of the targets"),
+    "draws without density": (
+        Likelihood(lambda f: NoDensity(likelihoods.base.squeeze_single(f)[0], 1.0)),
+        "check_likelihood_draws",
+        "not finite",
+    ),
+    "no flag": (Undecided(right), "check_likelihood_flags", "must be True or False"),
+}
+
+# Guides that are wrong
+
+
+class Guide:
+    """A guide setting whose module is made by a function of the model's latent sites."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def build(self, model, *args):
+        return self.make(latent_sites(model, *args))
+
+
+class Independent(PyroModule):
+    """A correct guide of independent normals, with hooks to break it."""
+
+    vmappable = False
+
+    def __init__(self, sites):
+        super().__init__()
+        self.sites = [(site.name, site.transform) for site in sites]
+        self.locs = nn.ParameterList([nn.Parameter(self.start(site)) for site in sites])
+        self.rhos = nn.ParameterList([nn.Parameter(torch.full_like(loc, -2.0)) for loc in self.locs])
+
+    def start(self, site):
+        return site.unconstrained
+
+    def forward(self, *args, **kwargs):
+        for (name, transform), loc, rho in zip(self.sites, self.locs, self.rhos, strict=True):
+            self.draw(name, transform, dist.Normal(loc, rho.exp()).to_event(loc.ndim))
+
+    def draw(self, name, transform, law):
+        return pyro.sample(name, law if transform is None else dist.TransformedDistribution(law, [transform]))
+
+
+class MissesPriorLatent(Independent):
+    def draw(self, name, transform, law):
+        return super().draw(name, transform, law) if transform is None else None
+
+
+class ExtraSite(Independent):
+    def forward(self, *args, **kwargs):
+        super().forward()
+        pyro.sample("extra", dist.Normal(0.0, 1.0))
+
+
+class LeavesSupport(Independent):
+    def draw(self, name, transform, law):
+        return pyro.sample(name, law)
+
+
+class WrongDtype(Independent):
+    def start(self, site):
+        return site.unconstrained.double()
+
+
+class WrongShape(Independent):
+    def start(self, site):
+        return site.unconstrained[None]
+
+
+class NoReparameterization(Independent):
+    def draw(self, name, transform, law):
+        frozen = dist.Normal(law.base_dist.loc.detach(), law.base_dist.scale).to_event(law.event_dim)
+        return super().draw(name, transform, frozen)
+
+
+class Stateful(Independent):
+    calls = 0
+
+    def forward(self, *args, **kwargs):
+        type(self).calls += 1
+        with torch.no_grad():
+            self.locs[0] += 1e-3 * type(self).calls
+        super().forward()
+
+
+class OneNoise(Independent):
+    """Says that it can be vmapped, but its noise is fixed when it is made."""
+
+    vmappable = True
+
+    def __init__(self, sites):
+        super().__init__(sites)
+        self.noise = [torch.randn_like(loc) for loc in self.locs]
+
+    def forward(self, *args, **kwargs):
+        for index, ((name, transform), loc, rho) in enumerate(zip(self.sites, self.locs, self.rhos, strict=True)):
+            noise = self.noise[index] if torch._C._functorch.maybe_current_level() else torch.randn_like(loc)
+            value = loc + rho.exp() * noise
+            pyro.sample(name, dist.Delta(value if transform is None else transform(value), event_dim=loc.ndim))
+
+
+class MeanOfUnconstrained(Independent):
+    def mean(self):
+        pairs = zip(self.sites, self.locs, strict=True)
+        return {name: loc.detach() if t is None else t(loc.detach()) for (name, t), loc in pairs}
+
+
+class GlobalStore(Independent):
+    def __init__(self, sites):
+        super().__init__(sites)
+        pyro.get_param_store()["leaked"] = torch.ones(())
+
+
+class Shares:
+    """Starts at the network's own tensors instead of copies of them."""
+
+    def build(self, model, *args):
+        guide = Independent(latent_sites(model, *args))
+        for (name, _), loc in zip(guide.sites, guide.locs, strict=True):
+            if name in model.initial_values:
+                loc.data = model.initial_values[name]
+        return guide
+
+
+class WrongDensity(Independent):
+    """Reports the density of a guide ten times wider than its draws."""
+
+    def draw(self, name, transform, law):
+        wide = dist.Normal(law.base_dist.loc, 10 * law.base_dist.scale).to_event(law.event_dim)
+        value = law.rsample()
+        density = dist.Delta(value, log_density=wide.log_prob(value), event_dim=law.event_dim)
+        return pyro.sample(name, density if transform is None else dist.TransformedDistribution(law, [transform]))
+
+
+class Compared(Guide):
+    def __repr__(self):
+        return "Compared()"
+
+    def __eq__(self, other):
+        return False
+
+    __hash__ = Guide.__hash__
+
+
+WRONG_GUIDES = {
+    "misses the prior's latent": (Guide(MissesPriorLatent), "check_guide_covers_latents", "misses ['prior.scale']"),
+    "a site too many": (Guide(ExtraSite), "check_guide_covers_latents", "['extra'] too many"),
+    "leaves the support": (Guide(LeavesSupport), "check_guide_draws", "outside the prior's support"),
+    "always float64": (Guide(WrongDtype), "check_guide_draws", "must be"),
+    "wrong shape": (Guide(WrongShape), "check_guide_draws", "must be"),
+    "gradients blocked": (Guide(NoReparameterization), "check_guide_gradients", "no gradient of the ELBO reaches"),
+    "keeps state": (Guide(Stateful), "check_guide_is_reproducible", "different draws"),
+    "not vmappable": (Guide(OneNoise), "check_guide_vmaps", "of vmapped draws"),
+    "median for mean": (Guide(MeanOfUnconstrained), "check_guide_mean", "mean() of 'prior.scale'"),
+    "global store": (Guide(GlobalStore), "check_guide_leaves_globals_alone", "leaked"),
+    "shares its start": (Shares(), "check_guide_clones_starting_values", "clone them"),
+    "density of another law": (Guide(WrongDensity), "check_guide_elbo_is_a_bound", "exceeds the log evidence"),
+    "not a value": (Compared(Independent), "check_guide_is_value", "is not equal to itself"),
+}
+
+
+@pytest.fixture
+def _clean_param_store():
+    yield
+    pyro.clear_param_store()
+
+
+CHECKS = {check.__name__: check for check in (*PRIOR_CHECKS, *LIKELIHOOD_CHECKS, *GUIDE_CHECKS)}
+WRONG = {
+    f"{kind}: {name}": case
+    for kind, cases in {"prior": WRONG_PRIORS, "likelihood": WRONG_LIKELIHOODS, "guide": WRONG_GUIDES}.items()
+    for name, case in cases.items()
+}
+
+
+@pytest.mark.usefixtures("_clean_param_store")
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_part_is_caught(name):
+    part, check, message = WRONG[name]
+    with pytest.raises(AssertionError, match=message and re.escape(message)):
+        CHECKS[check](part)
+
+
+def test_right_guide_written_by_hand_passes():
+    """The base that the wrong guides break is right, so that each is caught for its own fault."""
+    for check in GUIDE_CHECKS:
+        if not check.__name__.endswith(("is_value", "round_trips")):
+            check(Guide(Independent))
+
+
+def test_right_likelihood_written_by_hand_passes():
+    for check in LIKELIHOOD_CHECKS:
+        if not check.__name__.endswith(("is_value", "round_trips")):
+            check(Likelihood(right))
+
+
+def test_every_check_has_a_part_that_it_catches():
+    caught = {check for _, check, _ in WRONG.values()}
+    assert {name for name in CHECKS if "leaves_globals" not in name and "fits_and" not in name} - caught <= {
+        "check_prior_round_trips",
+        "check_likelihood_is_value",
+        "check_likelihood_round_trips",
+        "check_guide_round_trips",
+    }

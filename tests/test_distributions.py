@@ -1,0 +1,133 @@
+"""The distributions against float64, closed forms and quadrature."""
+
+import math
+from itertools import pairwise
+
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import integrate, stats
+from torch.distributions import kl_divergence
+
+import pyrobnn as bnn
+from pyrobnn.distributions import ReparameterizedNormal, ScaleMixtureNormal
+
+BLUNDELL = (0.25, math.exp(-1), math.exp(-7))
+KRASSER = (0.2, 1.0, 0.1)
+WIDE = torch.cat([torch.linspace(-100, 100, 401), torch.linspace(-1e-2, 1e-2, 41)])
+
+
+def reference(w, pi, sigma1, sigma2):
+    w = w.double()
+    components = [
+        math.log(weight) + dist.Normal(torch.zeros(1, dtype=torch.float64), scale).log_prob(w)
+        for weight, scale in ((pi, sigma1), (1 - pi, sigma2))
+    ]
+    return torch.logaddexp(*components)
+
+
+@pytest.mark.parametrize("parameters", [BLUNDELL, KRASSER], ids=["blundell", "krasser"])
+def test_scale_mixture_log_prob_and_gradient_agree_with_float64_up_to_100(parameters):
+    single = WIDE.clone().requires_grad_()
+    double = WIDE.double().requires_grad_()
+    log_prob = ScaleMixtureNormal(*(torch.tensor(p) for p in parameters)).expand(WIDE.shape).log_prob(single)
+    exact = reference(double, *parameters)
+    torch.testing.assert_close(log_prob.double(), exact, rtol=2e-6, atol=2e-6)
+    (gradient,) = torch.autograd.grad(log_prob.sum(), single)
+    (exact_gradient,) = torch.autograd.grad(exact.sum(), double)
+    torch.testing.assert_close(gradient.double(), exact_gradient, rtol=1e-5, atol=1e-5)
+    assert torch.isfinite(gradient).all()
+
+
+def test_scale_mixture_gradient_in_the_tail_is_that_of_the_wide_component():
+    w = torch.tensor(6.0, requires_grad=True)
+    ScaleMixtureNormal(0.5, 1.0, 0.0025).log_prob(w).backward()
+    assert w.grad.item() == pytest.approx(-6.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("parameters", [BLUNDELL, KRASSER], ids=["blundell", "krasser"])
+def test_scale_mixture_is_normalised_and_has_its_variance(parameters):
+    mixture = ScaleMixtureNormal(*(torch.tensor(p, dtype=torch.float64) for p in parameters))
+
+    def density(w):
+        return float(mixture.log_prob(torch.tensor(w, dtype=torch.float64)).exp())
+
+    narrow = parameters[2]
+    edges = [0, 8 * narrow, 1, 12]
+    mass = 2 * sum(integrate.quad(density, a, b)[0] for a, b in pairwise(edges))
+    second = 2 * sum(integrate.quad(lambda w: w * w * density(w), a, b)[0] for a, b in pairwise(edges))
+    assert mass == pytest.approx(1, abs=1e-7)
+    assert float(mixture.variance) == pytest.approx(second, rel=1e-6)
+
+
+def test_scale_mixture_draws_follow_the_mixture():
+    torch.manual_seed(0)
+    draws = ScaleMixtureNormal(0.3, 2.0, 0.1).expand([20_000]).sample().numpy()
+    cdf = lambda w: 0.3 * stats.norm.cdf(w, scale=2.0) + 0.7 * stats.norm.cdf(w, scale=0.1)  # noqa: E731
+    assert stats.kstest(draws, cdf).pvalue > 0.01
+
+
+def test_scale_mixture_expands_without_copying_its_parameters():
+    mixture = ScaleMixtureNormal(0.3, 2.0, 0.1).expand([4, 3])
+    assert mixture.batch_shape == (4, 3)
+    assert mixture.sample().shape == (4, 3)
+    assert mixture.sample((5,)).shape == (5, 4, 3)
+    assert mixture.variance.shape == (4, 3)
+    assert mixture.pi.shape == ()
+
+
+def test_reparameterized_normal_is_a_normal_with_given_noise():
+    loc, scale = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 2.0])
+    noise = torch.tensor([0.3, -1.0])
+    q = ReparameterizedNormal(loc, scale, noise)
+    torch.testing.assert_close(q.rsample(), loc + scale * noise)
+    p = dist.Normal(0.0, 1.0).expand([2])
+    torch.testing.assert_close(kl_divergence(q, p), kl_divergence(dist.Normal(loc, scale), p))
+    torch.testing.assert_close(q.log_prob(loc), dist.Normal(loc, scale).log_prob(loc))
+
+
+def test_reparameterized_normal_serves_one_draw_only():
+    q = ReparameterizedNormal(torch.zeros(2), torch.ones(2), torch.zeros(2))
+    with pytest.raises(NotImplementedError, match="ask for one"):
+        q.rsample((3,))
+    with pytest.raises(NotImplementedError, match="cannot be expanded"):
+        q.expand([3, 2])
+
+
+def learnable_model():
+    prior = bnn.priors.ScaleMixture(pi=0.2, sigma1=1.0, sigma2=0.1, learnable=True)
+    return bnn.BNN(bnn.MLP(1, [5, 5], 1), prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+
+
+def test_learned_mixture_is_shared_by_all_layers():
+    model = learnable_model()
+    names = ["prior.pi_unconstrained", "prior.sigma1_unconstrained", "prior.sigma2_unconstrained"]
+    assert [name for name, _ in model.named_parameters()] == names
+    for name in model.site_names:
+        model.zero_grad()
+        model.prior(name, model.initial_values[name]).log_prob(model.initial_values[name]).backward()
+        assert model.prior.pi_unconstrained.grad != 0
+    posterior = model.fit(bnn.datasets.sinusoid(), steps=50, lr=0.05, seed=0, progress=False)
+    learned = posterior.bnn.prior
+    assert (learned.pi.item(), learned.sigma1.item(), learned.sigma2.item()) != pytest.approx((0.2, 1.0, 0.1), rel=0.01)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-4, 50.0], ids=["all at zero", "tiny", "huge"])
+def test_learned_mixture_stays_in_range_under_weights_that_push_it_out(size):
+    model = learnable_model()
+    weights = torch.full((5, 5), size)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = -model.prior("2.weight", weights).log_prob(weights)
+        loss.backward()
+        optimizer.step()
+        assert torch.isfinite(loss)
+        assert 0 < model.prior.pi < 1
+        assert model.prior.sigma1 > 0
+        assert model.prior.sigma2 > 0
+
+
+def test_fixed_mixture_has_no_parameters():
+    model = bnn.BNN(bnn.MLP(1, [5], 1), prior="scale_mixture", likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    assert list(model.parameters()) == []

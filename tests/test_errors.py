@@ -1,0 +1,392 @@
+"""Every way to use pyrobnn wrongly is refused with a message that helps, before anything is trained or changed."""
+
+import functools
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer.autoguide import AutoDelta
+from pyro.nn import PyroModule
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import pyrobnn as bnn
+from pyrobnn import guides, likelihoods, optimizers, priors
+from pyrobnn._checks import as_tensor
+from pyrobnn._settings import Options, setting, to_dict
+from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
+from pyrobnn.optimizers import Optimizer, Schedule
+from pyrobnn.priors import Normal, ScaleMixture
+
+X = torch.linspace(-1, 1, 12).reshape(6, 2)
+Y = X.sum(1)
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
+TWO = torch.stack([Y, Y], 1)
+
+
+def net(outputs=1):
+    return bnn.MLP(2, [3], outputs)
+
+
+def make_bnn(*parts, **named):
+    """Return the model, its starting weights drawn without changing the global random state."""
+    with torch.random.fork_rng():
+        return bnn.BNN(*parts, **named)
+
+
+def build_map(model):
+    with torch.random.fork_rng():
+        return guides.Map().build(model, X, Y)
+
+
+def fit(x=X, y=Y, *, model=None, **settings):
+    model = model or make_bnn(net())
+    return model.fit(x, y, **({"steps": 2, "progress": False, "seed": 0, "device": "cpu"} | settings))
+
+
+@functools.cache
+def regression():
+    return fit()
+
+
+@functools.cache
+def classification():
+    return fit(y=LABELS, model=make_bnn(net(3), likelihood="categorical"))
+
+
+def loader(*tensors, **options):
+    return DataLoader(TensorDataset(*tensors), batch_size=2, **options)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
+class Reserved(nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        setattr(self, name, nn.Parameter(torch.zeros(2)))
+
+    def forward(self, x):
+        return x
+
+
+class Flat(nn.Module):
+    """A network with outputs of shape (N,) where (N, outputs) is wanted."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+class DiscretePrior:
+    def build(self, values):
+        module = PyroModule()
+        module.forward = lambda name, value: dist.Bernoulli(torch.full_like(value, 0.5)).to_event(value.ndim)
+        return module
+
+
+class CauchyPrior(priors.SitePrior):
+    """A prior without a variance in closed form."""
+
+    def site(self, name, value):
+        return WithoutVariance(torch.zeros_like(value), 1.0)
+
+
+class WithoutVariance(dist.Normal):
+    variance = property(lambda self: (_ for _ in ()).throw(NotImplementedError))
+
+    def expand(self, batch_shape, _instance=None):
+        return self
+
+
+def latent_in_plate(x, y):
+    with pyro.plate("rows", len(x)):
+        pyro.sample("w", dist.Normal(0.0, 1.0))
+
+
+def no_latent(x, y):
+    pyro.sample("y", dist.Normal(x.sum(1), 1.0).to_event(1), obs=y)
+
+
+class Nothing:
+    """A guide without parameters, at fixed values."""
+
+    def build(self, model, *args):
+        starts = {site.name: site.start for site in guides.latent_sites(model, *args)}
+        guide = PyroModule()
+        guide.forward = lambda *args: [pyro.sample(k, dist.Delta(v, event_dim=v.ndim)) for k, v in starts.items()]
+        return guide
+
+
+@setting
+class Anything:
+    """A setting with options that are not validated further."""
+
+    options: Options
+
+
+CASES = {
+    # data
+    "text": (lambda: bnn.Data([["a"], ["b"]], [0, 1]), "encode text and dates as numbers first"),
+    "mixed objects": (
+        lambda: bnn.Data(np.array([["a"], [1]], dtype=object), [0, 1]),
+        "got dtype object (text or mixed values)",
+    ),
+    "dates": (lambda: bnn.Data(np.array([["2020-01-01"]], dtype="datetime64[D]"), [0]), "encode text and dates"),
+    "ragged rows": (lambda: bnn.Data([[1.0], [1.0, 2.0]], [0, 1]), "rows of unequal length"),
+    "complex": (lambda: bnn.Data(X * 1j, Y), "split it into real and imaginary columns"),
+    "complex array": (lambda: bnn.Data(X.numpy() * 1j, Y), "must be numeric, got dtype complex"),
+    "inputs of rank one": (lambda: bnn.Data(Y, Y), "for one feature pass x[:, None]"),
+    "no rows": (lambda: bnn.Data(X[:0], Y[:0]), "`x` must not be empty, got shape (0, 2)"),
+    "no columns": (lambda: bnn.Data(X[:, :0], Y), "pass at least one row and column"),
+    "NaN in x": (lambda: bnn.Data(torch.where(X > 0.9, torch.nan, X), Y), "the first at index (5, 1)"),
+    "infinity in y": (lambda: bnn.Data(X, Y / 0), "`y` must be finite, got"),
+    "lengths": (lambda: bnn.Data(X, Y[:4]), "same number of rows, got 6 and 4"),
+    "targets of rank three": (lambda: bnn.Data(X, Y[:, None, None]), "flatten it to one row an example"),
+    "feature names": (lambda: bnn.Data(X, Y, feature_names=["a"]), "`feature_names` must name the 2 columns of x"),
+    "split fraction": (lambda: bnn.Data(X, Y).split(1.5, seed=0), "`fraction` must lie between 0 and 1, got 1.5"),
+    "split of one row": (lambda: bnn.Data(X[:1], Y[:1]).split(0.5, seed=0), "Cannot split 1 row(s) into two parts"),
+    "nested text": (lambda: as_tensor([None, "b"], "rows"), "`rows` must be numeric"),
+    # names and settings
+    "unknown prior": (lambda: priors.resolve("norml"), "Unknown prior 'norml'. Did you mean 'normal'?"),
+    "unknown likelihood": (lambda: likelihoods.resolve("gausian"), "Did you mean 'gaussian'?"),
+    "unknown guide": (lambda: guides.resolve("meanfield"), "Did you mean 'mean_field'?"),
+    "unknown net": (lambda: make_bnn("cnnn"), "Unknown net 'cnnn'"),
+    "far from any name": (lambda: priors.resolve("xyz"), "Unknown prior 'xyz'. Known: "),
+    "a number for a prior": (lambda: priors.resolve(3), "Expected a prior: one of the names"),
+    "a class for a prior": (lambda: priors.resolve(Normal), "Expected a prior: one of the names"),
+    "a number for a guide": (lambda: guides.resolve(3), "Expected a guide: one of the names"),
+    "table without type": (lambda: likelihoods.resolve({"scale": 1.0}), "given as a table needs a `type`"),
+    "unknown setting": (lambda: Normal(sigma=1.0), "Normal: unknown setting `sigma`; known are scale, loc"),
+    "unknown setting in a table": (lambda: priors.resolve({"type": "normal", "std": 1}), "unknown setting `std`"),
+    "wrong type": (lambda: ScaleMixture(pi="half"), "ScaleMixture: `pi`: "),
+    "missing setting": (guides.Auto, "Auto: `name` is missing"),
+    "infinite setting": (lambda: Normal(loc=float("inf")), "Normal: `loc`: "),
+    "wrong element": (lambda: bnn.MLP(1, [5, -2], 1), "`hidden.1`: Input should be greater than 0, got -2"),
+    "unknown activation": (lambda: bnn.MLP(1, [5], 1, activation="sine"), "MLP: `activation`: "),
+    "net without widths": (lambda: make_bnn("mlp"), "MLP needs `in_features` and `out_features`"),
+    "an object in a file": (lambda: to_dict(Normal.site), "cannot be written to a spec file"),
+    # priors
+    "pi above one": (lambda: ScaleMixture(pi=1.5), "ScaleMixture: `pi`: Input should be less than 1, got 1.5"),
+    "negative scale": (lambda: Normal(-1.0), "Input should be greater than 0, got -1.0"),
+    "learnable at the edge": (lambda: ScaleMixture(pi=1e-9, learnable=True), "must start further inside its range"),
+    "prior pattern in vain": (
+        lambda: make_bnn(net(), prior={"head.*": "normal", "*": "normal"}),
+        "The prior pattern 'head.*' matches nothing",
+    ),
+    "prior pattern shadowed": (
+        lambda: make_bnn(net(), prior={"*": "normal", "2.*": "normal"}),
+        "that an earlier pattern has not taken",
+    ),
+    "parameter without a prior": (
+        lambda: make_bnn(net(), prior={"*.bias": "normal"}),
+        "No prior for '0.weight': add a pattern that matches it",
+    ),
+    "unknown prior by name": (lambda: make_bnn(net(), prior={"*": "norml"}), "Did you mean 'normal'?"),
+    # likelihoods
+    "negative noise": (lambda: Gaussian(scale=-0.1), "Gaussian: `scale`"),
+    "unknown noise": (lambda: Gaussian(scale="lerned"), "Gaussian: `scale`"),
+    "Gaussian width": (lambda: fit(y=TWO), "needs 2 network output(s) for targets of shape (6, 2), the network has 1"),
+    "heteroscedastic width": (
+        lambda: fit(model=make_bnn(net(), likelihood=Gaussian("heteroscedastic"))),
+        "needs 2 network output(s)",
+    ),
+    "not binary": (
+        lambda: Bernoulli().check_targets(LABELS, 1),
+        "Bernoulli needs targets 0 and 1, got values such as 2",
+    ),
+    "not whole": (lambda: Categorical().check_targets(Y, 3), "Categorical needs whole-number labels"),
+    "negative label": (
+        lambda: Categorical().check_targets(LABELS - 1, 3),
+        "Categorical needs labels from 0 up, got -1",
+    ),
+    "label out of range": (
+        lambda: fit(y=LABELS, model=make_bnn(net(2), likelihood="categorical")),
+        "needs labels from 0 to 1, got 2",
+    ),
+    "one class output": (
+        lambda: fit(y=LABELS * 0, model=make_bnn(net(1), likelihood="categorical")),
+        "a network with one output a class, at least 2; got 1",
+    ),
+    "labels in columns": (
+        lambda: fit(y=torch.stack([LABELS, LABELS], 1), model=make_bnn(net(3), likelihood="categorical")),
+        "Categorical needs one label an example",
+    ),
+    # guides
+    "unknown autoguide": (lambda: guides.Auto("AutoNormall"), "Unknown autoguide 'AutoNormall'. Known: AutoDelta"),
+    "autoguide option": (lambda: guides.Auto("AutoNormal", {"rank": 3}), "AutoNormal has no option 'rank'. It takes: "),
+    "guide pattern in vain": (
+        lambda: fit(guide={"head.*": "map", "*": "map"}),
+        "The guide pattern 'head.*' matches nothing",
+    ),
+    "site without a guide": (lambda: fit(guide={"*.bias": "map"}), "No guide for '0.weight'"),
+    "discrete latent": (
+        lambda: fit(model=make_bnn(net(), prior=DiscretePrior())),
+        "this guide covers continuous latents",
+    ),
+    "latent in a plate": (
+        lambda: build_map(latent_in_plate),
+        "stands inside a plate; this guide covers",
+    ),
+    "no latent": (lambda: build_map(no_latent), "The model has no latent site to infer"),
+    "start at a prior without variance": (
+        lambda: fit(model=make_bnn(net(), prior=CauchyPrior()), guide=guides.MeanField(init_loc="prior")),
+        "needs a prior with a variance",
+    ),
+    # optimisers
+    "unknown optimizer": (lambda: Optimizer("adan"), "Unknown optimizer 'adan'. Known: "),
+    "optimizer option": (lambda: Optimizer("adam", {"momentum": 0.9}), "adam: "),
+    "optimizer value": (lambda: Optimizer("adam", {"betas": (2.0, 0.9)}), "adam: Invalid beta parameter"),
+    "unknown schedule": (lambda: Schedule("cosine"), "Unknown schedule 'cosine'. Known: "),
+    "not an optimizer": (lambda: optimizers.resolve_optimizer(3), "or Optimizer(...) as the optimizer; got 3"),
+    "not a schedule": (lambda: bnn.SVI(schedule=3), "or Schedule(...) as the schedule; got 3"),
+    # the model
+    "no parameters": (lambda: make_bnn(nn.ReLU()), "no parameters to be Bayesian about: ReLU"),
+    "parameter named prior": (lambda: make_bnn(Reserved("prior")), "'prior' has a name that BNN needs itself"),
+    "parameter named y": (lambda: make_bnn(Reserved("y")), "put the network inside another module"),
+    "parameter named outputs": (lambda: make_bnn(Reserved("outputs")), "'outputs' has a name that BNN needs itself"),
+    # fit
+    "two lengths": (lambda: bnn.SVI(steps=3, epochs=3), "give `steps` or `epochs`, not both"),
+    "no steps": (lambda: bnn.SVI(steps=0), "SVI: `steps`: Input should be greater than 0, got 0"),
+    "temperature": (lambda: bnn.SVI(temperature=0.0), "SVI: `temperature`"),
+    "unknown fit setting": (lambda: fit(step=3), "SVI: unknown setting `step`; known are guide, steps"),
+    "patience alone": (lambda: fit(patience=3), "`patience` needs a validation score: pass `validation=Data(x, y)`"),
+    "bad device": (lambda: fit(device="abacus"), "Device 'abacus' cannot be used here"),
+    "absent device": (lambda: fit(device="xpu:99"), "Device 'xpu:99' cannot be used here"),
+    "analytic mixture": (
+        lambda: fit(model=make_bnn(net(), prior="scale_mixture"), kl="analytic"),
+        "kl='analytic' needs a closed form at every site, and there is none at '0.weight'",
+    ),
+    "columns of x": (lambda: fit(x=torch.ones(6, 5)), "The network does not take inputs of shape (6, 5)"),
+    "outputs without columns": (
+        lambda: fit(model=make_bnn(Flat())),
+        "must map inputs (N, ...) to outputs (N, outputs)",
+    ),
+    "not data": (
+        lambda: bnn.fit(make_bnn(net()), bnn.SVI(), X, seed=0, progress=False),
+        "Expected Data(x, y), a pair (x, y) or a DataLoader, got Tensor",
+    ),
+    "loader without pairs": (lambda: fit(x=loader(X), y=None), "A DataLoader must yield pairs (x, y), got list"),
+    "loader without a length": (
+        lambda: fit(x=DataLoader(Stream(), batch_size=2), y=None),
+        "The DataLoader's dataset must have a length",
+    ),
+    "loader and batch_size": (
+        lambda: fit(x=loader(X, Y), y=None, batch_size=2),
+        "`batch_size` belongs to the DataLoader",
+    ),
+    "loader with NaN": (lambda: fit(x=loader(X / 0, Y), y=None), "`x` must be finite"),
+    "nothing to optimise": (
+        lambda: fit(model=make_bnn(net(), likelihood=Gaussian(1.0)), guide=Nothing()),
+        "There is nothing to optimise",
+    ),
+    "validation that does not fit": (
+        lambda: fit(validation=bnn.Data(torch.ones(2, 3), torch.ones(2))),
+        "`x` must have shape (N, 2), got (2, 3)",
+    ),
+    # posterior and prediction
+    "no draws": (lambda: regression().draw(0), "`num_draws` must be at least 1, got 0"),
+    "no predictive draws": (lambda: regression().predict(X, num_draws=-3), "`num_draws` must be at least 1, got -3"),
+    "wrong columns": (lambda: regression().predict(X[:, :1]), "`x` must have shape (N, 2), got (6, 1)"),
+    "NaN in new inputs": (lambda: regression().predict(X / 0), "`x` must be finite"),
+    "quantile level": (
+        lambda: regression().predict(X).quantile([0.5, 1.0]),
+        "Quantile levels must lie between 0 and 1",
+    ),
+    "interval level": (lambda: regression().predict(X).interval(95.0), "`level` must lie between 0 and 1, got 95"),
+    "quantile of classes": (lambda: classification().predict(X).quantile(0.5), "need real-valued targets"),
+    "classes of a regression": (
+        lambda: regression().predict(X).class_probs,
+        "Class probabilities need a classification likelihood, this one is Normal",
+    ),
+    "number of targets": (lambda: regression().predict(X).log_prob(Y[:3]), "same number of rows, got 6 and 3"),
+    "shape of targets": (
+        lambda: regression().predict(X).log_prob(TWO),
+        "`y` must have the shape of the predictions, (6,)",
+    ),
+    "label above": (
+        lambda: classification().predict(X).log_prob(LABELS + 1),
+        "Labels must lie below the 3 classes, got 3",
+    ),
+    "label not whole": (lambda: classification().predict(X).log_prob(Y), "needs whole-number labels"),
+    # diagnostics
+    "audit of one draw": (
+        lambda: bnn.elbo_report(regression(), bnn.Data(X, Y), num_draws=1),
+        "`num_draws` must be at least 2 for a standard error, got 1",
+    ),
+    "tree of no draws": (
+        lambda: bnn.to_datatree(regression(), bnn.Data(X, Y), num_draws=0),
+        "`num_draws` must be at least 1, got 0",
+    ),
+}
+
+
+def random_states():
+    """The state of Python's own generator is left out: the type checks of the tests draw from it."""
+    return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
+
+
+@pytest.fixture
+def _untouched(monkeypatch):
+    """The test trains nothing, and leaves random states and Pyro's global parameter store as they were."""
+    regression(), classification()
+
+    def refuse(*args, **kwargs):
+        pytest.fail("an optimiser step was taken")
+
+    monkeypatch.setattr(torch.optim.Adam, "step", refuse)
+    states, store = random_states(), dict(pyro.get_param_store().items())
+    yield
+    assert random_states() == states
+    assert dict(pyro.get_param_store().items()) == store
+
+
+@pytest.mark.usefixtures("_untouched")
+@pytest.mark.parametrize("name", CASES)
+def test_refused(name):
+    call, message = CASES[name]
+    with pytest.raises(bnn.InputError) as caught:
+        call()
+    assert message in str(caught.value)
+
+
+def test_wrong_method_is_refused():
+    """The function behind the annotation, which the tests would otherwise enforce first."""
+    with pytest.raises(bnn.InputError, match=r"Expected a method such as SVI\(...\), got 'nuts'"):
+        unannotated(bnn.fit)(make_bnn(net()), "nuts", bnn.Data(X, Y), seed=0)
+
+
+def unannotated(function):
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
+
+
+def test_options_of_a_setting_cannot_be_changed():
+    options = Anything({"rank": 2}).options
+    for change in (lambda: options.update(rank=3), lambda: options.pop("rank"), lambda: options.__setitem__("rank", 3)):
+        with pytest.raises(TypeError, match="The options of a setting cannot be changed"):
+            change()
+    assert options == {"rank": 2}
+
+
+def test_settings_are_frozen():
+    prior = Normal(2.0)
+    with pytest.raises(AttributeError, match="cannot assign to field"):
+        prior.scale = 3.0
+
+
+def test_diverging_fit_says_when_and_what_to_do():
+    with pytest.raises(FloatingPointError, match=r"at step \d+: lower the learning rate, standardise the data"):
+        fit(y=1e30 * Y, steps=20)
+
+
+def test_autoguide_class_is_understood():
+    assert guides.resolve(AutoDelta) == guides.Auto("AutoDelta")

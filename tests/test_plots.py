@@ -1,0 +1,315 @@
+"""Plots: the numbers that the artists hold, not only that a picture appears."""
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.figure import Figure
+
+import pyrobnn as bnn
+from pyrobnn import plots
+from pyrobnn.inference import History
+from pyrobnn.plots.regression import LEVELS
+
+
+@pytest.fixture(scope="module")
+def data():
+    return bnn.datasets.sinusoid(16)
+
+
+def fitted(data, guide="mean_field", outputs=1, **arguments):
+    model = bnn.BNN(bnn.MLP(data.x.shape[1], [4], outputs), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    return bnn.fit(model, bnn.SVI(guide=guide, steps=30), data, seed=0, progress=False, **arguments)
+
+
+@pytest.fixture(scope="module")
+def posterior(data):
+    return fitted(data, validation=data)
+
+
+def assert_png(figure):
+    assert isinstance(figure, Figure)
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png")
+    assert stream.getvalue().startswith(b"\x89PNG")
+    assert len(stream.getvalue()) > 5000
+
+
+def labelled(axis, label):
+    (found,) = [artist for artist in axis.get_children() if artist.get_label() == label]
+    return found
+
+
+def edges(band, x):
+    """Lowest and highest y of a filled band at each x."""
+    vertices = band.get_paths()[0].vertices
+    columns = [vertices[np.isclose(vertices[:, 0], value), 1] for value in x]
+    return np.array([c.min() for c in columns]), np.array([c.max() for c in columns])
+
+
+def normal_prediction(num=400, scale=1.0):
+    return bnn.Prediction(dist.Normal(torch.zeros(3, num), torch.full((3, num), scale)))
+
+
+def normal_quantiles(num):
+    """Targets that a standard normal prediction covers exactly as it should."""
+    return torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(num) + 0.5) / num)
+
+
+def test_import_is_light():
+    code = "import sys, pyrobnn; sys.exit('matplotlib.figure' in sys.modules or 'jinja2.environment' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_notebooks_show_a_figure_without_magic(posterior):
+    assert plots.elbo(posterior.history)._repr_png_().startswith(b"\x89PNG")
+
+
+def test_pictures_leave_no_pyplot_state(posterior):
+    plots.elbo(posterior.history)
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    assert pyplot is None or not pyplot.get_fignums()
+
+
+# the fit
+
+
+def history(log_likelihood, kl, steps=(), scores=()):
+    return History(np.asarray(log_likelihood, float), np.asarray(kl, float), list(steps), list(scores))
+
+
+def test_elbo_draws_the_terms_and_the_validation_score(posterior):
+    record = posterior.history
+    figure = plots.elbo(record)
+    bound, parts, validation = figure.axes
+    np.testing.assert_allclose(bound.lines[0].get_ydata(), record.log_likelihood - record.kl)
+    np.testing.assert_allclose(parts.lines[0].get_ydata(), record.log_likelihood)
+    np.testing.assert_allclose(parts.lines[2].get_ydata(), -record.kl)
+    np.testing.assert_allclose(validation.lines[0].get_ydata(), record.validation_scores)
+    assert "nats" in bound.get_ylabel()
+    assert_png(figure)
+
+
+def test_elbo_without_validation_has_two_panels_in_a_row_or_a_column():
+    record = history(np.linspace(-9, -1, 40), np.ones(40))
+    (wide, tall) = (plots.elbo(record, layout=layout) for layout in ("row", "column"))
+    assert len(wide.axes) == len(tall.axes) == 2
+    assert wide.get_figwidth() > wide.get_figheight()
+    assert tall.get_figheight() > tall.get_figwidth()
+
+
+def test_running_mean_is_over_a_fiftieth_of_the_steps():
+    values = np.arange(200.0)
+    line = plots.elbo(history(values, np.zeros(200))).axes[0].lines[1].get_ydata()
+    np.testing.assert_allclose(line[3:], values[3:] - 1.5)
+    np.testing.assert_allclose(line[:3], [0.0, 0.5, 1.0])
+
+
+def test_a_bad_start_does_not_set_the_limits():
+    values = np.concatenate([np.full(20, -1e9), np.linspace(-20, -10, 180)])
+    axis = plots.elbo(history(values, np.zeros(200))).axes[0]
+    low, high = axis.get_ylim()
+    assert -25 < low < -18
+    assert -11 < high < -8
+    hidden = int((values < low).sum())
+    assert hidden >= 20
+    assert axis.get_xlabel() == f"step ({hidden} early steps lie below the picture)"
+    flat = history(np.zeros(180), np.ones(180))
+    assert plots.elbo(flat).axes[0].get_xlabel() == "step"
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_elbo_of_very_short_fits(steps):
+    assert_png(plots.elbo(history(np.full(steps, -3.0), np.ones(steps))))
+
+
+def test_elbo_refuses_an_empty_history():
+    with pytest.raises(bnn.InputError, match="at least one step, got none: fit first"):
+        plots.elbo(history([], []))
+
+
+# regression
+
+
+def test_fit_1d_draws_mean_and_bands_of_two_sd(posterior, data):
+    x = torch.linspace(-1, 1, 21)[:, None]
+    figure = plots.fit_1d(posterior, data, x.flip(0), bnn.datasets.sinusoid_curve, num_draws=60)
+    (axis,) = figure.axes
+    prediction = posterior.predict(x, num_draws=60)
+    mean = prediction.mean.numpy()
+    np.testing.assert_allclose(labelled(axis, "mean").get_ydata(), mean, rtol=1e-5)
+    for label, std in [("epistemic, ±2 sd", prediction.epistemic_std), ("total, ±2 sd", prediction.std)]:
+        low, high = edges(labelled(axis, label), x[:, 0].numpy())
+        np.testing.assert_allclose(low, mean - 2 * std.numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(high, mean + 2 * std.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(labelled(axis, "truth").get_ydata(), bnn.datasets.sinusoid_curve(x)[:, 0], atol=1e-6)
+    np.testing.assert_allclose(labelled(axis, "data").get_ydata(), data.y)
+    assert_png(figure)
+
+
+def test_fit_1d_covers_half_the_range_on_either_side(posterior, data):
+    assert plots.fit_1d(posterior, data, num_draws=10).axes[0].get_xlim() == pytest.approx((-1.0, 1.0))
+
+
+def test_fit_1d_of_several_targets_shows_the_first(data):
+    two = bnn.Data(data.x, torch.stack([data.y, -data.y], 1))
+    posterior = fitted(two, outputs=2)
+    axis = plots.fit_1d(posterior, two, data.x, num_draws=20).axes[0]
+    np.testing.assert_allclose(
+        labelled(axis, "mean").get_ydata(), posterior.predict(data.x, num_draws=20).mean[:, 0], rtol=1e-5
+    )
+    assert_png(plots.observed_vs_predicted(posterior.predict(two.x), two.y))
+
+
+def test_fit_1d_of_a_point_estimate_has_no_epistemic_band(data):
+    posterior = fitted(data, guide="map")
+    axis = plots.fit_1d(posterior, data, data.x, num_draws=20).axes[0]
+    low, high = edges(labelled(axis, "epistemic, ±2 sd"), data.x[:, 0].numpy())
+    np.testing.assert_allclose(low, high, atol=1e-5)
+
+
+def test_fit_1d_refuses(posterior, data):
+    with pytest.raises(bnn.InputError, match=r"`fit_1d` draws one input, got x of shapes \(16, 1\) and \(5, 2\)"):
+        plots.fit_1d(posterior, data, torch.zeros(5, 2))
+    labels = bnn.Data(data.x, (data.y > 0).long())
+    binary = bnn.BNN(bnn.MLP(1, [], 1), likelihood="bernoulli").fit(labels, seed=0, steps=2, progress=False)
+    with pytest.raises(bnn.InputError, match="`fit_1d` needs real targets, got Prediction"):
+        plots.fit_1d(binary, labels)
+
+
+def test_coverage_panel_is_the_share_inside_the_interval_of_each_level():
+    y = normal_quantiles(400)
+    prediction = normal_prediction()
+    axis = plots.observed_vs_predicted(prediction, y).axes[1]
+    bounds = [prediction.interval(float(level)) for level in LEVELS]
+    expected = [float(((low <= y) & (y <= high)).double().mean()) for low, high in bounds]
+    np.testing.assert_allclose(labelled(axis, "observed").get_xdata(), LEVELS)
+    np.testing.assert_allclose(labelled(axis, "observed").get_ydata(), expected, atol=1e-9)
+    np.testing.assert_allclose(expected, LEVELS, atol=0.006)
+    band = next(artist for artist in axis.get_children() if isinstance(artist, PolyCollection))
+    low, high = edges(band, LEVELS)
+    assert ((low <= expected) & (expected <= high)).all()
+
+
+def test_coverage_panel_shows_overconfidence():
+    axis = plots.observed_vs_predicted(normal_prediction(scale=0.2), normal_quantiles(400)).axes[1]
+    assert labelled(axis, "observed").get_ydata()[-1] == pytest.approx(0.305, abs=0.01)
+
+
+def test_intervals_that_miss_are_told_apart():
+    y = torch.tensor([0.0, 1.0, 5.0])
+    figure = plots.observed_vs_predicted(normal_prediction(3), y)
+    axis = figure.axes[0]
+    assert labelled(axis, "interval holds y (2)").get_xdata().tolist() == [0.0, 1.0]
+    assert labelled(axis, "interval misses y (1)").get_xdata().tolist() == [5.0]
+    bars = [artist for artist in axis.get_children() if isinstance(artist, LineCollection)]
+    ends = np.concatenate([bar.get_segments() for bar in bars])[:, :, 1]
+    np.testing.assert_allclose(np.abs(ends), 1.959964, atol=1e-4)
+    assert_png(figure)
+
+
+def test_at_most_200_intervals_are_drawn():
+    axis = plots.observed_vs_predicted(normal_prediction(), torch.zeros(400)).axes[0]
+    assert len(labelled(axis, "interval holds y (200)").get_xdata()) == 200
+    assert "200 of 400" in axis.get_title(loc="left")
+
+
+def test_observed_vs_predicted_refuses_classes_and_wrong_shapes():
+    with pytest.raises(bnn.InputError, match="needs real targets, got Prediction.*use `reliability`"):
+        plots.observed_vs_predicted(bnn.Prediction(dist.Bernoulli(torch.full((2, 3), 0.5))), torch.zeros(3))
+    with pytest.raises(bnn.InputError, match="same number of rows"):
+        plots.observed_vs_predicted(normal_prediction(3), torch.zeros(4))
+
+
+# classification
+
+
+def categorical(probs):
+    return bnn.Prediction(dist.Categorical(probs=torch.as_tensor(probs)[None]))
+
+
+def test_reliability_shows_accuracy_by_confidence_with_counts():
+    probs = [[0.92, 0.08]] * 4 + [[0.35, 0.65]] * 2
+    figure = plots.reliability(categorical(probs), torch.tensor([0, 0, 0, 1, 1, 0]))
+    diagram, histogram = figure.axes
+    (container,) = diagram.containers
+    np.testing.assert_allclose(container.lines[0].get_xdata(), [0.65, 0.92], rtol=1e-6)
+    np.testing.assert_allclose(container.lines[0].get_ydata(), [0.5, 0.75])
+    assert [text.get_text() for text in diagram.texts] == ["2", "4"]
+    assert "ECE 0.163" in diagram.get_title(loc="left")
+    (segments,) = [bars.get_segments() for bars in container.lines[2]]
+    np.testing.assert_allclose(segments[1][:, 1], 0.75 + np.array([-1, 1]) * np.sqrt(0.75 * 0.25 / 4))
+    correct, wrong = (sum(bar.get_height() for bar in bars) for bars in histogram.containers)
+    assert (correct, wrong) == (4, 2)
+    assert_png(figure)
+
+
+def test_reliability_of_binary_targets_counts_the_confidence_in_either_class():
+    prediction = bnn.Prediction(dist.Bernoulli(torch.tensor([[0.1, 0.9, 0.3]])))
+    container = plots.reliability(prediction, torch.tensor([0, 1, 1])).axes[0].containers[0]
+    np.testing.assert_allclose(container.lines[0].get_xdata(), [0.7, 0.9], rtol=1e-6)
+    np.testing.assert_allclose(container.lines[0].get_ydata(), [0.0, 1.0])
+
+
+def test_reliability_refuses_real_targets():
+    with pytest.raises(bnn.InputError, match="`reliability` needs classes, got Prediction.*`observed_vs_predicted`"):
+        plots.reliability(normal_prediction(3), torch.zeros(3))
+
+
+# weights
+
+
+def test_weights_from_moments_count_each_weight_once(posterior):
+    figure = plots.weights(posterior)
+    means, ratio = figure.axes
+    labels = [text.get_text() for text in means.get_legend().get_texts()]
+    assert labels == ["layer 0 (8)", "layer 2 (5)"]
+    assert sum(bar.get_height() for bar in ratio.patches) == posterior.bnn.num_weights
+    moments = posterior.guide.moments().values()
+    below = sum(int((mean.abs() < scale).sum()) for mean, scale in moments) / posterior.bnn.num_weights
+    assert f"{below:.0%} of the weights below 1" in ratio.get_title(loc="left")
+    assert_png(figure)
+
+
+def test_weights_from_draws_agree_with_moments(posterior, monkeypatch):
+    exact = plots.parameters.weight_moments(posterior)
+    monkeypatch.delattr(type(posterior.guide), "moments")
+    for name, (mean, scale) in plots.parameters.weight_moments(posterior).items():
+        torch.testing.assert_close(mean, exact[name][0], atol=0.02, rtol=0)
+        torch.testing.assert_close(scale, exact[name][1], atol=0, rtol=0.2)
+
+
+def test_weights_of_a_point_estimate_say_that_there_is_no_spread(data):
+    figure = plots.weights(fitted(data, guide="map"))
+    assert [text.get_text() for text in figure.axes[1].texts] == ["a point estimate: no spread"]
+    assert_png(figure)
+
+
+def test_weights_of_many_layers_join_the_small_ones(data):
+    model = bnn.BNN(bnn.MLP(1, [9, 8, 7, 6, 2, 2], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    posterior = model.fit(data, seed=0, steps=2, progress=False)
+    labels = [text.get_text() for text in plots.weights(posterior).axes[0].get_legend().get_texts()]
+    assert labels[-1].startswith("2 smaller layers")
+    assert len(labels) == 6
+
+
+# the distribution function that the coverage rests on
+
+
+def test_cdf_is_the_mean_of_those_of_the_draws():
+    means = torch.tensor([[-1.0, 0.0], [1.0, 2.0]])
+    prediction = bnn.Prediction(dist.Normal(means, torch.ones(2, 2)))
+    normal = torch.distributions.Normal(0.0, 1.0)
+    expected = (normal.cdf(torch.tensor([1.0, 0.5])) + normal.cdf(torch.tensor([-1.0, -1.5]))) / 2
+    torch.testing.assert_close(prediction.cdf([0.0, 0.5]), expected)
+    torch.testing.assert_close(prediction.cdf(prediction.quantile(0.3)), torch.full((2,), 0.3), atol=1e-5, rtol=0)
+
+
+def test_cdf_refuses_classes():
+    with pytest.raises(bnn.InputError, match="Values of the distribution function need real-valued targets"):
+        categorical([[0.5, 0.5]]).cdf(torch.zeros(1))

@@ -1,0 +1,198 @@
+"""Predictions as exact mixtures: scores, moments, quantiles, classes."""
+
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import stats
+
+import pyrobnn as bnn
+from pyrobnn import Prediction
+from pyrobnn.data import Scaler
+
+
+def two_components(scale=0.1):
+    return Prediction(dist.Normal(torch.tensor([[-1.0], [1.0]], dtype=torch.float64), scale))
+
+
+def scattered(num_draws=7, num_inputs=5, columns=None):
+    generator = torch.Generator().manual_seed(3)
+    shape = (num_draws, num_inputs) if columns is None else (num_draws, num_inputs, columns)
+    loc = torch.randn(shape, generator=generator, dtype=torch.float64)
+    scale = 0.2 + torch.rand(shape, generator=generator, dtype=torch.float64)
+    return dist.Normal(loc, scale).to_event(0 if columns is None else 1)
+
+
+def test_two_components_score_as_a_mixture_not_as_an_average():
+    expected = -math.log(2) + stats.norm.logpdf(1, 1, 0.1)
+    assert two_components().log_prob([1.0]).item() == pytest.approx(expected, rel=1e-12)
+    assert expected == pytest.approx(0.6905, abs=1e-4)
+
+
+def test_heteroscedastic_mixture_has_the_mean_and_variance_of_the_mixture():
+    loc = torch.tensor([[0.0], [10.0]], dtype=torch.float64)
+    scale = torch.tensor([[0.01], [3.0]], dtype=torch.float64)
+    prediction = Prediction(dist.Normal(loc, scale))
+    assert prediction.mean.item() == pytest.approx(5.0)
+    assert prediction.variance.item() == pytest.approx(25 + (0.01**2 + 9) / 2)
+    assert prediction.epistemic_variance.item() == pytest.approx(25)
+    assert prediction.aleatoric_variance.item() == pytest.approx((0.01**2 + 9) / 2)
+
+
+def test_heteroscedastic_outputs_become_mean_and_scale():
+    module = bnn.likelihoods.Gaussian(scale="heteroscedastic").build(torch.zeros(1), torch.tensor(1.0))
+    single = module(torch.tensor([[2.0, -1.0]]))
+    assert single.mean.item() == 2.0
+    assert single.stddev.item() == pytest.approx(math.log1p(math.exp(-1)) + 1e-3)
+    double = module(torch.tensor([[2.0, 3.0, -1.0, 0.5]]))
+    assert double.batch_shape == (1,)
+    assert double.mean.tolist() == [[2.0, 3.0]]
+
+
+@pytest.mark.parametrize("columns", [None, 3])
+def test_variance_is_that_of_samples(columns):
+    prediction = Prediction(scattered(columns=columns))
+    samples = prediction.sample(40_000, seed=0)
+    stderr = prediction.std / math.sqrt(40_000)
+    assert ((samples.mean(0) - prediction.mean).abs() <= 4 * stderr).all()
+    torch.testing.assert_close(samples.var(0), prediction.variance, rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("columns", [None, 3])
+def test_scaler_gives_original_units_everywhere(columns):
+    shape = () if columns is None else (columns,)
+    loc = torch.full(shape, 5.0, dtype=torch.float64)
+    scale = torch.full(shape, 2.0, dtype=torch.float64)
+    plain, scaled = Prediction(scattered(columns=columns)), Prediction(scattered(columns=columns), Scaler(loc, scale))
+    torch.testing.assert_close(scaled.mean, 5 + 2 * plain.mean)
+    torch.testing.assert_close(scaled.variance, 4 * plain.variance)
+    torch.testing.assert_close(scaled.epistemic_std, 2 * plain.epistemic_std)
+    torch.testing.assert_close(scaled.quantile(0.9), 5 + 2 * plain.quantile(0.9))
+    torch.testing.assert_close(scaled.sample(3, seed=1), 5 + 2 * plain.sample(3, seed=1))
+    y = torch.zeros(5, *shape, dtype=torch.float64)
+    jacobian = math.log(2) * (columns or 1)
+    torch.testing.assert_close(scaled.log_prob(5 + 2 * y), plain.log_prob(y) - jacobian)
+
+
+def test_quantiles_invert_the_mixture_distribution_function():
+    prediction = Prediction(scattered())
+    for level in (0.025, 0.5, 0.975):
+        mass = prediction.distribution.cdf(prediction.quantile(level).expand(7, 5)).mean(0)
+        torch.testing.assert_close(mass, torch.full((5,), level, dtype=torch.float64), atol=1e-9, rtol=0)
+    lower, upper = prediction.interval(0.95)
+    torch.testing.assert_close(torch.stack([lower, upper]), prediction.quantile([0.025, 0.975]))
+
+
+def test_quantiles_of_far_apart_components():
+    lower, upper = two_components().interval(0.5)
+    assert lower.item() == pytest.approx(-1.0, abs=1e-6)
+    assert upper.item() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_samples_share_a_draw_across_inputs():
+    loc = torch.tensor([[-5.0, -5.0], [5.0, 5.0]])
+    samples = Prediction(dist.Normal(loc, 0.01)).sample(100, seed=0)
+    assert torch.equal(samples[:, 0] > 0, samples[:, 1] > 0)
+    assert 0.3 < (samples[:, 0] > 0).float().mean() < 0.7
+    in_order = Prediction(dist.Normal(loc, 0.01)).sample(seed=0)
+    torch.testing.assert_close(in_order, loc, atol=0.1, rtol=0)
+
+
+PROBS = torch.tensor([[[0.8, 0.1, 0.1]], [[0.2, 0.5, 0.3]]], dtype=torch.float64)
+
+
+def test_classes_have_probabilities_entropy_and_mutual_information():
+    prediction = Prediction(dist.Categorical(probs=PROBS))
+    mean = [0.5, 0.3, 0.2]
+    torch.testing.assert_close(prediction.class_probs[0], torch.tensor(mean, dtype=torch.float64))
+    assert prediction.label.tolist() == [0]
+    assert prediction.entropy.item() == pytest.approx(stats.entropy(mean))
+    conditional = (stats.entropy([0.8, 0.1, 0.1]) + stats.entropy([0.2, 0.5, 0.3])) / 2
+    assert prediction.mutual_information.item() == pytest.approx(stats.entropy(mean) - conditional)
+    assert prediction.log_prob([1]).item() == pytest.approx(math.log(0.3))
+    torch.testing.assert_close(prediction.variance, prediction.mean * (1 - prediction.mean))
+    assert prediction.epistemic_variance[0, 0].item() == pytest.approx(0.09)
+
+
+def test_binary_targets_have_two_classes():
+    prediction = Prediction(dist.Bernoulli(probs=torch.tensor([[0.9, 0.2], [0.5, 0.4]], dtype=torch.float64)))
+    torch.testing.assert_close(prediction.mean, torch.tensor([0.7, 0.3], dtype=torch.float64))
+    torch.testing.assert_close(prediction.class_probs[1], torch.tensor([0.7, 0.3], dtype=torch.float64))
+    assert prediction.label.tolist() == [1, 0]
+    assert prediction.log_prob([1, 0]).exp().tolist() == pytest.approx([0.7, 0.7])
+    assert prediction.entropy.tolist() == pytest.approx([stats.entropy([0.7, 0.3])] * 2)
+
+
+def test_several_binary_targets_add_their_entropies():
+    probs = torch.tensor([[[0.9, 0.2]], [[0.5, 0.4]]], dtype=torch.float64)
+    prediction = Prediction(dist.Bernoulli(probs=probs).to_event(1))
+    assert prediction.class_probs.shape == (1, 2, 2)
+    assert prediction.entropy.item() == pytest.approx(2 * stats.entropy([0.7, 0.3]))
+    assert prediction.log_prob([[1, 0]]).item() == pytest.approx(math.log((0.9 * 0.8 + 0.5 * 0.6) / 2))
+
+
+def test_single_column_targets_may_have_an_axis():
+    prediction = two_components()
+    assert prediction.log_prob([[1.0]]).item() == prediction.log_prob([1.0]).item()
+
+
+def fitted(**arguments):
+    data = bnn.datasets.sinusoid()
+    model = bnn.BNN(bnn.MLP(1, [8], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    return model.fit(data, steps=30, lr=0.02, seed=0, progress=False, **arguments), data
+
+
+def test_prediction_at_the_mean_is_one_pass_with_the_mean_weights():
+    posterior, data = fitted()
+    weights = posterior.mean()
+    prediction = posterior.predict(data.x, at_mean=True)
+    assert prediction.num_draws == 1
+    torch.testing.assert_close(prediction.mean, posterior.bnn.outputs(weights, data.x)[:, 0])
+    assert prediction.epistemic_std.max() == 0
+
+
+def test_prediction_uses_the_draws_that_draw_returns():
+    posterior, data = fitted()
+    direct = posterior.predict(data.x, num_draws=20, seed=5)
+    given = posterior.predict(data.x, draws=posterior.draw(20, seed=5))
+    torch.testing.assert_close(direct.mean, given.mean, rtol=0, atol=0)
+    by_hand = torch.stack(
+        [
+            posterior.bnn.outputs({name: values[i] for name, values in posterior.draw(20, seed=5).items()}, data.x)[
+                :, 0
+            ]
+            for i in range(20)
+        ]
+    )
+    torch.testing.assert_close(direct.draw_means, by_hand)
+
+
+def test_chunks_do_not_change_predictions(monkeypatch):
+    posterior, data = fitted()
+    draws = posterior.draw(20)
+    whole = posterior.predict(data.x, draws=draws)
+    monkeypatch.setattr("pyrobnn._vectorize._BUDGET", 37)
+    chunked = posterior.predict(data.x, draws=draws)
+    torch.testing.assert_close(chunked.draw_means, whole.draw_means)
+    streamed = posterior.predict(data.x, num_draws=20)
+    torch.testing.assert_close(streamed.draw_means, posterior.predict(data.x, draws=posterior.draw(20)).draw_means)
+
+
+def test_default_draws_are_reproducible_and_seeds_differ():
+    posterior, data = fitted()
+    torch.testing.assert_close(posterior.predict(data.x).mean, posterior.predict(data.x).mean, rtol=0, atol=0)
+    assert not torch.equal(posterior.predict(data.x, seed=1).mean, posterior.predict(data.x, seed=2).mean)
+
+
+def test_standardised_fit_predicts_in_original_units():
+    data = bnn.datasets.sinusoid()
+    shifted = bnn.Data(data.x * 100 + 7, data.y * 1000 - 3, standardize=True)
+    model = bnn.BNN(bnn.MLP(1, [8], 1), likelihood=bnn.likelihoods.Gaussian(scale=1000.0))
+    plain = bnn.BNN(bnn.MLP(1, [8], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    arguments = {"steps": 30, "lr": 0.02, "seed": 0, "progress": False}
+    one = model.fit(shifted, **arguments).predict(shifted.x, num_draws=50)
+    two = plain.fit(bnn.Data(data.x, data.y, standardize=True), **arguments).predict(data.x, num_draws=50)
+    torch.testing.assert_close(one.mean, two.mean * 1000 - 3, rtol=1e-3, atol=1.0)
+    torch.testing.assert_close(one.aleatoric_std, torch.full((32,), 1000.0), rtol=1e-4, atol=0)
+    torch.testing.assert_close(one.log_prob(shifted.y), two.log_prob(data.y) - math.log(1000), rtol=1e-3, atol=1e-3)

@@ -1,0 +1,272 @@
+"""The report: one page that stands alone, escapes what it shows, and warns when there is reason to."""
+
+import base64
+import dataclasses
+import math
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn.inference import History
+from pyrobnn.metrics import Score, score
+from pyrobnn.report import Rendered, cautions, render, words
+
+HOSTILE = "<script>alert('x')</script>"
+MANIFEST = {"pyrobnn": "0.1.0", "git": {"commit": "abc", "changed": None}, "note": HOSTILE}
+
+
+def fitted(data, likelihood, outputs=1, guide="mean_field", hidden=(3,), **arguments):
+    model = bnn.BNN(bnn.MLP(data.x.shape[1], hidden, outputs), likelihood=likelihood)
+    return bnn.fit(model, bnn.SVI(guide=guide, steps=20), data, seed=0, progress=False, **arguments)
+
+
+def report(posterior, train, test=None, spec=None, **arguments):
+    scored = train if test is None else test
+    scores = score(posterior.predict(scored.x, num_draws=50), scored.y)
+    return render(posterior, train=train, test=test, scores=scores, spec=spec, manifest=MANIFEST, **arguments)
+
+
+@pytest.fixture(scope="module")
+def regression():
+    train = bnn.Data(torch.linspace(-1, 1, 12)[:, None], torch.linspace(-2, 2, 12), target_name=f"y {HOSTILE}")
+    return train, fitted(train, bnn.likelihoods.Gaussian(scale=0.5))
+
+
+@pytest.fixture(scope="module")
+def page(regression):
+    train, posterior = regression
+    return report(posterior, train, spec={"net": {"type": HOSTILE}, "fit": {"lr": 0.01, "tags": ["a", "b"]}})
+
+
+@pytest.fixture(scope="module")
+def classification():
+    x = torch.randn(24, 2, generator=torch.Generator().manual_seed(0))
+    names = (f"width {HOSTILE}", "height")
+    data = bnn.Data(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long(), feature_names=names)
+    train, test = data.split(0.25, seed=0)
+    return train, test, fitted(train, "categorical", 3, validation=test)
+
+
+class Page(HTMLParser):
+    """Tags, addresses and text of a page."""
+
+    def __init__(self, rendered: Rendered) -> None:
+        super().__init__()
+        self.tags, self.links, self.images, self.text = [], [], [], ""
+        self.feed(rendered.html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        values = dict(attrs)
+        self.links += [values[name] for name in ("href", "src", "srcset", "action") if name in values]
+        if tag == "img":
+            self.images.append(values["src"])
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def flat_text(rendered):
+    return " ".join(Page(rendered).text.split())
+
+
+def test_the_page_needs_nothing_but_itself(page):
+    parsed = Page(page)
+    assert parsed.links == parsed.images
+    assert all(image.startswith("data:image/png;base64,") for image in parsed.images)
+    assert not {"script", "link", "iframe"} & set(parsed.tags)
+    assert "url(" not in page.html
+    assert "@import" not in page.html
+    assert "http" not in re.sub(r"base64,[^\"]*", "", page.html)
+
+
+def test_figures_are_the_pngs_of_the_page(page):
+    inside = [base64.b64decode(image.partition(",")[2]) for image in Page(page).images]
+    assert inside == list(page.figures.values())
+    assert list(page.figures) == ["fit.png", "elbo.png", "weights.png"]
+    assert all(png.startswith(b"\x89PNG\r\n") and len(png) > 5000 for png in inside)
+
+
+def test_what_comes_from_data_is_escaped(page, classification):
+    train, test, posterior = classification
+    other = report(posterior, train, test, class_names=("low", HOSTILE, "high"))
+    for rendered, times in ((page, 5), (other, 3)):
+        assert "<script" not in rendered.html
+        assert Page(rendered).text.count(HOSTILE) >= times
+
+
+def test_it_says_what_was_fitted_and_shows_settings_and_manifest(page):
+    text = flat_text(page)
+    assert "network with 10 uncertain weights (MLP 1-3-1, relu; normal prior; gaussian likelihood)" in text
+    assert f"fitted to 12 examples of y {HOSTILE} with a mean field guide, in 20 steps." in text
+    for fact in ("fit.lr0.01", "fit.tagsa, b", "git.commitabc", "git.changed–", "test examplesnone"):
+        assert fact in text
+
+
+def test_scores_stand_with_standard_error_and_meaning(regression):
+    train, posterior = regression
+    scores = {"rmse": Score(1.2345, 0.056, higher_is_better=False), "own": Score(3.0, 1.0, higher_is_better=True)}
+    rendered = render(posterior, train=train, test=None, scores=scores, spec=None, manifest={})
+    text = flat_text(rendered)
+    assert f"rmse1.234± 0.056{words.SCORE_MEANINGS['rmse']}" in text
+    assert "own3± 1Higher is better." in text
+    assert "Manifest" not in text
+    assert "Gaussian(scale=0.5)" in text
+
+
+def test_without_scores(regression):
+    train, posterior = regression
+    assert "None were computed." in render(posterior, train=train, test=None, scores={}, spec=None, manifest={}).html
+
+
+def test_every_score_has_its_meaning(regression, classification):
+    train, posterior = regression
+    _, test, classifier = classification
+    names = [*score(posterior.predict(train.x), train.y), *score(classifier.predict(test.x), test.y)]
+    assert set(names) == set(words.SCORE_MEANINGS)
+
+
+def test_classification_has_a_reliability_diagram(classification):
+    train, test, posterior = classification
+    rendered = report(posterior, train, test, class_names=("a", "b", "c"))
+    assert list(rendered.figures) == ["reliability.png", "elbo.png", "weights.png"]
+    assert "classes (3)a, b, c" in flat_text(rendered)
+    assert "Scores on the 6 test examples" in flat_text(rendered)
+
+
+def test_more_inputs_have_observed_against_predicted_and_standardised_units():
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    train = bnn.Data(x, 100 * x.sum(1), standardize=True)
+    rendered = report(fitted(train, "gaussian"), train)
+    assert next(iter(rendered.figures)) == "observed_vs_predicted.png"
+    assert "The model saw standardised targets: subtract" in flat_text(rendered)
+
+
+def test_the_audit_is_elbo_report(regression, page):
+    train, posterior = regression
+    audit = bnn.elbo_report(posterior, train, num_draws=300)
+    text = flat_text(page)
+    assert f"ELBO {audit.elbo} nats" in text
+    assert all(str(site.kl) in text and site.name in text for site in audit.sites)
+    assert f"{audit.kl_exact:.2f}" in text
+
+
+def test_a_long_audit_is_cut_to_its_total(regression):
+    train, _ = regression
+    rendered = report(fitted(train, bnn.likelihoods.Gaussian(scale=0.5), hidden=(1,) * 15), train)
+    text = flat_text(rendered)
+    assert "it has 32 rows, more than 30" in text
+    assert "28.weight" not in text
+    assert "total" in text
+
+
+def test_a_posterior_without_history_has_no_training_picture(regression, monkeypatch):
+    train, posterior = regression
+    monkeypatch.setattr(posterior, "history", None)
+    assert list(report(posterior, train).figures) == ["fit.png", "weights.png"]
+
+
+def test_other_networks_are_named_by_their_class(regression):
+    train, _ = regression
+    model = bnn.BNN(torch.nn.Sequential(torch.nn.Linear(1, 1)), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+    posterior = model.fit(train, seed=0, steps=2, progress=False)
+    assert "2 uncertain weights (Sequential; normal prior" in words.sentence(posterior, train)
+
+
+# warnings
+
+
+def noise(num, scale=1.0):
+    return scale * np.random.default_rng(0).standard_normal(num)
+
+
+@pytest.mark.parametrize("num", [100, 1000, 1234])
+def test_a_level_elbo_gives_no_warning(num):
+    assert cautions.still_moving(-200 + noise(num)) is None
+    assert cautions.still_moving(np.full(num, -3.0)) is None
+
+
+@pytest.mark.parametrize(("slope", "word"), [(1, "rising"), (-1, "falling")])
+def test_a_moving_elbo_gives_a_warning(slope, word):
+    elbo = -200 + noise(1000) + slope * np.linspace(0, 20, 1000)
+    assert f"The ELBO was still {word} at the end" in cautions.still_moving(elbo)
+
+
+def test_an_elbo_that_rose_and_levelled_off_gives_no_warning():
+    assert cautions.still_moving(noise(1000) - 1e4 * np.exp(-np.arange(1000) / 40)) is None
+
+
+def test_correlated_noise_is_not_taken_for_movement():
+    walk = np.convolve(noise(5000, 5.0), np.ones(10) / 10, mode="valid")
+    assert cautions.still_moving(walk) is None
+
+
+def test_a_short_fit_cannot_be_judged():
+    assert "only 99 steps, too few" in cautions.still_moving(np.zeros(99))
+
+
+def prediction(spread):
+    means = spread * torch.tensor([[-1.0], [1.0]]).expand(2, 5)
+    return bnn.Prediction(dist.Normal(means, torch.ones(2, 5)))
+
+
+def test_the_epistemic_part_is_missed_only_where_it_is_negligible():
+    assert cautions.no_epistemic_part(prediction(0.1)) is None
+    assert "near zero (2.5e-05 of it)" in cautions.no_epistemic_part(prediction(0.005))
+    assert "variance is zero" in cautions.no_epistemic_part(prediction(0.0))
+
+
+def test_certain_predictions_have_no_epistemic_part():
+    certain = bnn.Prediction(dist.Categorical(probs=torch.tensor([[[1.0, 0.0]]])))
+    assert "variance is zero" in cautions.no_epistemic_part(certain)
+
+
+@pytest.mark.parametrize(
+    ("value", "stderr", "num", "word"),
+    [
+        (0.95, 0.01, 400, None),
+        (0.92, 0.02, 400, None),
+        (0.90, 0.015, 400, "too narrow"),
+        (1.0, 0.0, 20, None),
+        (1.0, 0.0, 200, "too wide"),
+        (1.0, math.nan, 1, None),
+    ],
+)
+def test_coverage_is_judged_by_its_standard_error(value, stderr, num, word):
+    warning = cautions.wrong_coverage(Score(value, stderr, higher_is_better=True), num)
+    assert warning is None if word is None else word in warning
+
+
+def test_warnings_come_first_and_only_with_reason(regression):
+    train, posterior = regression
+    level = dataclasses.replace(posterior.history, log_likelihood=noise(200), kl=np.zeros(200))
+    good = {"coverage_95": Score(0.95, 0.05, higher_is_better=True)}
+    bad = {"coverage_95": Score(0.5, 0.05, higher_is_better=True)}
+    arguments = {"train": train, "test": None, "spec": None, "manifest": {}}
+    original, posterior.history = posterior.history, level
+    try:
+        quiet = render(posterior, scores=good, **arguments).html
+        loud = render(posterior, scores=bad, **arguments).html
+    finally:
+        posterior.history = original
+    assert "Read this first" not in quiet
+    assert loud.index("Read this first") < loud.index("too narrow") < loud.index("Scores on")
+
+
+def test_a_point_estimate_is_called_one(regression):
+    train, _ = regression
+    posterior = fitted(train, bnn.likelihoods.Gaussian(scale=0.5), guide="map")
+    text = flat_text(report(posterior, train))
+    assert "The epistemic part of the predictive variance is zero" in text
+    assert "with a map guide" in text
+
+
+def test_collect_without_history_or_coverage():
+    assert cautions.collect(None, prediction(1.0), {}, 5) == ()
+    level = History(noise(100), np.zeros(100), [], [])
+    assert cautions.collect(level, prediction(1.0), {}, 5) == ()

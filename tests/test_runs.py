@@ -1,0 +1,182 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pyrobnn import InputError
+from pyrobnn.metrics import score
+from pyrobnn.runs import predict_table, run
+from pyrobnn.spec import RunSpec
+from pyrobnn.storage import load_posterior
+
+FIT = {"type": "svi", "steps": 3, "seed": 1, "device": "cpu"}
+REGRESSION = {"data": {"name": "sinusoid"}, "net": {"hidden": [4]}, "fit": FIT, "predict": {"num_draws": 10}}
+FILES = ["figures", "manifest.json", "metrics.json", "posterior", "posterior.nc", "report.html", "spec.toml"]
+
+
+def spec_of(**changes):
+    return RunSpec.from_dict(REGRESSION | changes)
+
+
+@pytest.fixture
+def no_report(monkeypatch):
+    """Leave out pictures and the ArviZ file, which take seconds."""
+    import pyrobnn.diagnostics.convert
+    import pyrobnn.report
+
+    class Tree:
+        def to_netcdf(self, path, engine):
+            path.write_text("")
+
+    monkeypatch.setattr(pyrobnn.diagnostics.convert, "to_datatree", lambda *args, **kwargs: Tree())
+    monkeypatch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.Rendered("page", {}))
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(generator.normal(size=(60, 2)), columns=["a", "b"])
+    frame["kind"] = np.where(frame["a"] > 0, "yes", "no")
+    path = tmp_path_factory.mktemp("table") / "t.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return run(spec_of(), tmp_path_factory.mktemp("runs") / "a" / "whole", progress=False)
+
+
+def test_the_folder_is_complete(whole):
+    assert sorted(path.name for path in whole.path.iterdir()) == FILES
+    assert [path.name for path in whole.path.parent.iterdir()] == ["whole"]
+    pictures = list((whole.path / "figures").iterdir())
+    assert pictures
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+    assert "<html" in (whole.path / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_draws_open_in_xarray(whole):
+    import xarray
+
+    with xarray.open_datatree(whole.path / "posterior.nc", engine="h5netcdf") as tree:
+        assert tree["posterior"].sizes["draw"] == 10
+
+
+def test_the_metrics_are_those_of_the_saved_posterior(whole):
+    metrics = json.loads((whole.path / "metrics.json").read_text())
+    posterior = load_posterior(whole.path / "posterior")
+    again = score(posterior.predict(whole.test.x, num_draws=10), whole.test.y)
+    assert again == whole.scores
+    assert metrics["scores"]["rmse"] == {
+        "value": again["rmse"].value,
+        "stderr": again["rmse"].stderr,
+        "higher_is_better": False,
+    }
+    assert (metrics["num_train"], metrics["num_test"], metrics["num_steps"], metrics["seed"]) == (32, 200, 3, 1)
+    assert not any("second" in key or "time" in key for key in metrics)
+
+
+def test_the_manifest_says_what_it_was_made_with(whole):
+    manifest = json.loads((whole.path / "manifest.json").read_text())
+    assert manifest["packages"]["torch"] == torch.__version__.split("+")[0] or manifest["packages"]["torch"]
+    assert manifest["data"]["name"] == "sinusoid"
+    assert len(manifest["data"]["sha256"]) == 64
+    assert manifest["data"]["feature_names"] == ["x0"]
+    assert (manifest["seed"], manifest["device"]) == (1, "cpu")
+    assert manifest["wall_seconds"] > 0
+    assert manifest["git"] is None or len(manifest["git"]["commit"]) == 40
+
+
+def test_the_resolved_spec_gives_the_same_run(whole, tmp_path, no_report):
+    again = run(RunSpec.from_toml(whole.path / "spec.toml"), tmp_path / "again", progress=False)
+    for name in ("spec.toml", "metrics.json", "posterior/tensors.safetensors"):
+        assert (again.path / name).read_bytes() == (whole.path / name).read_bytes(), name
+
+
+def test_another_seed_gives_another_run(whole, tmp_path, no_report):
+    other = run(spec_of(fit=FIT | {"seed": 2}), tmp_path / "other", progress=False)
+    for name in ("metrics.json", "posterior/tensors.safetensors"):
+        assert (other.path / name).read_bytes() != (whole.path / name).read_bytes(), name
+
+
+def test_predictions_for_a_table_of_numbers(whole, tmp_path):
+    (tmp_path / "new.csv").write_text("other,x0\n1,0.1\n2,-0.2\n", encoding="utf-8")
+    frame = predict_table(whole.path, tmp_path / "new.csv")
+    assert list(frame) == ["mean", "std", "epistemic_std", "aleatoric_std", "lower_95", "upper_95"]
+    expected = whole.posterior.predict([[0.1], [-0.2]], num_draws=10)
+    assert frame["mean"].to_numpy() == pytest.approx(expected.mean.numpy())
+    assert frame["upper_95"].to_numpy() == pytest.approx(expected.interval(0.95)[1].numpy())
+    assert (frame["std"] ** 2).to_numpy() == pytest.approx(
+        (frame["epistemic_std"] ** 2 + frame["aleatoric_std"] ** 2).to_numpy()
+    )
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "bernoulli"])
+def test_predictions_for_a_table_with_classes(likelihood, table, tmp_path, no_report):
+    data = {"path": str(table), "target": "kind", "validation": 0.2}
+    fit = FIT | {"steps": 60, "lr": 0.1}
+    result = run(spec_of(data=data, likelihood={"type": likelihood}, fit=fit), tmp_path / "r", progress=False)
+    frame = predict_table(result.path, table)
+    assert list(frame) == ["class", "prob_no", "prob_yes", "entropy", "mutual_information"]
+    truth = pd.read_csv(table)["kind"]
+    assert (frame["class"] == truth).mean() > 0.9
+    assert (frame["prob_no"] + frame["prob_yes"]).to_numpy() == pytest.approx(1.0)
+    assert ((frame["prob_yes"] > 0.5) == (frame["class"] == "yes")).all()
+    assert list(result.scores) == ["accuracy", "log_likelihood", "brier", "ece"]
+    metrics = json.loads((result.path / "metrics.json").read_text())
+    assert (metrics["num_train"], metrics["num_validation"], metrics["num_test"]) == (43, 11, 6)
+
+
+def test_a_single_test_row_has_null_standard_errors(table, tmp_path, no_report):
+    few = tmp_path / "few.csv"
+    pd.read_csv(table)[["a", "b"]].head(10).to_csv(few, index=False)
+    result = run(spec_of(data={"path": str(few), "target": "b"}), tmp_path / "r", progress=False)
+    metrics = json.loads((result.path / "metrics.json").read_text())
+    assert metrics["num_test"] == 1
+    assert metrics["scores"]["rmse"]["stderr"] is None
+
+
+def test_an_existing_folder_is_refused_before_training(whole):
+    with pytest.raises(InputError, match="exists already: choose another folder, or remove it"):
+        run(spec_of(data={"name": "no such data"}), whole.path, progress=False)
+
+
+def test_overwriting_replaces_an_earlier_run(tmp_path, no_report):
+    for seed in (1, 2):
+        run(spec_of(fit=FIT | {"seed": seed}), tmp_path / "r", progress=False, overwrite=True)
+    assert json.loads((tmp_path / "r" / "metrics.json").read_text())["seed"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
+def test_overwriting_spares_folders_that_are_not_runs(tmp_path):
+    (tmp_path / "precious").mkdir()
+    with pytest.raises(InputError, match="exists and is not a run folder, so it is not overwritten"):
+        run(spec_of(), tmp_path / "precious", progress=False, overwrite=True)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no ink"), KeyboardInterrupt()])
+def test_a_failing_run_leaves_nothing(error, tmp_path, no_report, monkeypatch):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("pyrobnn.report.render", fail)
+    with pytest.raises(type(error)):
+        run(spec_of(), tmp_path / "r", progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:Encountered NaN")
+def test_a_failing_overwrite_keeps_the_earlier_run(tmp_path, no_report):
+    run(spec_of(), tmp_path / "r", progress=False)
+    with pytest.raises(FloatingPointError):
+        run(spec_of(fit=FIT | {"steps": 60, "lr": 1e30}), tmp_path / "r", progress=False, overwrite=True)
+    assert (tmp_path / "r" / "metrics.json").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
+def test_predicting_needs_a_run_folder(tmp_path):
+    with pytest.raises(InputError, match="is not a run folder, it has no spec.toml and manifest.json"):
+        predict_table(tmp_path, tmp_path / "new.csv")

@@ -1,0 +1,269 @@
+import dataclasses
+
+import pytest
+
+import pyrobnn as bnn
+from pyrobnn import InputError
+from pyrobnn.spec import DataSpec, FitSpec, RunSpec
+
+FULL = """
+[data]
+name = "diabetes"
+split = 3
+validation = 0.2
+[net]
+type = "mlp"
+hidden = [5, 4]
+activation = "tanh"
+[prior]
+"*.bias" = "normal"
+"*" = {type = "scale_mixture", pi = 0.25, learnable = true}
+[likelihood]
+type = "gaussian"
+scale = 2.5
+[guide]
+"4.*" = {type = "auto", name = "AutoMultivariateNormal"}
+"*" = "mean_field"
+[fit]
+type = "svi"
+steps = 7
+lr = 1e-5
+batch_size = 16
+optimizer = {type = "adamw", weight_decay = 0.01}
+schedule = "cosine_annealing_lr"
+seed = 4
+device = "cpu"
+[predict]
+num_draws = 9
+"""
+
+
+def read(tmp_path, text, *overrides):
+    (tmp_path / "spec.toml").write_text(text, encoding="utf-8")
+    return RunSpec.from_toml(tmp_path / "spec.toml", overrides=overrides)
+
+
+def diabetes(tmp_path, *overrides):
+    return read(tmp_path, '[data]\nname = "diabetes"\n', *overrides)
+
+
+def test_every_section_is_read(tmp_path):
+    spec = read(tmp_path, FULL)
+    assert spec.data == DataSpec(name="diabetes", split=3, validation=0.2)
+    assert spec.net == bnn.MLP(hidden=(5, 4), activation="tanh")
+    mixture = bnn.priors.ScaleMixture(pi=0.25, learnable=True)
+    assert spec.prior == bnn.priors.resolve({"*.bias": "normal", "*": mixture})
+    assert spec.likelihood == bnn.likelihoods.Gaussian(scale=2.5)
+    assert spec.guide == bnn.guides.resolve({"4.*": "AutoMultivariateNormal", "*": "mean_field"})
+    assert (spec.fit.seed, spec.fit.device, spec.predict.num_draws) == (4, "cpu", 9)
+    assert spec.method == bnn.SVI(
+        guide=spec.guide,
+        steps=7,
+        lr=1e-5,
+        batch_size=16,
+        optimizer={"type": "adamw", "weight_decay": 0.01},
+        schedule="cosine_annealing_lr",
+    )
+
+
+@pytest.mark.parametrize("text", [FULL, '[data]\nname = "wine"\n', '[data]\nname = "wine"\n[prior]\n"*" = "none"\n'])
+def test_it_reads_back_as_it_was(text, tmp_path):
+    spec = read(tmp_path, text)
+    again = read(tmp_path, spec.to_toml())
+    assert again == spec
+    assert again.to_toml() == spec.to_toml()
+
+
+def test_the_resolved_spec_reads_back_and_prepares_the_same(tmp_path):
+    prepared = read(tmp_path, FULL).prepare()
+    assert (prepared.spec.net.in_features, prepared.spec.net.out_features) == (10, 1)
+    assert read(tmp_path, prepared.spec.to_toml()) == prepared.spec
+    assert prepared.spec.prepare().spec == prepared.spec
+
+
+def test_defaults(tmp_path):
+    spec = diabetes(tmp_path)
+    assert spec.fit == FitSpec(method=bnn.SVI(), seed=0, device="auto")
+    assert (spec.data.split, spec.data.standardize, spec.data.validation, spec.predict.num_draws) == (
+        0,
+        True,
+        None,
+        500,
+    )
+    prepared = spec.prepare()
+    assert prepared.spec.likelihood == bnn.likelihoods.Gaussian(scale="learned")
+    assert prepared.validation is None
+    assert (len(prepared.train), len(prepared.test)) == (398, 44)
+
+
+def test_validation_is_taken_from_the_training_part(tmp_path):
+    prepared = diabetes(tmp_path, "data.validation=0.25").prepare()
+    assert [len(part) for part in (prepared.train, prepared.validation, prepared.test)] == [298, 100, 44]
+
+
+def test_units_as_asked(tmp_path):
+    assert diabetes(tmp_path).prepare().train.standardize
+    assert not diabetes(tmp_path, "data.standardize=false").prepare().train.standardize
+
+
+def test_classes_of_the_whole_set_count(tmp_path):
+    rows = [f"{i / 20},{min(i // 7, 2)}" for i in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b", *rows]), encoding="utf-8")
+    for split in range(5):
+        spec = RunSpec(data=DataSpec(path=str(tmp_path / "t.csv"), target="b", split=split))
+        assert spec.prepare().spec.net.out_features == 3
+
+
+def test_a_task_that_is_told_wins(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(f"{i},{i % 4}" for i in range(20)), encoding="utf-8")
+    table = DataSpec(path=str(tmp_path / "t.csv"), target="b", task="regression")
+    assert RunSpec(data=table).prepare().spec.likelihood == bnn.likelihoods.Gaussian()
+
+
+@pytest.mark.parametrize("name", ["sinusoid", "quartic"])
+def test_toy_sets_have_new_points_as_their_test_part(name):
+    prepared = RunSpec(data=DataSpec(name=name)).prepare()
+    made = getattr(bnn.datasets, name)
+    assert prepared.train.x.equal(made().x)
+    assert prepared.train.y.equal(made().y)
+    assert prepared.test.y.equal(made(200, seed=1).y)
+    assert len(prepared.dataset.checksum) == 64
+
+
+OVERRIDES = {
+    "number": ("fit.seed=5", lambda s: s.fit.seed == 5),
+    "float": ("fit.lr=1e-4", lambda s: s.fit.method.lr == 1e-4),
+    "list": ("net.hidden=[3]", lambda s: s.net.hidden == (3,)),
+    "bare text": ("net.activation=relu", lambda s: s.net.activation == "relu"),
+    "quoted text": ('net.activation="relu"', lambda s: s.net.activation == "relu"),
+    "whole part": ("guide=map", lambda s: s.guide == bnn.guides.Map()),
+    "type from patterns": ("guide.type=map", lambda s: s.guide == bnn.guides.Map()),
+    "quoted pattern": ('prior."*.bias".type=scale_mixture', lambda s: s.prior.choices[0][1].pi == 0.5),
+    "below text": ('guide."*".init_rho=-1', lambda s: s.guide.choices[1][1].init_rho == -1.0),
+    "optimizer": ("fit.optimizer.type=sgd", lambda s: s.fit.method.optimizer.as_dict() == {"type": "sgd"}),
+    "schedule": ("fit.schedule.T_max=3", lambda s: s.fit.method.schedule.options["T_max"] == 3),
+    "method": ("fit.type=svi", lambda s: s.fit.seed == 4 and s.fit.method.steps == 7),
+    "spaces": (" predict.num_draws = 3 ", lambda s: s.predict.num_draws == 3),
+}
+
+
+@pytest.mark.parametrize(("override", "holds"), OVERRIDES.values(), ids=OVERRIDES.keys())
+def test_an_override(override, holds, tmp_path):
+    assert holds(read(tmp_path, FULL, override))
+    changed = read(tmp_path, FULL, override)
+    kept = [f.name for f in dataclasses.fields(RunSpec) if f.name not in override.split("=")[0]]
+    assert all(getattr(changed, name) == getattr(read(tmp_path, FULL), name) for name in kept)
+
+
+def test_a_new_type_drops_the_options_of_the_old_one_only(tmp_path):
+    text = '[data]\nname = "wine"\n[prior]\ntype = "scale_mixture"\npi = 0.3\n'
+    assert read(tmp_path, text, "prior.scale=2.0", "prior.type=normal").prior == bnn.priors.Normal(scale=2.0)
+    assert read(tmp_path, text, "prior.type=scale_mixture").prior == bnn.priors.ScaleMixture(pi=0.3)
+
+
+def test_an_override_of_a_section_that_is_not_there_starts_from_the_default(tmp_path):
+    assert diabetes(tmp_path, "guide.init_rho=-1").guide == bnn.guides.MeanField(init_rho=-1)
+    assert diabetes(tmp_path, "prior.scale=2.0").prior == bnn.priors.Normal(scale=2.0)
+    assert diabetes(tmp_path, "net.hidden=[2]").net == bnn.MLP(hidden=(2,))
+
+
+def test_overrides_do_not_change_the_tables_given():
+    from pyrobnn._overrides import apply_overrides
+
+    tables = {"guide": {"type": "mean_field", "init_rho": -1.0}}
+    apply_overrides(tables, ["guide.type=map"])
+    assert tables == {"guide": {"type": "mean_field", "init_rho": -1.0}}
+
+
+BAD_FILES = {
+    "not toml": ("[data", r"is not valid TOML"),
+    "no data": ("[net]\nhidden = [3]\n", r"needs a section \[data\]"),
+    "unknown section": ('[data]\nname = "wine"\n[nett]\n', r"Unknown section \[nett\] .* Known: data, net, prior"),
+    "section not a table": ("data = 3\n", r"\[data\] must be a table in the spec, got 3"),
+    "part not a table": ('guide = 3\n[data]\nname = "wine"\n', r"\[guide\] must be a table in the spec, got 3"),
+    "no source": ("[data]\nsplit = 1\n", r"\[data\] needs a `name`, or a `path` with a `target`"),
+    "two sources": ('[data]\nname = "a"\npath = "b"\ntarget = "c"\n', r"\[data\] needs a `name`, or a `path`"),
+    "no target": ('[data]\npath = "b.csv"\n', r"\[data\] `path` needs `target`"),
+    "target of a name": ('[data]\nname = "wine"\ntarget = "c"\n', r"\[data\] `target` and `task` belong to a `path`"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_a_bad_file_is_refused(text, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, text)
+
+
+BAD_OVERRIDES = {
+    "no equals": ("fit.seed", r"must read section.key=value, got 'fit.seed'"),
+    "no key": ("=3", r"must read section.key=value, got '=3'"),
+    "bad key": ("fit..seed=3", r"must read section.key=value, got 'fit..seed=3'"),
+    "top level": ("type=map", r"Unknown section \[type\]"),
+    "unknown section": ("fitt.seed=1", r"Unknown section \[fitt\]"),
+    "unknown key": ("fit.stepz=1", r"\[fit\] unknown setting `stepz`; known are type, seed, device, steps"),
+    "guide in fit": ("fit.guide=map", r"\[fit\] unknown setting `guide`"),
+    "unknown data key": ("data.splitt=1", r"\[data\] DataSpec: unknown setting `splitt`; known are name, path"),
+    "unknown predict key": (
+        "predict.draws=1",
+        r"\[predict\] PredictSpec: unknown setting `draws`; known are num_draws",
+    ),
+    "unknown net key": ("net.width=1", r"\[net\] MLP: unknown setting `width`; known are in_features, hidden"),
+    "unknown type": ("guide.type=meanfield", r"Unknown guide 'meanfield'. Did you mean 'mean_field'\?"),
+    "type not a name": ("guide.type=3", r"\[guide\] `type` must be a name, got 3"),
+    "inner type not a name": ('prior."*".type=3', r"\[prior.\*\] `type` must be a name, got 3"),
+    "unknown method": ("fit.type=nuts", r"\[fit\] Unknown method 'nuts'. Known: svi"),
+    "wrong value": ("fit.lr=-1", r"\[fit\] SVI: `lr`: Input should be greater than 0, got -1"),
+    "negative seed": ("fit.seed=-1", r"\[fit\] FitSpec: `seed`"),
+    "huge seed": ("fit.seed=4294967296", r"\[fit\] FitSpec: `seed`"),
+    "no draws": ("predict.num_draws=0", r"\[predict\] PredictSpec: `num_draws`"),
+    "likelihood without a type": (
+        "likelihood.scale=1.0",
+        r"\[likelihood\] A likelihood given as a table needs a `type`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("override", "message"), BAD_OVERRIDES.values(), ids=BAD_OVERRIDES.keys())
+def test_a_bad_override_is_refused(override, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        diabetes(tmp_path, override)
+
+
+UNFIT = {
+    "unknown data": ("data.name=diabetis", "Unknown data set 'diabetis'"),
+    "no such split": ("data.split=20", "splits 0 to 19, got 20"),
+    "wrong width": ("net.in_features=3", "network does not take inputs of shape"),
+    "wrong outputs": ("net.out_features=3", r"needs 1 network output\(s\)"),
+    "labels needed": ("likelihood.type=bernoulli", "Bernoulli needs targets 0 and 1"),
+    "pattern without a match": ('prior={"9.*"="normal", "*"="normal"}', "prior pattern '9.\\*' matches nothing"),
+    "no such device": ("fit.device=abacus", "Device 'abacus' cannot be used here"),
+}
+
+
+@pytest.mark.parametrize(("override", "message"), UNFIT.values(), ids=UNFIT.keys())
+def test_what_does_not_fit_is_refused_when_prepared(override, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        diabetes(tmp_path, override).prepare()
+
+
+def test_a_likelihood_for_real_values_is_refused_for_classes(tmp_path):
+    with pytest.raises(InputError, match="wine has classes as targets, and Gaussian"):
+        read(tmp_path, '[data]\nname = "wine"\n[likelihood]\ntype = "gaussian"\n').prepare()
+
+
+def test_too_few_outputs_for_the_classes_are_refused(tmp_path):
+    with pytest.raises(InputError, match="Categorical with 2 network outputs needs labels from 0 to 1"):
+        read(tmp_path, '[data]\nname = "wine"\n[net]\nout_features = 2\n').prepare()
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read .No such file or directory.: check the path"):
+        RunSpec.from_toml(tmp_path / "none.toml")
+
+
+def test_parts_that_are_not_settings_cannot_be_written():
+    import torch
+
+    spec = RunSpec(data=DataSpec(name="diabetes"), net=torch.nn.Linear(10, 1))
+    with pytest.raises(InputError, match="cannot be written to a spec file"):
+        spec.prepare()
