@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pyrobnn as bnn
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
+from pyrobnn._threads import threads_for
 from pyrobnn.inference.objective import make_elbo
 
 NOISE = 0.4
@@ -341,3 +342,17 @@ def test_krassers_sinusoid_is_fitted_and_unsure_outside_the_data():
         ratios.append(float(prediction.epistemic_std[outside].mean() / prediction.epistemic_std[inside].mean()))
     assert np.median(errors) <= 1.8
     assert np.median(ratios) >= 2
+
+
+def test_small_fits_take_one_thread_and_give_the_others_back():
+    before = torch.get_num_threads()
+    seen = []
+    try:
+        torch.set_num_threads(2)
+        fit(callbacks=[lambda progress: seen.append(torch.get_num_threads())])
+        assert torch.get_num_threads() == 2
+        with threads_for(10**6, 128):
+            seen.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 2]

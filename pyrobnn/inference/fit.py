@@ -10,6 +10,7 @@ from pyrobnn._errors import InputError
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
 from pyrobnn._settings import to_dict
+from pyrobnn._threads import threads_for
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
 from pyrobnn.inference.eager import make_eager_step
@@ -58,7 +59,8 @@ def fit(
     with seeded(seed):  # looking into a DataLoader draws random numbers
         source = make_source(data, bnn, method.batch_size)
     started = time.perf_counter()
-    with seeded(seed), fast_pyro():
+    size = method.batch_size or source.num_data
+    with seeded(seed), fast_pyro(), threads_for(bnn.num_weights, size):
         model = bnn.fresh().to(resolve_device(device))
         model.scale_targets(_target_scale(source))
         posterior = _build(model, method, source, seed)
