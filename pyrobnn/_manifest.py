@@ -7,8 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import pyrobnn
 from pyrobnn.posterior import Posterior
 from pyrobnn.spec import Prepared
@@ -37,7 +35,7 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
             "class_names": list(dataset.class_names),
         },
         "device": posterior.info["device"],
-        "threads": torch.get_num_threads(),
+        "threads": posterior.info["threads"],
         "wall_seconds": round(wall_seconds, 3),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }

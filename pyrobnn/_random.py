@@ -1,5 +1,6 @@
-"""Random state: used inside a seeded block, and put back as it was afterwards."""
+"""Random state: used inside a seeded block, with a stream of its own for each purpose, and put back afterwards."""
 
+import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +10,17 @@ import pyro
 import torch
 
 
+def derive(seed: int, purpose: str) -> int:
+    """Return a seed for one purpose, so that the same seed given for two purposes does not give the same numbers."""
+    return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:4], "little")
+
+
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed torch, NumPy and Python inside the block, and restore every random state after it."""
+def seeded(seed: int, purpose: str = "") -> Iterator[None]:
+    """Seed torch, NumPy and Python for a purpose inside the block, and restore every random state after it."""
     numpy_state, python_state = np.random.get_state(), random.getstate()
     with torch.random.fork_rng():
-        pyro.set_rng_seed(seed)
+        pyro.set_rng_seed(derive(seed, purpose))
         try:
             yield
         finally:

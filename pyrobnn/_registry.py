@@ -1,11 +1,10 @@
 """Names for parts: a registry finds a setting by its snake_case name and explains names that it does not know."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from pyrobnn._errors import InputError
+from pyrobnn._errors import InputError, did_you_mean
 from pyrobnn._settings import snake_case
 
 
@@ -36,12 +35,13 @@ class Registry:
         plugins = {point.name: point for point in entry_points(group=f"pyrobnn.{self.kind}")}
         return plugins | self._classes
 
-    def get(self, name: str) -> type:
+    def get(self, name: Any) -> type:
         """Return the class of that name; `InputError` with the nearest name if there is none."""
         known = self._all()
+        if not isinstance(name, str):
+            raise InputError(f"The type of a {self.kind} must be a name, got {name!r}: one of {', '.join(self.names)}.")
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(name, known)
             raise InputError(f"Unknown {self.kind} {name!r}.{hint} Known: {', '.join(sorted(known))}.")
         found = known[name]
         return found if isinstance(found, type) else found.load()

@@ -26,7 +26,7 @@ class FrozenDict(dict[str, Any]):
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("The options of a setting cannot be changed; make a new setting.")
 
-    __setitem__ = __delitem__ = update = pop = popitem = clear = setdefault = _refuse
+    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse
 
 
 Options = Annotated[dict[str, Any], AfterValidator(FrozenDict)]

@@ -4,18 +4,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 _SMALL = 2**24
 """Multiplications in a forward pass below which one thread is quicker."""
 
 
 @contextmanager
-def threads_for(num_weights: int, batch_size: int) -> Iterator[None]:
-    """Run the block with one thread if a pass of that size is small; the number of threads is restored afterwards."""
+def threads_for(net: nn.Module, batch_size: int) -> Iterator[int]:
+    """Run the block with one thread if passes through the network are small, and yield the number of threads.
+
+    The number of threads is restored afterwards. Convolutions use a weight many times: networks with weights of rank
+    above 2 always count as large.
+    """
     before = torch.get_num_threads()
-    if num_weights * batch_size < _SMALL:
+    values = list(net.state_dict().values())
+    small = sum(value.numel() for value in values) * batch_size < _SMALL
+    if small and all(value.ndim <= 2 for value in values):
         torch.set_num_threads(1)
     try:
-        yield
+        yield torch.get_num_threads()
     finally:
         torch.set_num_threads(before)

@@ -36,6 +36,8 @@ def map_draws(
 ) -> Tensor:
     """Return function(draw, x) for every draw through `torch.func.vmap`, in chunks of bounded memory.
 
+    A function that vmap cannot take (recurrent layers, branches on values) runs draw by draw instead.
+
     Args:
         function: function of one draw and a batch of inputs (B, *in), with results (B, ...).
         draws: values with the draws on the leading axis, (S, *event) by name.
@@ -49,8 +51,22 @@ def map_draws(
     some_draws = max(1, min(num_draws, _BUDGET // per_pair))
     some_inputs = max(1, _BUDGET // (some_draws * per_pair))
     mapped = torch.func.vmap(function, in_dims=(0, None), randomness="same")
+    try:
+        mapped({name: value[:1] for name, value in draws.items()}, x[:1])
+    except RuntimeError:
+        mapped = _one_by_one(function)
     rows = []
     for start in range(0, num_draws, some_draws):
         part = {name: value[start : start + some_draws] for name, value in draws.items()}
         rows.append(torch.cat([mapped(part, chunk) for chunk in x.split(some_inputs)], 1))
     return torch.cat(rows)
+
+
+def _one_by_one(
+    function: Callable[[dict[str, Tensor], Tensor], Tensor],
+) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
+    def mapped(draws: dict[str, Tensor], x: Tensor) -> Tensor:
+        num_draws = len(next(iter(draws.values())))
+        return torch.stack([function({name: value[s] for name, value in draws.items()}, x) for s in range(num_draws)])
+
+    return mapped

@@ -9,6 +9,7 @@ import torch
 from pyro.nn import PyroModule, PyroSample
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parameter import UninitializedParameter
 
 from pyrobnn import likelihoods, nets, priors
 from pyrobnn._errors import InputError
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 class BNN(PyroModule):
     """A network whose weights have a prior and whose outputs have a likelihood.
 
-    The parameters that the prior covers are `PyroSample` sites named as in the network ("0.weight"); the targets are
-    the observed site "y" in a plate "data" over the examples. It works as it is with `pyro.infer.SVI`, `Predictive`,
-    `NUTS` and every autoguide: call it with a batch x (and y), and with the number of examples N in the whole data set
-    if the batch is a part of it; the plate then scales the log-likelihood by N / B, here and nowhere else. `fit` keeps
-    all parameters in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`.
+    The trainable parameters that the prior covers are `PyroSample` sites named as in the network ("0.weight"); frozen
+    ones (requires_grad=False) stay as they are. The targets are the observed site "y" in a plate "data" over the
+    examples. It works as it is with `pyro.infer.SVI`, `Predictive`, `NUTS` and every autoguide: call it with a batch x
+    (and y), and with the number of examples N in the whole data set if the batch is a part of it; the plate then scales
+    the log-likelihood by N / B, here and nowhere else. `fit` keeps all parameters in the modules; with Pyro's own tools
+    they follow Pyro's setting `module_local_params`.
 
     Args:
         net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed.
@@ -120,8 +122,12 @@ class BNN(PyroModule):
         """
         f = self.outputs({name: getattr(self, name) for name in self.site_names}, x)
         distribution = self.likelihood(f)
+        observed = None if y is None else self.cast_targets(y, f)
+        expected = distribution.batch_shape + distribution.event_shape
+        if observed is not None and observed.shape != expected:
+            raise InputError(f"`y` must have shape {tuple(expected)} for these inputs, got {tuple(observed.shape)}.")
         with pyro.plate("data", size=num_data or len(x), subsample=range(len(x))):
-            pyro.sample("y", distribution, obs=None if y is None else self.cast_targets(y, f))
+            pyro.sample("y", distribution, obs=observed)
         return f
 
     def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -130,12 +136,15 @@ class BNN(PyroModule):
         return functional_call(self.net, every_name, (x,), tie_weights=False)
 
     def cast_targets(self, y: Tensor, like: Tensor) -> Tensor:
-        """Return targets in the type that the likelihood asks for, on the device of the outputs."""
+        """Return targets in the type that the likelihood asks for, on the device of the outputs, (B,) or (B, K)."""
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         return y.to(like.device, torch.int64 if self.settings["likelihood"].integer_targets else like.dtype)
 
     def cast_inputs(self, x: Tensor) -> Tensor:
-        """Return inputs on the network's device, and in its precision unless they are integers."""
-        return x.to(self._like.device, self._like.dtype if x.is_floating_point() else x.dtype)
+        """Return inputs on the network's device, and in its precision unless it looks integers up in an embedding."""
+        looks_up = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in self.net.modules())
+        keeps_integers = looks_up and not x.is_floating_point()
+        return x.to(self._like.device, x.dtype if keeps_integers else self._like.dtype)
 
     def fit(self, x: Any, y: Any = None, *, seed: int, **arguments: Any) -> "Posterior":
         """Infer the posterior by SVI: shorthand for `pyrobnn.fit(model, SVI(...), Data(x, y), seed=seed)`.
@@ -175,9 +184,11 @@ class _SitePrior:
 
 
 def _parameter_names(net: nn.Module) -> list[str]:
-    names = [name for name, _ in net.named_parameters()]
+    if any(isinstance(parameter, UninitializedParameter) for parameter in net.parameters()):
+        raise InputError("The network has lazy layers without a shape yet: run it once before making it a BNN.")
+    names = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     if not names:
-        raise InputError(f"The network has no parameters to be Bayesian about: {type(net).__name__}.")
+        raise InputError(f"The network has no trainable parameters to be Bayesian about: {type(net).__name__}.")
     return names
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +21,9 @@ class Data:
     Args:
         x: inputs of rank two or more; the first axis counts the examples.
         y: targets, real values or integer labels.
-        standardize: have `fit` centre and scale the inputs, and real-valued targets, by the mean and standard deviation
-            of these data. Predictions and scores come back in original units.
+        standardize: have `fit` centre and scale the inputs by the mean and standard deviation of these data, and the
+            targets too where the likelihood is one of real values (Gaussian). Predictions and scores come back in
+            original units.
         feature_names: one name a column of x; taken from a data frame if not given.
         target_name: name of the target.
 
@@ -54,8 +56,8 @@ class Data:
         return f"Data({shapes}, standardize={self.standardize})"
 
     def __getitem__(self, rows: Any) -> "Data":
-        """Return the data of some rows: a slice, a boolean mask, or indices."""
-        index = rows if isinstance(rows, slice) else as_tensor(rows, "rows").to(self.x.device)
+        """Return the data of some rows: a slice, a boolean mask of length N, or row numbers in one dimension."""
+        index = rows if isinstance(rows, slice) else _row_index(rows, len(self)).to(self.x.device)
         return Data(
             self.x[index],
             self.y[index],
@@ -73,6 +75,25 @@ class Data:
             raise InputError(f"Cannot split {len(self)} row(s) into two parts: pass more data.")
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         return self[order[size:]], self[order[:size]]
+
+
+def _row_index(rows: Any, num_rows: int) -> Tensor:
+    """Return a mask as a boolean tensor and row numbers as an int64 one."""
+    values = as_tensor(rows, "rows")
+    is_mask = values.dtype == torch.bool or (not isinstance(rows, Tensor) and np.asarray(rows).dtype == bool)
+    if values.ndim != 1 or (values.is_floating_point() and len(values)) or (is_mask and len(values) != num_rows):
+        kind = "bool" if is_mask else str(values.dtype).removeprefix("torch.")
+        raise InputError(
+            f"`rows` must be a slice, a boolean mask of length {num_rows}, or row numbers in one dimension, got {kind} "
+            f"values of shape {tuple(values.shape)}: for a single row i pass [i]."
+        )
+    if is_mask:
+        return values.bool()
+    numbers = values.long()
+    outside = numbers[(numbers < -num_rows) | (numbers >= num_rows)]
+    if len(outside):
+        raise InputError(f"Row numbers must lie below the {num_rows} rows, got {outside[0]}: check `rows`.")
+    return numbers
 
 
 def _names(given: Sequence[str] | None, frame: Any, x: Tensor) -> tuple[str, ...]:
@@ -101,6 +122,11 @@ class Scaler:
         """Return the map that changes nothing."""
         return cls(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether the map changes nothing."""
+        return self.loc.ndim == 0 and float(self.loc) == 0 and float(self.scale) == 1
+
     @classmethod
     def fit(cls, values: Tensor) -> "Scaler":
         """Fit to values of shape (N, *row)."""
@@ -111,6 +137,8 @@ class Scaler:
 
     def transform(self, values: Tensor) -> Tensor:
         """Map original units to standard units; computed in float64, returned in at least the precision given."""
+        if self.is_identity:
+            return values
         scaled = (values.double() - self.loc.to(values.device)) / self.scale.to(values.device)
         return scaled.to(values.dtype) if values.is_floating_point() else scaled
 

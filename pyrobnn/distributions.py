@@ -1,13 +1,15 @@
 """Distributions that Pyro lacks, written so that they can be recorded as a graph and vmapped."""
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyro.distributions as dist
 import torch
+from pyro import poutine
 from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Independent, constraints
 from torch.distributions.utils import broadcast_all
 
 _ONE_DRAW = torch.Size()
@@ -102,3 +104,29 @@ class ReparameterizedNormal(dist.Normal):
         if tuple(sample_shape):
             raise NotImplementedError("ReparameterizedNormal carries the noise of one draw; ask for one.")
         return self.loc + self.scale * self.noise
+
+
+def stack_likelihood(likelihood: Callable[[Tensor], Any], outputs: Tensor, latents: Mapping[str, Tensor]) -> Any:
+    """Return the distributions of a likelihood with latents of its own, for every draw of outputs and latents.
+
+    Args:
+        likelihood: a Pyro program from outputs (N, outputs) to a distribution of batch shape (N,).
+        outputs: the outputs under each draw, (S, N, outputs).
+        latents: the likelihood's latent sites under each draw, (S, *event) by name.
+
+    Returns:
+        One distribution of batch shape (S, N).
+    """
+    kinds: list[tuple[Any, int]] = []
+
+    def parameters(f: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        base, event_dim = poutine.condition(likelihood, data=values)(f), 0
+        while isinstance(base, Independent):
+            base, event_dim = base.base_dist, event_dim + base.reinterpreted_batch_ndims
+        names = set(base.arg_constraints) - ({"probs"} if "logits" in base.arg_constraints else set())
+        kinds.append((type(base), event_dim))
+        return {name: getattr(base, name) for name in names}
+
+    stacked = torch.func.vmap(parameters)(outputs, dict(latents))
+    kind, event_dim = kinds[0]
+    return kind(**stacked).to_event(event_dim)

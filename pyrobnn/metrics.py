@@ -66,7 +66,7 @@ def score(prediction: Prediction, y: Any) -> dict[str, Score]:
 
 def _regression(prediction: Prediction, y: Tensor) -> dict[str, Score]:
     scores = {"rmse": _rmse(_columns(prediction.mean - y))}
-    if not prediction.distribution.support.is_discrete:
+    if prediction.has_quantiles:
         lower, upper = prediction.interval(_LEVEL)
         scores["coverage_95"] = _mean((y >= lower) & (y <= upper), higher_is_better=True)
         scores["width_95"] = _mean(upper - lower, higher_is_better=False)

@@ -7,8 +7,9 @@ import torch
 from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from pyrobnn._checks import as_targets, as_tensor, check_inputs
+from pyrobnn._checks import as_tensor, check_inputs
 from pyrobnn._errors import InputError
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
@@ -16,11 +17,10 @@ from pyrobnn._types import Draws
 from pyrobnn._vectorize import draws_at_once, map_draws, widest_activation
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Scaler
+from pyrobnn.distributions import stack_likelihood
 from pyrobnn.prediction import Prediction
 
 _DRAWS_FOR_MEAN = 1000
-_LOG_Q = ""
-"""The name under which log q travels with a draw; no site has an empty name."""
 
 
 class Posterior:
@@ -74,7 +74,7 @@ class Posterior:
         Returns:
             Values (S, *event) by site name.
         """
-        parts = self._map_draws(lambda draws: draws, num_draws, seed)
+        parts = self.map_traces(_values, lambda draws: draws, num_draws, seed=seed)
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def map_draws[T](
@@ -90,29 +90,30 @@ class Posterior:
         Returns:
             The results, one a block.
         """
-        read = _values_and_log_q
-        return self._map_draws(lambda block: function(block, block.pop(_LOG_Q)), num_draws, seed, read)
+        return self.map_traces(_values_and_log_q, lambda block: function(*block), num_draws, seed=seed)
 
-    def _map_draws[T](
-        self,
-        function: Callable[[dict[str, Tensor]], T],
-        num_draws: int,
-        seed: int | None,
-        read: Callable[[Any], dict[str, Tensor]] | None = None,
+    def map_traces[R, T](
+        self, read: Callable[[Any], R], function: Callable[[R], T], num_draws: int, *, seed: int | None = None
     ) -> list[T]:
+        """Apply a function to blocks of what is read from the traces of the guide, one trace a draw.
+
+        Args:
+            read: takes the trace of one run of the guide to nested tensors; it is vmapped where the guide can be.
+            function: takes the nested tensors of a block, with its draws on the leading axis.
+            num_draws: number of draws S in all blocks together, at least 1.
+            seed: seed of the draws; that of the fit if not given.
+        """
         if num_draws < 1:
             raise InputError(f"`num_draws` must be at least 1, got {num_draws}.")
         size = draws_at_once(self.bnn.num_weights)
         sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
-        with seeded(self.seed if seed is None else seed), fast_pyro(), torch.no_grad():
-            return [function(self._draw_block(count, read or _values)) for count in sizes]
+        with seeded(self.seed if seed is None else seed, "draws"), fast_pyro(), torch.no_grad():
+            return [function(self._read_block(read, count)) for count in sizes]
 
-    def _draw_block(self, count: int, read: Callable[[Any], dict[str, Tensor]]) -> dict[str, Tensor]:
+    def _read_block(self, read: Callable[[Any], Any], count: int) -> Any:
         if getattr(self.guide, "vmappable", False):
-            draw = torch.func.vmap(lambda _: read(self._trace()), randomness="different")
-            return draw(torch.empty(count, 0))
-        draws = [read(self._trace()) for _ in range(count)]
-        return {name: torch.stack([values[name] for values in draws]) for name in draws[0]}
+            return torch.func.vmap(lambda _: read(self._trace()), randomness="different")(torch.empty(count, 0))
+        return tree_map(lambda *values: torch.stack(values), *[read(self._trace()) for _ in range(count)])
 
     def _trace(self) -> Any:
         with poutine.block():
@@ -123,7 +124,8 @@ class Posterior:
         if hasattr(self.guide, "mean"):
             with torch.no_grad():
                 return self.guide.mean()
-        return {name: values.mean(0) for name, values in self.draw(_DRAWS_FOR_MEAN).items()}
+        sums = self.map_traces(_values, lambda draws: {name: v.sum(0) for name, v in draws.items()}, _DRAWS_FOR_MEAN)
+        return {name: torch.stack([part[name] for part in sums]).sum(0) / _DRAWS_FOR_MEAN for name in sums[0]}
 
     def predict(
         self,
@@ -155,13 +157,16 @@ class Posterior:
         if draws is not None:
             parts = [self._apply(dict(draws), inputs)]
         else:
-            parts = self._map_draws(lambda block: self._apply(block, inputs), num_draws, seed)
+            parts = self.map_traces(_values, lambda block: self._apply(block, inputs), num_draws, seed=seed)
         outputs = torch.cat([f for f, _ in parts])
         others = {name: torch.cat([other[name] for _, other in parts]) for name in parts[0][1]}
         return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
     def _apply(self, draws: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the outputs for a block of draws, (S, N, outputs), and its sites that are not weights."""
+        missing = [name for name in self.bnn.site_names if name not in draws]
+        if missing:
+            raise InputError(f"`draws` must hold every site, as `draw` returns them; {missing[0]!r} is not among them.")
         weights = {name: draws.pop(name) for name in self.bnn.site_names}
         first = {name: value[0] for name, value in weights.items()}
         with torch.no_grad():
@@ -170,9 +175,8 @@ class Posterior:
 
     def _likelihood(self, outputs: Tensor, others: dict[str, Tensor]) -> Any:
         """Return the distribution of targets in the model's units, batch shape (S, N)."""
-        aligned = {name: value.unsqueeze(1) for name, value in others.items()}
         with torch.no_grad(), fast_pyro(), poutine.block():
-            return poutine.condition(self.bnn.likelihood, data=aligned)(outputs)
+            return stack_likelihood(self.bnn.likelihood, outputs, others) if others else self.bnn.likelihood(outputs)
 
     def inputs(self, x: Any) -> Tensor:
         """Return checked inputs in the units, precision and place of the model."""
@@ -182,11 +186,6 @@ class Posterior:
         if given.shape[1:] != expected:
             raise InputError(f"`x` must have shape (N, {', '.join(map(str, expected))}), got {tuple(given.shape)}.")
         return self.bnn.cast_inputs(self.x_scaler.transform(given))
-
-    def targets(self, y: Any) -> Tensor:
-        """Return checked targets in the units, type and place of the model."""
-        given = as_tensor(y, "y")
-        return self.bnn.cast_targets(self.y_scaler.transform(as_targets(given, len(given))), self.example[0])
 
 
 def latent_names(trace: Any) -> list[str]:
@@ -200,5 +199,5 @@ def _values(trace: Any) -> dict[str, Tensor]:
     return {name: trace.nodes[name]["value"].detach() for name in latent_names(trace)}
 
 
-def _values_and_log_q(trace: Any) -> dict[str, Tensor]:
-    return _values(trace) | {_LOG_Q: trace.log_prob_sum()}
+def _values_and_log_q(trace: Any) -> tuple[dict[str, Tensor], Tensor]:
+    return _values(trace), trace.log_prob_sum()

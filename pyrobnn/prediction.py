@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent
 
 from pyrobnn._checks import as_targets
 from pyrobnn._errors import InputError
@@ -126,7 +126,7 @@ class Prediction:
             Targets in original units, (T, N, K) or (S, N, K).
         """
         rounds = 1 if num_samples is None else math.ceil(num_samples / self.num_draws)
-        with seeded(seed):
+        with seeded(seed, "targets"):
             values = self.distribution.sample((rounds,)).flatten(0, 1)
             if num_samples is not None:
                 values = values[torch.randperm(len(values))[:num_samples].to(values.device)]
@@ -141,7 +141,7 @@ class Prediction:
         Raises:
             InputError: not the shape of the predictions, or a likelihood without a continuous distribution function.
         """
-        self._require_continuous("Values of the distribution function")
+        self._require_quantiles("Values of the distribution function")
         return self._base.cdf(self._scaler.transform(self._targets(y)).to(self._like)).mean(0)
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:
@@ -159,7 +159,7 @@ class Prediction:
         levels = torch.as_tensor(q, dtype=torch.float64)
         if not bool(((levels > 0) & (levels < 1)).all()):
             raise InputError(f"Quantile levels must lie between 0 and 1, got {q}.")
-        self._require_continuous("Quantiles")
+        self._require_quantiles("Quantiles")
         if levels.ndim == 0:
             return self._scaler.inverse(self._quantile(float(levels)))
         return self._scaler.inverse(torch.stack([self._quantile(float(level)) for level in levels]))
@@ -212,9 +212,19 @@ class Prediction:
             raise InputError(f"`y` must have the shape of the predictions, {expected}; got {tuple(targets.shape)}.")
         return targets
 
-    def _require_continuous(self, what: str) -> None:
-        if self._base.support.is_discrete:
-            raise InputError(f"{what} need real-valued targets, this likelihood is {type(self._base).__name__}.")
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether the likelihood has the distribution function that quantiles and intervals rest on."""
+        kind = type(self._base)
+        known = kind.cdf is not Distribution.cdf and kind.icdf is not Distribution.icdf
+        return known and not self._base.support.is_discrete
+
+    def _require_quantiles(self, what: str) -> None:
+        if not self.has_quantiles:
+            raise InputError(
+                f"{what} need real-valued targets whose distribution function is known, not those of "
+                f"{type(self._base).__name__}: use quantiles of `sample`."
+            )
 
     def _require_classes(self, what: str) -> None:
         if not self.is_classification:
@@ -222,7 +232,11 @@ class Prediction:
 
     @property
     def _base(self) -> Any:
-        return getattr(self.distribution, "base_dist", self.distribution)
+        """The distribution of single target columns."""
+        base = self.distribution
+        while isinstance(base, Independent):
+            base = base.base_dist
+        return base
 
     @property
     def _is_binary(self) -> bool:

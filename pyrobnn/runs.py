@@ -4,6 +4,8 @@ import dataclasses
 import json
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +48,10 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
     """Fit what a spec describes, score it on the test part, and write the run folder.
 
     The folder has spec.toml (the spec with everything filled in), metrics.json, posterior/, posterior.nc (for ArviZ),
-    figures/, report.html and manifest.json. It appears whole at the end; after an error nothing is left of it. The
-    same spec gives the same metrics.json and posterior/tensors.safetensors, byte for byte, on the same machine.
+    figures/, report.html and manifest.json. It appears with the whole fit in it; if the fit fails nothing is left of
+    it. posterior.nc, figures/ and report.html, made from the fit, are added at the end; if one of them fails the fit
+    stays. The same spec gives the same metrics.json and posterior/tensors.safetensors, byte for byte, on the same
+    machine.
 
     Args:
         spec: the run.
@@ -76,7 +80,12 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
         test = prepared.test
         scores = score(posterior.predict(test.x, num_draws=spec.predict.num_draws), test.y)
         manifest = make_manifest(prepared, posterior, time.perf_counter() - started)
-        _write(folder, prepared, posterior, scores, manifest)
+        _write_fit(folder, prepared, posterior, scores, manifest)
+    try:
+        _write_views(path, prepared, posterior, scores, manifest)
+    except BaseException as error:
+        error.add_note(f"The fit itself is safe in {path}; what could not be written are pictures or tables of it.")
+        raise
     return RunResult(posterior, prepared.train, test, scores, path)
 
 
@@ -111,32 +120,50 @@ def _is_run_folder(path: Path) -> bool:
     return all((path / name).is_file() for name in ("spec.toml", "manifest.json"))
 
 
-def _write(
+def _write_fit(
     folder: Path, prepared: Prepared, posterior: Posterior, scores: dict[str, Score], manifest: dict[str, Any]
 ) -> None:
-    from pyrobnn.diagnostics.convert import to_datatree
-    from pyrobnn.report import render
-
-    spec, train, test = prepared.spec, prepared.train, prepared.test
-    (folder / "spec.toml").write_text(spec.to_toml(), encoding="utf-8")
+    (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
     _write_json(folder / "metrics.json", _metrics(prepared, posterior, scores))
     _write_json(folder / "manifest.json", manifest)
     save_posterior(posterior, folder / "posterior")
-    tree = to_datatree(posterior, train, num_draws=spec.predict.num_draws)
-    tree.to_netcdf(folder / "posterior.nc", engine="h5netcdf")
+
+
+def _write_views(
+    folder: Path, prepared: Prepared, posterior: Posterior, scores: dict[str, Score], manifest: dict[str, Any]
+) -> None:
+    """Write what is made from the fit, each file or folder whole or not at all."""
+    from pyrobnn.diagnostics.convert import to_datatree
+    from pyrobnn.report import render
+
+    spec, train = prepared.spec, prepared.train
+    with _new_file(folder / "posterior.nc") as file:
+        to_datatree(posterior, train, num_draws=spec.predict.num_draws).to_netcdf(file, engine="h5netcdf")
     rendered = render(
         posterior,
         train=train,
-        test=test,
+        test=prepared.test,
         scores=scores,
         spec=spec.as_dict(),
         manifest=manifest,
         class_names=prepared.dataset.class_names,
     )
-    (folder / "figures").mkdir()
-    for name, png in rendered.figures.items():
-        (folder / "figures" / name).write_bytes(png)
-    (folder / "report.html").write_text(rendered.html, encoding="utf-8")
+    with new_folder(folder / "figures") as figures:
+        for name, png in rendered.figures.items():
+            (figures / name).write_bytes(png)
+    with _new_file(folder / "report.html") as file:
+        file.write_text(rendered.html, encoding="utf-8")
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path` whose file takes its place at the end; after an error nothing is left."""
+    work = path.with_name(f".{path.name}.part")
+    try:
+        yield work
+        work.replace(path)
+    finally:
+        work.unlink(missing_ok=True)
 
 
 def _metrics(prepared: Prepared, posterior: Posterior, scores: dict[str, Score]) -> dict[str, Any]:

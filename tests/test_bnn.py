@@ -217,3 +217,12 @@ def test_bnn_prints_its_parts():
         "BNN(net=MLP(in_features=1, hidden=(4,), out_features=1, activation='tanh', bias=True), "
         "prior=Normal(scale=1.0, loc=0.0), likelihood=Gaussian(scale=0.3))"
     )
+
+
+def test_a_single_target_column_does_not_broadcast():
+    model = small_model()
+    flat = poutine.trace(model).get_trace(X, Y)
+    column = poutine.trace(poutine.replay(model, trace=flat)).get_trace(X, Y[:, None])
+    torch.testing.assert_close(column.log_prob_sum(), flat.log_prob_sum())
+    with pytest.raises(bnn.InputError, match="`y` must have shape"):
+        model(X, torch.stack([Y, Y], 1))

@@ -386,6 +386,23 @@ def test_task_can_be_forced(tmp_path):
     assert codes.data.y.tolist() == [0, 1, 0, 2]
 
 
+@pytest.mark.parametrize(("rows", "values"), [(300, 300), (300, 21), (1000, 51)])
+def test_many_whole_numbers_need_a_task(tmp_path, rows, values):
+    frame = pd.DataFrame({"area": np.arange(rows) / 7, "price": 1000 + np.arange(rows) % values})
+    path = write(tmp_path / "t.csv", frame)
+    with pytest.raises(InputError, match=f"'price' of .* holds {values} distinct whole numbers") as caught:
+        datasets.load_table(path, "price")
+    assert 'pass task="regression" or task="classification" (in a spec: [data] task)' in str(caught.value)
+    assert datasets.load_table(path, "price", task="regression").data.y[:2].tolist() == [1000.0, 1001.0]
+    assert len(datasets.load_table(path, "price", task="classification").class_names) == values
+
+
+@pytest.mark.parametrize(("rows", "values"), [(40, 20), (1000, 50)])
+def test_few_whole_numbers_are_classes(tmp_path, rows, values):
+    frame = pd.DataFrame({"x": np.arange(rows) / 7, "label": np.arange(rows) % values})
+    assert len(datasets.load_table(write(tmp_path / "t.csv", frame), "label").class_names) == values
+
+
 def test_nullable_columns_without_gaps_load(tmp_path):
     frame = FRAME.assign(y=[1, 0, 1, 0]).astype({"age": "Int64", "sick": "boolean", "y": "Int64"})
     dataset = datasets.load_table(write(tmp_path / "t.parquet", frame), "y")

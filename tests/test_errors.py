@@ -1,6 +1,7 @@
 """Every way to use pyrobnn wrongly is refused with a message that helps, before anything is trained or changed."""
 
 import functools
+import operator
 
 import numpy as np
 import pyro
@@ -164,6 +165,8 @@ CASES = {
     "a class for a prior": (lambda: priors.resolve(Normal), "Expected a prior: one of the names"),
     "a number for a guide": (lambda: guides.resolve(3), "Expected a guide: one of the names"),
     "table without type": (lambda: likelihoods.resolve({"scale": 1.0}), "given as a table needs a `type`"),
+    "table with a number as type": (lambda: priors.resolve({"type": 3}), "The type of a prior must be a name, got 3"),
+    "table with a list as type": (lambda: guides.resolve({"type": ["map"]}), "The type of a guide must be a name, got"),
     "unknown setting": (lambda: Normal(sigma=1.0), "Normal: unknown setting `sigma`; known are scale, loc"),
     "unknown setting in a table": (lambda: priors.resolve({"type": "normal", "std": 1}), "unknown setting `std`"),
     "wrong type": (lambda: ScaleMixture(pi="half"), "ScaleMixture: `pi`: "),
@@ -238,7 +241,7 @@ CASES = {
     "no latent": (lambda: build_map(no_latent), "The model has no latent site to infer"),
     "start at a prior without variance": (
         lambda: fit(model=make_bnn(net(), prior=CauchyPrior()), guide=guides.MeanField(init_loc="prior")),
-        "needs a prior with a variance",
+        "needs a prior with a finite mean and variance",
     ),
     # optimisers
     "unknown optimizer": (lambda: Optimizer("adan"), "Unknown optimizer 'adan'. Known: "),
@@ -371,7 +374,13 @@ def unannotated(function):
 
 def test_options_of_a_setting_cannot_be_changed():
     options = Anything({"rank": 2}).options
-    for change in (lambda: options.update(rank=3), lambda: options.pop("rank"), lambda: options.__setitem__("rank", 3)):
+    changes = (
+        lambda: options.update(rank=3),
+        lambda: options.pop("rank"),
+        lambda: options.__setitem__("rank", 3),
+        lambda: operator.ior(options, {"rank": 3}),
+    )
+    for change in changes:
         with pytest.raises(TypeError, match="The options of a setting cannot be changed"):
             change()
     assert options == {"rank": 2}

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
+from pyrobnn._random import derive, seeded
 from pyrobnn._threads import threads_for
 from pyrobnn.inference.objective import make_elbo
 
@@ -250,7 +250,8 @@ def test_validation_score_stops_early_and_goes_back_to_the_best():
     assert len(history) < 400
     best = history.validation_steps[int(np.argmax(history.validation_scores))]
     assert posterior.info["stop_reason"] == f"no better validation score since step {best}"
-    restored = float(posterior.predict(far.x, num_draws=50).log_prob(far.y).mean())
+    seed = derive(posterior.seed, "validation")
+    restored = float(posterior.predict(far.x, num_draws=50, seed=seed).log_prob(far.y).mean())
     assert restored == pytest.approx(max(history.validation_scores), rel=1e-6)
 
 
@@ -351,8 +352,116 @@ def test_small_fits_take_one_thread_and_give_the_others_back():
         torch.set_num_threads(2)
         fit(callbacks=[lambda progress: seen.append(torch.get_num_threads())])
         assert torch.get_num_threads() == 2
-        with threads_for(10**6, 128):
+        with threads_for(nn.Linear(1000, 1000), 128):
             seen.append(torch.get_num_threads())
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 2]
+
+
+def test_whole_number_targets_are_standardised_where_the_likelihood_is_real_valued():
+    x, y = linear_problem()
+    prices = (50_000 + 1000 * y).round().long()
+    posterior = fit(bnn.BNN(bnn.MLP(2, [5], 1)), bnn.Data(x, prices, standardize=True), steps=200)
+    assert float(posterior.y_scaler.scale) == pytest.approx(float(prices.double().std(correction=0)))
+    assert (posterior.predict(x).mean - prices).square().mean().sqrt() < prices.double().std()
+
+
+def test_noise_for_different_purposes_is_independent():
+    """With one seed everywhere: predictive samples have the predictive variance, and differ from the draws' noise."""
+    x = torch.eye(10)
+    model = bnn.BNN(nn.Linear(10, 1, bias=False), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    posterior = fit(model, (x, torch.zeros(10)), steps=1, lr=1e-9, guide=bnn.guides.MeanField(init_rho=0.5))
+    num = 4000
+    prediction = posterior.predict(x, num_draws=num, seed=0)
+    samples = prediction.sample(seed=0)
+    torch.testing.assert_close(samples.var(0), prediction.variance, rtol=5 * (2 / num) ** 0.5, atol=0)
+
+
+def test_validation_uses_draws_of_its_own():
+    x, y = linear_problem()
+    held_out = bnn.Data(x, y)
+    posterior = fit(validation=held_out, eval_every=40)
+    later = float(posterior.predict(x, num_draws=50).log_prob(y).mean())
+    assert posterior.history.validation_scores[-1] != later
+    assert posterior.history.validation_scores[-1] == pytest.approx(later, abs=0.5)
+
+
+def test_loader_with_a_sampler_counts_the_examples_that_it_yields():
+    x, y = linear_problem()
+    sampler = torch.utils.data.SubsetRandomSampler(range(8))
+    posterior = fit(data=DataLoader(TensorDataset(x, y), batch_size=4, sampler=sampler))
+    assert posterior.info["num_data"] == 8
+
+
+@pytest.mark.parametrize("kl", ["mc", "analytic"])
+def test_history_keeps_the_kl_beside_a_huge_log_likelihood(kl):
+    x = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
+    model = bnn.BNN(nn.Linear(1, 1), likelihood=bnn.likelihoods.Gaussian(scale=1e-3))
+    posterior = fit(model, (x, 1000 * x[:, 0]), steps=1, lr=1e-12, kl=kl, kl_warmup=5000)
+    loc, scale = posterior.guide.loc.detach().double(), softplus(posterior.guide.rho).detach().double()
+    exact = 0.5 * float((scale.square() + loc.square() - 1 - 2 * scale.log()).sum())
+    assert abs(posterior.history.log_likelihood[0]) > 1e13
+    assert posterior.history.kl[0] == pytest.approx(exact, rel=1e-5 if kl == "analytic" else 1.0)
+    assert posterior.history.kl[0] > 0
+
+
+def test_the_model_given_keeps_its_batch_statistics():
+    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    posterior = fit(model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert posterior.bnn.net[1].num_batches_tracked > 0
+    assert model.training
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(2, 3, batch_first=True)
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(self.gru(x)[0][:, -1])
+
+
+class Lookup(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(self.table(x).mean(1))
+
+
+def test_networks_that_vmap_cannot_take_predict_draw_by_draw():
+    x = torch.randn(6, 4, 2, generator=torch.Generator().manual_seed(0))
+    model = bnn.BNN(Recurrent(), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    posterior = fit(model, (x, torch.zeros(6)), steps=3)
+    draws = posterior.draw(3)
+    by_hand = torch.stack([posterior.bnn.outputs({k: v[s] for k, v in draws.items()}, x)[:, 0] for s in range(3)])
+    torch.testing.assert_close(posterior.predict(x, draws=draws).draw_means, by_hand.detach())
+
+
+def test_embedding_networks_take_integers():
+    x = torch.randint(5, (8, 2), generator=torch.Generator().manual_seed(0))
+    posterior = fit(bnn.BNN(Lookup(), likelihood=bnn.likelihoods.Gaussian(scale=1.0)), (x, torch.zeros(8)), steps=3)
+    assert posterior.predict(x.numpy(), num_draws=4).mean.shape == (8,)
+
+
+def test_frozen_parameters_stay_as_they_are():
+    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    net[0].requires_grad_(requires_grad=False)
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    assert model.site_names == ("2.weight", "2.bias")
+    assert torch.equal(fit(model).bnn.net[0].weight, net[0].weight)
+
+
+def test_numpy_booleans_stop_a_fit_too():
+    assert len(fit(steps=200, callbacks=[lambda progress: np.bool_(progress.step >= 50)]).history) == 50
+
+
+def test_any_integer_is_a_seed():
+    assert len(fit(seed=-1, steps=2).history) == len(fit(seed=2**40, steps=2).history) == 2

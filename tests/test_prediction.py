@@ -196,3 +196,39 @@ def test_standardised_fit_predicts_in_original_units():
     torch.testing.assert_close(one.mean, two.mean * 1000 - 3, rtol=1e-3, atol=1.0)
     torch.testing.assert_close(one.aleatoric_std, torch.full((32,), 1000.0), rtol=1e-4, atol=0)
     torch.testing.assert_close(one.log_prob(shifted.y), two.log_prob(data.y) - math.log(1000), rtol=1e-3, atol=1e-3)
+
+
+def test_intervals_are_not_those_of_an_inner_distribution():
+    """A log-normal is a transformed normal, but its quantiles are not the normal's."""
+    prediction = Prediction(dist.LogNormal(torch.tensor([[1.0], [2.0]], dtype=torch.float64), 0.3))
+    lower, upper = prediction.interval(0.9)
+    assert lower.item() == pytest.approx(math.exp(_normal_mixture_quantile(0.05)), rel=1e-6)
+    assert upper.item() == pytest.approx(math.exp(_normal_mixture_quantile(0.95)), rel=1e-6)
+
+
+def _normal_mixture_quantile(level):
+    from scipy.optimize import brentq
+
+    return brentq(lambda t: (stats.norm.cdf(t, 1, 0.3) + stats.norm.cdf(t, 2, 0.3)) / 2 - level, -5, 10, xtol=1e-12)
+
+
+def test_likelihoods_without_a_distribution_function_say_so():
+    prediction = Prediction(dist.StudentT(3.0, torch.zeros(2, 1)))
+    assert not prediction.has_quantiles
+    with pytest.raises(bnn.InputError, match="use quantiles of `sample`"):
+        prediction.interval(0.9)
+
+
+def test_latents_of_a_likelihood_belong_to_their_draws():
+    """As many draws as inputs and two columns: a latent scale must vary over draws, not over inputs or columns."""
+    import pyro
+
+    from pyrobnn.distributions import stack_likelihood
+
+    def likelihood(f):
+        return dist.Normal(f, pyro.sample("noise", dist.LogNormal(0.0, 1.0))).to_event(1)
+
+    outputs, noise = torch.zeros(4, 4, 2), torch.tensor([0.1, 0.2, 0.3, 0.4])
+    stacked = stack_likelihood(likelihood, outputs, {"noise": noise})
+    assert stacked.batch_shape == (4, 4)
+    torch.testing.assert_close(stacked.stddev, noise[:, None, None].expand(4, 4, 2))

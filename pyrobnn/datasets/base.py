@@ -1,8 +1,6 @@
 """Dataset: a data set with its train and test splits, and where it came from."""
 
 import dataclasses
-import difflib
-from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -65,9 +63,3 @@ class Dataset:
             return self.data.split(TEST_FRACTION, seed=i)
         train, test = self.splits[i]
         return self.data[train], self.data[test]
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" with the nearest known name, or nothing if none is near."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""

@@ -3,9 +3,9 @@
 import dataclasses
 from pathlib import Path
 
-from pyrobnn._errors import InputError
+from pyrobnn._errors import InputError, did_you_mean
 from pyrobnn.datasets import _files
-from pyrobnn.datasets.base import NUM_RANDOM_SPLITS, Dataset, Task, did_you_mean
+from pyrobnn.datasets.base import NUM_RANDOM_SPLITS, Dataset, Task
 from pyrobnn.datasets.bundled import BUNDLED_SETS, BundledSet, load_bundled
 from pyrobnn.datasets.uci import UCI_SETS, UCISet, fetch_uci, load_uci
 

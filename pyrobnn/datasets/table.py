@@ -9,12 +9,14 @@ import numpy as np
 from torch import Tensor
 
 from pyrobnn._checks import as_tensor, check_inputs
-from pyrobnn._errors import InputError
+from pyrobnn._errors import InputError, did_you_mean
 from pyrobnn.data import Data
 from pyrobnn.datasets._files import sha256
-from pyrobnn.datasets.base import Dataset, Task, did_you_mean
+from pyrobnn.datasets.base import Dataset, Task
 
 _ENDINGS = (".csv", ".csv.gz", ".parquet")
+_MOST_CLASSES = 20
+_MOST_CLASSES_BY_ROW = 0.05
 
 
 def load_table(path: str | Path, target: str, *, task: str | None = None) -> Dataset:
@@ -22,6 +24,7 @@ def load_table(path: str | Path, target: str, *, task: str | None = None) -> Dat
 
     All columns but the target are features and must be numeric or boolean. A target of text, booleans or integers
     makes a classification: its distinct values, sorted, become the classes 0..C-1. Any other makes a regression.
+    Integers with more distinct values than 20 and than 5 % of the rows could be either, so `task` must say.
 
     Args:
         path: the file, with column names in the first line of a CSV.
@@ -30,7 +33,7 @@ def load_table(path: str | Path, target: str, *, task: str | None = None) -> Dat
 
     Raises:
         InputError: the file cannot be read or is empty, a column is not there, has no name, has missing values or is
-            not numeric, or the target does not fit the task.
+            not numeric, or the target does not fit the task or leaves it open.
     """
     if task not in (None, *get_args(Task)):
         raise InputError(f"`task` must be 'regression', 'classification' or None, got {task!r}.")
@@ -137,6 +140,8 @@ def _target(column: Any, task: str | None, path: Path) -> tuple[np.ndarray, tupl
                 f"{label} must be numeric for a regression, got {column.dtype}: pass task='classification'."
             )
         return column.to_numpy(dtype=np.float64), ()
+    if task is None and types.is_integer_dtype(column.dtype):
+        _check_few_classes(column, label)
     values = column.to_numpy() if numeric else column.astype(str).to_numpy(dtype=str)
     if not discrete:
         if not np.array_equal(values, np.round(values)):
@@ -146,3 +151,12 @@ def _target(column: Any, task: str | None, path: Path) -> tuple[np.ndarray, tupl
     if len(classes) < 2:
         raise InputError(f"{label} has one class only, {str(classes[0])!r}: a classification needs at least two.")
     return y, tuple(str(name) for name in classes)
+
+
+def _check_few_classes(column: Any, label: str) -> None:
+    count = column.nunique()
+    if count > max(_MOST_CLASSES, _MOST_CLASSES_BY_ROW * len(column)):
+        raise InputError(
+            f"{label} holds {count} distinct whole numbers, which could be classes or quantities: pass "
+            'task="regression" or task="classification" (in a spec: [data] task).'
+        )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,9 +10,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
-from pyrobnn._vectorize import draws_at_once, widest_activation
+from pyrobnn._random import derive
 from pyrobnn.data import Data
 from pyrobnn.posterior import Posterior, latent_names
 
@@ -119,51 +116,49 @@ def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed
     """
     if num_draws < 2:
         raise InputError(f"`num_draws` must be at least 2 for a standard error, got {num_draws}.")
-    x, y = posterior.inputs(data.x), posterior.targets(data.y)
-    with seeded(posterior.seed if seed is None else seed), fast_pyro(), torch.no_grad():
-        terms = _all_draws(posterior, x, y, num_draws)
-    sizes = {name: value.numel() for name, value in posterior.mean().items()}
-    return _summarize(terms, sizes, posterior.y_scaler.log_volume() * len(data))
+    log_volume = posterior.y_scaler.log_volume() * len(data)
+    sizes: dict[str, int] = {}
+
+    def terms(block: tuple[Terms, dict[str, Tensor]]) -> Terms:
+        of_latents, values = block
+        sizes.update({name: value[0].numel() for name, value in values.items()})
+        log_likelihood = posterior.predict(data.x, draws=values).draw_log_prob(data.y).double().sum(1) + log_volume
+        return of_latents | {"log_likelihood": {"y": log_likelihood}}
+
+    def read(guide_trace: Any) -> tuple[Terms, dict[str, Tensor]]:
+        return _latent_terms(posterior, guide_trace)
+
+    blocks = posterior.map_traces(
+        read, terms, num_draws, seed=derive(posterior.seed if seed is None else seed, "audit")
+    )
+    joined = {
+        kind: {site: torch.cat([b[kind][site] for b in blocks]) for site in blocks[0][kind]} for kind in blocks[0]
+    }
+    return _summarize(joined, sizes, log_volume)
 
 
 Terms = dict[str, dict[str, Tensor]]
 """By kind of term ("log_q", "log_p", "kl", "log_likelihood"), then by site: one value a draw."""
 
 
-def _all_draws(posterior: Posterior, x: Tensor, y: Tensor, num_draws: int) -> Terms:
-    one: Callable[[Tensor], Terms] = lambda _: _one_draw(posterior, x, y)  # noqa: E731
-    if not getattr(posterior.guide, "vmappable", False):
-        parts = [_one_draw(posterior, x, y) for _ in range(num_draws)]
-        return {
-            kind: {site: torch.stack([p[kind][site] for p in parts]) for site in parts[0][kind]} for kind in parts[0]
-        }
-    bnn = posterior.bnn
-    per_draw = widest_activation(bnn.net, lambda: bnn.outputs(posterior.mean(), x[:1])) * len(x) + bnn.num_weights
-    size = draws_at_once(per_draw)
-    sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
-    blocks = [torch.func.vmap(one, randomness="different")(torch.empty(count, 0)) for count in sizes]
-    return {kind: {site: torch.cat([b[kind][site] for b in blocks]) for site in blocks[0][kind]} for kind in blocks[0]}
-
-
-def _one_draw(posterior: Posterior, x: Tensor, y: Tensor) -> Terms:
+def _latent_terms(posterior: Posterior, guide_trace: Any) -> tuple[Terms, dict[str, Tensor]]:
+    """Return the terms of the latent sites for one draw, with its values; the model runs on one example only."""
     with poutine.block():
-        guide_trace = poutine.trace(posterior.guide).get_trace(*posterior.example)
-        model_trace = poutine.trace(poutine.replay(posterior.bnn, trace=guide_trace)).get_trace(x, y)
+        model_trace = poutine.trace(poutine.replay(posterior.bnn, trace=guide_trace)).get_trace(*posterior.example)
     guide_trace.compute_log_prob()
-    model_trace.compute_log_prob()
     latents = latent_names(guide_trace)
+    model_trace.compute_log_prob(lambda name, site: name in latents)
     log_q = {name: torch.zeros(()) for name in latents}
     for name, node in guide_trace.nodes.items():
         if node["type"] == "sample":
             site = name.removesuffix(_AUXILIARY_SUFFIX) if node["infer"].get("is_auxiliary") else name
             log_q[site] = log_q.get(site, torch.zeros(())) + node["log_prob_sum"]
-    observed = [node["log_prob_sum"] for node in model_trace.nodes.values() if node.get("is_observed")]
-    return {
+    terms = {
         "log_q": log_q,
         "log_p": {name: model_trace.nodes[name]["log_prob_sum"] for name in latents},
         "kl": _closed_forms(guide_trace, model_trace, latents),
-        "log_likelihood": {"y": torch.stack(observed).sum()},
     }
+    return terms, {name: guide_trace.nodes[name]["value"] for name in latents}
 
 
 def _closed_forms(guide_trace: Any, model_trace: Any, latents: list[str]) -> dict[str, Tensor]:

@@ -73,7 +73,7 @@ def to_datatree(
 
 
 def _draw_groups(posterior: Posterior, data: Data, monitored: Monitored, num_draws: int, seed: int) -> Arrays:
-    noise_seeds = count(seed + 1)
+    noise_seeds = count(seed)
 
     def convert(draws: dict[str, Tensor], log_q: Tensor) -> Arrays:
         prediction = posterior.predict(data.x, draws=draws)

@@ -1,6 +1,6 @@
 """Different guides for different sites, chosen by patterns of their names."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import field_validator
@@ -58,7 +58,10 @@ class _Part:
 
 
 class GuideByName(PyroModule):
-    """Guides for disjoint sets of sites, run one after the other."""
+    """Guides for disjoint sets of sites, run one after the other.
+
+    It has `mean()`, and `moments()`, if all its parts have them.
+    """
 
     def __init__(self, parts: list[PyroModule]) -> None:
         super().__init__()
@@ -72,3 +75,17 @@ class GuideByName(PyroModule):
         for part in self.children():
             values |= part(*args, **kwargs)
         return values
+
+    @property
+    def mean(self) -> Callable[[], dict[str, Tensor]]:
+        """The function that returns the mean of each site by name; absent if a part has none."""
+        return self._merged("mean")
+
+    @property
+    def moments(self) -> Callable[[], dict[str, tuple[Tensor, Tensor]]]:
+        """The function that returns mean and standard deviation by site name, as the parts do; absent if one cannot."""
+        return self._merged("moments")
+
+    def _merged(self, method: str) -> Callable[[], dict[str, Any]]:
+        methods = [getattr(part, method) for part in self.children()]  # AttributeError: this guide lacks it too
+        return lambda: {name: value for values in methods for name, value in values().items()}

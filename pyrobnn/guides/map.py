@@ -43,7 +43,7 @@ class MapGuide(PyroModule):
 
     def mean(self) -> dict[str, Tensor]:
         """Return the point of each site."""
-        return {name: value.detach() for name, value in self._values().items()}
+        return {name: value.detach().clone() for name, value in self._values().items()}
 
     def _values(self) -> dict[str, Tensor]:
         pairs = zip(self._sites, self.points, strict=True)

@@ -30,7 +30,7 @@ class MeanField:
 
     Attributes:
         init_loc: where mu starts: "net" at the network's own weights (random for a declared network, trained if it
-            was trained), "prior" at a normal draw with the prior's variance (Krasser 2019).
+            was trained), "prior" at a normal draw with the prior's mean and variance (Krasser 2019).
         init_rho: where rho starts; softplus(-3) = 0.049.
     """
 
@@ -75,7 +75,7 @@ class MeanFieldGuide(PyroModule):
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return mu and sigma of each site by name, on the unconstrained side for constrained sites."""
-        pairs = zip(self._split(self.loc.detach()), self._split(softplus(self.rho).detach()), strict=True)
+        pairs = zip(self._split(self.loc.detach().clone()), self._split(softplus(self.rho.detach())), strict=True)
         return {name: pair for (name, _), pair in zip(self._named(), pairs, strict=True)}
 
     def _named(self) -> Iterator[tuple[str, Any]]:
@@ -102,9 +102,9 @@ def _start(site: Site, where: str) -> Tensor:
         return site.unconstrained
     if site.transform is not None:
         return site.unconstrained
-    if site.variance is None:
+    if site.mean is None or site.variance is None or not bool((site.mean + site.variance).isfinite().all()):
         raise InputError(
-            f"MeanField(init_loc='prior') needs a prior with a variance, and that of {site.name!r} has none: "
-            "use init_loc='net'."
+            f"MeanField(init_loc='prior') needs a prior with a finite mean and variance, and that of {site.name!r} has "
+            "none: use init_loc='net'."
         )
-    return torch.randn_like(site.start) * site.variance.sqrt()
+    return site.mean + torch.randn_like(site.start) * site.variance.sqrt()

@@ -20,13 +20,15 @@ class Site:
 
     Attributes:
         name: the site's name; for a weight, the name of the parameter.
-        start: a value to start from, with the site's shape, dtype and device.
-        variance: the prior variance of each entry, or None where the prior has none in closed form.
+        start: a value to start from, inside the support, with the site's shape, dtype and device.
+        mean: the prior mean of each entry, or None where the prior has none in closed form.
+        variance: the same for the prior variance.
         transform: bijection from unconstrained values to the support, or None for sites on the whole real line.
     """
 
     name: str
     start: Tensor
+    mean: Tensor | None
     variance: Tensor | None
     transform: Any
 
@@ -39,7 +41,8 @@ class Site:
 def latent_sites(model: Callable[..., Any], *args: Any) -> list[Site]:
     """Return the latent sites of a model, in the order in which it draws them.
 
-    A weight starts at the value that the network had when the model was made; any other site at a draw from its prior.
+    A weight starts at the value that the network had when the model was made; where that lies outside the prior's
+    support, and at any other site, the start is a draw from the prior.
 
     Args:
         model: a Pyro model; `initial_values`, if it has them, are starting values by site name.
@@ -69,12 +72,24 @@ def _site(name: str, node: Any, start: Tensor | None) -> Site:
         raise InputError(f"Site {name!r} is discrete; this guide covers continuous latents only.")
     transform = biject_to(support)
     is_real = getattr(transform, "base_transform", transform) == identity_transform
-    value = node["value"] if start is None else start
-    return Site(name, value.detach().clone(), _variance(node["fn"]), None if is_real else transform)
+    draw = node["value"].detach().clone()
+    value = draw if start is None else torch.where(_inside(support, start, transform), start.detach(), draw)
+    mean, variance = (_moment(node["fn"], name) for name in ("mean", "variance"))
+    return Site(name, value, mean, variance, None if is_real else transform)
 
 
-def _variance(distribution: Any) -> Tensor | None:
+def _inside(support: Any, value: Tensor, transform: Any) -> Tensor:
+    """Say of each entry whether it lies in the support, and not at an edge that the transform maps to infinity."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    inside = support.check(value)
+    if support.event_dim:
+        return inside.reshape(*inside.shape, *(1 for _ in range(support.event_dim)))
+    return inside & transform.inv(value).isfinite()
+
+
+def _moment(distribution: Any, name: str) -> Tensor | None:
     try:
-        return distribution.variance.detach()
+        return getattr(distribution, name).detach()
     except NotImplementedError:
         return None

@@ -39,6 +39,6 @@ def make_eager_step(bnn: BNN, guide: PyroModule, method: SVI, example: Batch, *,
         optimizer.step()
         if schedule is not None:
             schedule.step()
-        return elbo.log_likelihood, (loss.detach() + elbo.log_likelihood) / kl_weight
+        return elbo.log_likelihood, elbo.kl
 
     return step

@@ -5,19 +5,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from pyro import poutine
+from pyro.nn import PyroModule
 
+from pyrobnn import guides
 from pyrobnn._errors import InputError
 from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
+from pyrobnn._random import derive, seeded
 from pyrobnn._settings import to_dict
 from pyrobnn._threads import threads_for
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
+from pyrobnn.inference.batches import Batch
 from pyrobnn.inference.eager import make_eager_step
 from pyrobnn.inference.monitor import Callback, Monitor
-from pyrobnn.inference.source import Source, make_source
+from pyrobnn.inference.source import Source, as_data, make_source
 from pyrobnn.inference.svi import SVI
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior import Posterior, latent_names
 
 _DRAWS_TO_VALIDATE = 50
 
@@ -30,7 +34,7 @@ def fit(
     seed: int,
     device: str = "auto",
     progress: bool = True,
-    validation: Data | None = None,
+    validation: Any = None,
     callbacks: Sequence[Callback] = (),
 ) -> Posterior:
     """Infer the posterior of a model's weights.
@@ -45,7 +49,7 @@ def fit(
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
         progress: show a progress bar with the ELBO.
-        validation: data whose log score is followed, and decides if `method.patience` is set.
+        validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set.
         callbacks: functions called with a `Progress` after every 50 steps; one that returns True ends the fit.
 
     Raises:
@@ -56,15 +60,15 @@ def fit(
         raise InputError(f"Expected a method such as SVI(...), got {method!r}.")
     if method.patience is not None and validation is None:
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
-    with seeded(seed):  # looking into a DataLoader draws random numbers
-        source = make_source(data, bnn, method.batch_size)
     started = time.perf_counter()
-    size = method.batch_size or source.num_data
-    with seeded(seed), fast_pyro(), threads_for(bnn.num_weights, size):
+    with seeded(seed, "data"):  # looking into a DataLoader draws random numbers
+        source = make_source(data, bnn, method.batch_size)
+        held_out = None if validation is None else _checked_validation(bnn, validation)
+    with seeded(seed, "fit"), fast_pyro(), threads_for(bnn.net, source.batch_size(method.batch_size)) as threads:
         model = bnn.fresh().to(resolve_device(device))
         model.scale_targets(_target_scale(source))
         posterior = _build(model, method, source, seed)
-        validate = None if validation is None else _validator(posterior, validation)
+        validate = None if held_out is None else _validator(posterior, held_out)
         num_steps = method.num_steps(source.batches_per_epoch(method.batch_size))
         with Monitor(
             model,
@@ -84,6 +88,7 @@ def fit(
         "num_steps": len(posterior.history),
         "stop_reason": monitor.stop_reason,
         "device": str(posterior.example[0].device),
+        "threads": threads,
         "seconds": time.perf_counter() - started,
     }
     return posterior
@@ -92,6 +97,7 @@ def fit(
 def _build(model: BNN, method: SVI, source: Source, seed: int) -> Posterior:
     example = source.example(model)
     guide = method.guide.build(model.eval(), *example).to(example[0].device)
+    _check_covers(guide, model, example, method)
     return Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
 
 
@@ -108,14 +114,33 @@ def _train(posterior: Posterior, method: SVI, source: Source, monitor: Monitor, 
     model.eval()
 
 
+def _check_covers(guide: PyroModule, model: BNN, example: Batch, method: SVI) -> None:
+    with torch.no_grad(), poutine.block():
+        drawn = set(latent_names(poutine.trace(guide).get_trace(*example)))
+    missing = [site.name for site in guides.latent_sites(model, *example) if site.name not in drawn]
+    if missing:
+        raise InputError(
+            f"The guide {method.guide!r} does not draw {', '.join(missing)}: a guide must cover every latent site."
+        )
+
+
+def _checked_validation(bnn: BNN, validation: Any) -> Data:
+    data = as_data(validation)
+    if not isinstance(data, Data):
+        raise InputError("`validation` must be Data(x, y) or a pair (x, y), not a DataLoader.")
+    make_source(data, bnn, None)
+    return data
+
+
 def _validator(posterior: Posterior, validation: Data) -> Callable[[], float]:
+    seed = derive(posterior.seed, "validation")
+
     def score() -> float:
         posterior.bnn.eval()
-        prediction = posterior.predict(validation.x, num_draws=_DRAWS_TO_VALIDATE)
+        prediction = posterior.predict(validation.x, num_draws=_DRAWS_TO_VALIDATE, seed=seed)
         posterior.bnn.train()
         return float(prediction.log_prob(validation.y).mean())
 
-    score()
     return score
 
 
@@ -152,11 +177,13 @@ def fit_svi(
     standardize: bool = False,
     device: str = "auto",
     progress: bool = True,
-    validation: Data | None = None,
+    validation: Any = None,
     callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Posterior:
     """Fit by SVI with its settings as keyword arguments; x may be inputs (with y), `Data` or a DataLoader."""
+    if y is None and standardize:
+        raise InputError("`standardize` belongs to Data here: pass Data(x, y, standardize=True).")
     data = x if y is None else Data(x, y, standardize=standardize)
     method = SVI(**settings)
     return fit(

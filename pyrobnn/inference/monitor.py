@@ -94,7 +94,7 @@ class Monitor:
         self._bar.update(done - self._bar.n)
         self._bar.set_postfix(elbo=f"{elbo.mean():.1f}")
         state = Progress(done, self._num_steps, float(elbo.mean()), self._bnn, self._guide)
-        stop = any([callback(state) is True for callback in self._callbacks])
+        stop = any([_asks_to_stop(callback(state)) for callback in self._callbacks])
         if stop:
             self.stop_reason = f"stopped by a callback after step {done}"
         return stop
@@ -117,3 +117,7 @@ class Monitor:
         """Go back to the parameters with the best validation score, if stopping early was asked for."""
         if self._best_state is not None:
             self._trained.load_state_dict(self._best_state)
+
+
+def _asks_to_stop(answer: object) -> bool:
+    return isinstance(answer, (bool, np.bool_)) and bool(answer)

@@ -23,18 +23,29 @@ class Source:
         x_scaler: map of the inputs, fitted on these data or the identity.
         y_scaler: map of the targets, likewise.
         num_data: N.
+        outputs: width of the network's output.
     """
 
     data: "Data | DataLoader[Any]"
     x_scaler: Scaler
     y_scaler: Scaler
     num_data: int
+    outputs: int
 
     def first(self) -> Batch:
         """Return some raw examples to check the model with."""
         if isinstance(self.data, Data):
             return self.data.x, self.data.y
-        return checked_batch(next(iter(self.data)))
+        batch = next(iter(self.data), None)
+        if batch is None:
+            raise InputError("The DataLoader yields no batch: pass more data, a smaller batch, or drop_last=False.")
+        return checked_batch(batch)
+
+    def batch_size(self, asked: int | None) -> int:
+        """Return the number of examples in a batch."""
+        if not isinstance(self.data, Data):
+            return self.data.batch_size or self.num_data
+        return min(asked or self.num_data, self.num_data)
 
     def batches_per_epoch(self, batch_size: int | None) -> int:
         """Return the number of batches in one pass."""
@@ -48,6 +59,7 @@ class Source:
             yield from cycle_tensors(*self.scaled(bnn, self.data.x, self.data.y), batch_size)
         else:
             for x, y in cycle_loader(self.data):
+                bnn.settings["likelihood"].check_targets(y, self.outputs)
                 yield self.scaled(bnn, x, y)
 
     def scaled(self, bnn: BNN, x: Tensor, y: Tensor) -> Batch:
@@ -67,46 +79,61 @@ def make_source(data: Any, bnn: BNN, batch_size: int | None) -> Source:
     Raises:
         InputError: not data, targets that the likelihood cannot produce, or a network that does not take the inputs.
     """
-    if isinstance(data, (tuple, list)) and len(data) == 2:
-        data = Data(*data)
-    if isinstance(data, Data):
-        likelihood = bnn.settings["likelihood"]
-        real = data.y.is_floating_point() and likelihood.standardizes_targets
-        x_scaler = Scaler.fit(data.x) if data.standardize else Scaler.identity()
-        y_scaler = Scaler.fit(data.y) if data.standardize and real else Scaler.identity()
-        source = Source(data, x_scaler, y_scaler, len(data))
-    elif isinstance(data, DataLoader):
+    data = as_data(data)
+    if isinstance(data, DataLoader):
         if batch_size is not None:
             raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
-        source = Source(data, Scaler.identity(), Scaler.identity(), _num_examples(data))
+        x_scaler = y_scaler = Scaler.identity()
+        num_data = _num_examples(data)
     else:
+        real = bnn.settings["likelihood"].standardizes_targets
+        x_scaler = Scaler.fit(data.x) if data.standardize else Scaler.identity()
+        y_scaler = Scaler.fit(data.y) if data.standardize and real else Scaler.identity()
+        num_data = len(data)
+    source = Source(data, x_scaler, y_scaler, num_data, outputs=0)
+    return dataclasses.replace(source, outputs=_checked_outputs(bnn, source))
+
+
+def as_data(data: Any) -> "Data | DataLoader[Any]":
+    """Return data as `Data` or a DataLoader; a pair (x, y) becomes `Data`."""
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        return Data(*data)
+    if not isinstance(data, (Data, DataLoader)):
         raise InputError(f"Expected Data(x, y), a pair (x, y) or a DataLoader, got {type(data).__name__}.")
-    check_fits(bnn, source)
-    return source
+    return data
 
 
 def _num_examples(loader: "DataLoader[Any]") -> int:
+    if loader.batch_sampler is None:
+        raise InputError(
+            "The DataLoader yields ready-made batches, so the number of examples is unknown: give it single examples "
+            "and a batch_size."
+        )
     try:
-        return len(loader.dataset)  # type: ignore[arg-type]
+        return min(len(loader.dataset), len(loader.sampler))  # type: ignore[arg-type]
     except TypeError:
         raise InputError(
             "The DataLoader's dataset must have a length: the ELBO needs the number of examples."
         ) from None
 
 
-def check_fits(bnn: BNN, source: Source) -> None:
-    """Run the network on two examples and refuse shapes and targets that do not fit together."""
+def _checked_outputs(bnn: BNN, source: Source) -> int:
+    """Run the network on two examples, refuse shapes and targets that do not fit together, and return its width."""
     x, y = source.first()
     inputs = bnn.cast_inputs(source.x_scaler.transform(x[:2]))
+    was_training = bnn.training
     try:
         with torch.no_grad():
-            f = bnn.outputs(bnn.initial_values, inputs)
+            f = bnn.eval().outputs(bnn.initial_values, inputs)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         first_line = str(error).splitlines()[0]
         raise InputError(f"The network does not take inputs of shape {tuple(x.shape)}: {first_line}") from None
+    finally:
+        bnn.train(was_training)
     if f.ndim != 2 or len(f) != len(inputs):
         raise InputError(
             f"The network must map inputs (N, ...) to outputs (N, outputs); {tuple(inputs.shape)} became "
             f"{tuple(f.shape)}."
         )
     bnn.settings["likelihood"].check_targets(y, f.shape[1])
+    return f.shape[1]

@@ -1,0 +1,181 @@
+"""Guides: where they start, and the moments that they know."""
+
+import copy
+
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.nn import PyroModule
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn import guides, priors
+from pyrobnn._pyro import local_parameters
+from pyrobnn.guides.sites import latent_sites
+
+X = torch.linspace(-1, 1, 12).reshape(6, 2)
+Y = X.sum(1)
+
+
+@pytest.fixture(autouse=True)
+def _local():
+    """Keep parameters in their modules, as `fit` does."""
+    with local_parameters():
+        yield
+
+
+class Prior(priors.SitePrior):
+    """A prior given by a function of the shape of a parameter."""
+
+    def __init__(self, law):
+        self.law = law
+
+    def site(self, name, value):
+        return self.law(value.shape)
+
+
+class RowsOnSimplex:
+    """A prior under which the rows of a matrix are probabilities."""
+
+    def build(self, values):
+        module = PyroModule()
+        module.forward = lambda name, value: dist.Dirichlet(torch.ones_like(value)).to_event(1)
+        return module
+
+
+def half_normal(shape):
+    return dist.HalfNormal(1.0).expand(shape)
+
+
+def student(df):
+    return lambda shape: dist.StudentT(df).expand(shape)
+
+
+def make(prior="normal", net=None):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return bnn.BNN(net or bnn.MLP(2, [3], 1), prior=prior)
+
+
+def build(setting, model=None):
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return guides.resolve(setting).build(model or make(), X, Y)
+
+
+def linear(weight):
+    """A network with given weights, inside a module for names that BNN leaves free."""
+    net = nn.Sequential(nn.Linear(2, 1))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([weight]))
+        net[0].bias.zero_()
+    return net
+
+
+# starts
+
+
+def test_start_inside_the_support_entry_by_entry():
+    model = make(Prior(half_normal), linear([0.7, -0.3]))
+    sites = {site.name: site for site in latent_sites(model, X, Y)}
+    weight, bias = sites["0.weight"], sites["0.bias"]
+    assert weight.start[0, 0] == pytest.approx(0.7)
+    assert weight.start[0, 1] > 0
+    assert bias.start.item() > 0, "0 is in the support, but at minus infinity on the unconstrained side"
+    assert all(site.unconstrained.isfinite().all() for site in sites.values())
+
+
+def test_start_inside_the_simplex_row_by_row():
+    net = nn.Sequential(nn.Linear(2, 2, bias=False))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[0.25, 0.75], [0.5, 0.6]]))
+    (site,) = latent_sites(make(RowsOnSimplex(), net), X, torch.stack([Y, Y], 1))
+    assert site.start[0].tolist() == [0.25, 0.75]
+    assert site.start[1].sum() == pytest.approx(1.0)
+    assert site.start[1, 0] != 0.5
+
+
+def test_start_in_the_network_where_every_value_is_allowed():
+    model = make()
+    for site in latent_sites(model, X, Y):
+        assert torch.equal(site.start, model.initial_values[site.name])
+
+
+@pytest.mark.parametrize("guide", ["mean_field", "map"])
+def test_positive_weights_fit(guide):
+    posterior = make(Prior(half_normal)).fit(X, Y, guide=guide, steps=3, seed=0, device="cpu", progress=False)
+    assert all((value > 0).all() and value.isfinite().all() for value in posterior.mean().values())
+
+
+def test_start_at_the_prior_has_its_mean_and_variance():
+    model = make(priors.Normal(0.5, loc=3.0), bnn.MLP(2, [2000], 1))
+    loc = build(guides.MeanField(init_loc="prior"), model).loc
+    assert loc.mean().item() == pytest.approx(3.0, abs=0.03)
+    assert loc.std().item() == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("df", [1.0, 2.0])
+def test_start_at_a_prior_without_finite_variance_is_refused(df):
+    with pytest.raises(bnn.InputError, match="needs a prior with a finite mean and variance, and that of '0.weight'"):
+        build(guides.MeanField(init_loc="prior"), make(Prior(student(df))))
+    assert build(guides.MeanField(init_loc="prior"), make(Prior(student(3.0)))).loc.isfinite().all()
+
+
+# moments
+
+
+def same(first, second):
+    return all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(first, second, strict=True))
+
+
+def test_guide_by_name_has_the_means_of_its_parts():
+    guide = build({"*.bias": "map", "*": "mean_field"})
+    points, normals = guide.children()
+    assert guide.mean().keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    expected = points.mean() | normals.mean()
+    assert all(torch.equal(value, expected[name]) for name, value in guide.mean().items())
+
+
+def test_guide_by_name_has_the_moments_of_its_parts():
+    guide = build({"*.bias": guides.MeanField(init_rho=-1.0), "*": "mean_field"})
+    expected = {name: pair for part in guide.children() for name, pair in part.moments().items()}
+    assert guide.moments().keys() == expected.keys()
+    assert all(same(pair, expected[name]) for name, pair in guide.moments().items())
+
+
+def test_guide_by_name_lacks_what_a_part_lacks():
+    with_points = build({"*.bias": "map", "*": "mean_field"})
+    assert not hasattr(with_points, "moments")
+    with_auto = build({"*.bias": guides.Auto("AutoNormal"), "*": "mean_field"})
+    assert not hasattr(with_auto, "mean")
+
+
+def test_copied_guide_by_name_has_its_own_mean():
+    guide = build({"*.bias": "map", "*": "mean_field"})
+    before = guide.mean()["0.bias"]
+    twin = copy.deepcopy(guide)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(guide.mean()["0.bias"], before)
+    assert torch.equal(twin.mean()["0.bias"], before + 1)
+
+
+def test_posterior_mean_of_a_guide_by_name_takes_no_draws(monkeypatch):
+    posterior = make().fit(
+        X, Y, guide={"*.bias": "map", "*": "mean_field"}, steps=2, seed=0, device="cpu", progress=False
+    )
+    monkeypatch.setattr(type(posterior), "draw", lambda *args, **kwargs: pytest.fail("the mean was taken from draws"))
+    assert posterior.mean().keys() == posterior.guide.mean().keys()
+
+
+@pytest.mark.parametrize("setting", ["map", "mean_field", {"*.bias": "map", "*": "mean_field"}], ids=str)
+def test_changing_the_mean_leaves_the_guide_as_it_was(setting):
+    guide = build(setting)
+    before = {name: value.clone() for name, value in guide.state_dict().items()}
+    for value in guide.mean().values():
+        value.zero_()
+    for pair in guide.moments().values() if hasattr(guide, "moments") else ():
+        for value in pair:
+            value.zero_()
+    assert all(torch.equal(value, before[name]) for name, value in guide.state_dict().items())
