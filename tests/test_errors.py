@@ -251,7 +251,7 @@ CASES = {
     "not an optimizer": (lambda: optimizers.resolve_optimizer(3), "or Optimizer(...) as the optimizer; got 3"),
     "not a schedule": (lambda: bnn.SVI(schedule=3), "or Schedule(...) as the schedule; got 3"),
     # the model
-    "no parameters": (lambda: make_bnn(nn.ReLU()), "no parameters to be Bayesian about: ReLU"),
+    "no parameters": (lambda: make_bnn(nn.ReLU()), "no trainable parameters to be Bayesian about: ReLU"),
     "parameter named prior": (lambda: make_bnn(Reserved("prior")), "'prior' has a name that BNN needs itself"),
     "parameter named y": (lambda: make_bnn(Reserved("y")), "put the network inside another module"),
     "parameter named outputs": (lambda: make_bnn(Reserved("outputs")), "'outputs' has a name that BNN needs itself"),
@@ -292,7 +292,7 @@ CASES = {
     ),
     "validation that does not fit": (
         lambda: fit(validation=bnn.Data(torch.ones(2, 3), torch.ones(2))),
-        "`x` must have shape (N, 2), got (2, 3)",
+        "The network does not take inputs of shape (2, 3)",
     ),
     # posterior and prediction
     "no draws": (lambda: regression().draw(0), "`num_draws` must be at least 1, got 0"),

@@ -146,7 +146,7 @@ def test_guide_by_name_has_the_moments_of_its_parts():
 def test_guide_by_name_lacks_what_a_part_lacks():
     with_points = build({"*.bias": "map", "*": "mean_field"})
     assert not hasattr(with_points, "moments")
-    with_auto = build({"*.bias": guides.Auto("AutoNormal"), "*": "mean_field"})
+    with_auto = build({"*.bias": guides.Auto("AutoMultivariateNormal"), "*": "mean_field"})
     assert not hasattr(with_auto, "mean")
 
 
@@ -179,3 +179,11 @@ def test_changing_the_mean_leaves_the_guide_as_it_was(setting):
         for value in pair:
             value.zero_()
     assert all(torch.equal(value, before[name]) for name, value in guide.state_dict().items())
+
+
+def test_any_autoguide_can_be_a_part():
+    model = bnn.BNN(bnn.MLP(1, [4], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    guide = {"*.bias": bnn.guides.Auto("AutoNormal"), "*": "mean_field"}
+    posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=3, seed=0, progress=False)
+    assert set(posterior.draw(2)) == set(model.site_names)
+    assert len(list(posterior.guide.parameters())) == 6

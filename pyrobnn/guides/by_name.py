@@ -66,6 +66,7 @@ class GuideByName(PyroModule):
     def __init__(self, parts: list[PyroModule]) -> None:
         super().__init__()
         for index, part in enumerate(parts):
+            _allow_new_home(part)
             self.add_module(str(index), part)
         self.vmappable = all(getattr(part, "vmappable", False) for part in parts)
 
@@ -89,3 +90,10 @@ class GuideByName(PyroModule):
     def _merged(self, method: str) -> Callable[[], dict[str, Any]]:
         methods = [getattr(part, method) for part in self.children()]  # AttributeError: this guide lacks it too
         return lambda: {name: value for values in methods for name, value in values().items()}
+
+
+def _allow_new_home(part: PyroModule) -> None:
+    """Let a part that has run once, to make its parameters, become a child: Pyro refuses nested modules that have."""
+    for module in part.modules():
+        if isinstance(module, PyroModule):
+            module._pyro_context.used = False
