@@ -3,7 +3,7 @@
     uv run python benchmarks/uci_mean_field.py energy yacht
 
 Writes benchmarks/results/uci-mean-field.csv and .md. The settings stand in uci_mean_field.toml and are the same for
-every set and split.
+every set and split; the seed is the number of the split, so that the mean is over starting weights too.
 """
 
 import csv
@@ -24,7 +24,7 @@ def run_split(job: tuple[str, int]) -> dict[str, str | int | float]:
     from pyrobnn.spec import RunSpec
 
     name, split = job
-    spec = RunSpec.from_toml(SPEC, overrides=(f"data.name={name}", f"data.split={split}"))
+    spec = RunSpec.from_toml(SPEC, overrides=(f"data.name={name}", f"data.split={split}", f"fit.seed={split}"))
     prepared = spec.prepare()
     started = time.perf_counter()
     posterior = bnn.fit(prepared.bnn, prepared.spec.method, prepared.train, seed=spec.fit.seed, progress=False)
@@ -55,17 +55,18 @@ def main(names: list[str]) -> None:
     from pyrobnn import datasets
 
     jobs = [(name, split) for name in names for split in range(datasets.load(name).num_splits)]
-    rows = []
-    with get_context("spawn").Pool(2) as pool:
-        for row in pool.imap(run_split, jobs):
-            rows.append(row)
-            print(row, flush=True)
     results = HERE / "results"
     results.mkdir(exist_ok=True)
-    with (results / "uci-mean-field.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    rows = []
+    columns = ("data", "split", "seed", *SCORES, "seconds")
+    with get_context("spawn").Pool(2) as pool, (results / "uci-mean-field.csv").open("w", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        for row in pool.imap(run_split, jobs):
+            rows.append(row)
+            writer.writerow(row)
+            file.flush()
+            print(row, flush=True)
     table = summarize(rows)
     (results / "uci-mean-field.md").write_text(table + "\n", encoding="utf-8")
     print(table)

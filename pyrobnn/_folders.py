@@ -53,6 +53,8 @@ def _take_name(made: Path, path: Path, aside: Path) -> None:
 def check_free(path: Path, replaces: Callable[[Path], bool] | None = None) -> None:
     """Refuse a path that is taken, unless what is there may be replaced."""
     if path.exists() and replaces is None:
-        raise InputError(f"{path} exists already: choose another folder, or remove it.")
+        raise InputError(
+            f"{path} exists already: choose another folder, or replace it with --overwrite (overwrite=True)."
+        )
     if path.exists() and replaces is not None and not replaces(path):
         raise InputError(f"{path} exists and is not a run folder, so it is not overwritten: choose another folder.")

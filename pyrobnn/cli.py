@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from typer.core import TyperGroup
 
 from pyrobnn._errors import InputError
@@ -112,7 +112,7 @@ def list_data() -> None:
     """List the data sets."""
     from pyrobnn import datasets
 
-    table = Table("name", "task", "rows", "columns", "splits", "here", "licence")
+    table = Table(Column("name", no_wrap=True), "task", "rows", "columns", "splits", "here", "licence")
     for entry in datasets.info():
         here = "yes" if entry.available else "no"
         table.add_row(entry.name, entry.task, *map(str, (entry.rows, entry.columns, entry.splits)), here, entry.licence)

@@ -12,7 +12,7 @@ from pyrobnn._checks import as_targets
 from pyrobnn.prediction import Prediction
 
 _LEVEL = 0.95
-_BINS = 15
+NUM_BINS = 15
 _RESAMPLES = 200
 
 
@@ -92,9 +92,9 @@ def _calibration_error(probs: Tensor, y: Tensor) -> Score:
     from torchmetrics.functional.classification import multiclass_calibration_error
 
     flat, labels = probs.reshape(-1, probs.shape[-1]), y.reshape(-1)
-    value = float(multiclass_calibration_error(flat, labels, num_classes=flat.shape[-1], n_bins=_BINS))
+    value = float(multiclass_calibration_error(flat, labels, num_classes=flat.shape[-1], n_bins=NUM_BINS))
     confidence, label = flat.max(-1)
-    bins = torch.bucketize(confidence, torch.linspace(0, 1, _BINS + 1).to(confidence), right=True) - 1
+    bins = torch.bucketize(confidence, torch.linspace(0, 1, NUM_BINS + 1).to(confidence), right=True) - 1
     gap = (label == labels).to(confidence) - confidence
     shape = (len(y), -1)
     return Score(value, _bootstrap(_numpy(bins).reshape(shape), _numpy(gap).reshape(shape)), higher_is_better=False)

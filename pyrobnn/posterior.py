@@ -178,9 +178,18 @@ class Posterior:
         with torch.no_grad(), fast_pyro(), poutine.block():
             return stack_likelihood(self.bnn.likelihood, outputs, others) if others else self.bnn.likelihood(outputs)
 
+    def _columns_by_name(self, x: Any) -> Any:
+        names = self.info.get("feature_names") or []
+        if not hasattr(x, "columns") or names == [f"x{i}" for i in range(len(names))]:
+            return x
+        missing = [name for name in names if name not in list(x.columns)]
+        if missing:
+            raise InputError(f"`x` must have the columns of the training inputs; {missing[0]!r} is missing.")
+        return x[names]
+
     def inputs(self, x: Any) -> Tensor:
-        """Return checked inputs in the units, precision and place of the model."""
-        given = as_tensor(x, "x")
+        """Return checked inputs in the units, precision and place of the model; columns of a frame go by name."""
+        given = as_tensor(self._columns_by_name(x), "x")
         check_inputs(given)
         expected = self.example[0].shape[1:]
         if given.shape[1:] != expected:

@@ -232,3 +232,16 @@ def test_latents_of_a_likelihood_belong_to_their_draws():
     stacked = stack_likelihood(likelihood, outputs, {"noise": noise})
     assert stacked.batch_shape == (4, 4)
     torch.testing.assert_close(stacked.stddev, noise[:, None, None].expand(4, 4, 2))
+
+
+def test_columns_of_a_frame_go_by_name():
+    import pandas as pd
+
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)).numpy()
+    frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    model = bnn.BNN(bnn.MLP(3, [4], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    posterior = model.fit(frame, x[:, 0], steps=5, seed=0, progress=False)
+    shuffled = posterior.predict(frame[["c", "a", "b"]].assign(more=1.0), num_draws=5)
+    torch.testing.assert_close(shuffled.mean, posterior.predict(x, num_draws=5).mean)
+    with pytest.raises(bnn.InputError, match="must have the columns of the training inputs; 'a' is missing"):
+        posterior.predict(frame.rename(columns={"a": "z"}))

@@ -141,7 +141,7 @@ def test_a_single_test_row_has_null_standard_errors(table, tmp_path, no_report):
 
 
 def test_an_existing_folder_is_refused_before_training(whole):
-    with pytest.raises(InputError, match="exists already: choose another folder, or remove it"):
+    with pytest.raises(InputError, match="exists already: choose another folder, or replace it"):
         run(spec_of(data={"name": "no such data"}), whole.path, progress=False)
 
 

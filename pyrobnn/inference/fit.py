@@ -85,6 +85,7 @@ def fit(
     posterior.info = {
         "method": to_dict(method) if _is_declared(method) else repr(method),
         "num_data": source.num_data,
+        "feature_names": list(source.data.feature_names) if isinstance(source.data, Data) else [],
         "num_steps": len(posterior.history),
         "stop_reason": monitor.stop_reason,
         "device": str(posterior.example[0].device),

@@ -8,16 +8,17 @@ from matplotlib.figure import Figure
 
 from pyrobnn._checks import as_targets
 from pyrobnn._errors import InputError
+from pyrobnn.metrics import NUM_BINS
 from pyrobnn.plots._style import BLUE, GREY, LIGHT_BLUE, ORANGE, Layout, first_column, legend, panels, title
 from pyrobnn.prediction import Prediction
 
-_BINS = np.linspace(0.0, 1.0, 11)
+_BINS = np.linspace(0.0, 1.0, NUM_BINS + 1)
 
 
 def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Figure:
     """Draw how often the predicted class was right against the confidence in it, and how confidence is distributed.
 
-    Confidence is the probability of the predicted class, in ten bins of equal width; each bin shows its number of
+    Confidence is the probability of the predicted class, in 15 bins of equal width; each bin shows its number of
     examples and the standard error of its accuracy. Of several binary targets, the first.
 
     Args:

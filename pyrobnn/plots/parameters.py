@@ -87,7 +87,7 @@ def _signal_to_noise(axis: Axes, mean: np.ndarray, scale: np.ndarray) -> None:
         axis.set(xticks=[], yticks=[])
         return
     ratio = np.maximum(np.abs(mean[spread]) / scale[spread], _SMALLEST_RATIO)
-    bins = np.logspace(np.log10(ratio.min()), np.log10(ratio.max() * 1.01), 40)
+    bins = np.logspace(np.log10(ratio.min() * 0.99), np.log10(ratio.max() * 1.01), 40)
     axis.hist(ratio, bins=list(bins), color=LIGHT_BLUE, edgecolor="white", linewidth=0.4)
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter("{x:g}")
