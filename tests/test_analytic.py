@@ -47,9 +47,9 @@ def model():
     return bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
 
 
-def fit(guide, *, steps=2500, **settings):
+def fit(guide, *, steps=2500, lr=0.1, **settings):
     decay = {"type": "exponential_lr", "gamma": 1e-3 ** (1 / steps)}
-    method = bnn.SVI(guide=guide, steps=steps, lr=0.1, schedule=decay, num_particles=2, **settings)
+    method = bnn.SVI(guide=guide, steps=steps, lr=lr, schedule=decay, num_particles=2, **settings)
     return bnn.fit(model(), method, DATA, seed=0, progress=False)
 
 
@@ -111,7 +111,7 @@ def test_predictive_agrees_with_the_exact_predictive(posteriors):
 
 
 def test_map_finds_the_mode_and_its_elbo_is_the_formula():
-    posterior = fit(bnn.guides.Map(), steps=1000)
+    posterior = fit(bnn.guides.Map(), steps=1000, lr=0.2)
     theta = posterior.mean()["weight"][0]
     torch.testing.assert_close(theta, MEAN, atol=1e-5, rtol=0)
     alpha = 1.0
