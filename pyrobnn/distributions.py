@@ -78,32 +78,32 @@ class ScaleMixtureNormal(TorchDistribution):
 
 
 class ReparameterizedNormal(dist.Normal):
-    """A normal whose draw is loc + scale * noise for standard normal noise that is given.
+    """A normal whose draw, loc + scale * noise, is given.
 
-    It is `Normal` in every other respect, closed-form KL included. The noise of all sites of a guide can be one draw,
-    the recorded graph is free of in-place random operations, and a test can fix the noise.
+    It is `Normal` in every other respect, closed-form KL included. A guide computes the draws of all its sites at
+    once, the recorded graph is free of in-place random operations, and a test can fix the noise.
 
     Args:
         loc: mean.
         scale: standard deviation, positive.
-        noise: standard normal draws, the shape of loc.
+        drawn: loc + scale * noise for standard normal noise, the shape of loc.
     """
 
-    def __init__(self, loc: Tensor, scale: Tensor, noise: Tensor) -> None:
+    def __init__(self, loc: Tensor, scale: Tensor, drawn: Tensor) -> None:
         super().__init__(loc, scale)
-        self.noise = noise
+        self.drawn = drawn
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "ReparameterizedNormal":
-        """Return the distribution itself for its own batch shape; a single noise cannot serve a larger one."""
+        """Return the distribution itself for its own batch shape; a single draw cannot serve a larger one."""
         if torch.Size(batch_shape) != self.batch_shape:
-            raise NotImplementedError("ReparameterizedNormal carries the noise of one draw and cannot be expanded.")
+            raise NotImplementedError("ReparameterizedNormal carries one draw and cannot be expanded.")
         return self
 
     def rsample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
-        """Return loc + scale * noise."""
+        """Return the draw."""
         if tuple(sample_shape):
-            raise NotImplementedError("ReparameterizedNormal carries the noise of one draw; ask for one.")
-        return self.loc + self.scale * self.noise
+            raise NotImplementedError("ReparameterizedNormal carries one draw; ask for one.")
+        return self.drawn
 
 
 def stack_likelihood(likelihood: Callable[[Tensor], Any], outputs: Tensor, latents: Mapping[str, Tensor]) -> Any:

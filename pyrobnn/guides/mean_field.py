@@ -58,8 +58,8 @@ class MeanFieldGuide(PyroModule):
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw every site once and return the values by name."""
         loc, scale = self.loc, softplus(self.rho)
-        noise = torch.randn_like(loc)
-        segments = zip(self._split(loc), self._split(scale), self._split(noise), strict=True)
+        drawn = loc + scale * torch.randn_like(loc)
+        segments = zip(self._split(loc), self._split(scale), self._split(drawn), strict=True)
         return {
             name: pyro.sample(name, _site_distribution(ReparameterizedNormal(*segment), transform))
             for (name, transform), segment in zip(self._named(), segments, strict=True)

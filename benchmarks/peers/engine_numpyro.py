@@ -1,0 +1,249 @@
+# /// script
+# requires-python = "==3.12.*"
+# dependencies = ["numpyro==0.22.*", "jax==0.12.*", "numpy>=2"]
+# ///
+"""NumPyro: a plain model, one of its diagonal guides and Trace_ELBO, with `svi.update` run in one of two ways.
+
+    engine_numpyro.py jit     jitted, and called from Python for each step
+    engine_numpyro.py scan    jax.lax.scan over many steps in one jitted call; replicates are vmapped over seeds
+
+The guide is the faster of NumPyro's two diagonal ones, AutoDiagonalNormal (one flat site) for a single small net, else
+AutoNormal; both have scales softplus(rho). The state is donated, so that it is updated in place. The rows of a mini-batch are drawn inside the compiled step. XLA
+flushes denormals by itself, and takes its threads from the affinity of the process.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from cases import (
+    INIT_SCALE,
+    LEARNING_RATE,
+    NOISE,
+    NUM_DRAWS,
+    PI,
+    SEED,
+    SIGMA1,
+    SIGMA2,
+    Case,
+    Layer,
+    initial_weights,
+    layers,
+    make_data,
+    prediction_inputs,
+)
+from jax import Array, lax, random
+from numpyro.infer import SVI, Predictive, Trace_ELBO
+from numpyro.infer.autoguide import AutoDiagonalNormal, AutoGuide, AutoNormal
+from numpyro.infer.initialization import init_to_value
+from protocol import Job, Unsupported, serve
+
+_FLAT_IS_FASTER = 5_000
+_WORK_OF_A_SCAN = 4e8
+_LONGEST_SCAN = 1000
+_STEPS_BEFORE_PREDICTION = 50
+
+
+class ScaleMixture(dist.Distribution):
+    """pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2), with the log density in one elementwise expression."""
+
+    support = dist.constraints.real
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw from the mixture."""
+        which, noise = random.split(key)
+        shape = sample_shape + self.batch_shape
+        scale = jnp.where(random.bernoulli(which, PI, shape), SIGMA1, SIGMA2)
+        return scale * random.normal(noise, shape)
+
+    def log_prob(self, value: Array) -> Array:
+        """Return the log density."""
+        wide = jnp.log(PI) + dist.Normal(0.0, SIGMA1).log_prob(value)
+        narrow = jnp.log(1 - PI) + dist.Normal(0.0, SIGMA2).log_prob(value)
+        return jnp.logaddexp(wide, narrow)
+
+
+def make_model(case: Case) -> Callable[..., Array]:
+    """Return the model of a case: takes a batch, draws weights and observes the targets."""
+    net = layers(case)
+
+    def model(x: Array, y: Array | None = None) -> Array:
+        f = x
+        for index, layer in enumerate(net):
+            f = _apply(layer, f, _draw_weights(layer, index))
+        f = f[:, 0] if case.task == "regression" else f
+        likelihood = dist.Normal(f, NOISE) if case.task == "regression" else dist.Categorical(logits=f)
+        with numpyro.handlers.scale(scale=case.num_data / len(x)):
+            numpyro.sample("y", likelihood.to_event(1), obs=y)
+        return f
+
+    return model
+
+
+def _draw_weights(layer: Layer, index: int) -> tuple[Array, ...]:
+    if not layer.has_weights:
+        return ()
+    shapes = {"weight": layer.weight_shape, "bias": (layer.outputs,)}
+    return tuple(
+        numpyro.sample(f"{index}.{name}", ScaleMixture(batch_shape=shape).to_event(len(shape)))
+        for name, shape in shapes.items()
+    )
+
+
+def _apply(layer: Layer, x: Array, weights: tuple[Array, ...]) -> Array:
+    if layer.kind == "dense":
+        return x @ weights[0].T + weights[1]
+    if layer.kind == "conv":
+        padding = [(layer.padding, layer.padding)] * 2
+        axes = ("NHWC", "OIHW", "NHWC")  # channels last is XLA's faster layout on a CPU
+        return lax.conv_general_dilated(x, weights[0], (1, 1), padding, dimension_numbers=axes) + weights[1]
+    if layer.kind == "pool":
+        window = (1, layer.size, layer.size, 1)
+        return lax.reduce_window(x, -jnp.inf, lax.max, window, window, "VALID")
+    return x.reshape(len(x), -1) if layer.kind == "flatten" else jax.nn.relu(x)
+
+
+def make_guide(case: Case, model: Callable[..., Array]) -> AutoGuide:
+    """Return a guide that starts where every engine starts."""
+    indices = [index for index, layer in enumerate(layers(case)) if layer.has_weights]
+    start = {
+        f"{index}.{name}": value
+        for index, pair in zip(indices, initial_weights(case), strict=True)
+        for name, value in zip(("weight", "bias"), pair, strict=True)
+    }
+    flat = case.num_weights < _FLAT_IS_FASTER and case.replicates == 1
+    guide = AutoDiagonalNormal if flat else AutoNormal
+    return guide(model, init_loc_fn=init_to_value(values=start), init_scale=INIT_SCALE)
+
+
+class Problem:
+    """A case as NumPyro sees it: data on the device, the SVI object and one step of it."""
+
+    def __init__(self, case: Case) -> None:
+        if case.device == "cuda":
+            raise Unsupported("the pinned build of JAX is for the CPU")
+        self.case = case
+        x, y = make_data(case)
+        self.x, self.y = jnp.asarray(np.moveaxis(x, 1, -1)), jnp.asarray(y)
+        self.model = make_model(case)
+        self.guide = make_guide(case, self.model)
+        self.svi = SVI(self.model, self.guide, numpyro.optim.Adam(LEARNING_RATE), Trace_ELBO())
+        self._init = jax.jit(self.svi.init)
+
+    def init(self, key: Array) -> tuple[Any, Array]:
+        """Return the state of SVI and the key from which mini-batches are drawn."""
+        return self._init(key, self.x, self.y), random.fold_in(key, 1)
+
+    def step(self, carry: tuple[Any, Array], x: Array, y: Array) -> tuple[tuple[Any, Array], Array]:
+        """Do one step on random rows, and return the new state and the loss."""
+        state, key = carry
+        if self.case.batch_size is not None:
+            key, subkey = random.split(key)
+            rows = random.randint(subkey, (self.case.batch_size,), 0, self.case.num_data)
+            x, y = x[rows], y[rows]
+        state, loss = self.svi.update(state, x, y)
+        return (state, key), loss
+
+
+class JitJob:
+    """Steps of a case, each one call of a jitted function."""
+
+    def __init__(self, case: Case) -> None:
+        if case.replicates > 1:
+            raise Unsupported("replicates are for numpyro_scan; one at a time they cost what the case sine does")
+        self._problem = Problem(case)
+        self._step = jax.jit(self._problem.step, donate_argnums=0)
+        self._carry = self._problem.init(random.PRNGKey(SEED))
+        self._loss = jnp.nan
+
+    def run(self, num_steps: int) -> int:
+        """Do that many steps."""
+        for _ in range(num_steps):
+            self._carry, self._loss = self._step(self._carry, self._problem.x, self._problem.y)
+        jax.block_until_ready(self._carry)
+        return num_steps
+
+    def elbo(self) -> float:
+        """Return the last estimate."""
+        return -float(self._loss)
+
+
+class ScanJob:
+    """Steps of a case, many in one call; several replicates side by side."""
+
+    def __init__(self, case: Case) -> None:
+        self._problem = problem = Problem(case)
+        self._length = int(min(_LONGEST_SCAN, max(4, _WORK_OF_A_SCAN / case.work)))
+
+        def scan(carry: Any, x: Array, y: Array) -> tuple[Any, Array]:
+            return lax.scan(lambda carry, _: problem.step(carry, x, y), carry, length=self._length)
+
+        if case.replicates > 1:
+            scan = jax.vmap(scan, in_axes=(0, None, None))
+            self._carry = jax.vmap(problem.init)(random.split(random.PRNGKey(SEED), case.replicates))
+        else:
+            self._carry = problem.init(random.PRNGKey(SEED))
+        self._scan = jax.jit(scan, donate_argnums=0)
+        self._losses = jnp.empty(0)
+
+    def run(self, num_steps: int) -> int:
+        """Do as many calls as give that many steps."""
+        calls = -(-num_steps // self._length)
+        for _ in range(calls):
+            self._carry, self._losses = self._scan(self._carry, self._problem.x, self._problem.y)
+        jax.block_until_ready(self._carry)
+        return calls * self._length
+
+    def elbo(self) -> float:
+        """Return the mean over the last call."""
+        return -float(self._losses.mean())
+
+
+class PredictJob:
+    """Predictions by `Predictive`, jitted: mean and standard deviation of the targets at each input."""
+
+    def __init__(self, case: Case) -> None:
+        problem = Problem(case)
+        step = jax.jit(problem.step)
+        carry = problem.init(random.PRNGKey(SEED))
+        for _ in range(_STEPS_BEFORE_PREDICTION):
+            carry, _ = step(carry, problem.x, problem.y)
+        guide, model = problem.guide, problem.model
+
+        def predict(key: Array, params: Any, x: Array) -> tuple[Array, Array]:
+            draw, push = random.split(key)
+            weights = Predictive(guide, params=params, num_samples=NUM_DRAWS)(draw, x)
+            f = jax.vmap(lambda one: numpyro.handlers.seed(numpyro.handlers.substitute(model, one), push)(x))(weights)
+            return f.mean(0), jnp.sqrt(f.var(0) + NOISE**2)
+
+        self._predict = jax.jit(predict)
+        self._key, self._params = random.PRNGKey(SEED + 1), problem.svi.get_params(carry[0])
+        self._x = jnp.asarray(prediction_inputs())
+
+    def run(self, num_steps: int) -> int:
+        """Predict that many times."""
+        for _ in range(num_steps):
+            self._key, subkey = random.split(self._key)
+            jax.block_until_ready(self._predict(subkey, self._params, self._x))
+        return num_steps
+
+    def elbo(self) -> None:
+        """A prediction has none."""
+
+
+def build(case: Case) -> Job:
+    """Return the job of a case, in the way that the first argument names."""
+    if case.kind == "compile":
+        raise Unsupported("there is no compile cache to measure")
+    if case.kind == "predict":
+        return PredictJob(case)
+    return {"jit": JitJob, "scan": ScanJob}[sys.argv[1]](case)
+
+
+if __name__ == "__main__":
+    serve(build, ("numpyro", "jax", "jaxlib", "numpy"))

@@ -1,0 +1,127 @@
+"""pyrobnn, by its public interface only, in the project's own environment.
+
+    engine_pyrobnn.py captured     steps run by the captured engine, if this version has it
+    engine_pyrobnn.py eager        steps run by Pyro
+
+One `bnn.fit` serves a whole case. It runs in a thread of its own and is halted inside a callback between two timings,
+so that every step timed is a step of a real fit and a halted fit uses no processor.
+"""
+
+import inspect
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from cases import INIT_RHO, LEARNING_RATE, NOISE, NUM_DRAWS, PI, SEED, SIGMA1, SIGMA2, Case, make_data, prediction_inputs
+from protocol import Job, Unsupported, serve
+from torch_parts import LoopJob, make_net, set_up
+
+import pyrobnn as bnn
+
+_STEPS_BEFORE_PREDICTION = 50
+_LONGEST_FIT = 5_000_000
+_MOST_WORK = 2e13
+_SETTINGS = inspect.signature(bnn.fit).parameters
+
+
+def make_bnn(case: Case, device: torch.device) -> bnn.BNN:
+    """Return the model of a case."""
+    likelihood: Any = bnn.likelihoods.Gaussian(scale=NOISE)
+    if case.task == "classification":
+        likelihood = bnn.likelihoods.Categorical()
+    prior = bnn.priors.ScaleMixture(pi=PI, sigma1=SIGMA1, sigma2=SIGMA2)
+    return bnn.BNN(make_net(case, device), prior=prior, likelihood=likelihood)
+
+
+def fit(case: Case, steps: int, callbacks: tuple[Any, ...] = ()) -> Any:
+    """Fit the model of a case for that many steps, with the engine that the first argument names."""
+    device = set_up(case)
+    x, y = (torch.from_numpy(values) for values in make_data(case))
+    guide = bnn.guides.MeanField(init_rho=INIT_RHO)
+    method = bnn.SVI(guide=guide, steps=steps, lr=LEARNING_RATE, batch_size=case.batch_size)
+    arguments = {"seed": SEED, "device": case.device, "progress": False, "callbacks": callbacks, **_new_arguments(case)}
+    return bnn.fit(make_bnn(case, device), method, bnn.Data(x, y), **arguments)
+
+
+def _new_arguments(case: Case) -> dict[str, Any]:
+    """Return the arguments that not every version of `fit` has."""
+    if case.replicates > 1 and "replicates" not in _SETTINGS:
+        raise Unsupported("this version of fit has no replicates")
+    wanted = {"engine": sys.argv[1]} | ({"replicates": case.replicates} if case.replicates > 1 else {})
+    return {name: value for name, value in wanted.items() if name in _SETTINGS}
+
+
+class FitJob:
+    """Steps of one long fit, which goes on when asked."""
+
+    def __init__(self, case: Case) -> None:
+        self._changed = threading.Condition()
+        self._done = self._wanted = 0
+        self._elbo = np.nan
+        self._failure: Exception | None = None
+        steps = int(min(_LONGEST_FIT, _MOST_WORK / case.work))
+        threading.Thread(target=self._fit, args=(case, steps), daemon=True).start()
+
+    def _fit(self, case: Case, steps: int) -> None:
+        failure: Exception = RuntimeError(f"the fit was at its end after {steps} steps")
+        try:
+            fit(case, steps, (self._after_block,))
+        except Exception as error:  # raised again in the thread that waits for steps
+            failure = error
+        with self._changed:
+            self._failure = failure
+            self._changed.notify_all()
+
+    def _after_block(self, progress: Any) -> None:
+        """Note where the fit is, and hold it while no more steps are wanted."""
+        with self._changed:
+            self._done, self._elbo = progress.step, float(np.mean(progress.elbo))
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._done < self._wanted)
+
+    def run(self, num_steps: int) -> int:
+        """Let the fit go on for at least that many steps, to the end of a block."""
+        with self._changed:
+            before = self._done
+            self._wanted = before + num_steps
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._done >= self._wanted or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
+            return self._done - before
+
+    def elbo(self) -> float:
+        """Return the mean over the last block."""
+        return self._elbo
+
+
+def make_prediction(case: Case) -> Job:
+    """Return predictions with new draws each time."""
+    posterior = fit(case, _STEPS_BEFORE_PREDICTION)
+    inputs, seed = prediction_inputs(), SEED
+
+    def predict() -> tuple[Any, Any]:
+        nonlocal seed
+        seed += 1
+        prediction = posterior.predict(inputs, num_draws=NUM_DRAWS, seed=seed)
+        return prediction.mean, prediction.std
+
+    return LoopJob(predict, torch.device(case.device), has_loss=False)
+
+
+def build(case: Case) -> Job:
+    """Return the job of a case."""
+    captured = sys.argv[1] != "eager"
+    if captured and "engine" not in _SETTINGS:
+        print("pyrobnn: this version of fit has no `engine`; its steps are eager", file=sys.stderr)
+        if case.kind == "compile":
+            raise Unsupported("this version of fit captures nothing")
+    if case.kind == "compile" and not captured:
+        raise Unsupported("nothing is compiled")
+    return make_prediction(case) if case.kind == "predict" else FitJob(case)
+
+
+if __name__ == "__main__":
+    serve(build, ("pyrobnn", "pyro-ppl", "torch", "numpy"))

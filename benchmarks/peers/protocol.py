@@ -1,0 +1,132 @@
+"""What a worker says and does: JSON lines on standard input and output. Standard library only.
+
+    {"ready": {"torch": "2.15.0"}, "resident": 300.1}      said by the worker once everything is imported
+    {"do": "prepare", "case": {...}}                       -> {"seconds", "num_weights", "elbo"}
+    {"do": "time", "seconds": 1.0}                         -> {"ms": [...], "elbo"}
+    {"do": "memory"}                                       -> {"peak", "resident"} in MiB
+
+An answer may instead be {"unsupported": reason} or {"error": message}. The worker ends when its input does.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from cases import Case
+
+_MIB = 2**20
+_BLOCKS = 8
+_FEWEST_BLOCKS = 5
+
+
+class Job(Protocol):
+    """A case that an engine has built."""
+
+    def run(self, num_steps: int) -> int:
+        """Do about that many steps (or predictions) to their end, and return how many were done."""
+        ...
+
+    def elbo(self) -> float | None:
+        """Return a recent estimate of the ELBO for the whole data set, or None where there is none."""
+        ...
+
+
+class Unsupported(Exception):
+    """The engine cannot do the case; the message says why."""
+
+
+def serve(build: Callable[[Case], Job], packages: tuple[str, ...]) -> None:
+    """Answer requests until the input ends.
+
+    Args:
+        build: makes the job of a case, without running a step.
+        packages: distributions whose versions are reported.
+    """
+    worker = _Worker(build)
+    say = _private_stdout()
+    say({"ready": {name: version(name) for name in packages}, "resident": worker.resident})
+    for line in sys.stdin:
+        say(worker.answer(json.loads(line)))
+
+
+class _Worker:
+    def __init__(self, build: Callable[[Case], Job]) -> None:
+        self.resident = _resident()
+        self._build = build
+        self._job: Job | None = None
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to one request; a failure is an answer too."""
+        try:
+            if request["do"] == "prepare":
+                return self._prepare(Case.from_dict(request["case"]))
+            if request["do"] == "time":
+                return self._time(request["seconds"])
+            return {"peak": _peak(), "resident": self.resident}
+        except Unsupported as reason:
+            return {"unsupported": str(reason)}
+        except Exception as error:  # whatever a library raises is a result
+            traceback.print_exc()
+            return {"error": f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"}
+
+    def _prepare(self, case: Case) -> dict[str, Any]:
+        started = time.perf_counter()
+        job = self._build(case)
+        job.run(1)
+        seconds = time.perf_counter() - started
+        self._job = job
+        return {"seconds": seconds, "num_weights": case.num_weights, "elbo": job.elbo()}
+
+    def _time(self, seconds: float) -> dict[str, Any]:
+        if self._job is None:
+            raise RuntimeError("Expected `prepare` before `time`.")
+        return {"ms": time_blocks(self._job, seconds), "elbo": self._job.elbo()}
+
+
+def time_blocks(job: Job, seconds: float) -> list[float]:
+    """Run the job for about that long, and return the milliseconds a step of at least 5 blocks of steps."""
+    estimate = _seconds_per_step(job, 1)
+    estimate = _seconds_per_step(job, max(1, int(0.1 * seconds / estimate)))
+    block = max(1, round(seconds / _BLOCKS / estimate))
+    times: list[float] = []
+    started = time.perf_counter()
+    while len(times) < _FEWEST_BLOCKS or time.perf_counter() - started < seconds:
+        times.append(1000 * _seconds_per_step(job, block))
+    return times
+
+
+def _seconds_per_step(job: Job, num_steps: int) -> float:
+    started = time.perf_counter()
+    done = job.run(num_steps)
+    return (time.perf_counter() - started) / done
+
+
+def _private_stdout() -> Callable[[dict[str, Any]], None]:
+    """Keep standard output for answers, and send what libraries print to standard error."""
+    sys.stdout.flush()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(answer: dict[str, Any]) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
+
+    return say
+
+
+def _resident() -> float:
+    """Return the resident set now, in MiB."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * resource.getpagesize() / _MIB if statm.exists() else _peak()
+
+
+def _peak() -> float:
+    """Return the largest resident set of the process so far, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / _MIB if sys.platform == "darwin" else peak / 1024

@@ -1,0 +1,100 @@
+"""From a function of tensors to a flat graph of ATen operators that changes its inputs in place."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._inductor import config as inductor_config
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyrobnn._pyro import fast_pyro
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.objective import fresh_noise
+
+_aten = torch.ops.aten
+_SMALL_PRODUCT = 2**17
+"""Multiplications of a matrix product below which a loop in the fused kernel beats a call of the BLAS."""
+ATEN_RANDOM = {"fallback_random": True}
+"""Settings of inductor under which random numbers come from ATen's generator, in graph and in eager steps alike."""
+
+
+def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.GraphModule:
+    """Return the graph of a function that changes some of its inputs in place and returns an empty tuple.
+
+    It is traced with tensors that have no storage: no arithmetic is done, no random number is drawn.
+
+    Raises:
+        NotCapturable: what the function does depends on the values of tensors, or is not an operation of torch.
+    """
+    try:
+        with fast_pyro(), fresh_noise(), inductor_config.patch(ATEN_RANDOM):
+            traced = make_fx(
+                functionalize(function),
+                decomposition_table=select_decomp_table(),
+                tracing_mode="fake",
+                _allow_non_fake_inputs=True,
+            )
+            graph = traced(*inputs)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise NotCapturable(f"the model branches on values of tensors ({error.func})") from error
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise NotCapturable(f"the model cannot be recorded ({type(error).__name__}: {reason})") from error
+    _inline_constants(graph)
+    _unroll_small_products(graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+def _inline_constants(graph: fx.GraphModule) -> None:
+    """Write constants of a single number into the graph, so that they take part in the compiler's arithmetic."""
+    for node in graph.graph.find_nodes(op="get_attr"):
+        value = getattr(graph, node.target)
+        if isinstance(value, Tensor) and value.numel() == 1:
+            with graph.graph.inserting_before(node):
+                options = {"dtype": value.dtype, "device": value.device}
+                new = graph.graph.call_function(_aten.full.default, (list(value.shape), value.item()), options)
+            _replace(node, new)
+
+
+def _unroll_small_products(graph: fx.GraphModule) -> None:
+    """Replace small matrix products by a multiplication and a sum, which fuse with their neighbours."""
+    for node in list(graph.graph.nodes):
+        if node.target in (_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default):
+            _unroll(graph.graph, node)
+
+
+def _unroll(graph: fx.Graph, node: fx.Node) -> None:
+    *bias, left, right = node.args
+    rows, inner = left.meta["val"].shape[-2:]
+    columns = right.meta["val"].shape[-1]
+    if rows * inner * columns > _SMALL_PRODUCT or node.kwargs or not left.meta["val"].is_floating_point():
+        return
+    with graph.inserting_before(node):
+        if inner == 1:
+            product = _call(graph, _aten.mul.Tensor, left, right)
+        else:
+            wide = _call(graph, _aten.unsqueeze.default, left, -1)
+            tall = _call(graph, _aten.unsqueeze.default, right, -3)
+            product = _call(graph, _aten.sum.dim_IntList, _call(graph, _aten.mul.Tensor, wide, tall), [-2])
+        for offset in bias:
+            product = _call(graph, _aten.add.Tensor, product, offset)
+    _replace(node, product)
+
+
+def _call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
+    node = graph.call_function(target, args)
+    values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
+    node.meta["val"] = target(*values)
+    return node
+
+
+def _replace(old: fx.Node, new: fx.Node) -> None:
+    new.meta.setdefault("val", old.meta.get("val"))
+    old.replace_all_uses_with(new)
+    old.graph.erase_node(old)

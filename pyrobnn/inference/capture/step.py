@@ -1,0 +1,195 @@
+"""The captured step: a graph that advances its own state, parameters and position in its tables, each time it runs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.func import functional_call, grad, vmap
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from pyrobnn.inference.capture.compiler import compile_graph
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.objective import Objective
+from pyrobnn.inference.capture.record import record
+from pyrobnn.inference.capture.updates import UPDATES, clip
+
+MAX_BLOCK = 256
+"""Steps for which the tables of a captured step have room."""
+Tree = dict[str, Any]
+Data = tuple[Tensor, Tensor]
+
+
+class CapturedStep:
+    """Runs blocks of optimiser steps as one compiled graph, on the tensors that model, guide and optimiser hold.
+
+    Everything that changes between steps is an input that stays in its place: the rows of the mini-batch, the learning
+    rate and the weight of the KL are read from tables at a position that the graph itself moves on, and the terms of
+    the ELBO are written to one. Nothing is compiled again when they change, and nothing is read back within a block.
+
+    Several objectives train side by side in one graph, R replicates on a leading axis of every tensor.
+
+    Args:
+        objectives: model and guide of each replicate; their tensors are those that train, changed in place.
+        optimizers: the optimiser of each after at least one step, whose state goes on.
+        data: all inputs and targets, on the device and in the units of the model; with one entry for all replicates
+            or one for each.
+        batch_size: rows of a mini-batch, or None for all of them.
+        num_particles: draws for each estimate.
+        clip_norm: bound on the norm of the gradient, or None.
+
+    Raises:
+        NotCapturable: with the reason.
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        optimizers: Sequence[Optimizer],
+        data: Sequence[Data],
+        *,
+        batch_size: int | None,
+        num_particles: int,
+        clip_norm: float | None,
+    ) -> None:
+        update = _make_update(objectives[0], optimizers[0], num_particles, clip_norm)
+        states = [_training_state(*pair) for pair in zip(objectives, optimizers, strict=True)]
+        replicates = (len(states),) if len(states) > 1 else ()
+        own_data = len(data) > 1
+        self._state: Tree = (_stack(states) if replicates else states[0]) | _tables(replicates, batch_size, data[0][0])
+        if replicates:
+            _adopt(objectives, self._state)
+            update = vmap(update, in_dims=(0, 0 if own_data else None, 0, 0, 0), randomness="different")
+        self._state["data"] = _stack(list(data)) if own_data else data[0]
+        leaves, self._spec = pytree.tree_flatten(self._state)
+        self.graph = record(self._in_place(update), leaves)
+        self._inputs = _drop_unused(self.graph, leaves)
+        self._run = compile_graph(self.graph, data[0][0].device)
+
+    def _in_place(self, update: Callable[..., Any]) -> Callable[..., tuple[()]]:
+        spec = self._spec
+
+        def step(*leaves: Tensor) -> tuple[()]:
+            state = pytree.tree_unflatten(list(leaves), spec)
+            position = state["position"].reshape(1)
+            row = {name: table.index_select(0, position).squeeze(0) for name, table in state["tables"].items()}
+            new, terms = update(state["training"], state["data"], row.get("rows", {}), row["lr"], row["kl_weight"])
+            pytree.tree_map(lambda old, value: old.copy_(value), {key: state["training"][key] for key in new}, new)
+            state["terms"].index_copy_(0, position, terms.unsqueeze(0))
+            state["position"].add_(1)
+            return ()
+
+        return step
+
+    def feed(self, batch: Data) -> None:
+        """Put a batch in the place of the data."""
+        for place, value in zip(self._state["data"], batch, strict=True):
+            place.copy_(value)
+
+    def advance(self, num_steps: int, **tables: Tensor) -> Tensor:
+        """Do a block of steps.
+
+        Args:
+            num_steps: at most `MAX_BLOCK`.
+            **tables: `lr` and `kl_weight` (steps, [R]) and, for mini-batches, `rows` (steps, [R,] batch).
+
+        Returns:
+            Log-likelihood and KL of each step, (steps, [R,] 2) in float64.
+        """
+        for name, values in tables.items():
+            self._state["tables"][name][:num_steps].copy_(values)
+        self._state["position"].zero_()
+        for _ in range(num_steps):
+            self._run(list(self._inputs))
+        return self._state["terms"][:num_steps].clone()
+
+
+def _make_update(
+    objective: Objective, optimizer: Optimizer, num_particles: int, clip_norm: float | None
+) -> Callable[..., tuple[Tree, Tensor]]:
+    """Return the pure function that does one step: training state, data, rows and rates in, new state and terms out."""
+    if type(optimizer) not in UPDATES:
+        raise NotCapturable(f"the optimiser {type(optimizer).__name__} has no recorded form")
+    rule, group = UPDATES[type(optimizer)], {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+
+    def loss(trained: Tree, fixed: Tree, batch: Data, kl_weight: Tensor) -> tuple[Tensor, Tensor]:
+        terms = _estimate(objective, trained | fixed, batch, num_particles)
+        return kl_weight * terms[1] - terms[0], terms
+
+    def update(state: Tree, data: Data, rows: Any, lr: Tensor, kl_weight: Tensor) -> tuple[Tree, Tensor]:
+        batch = (data[0][rows], data[1][rows]) if isinstance(rows, Tensor) else data
+        trained = state["trained"]
+        gradients, terms = grad(loss, has_aux=True)(trained, state["fixed"], batch, kl_weight)
+        if clip_norm is not None:
+            gradients = clip(gradients, clip_norm)
+        new = {name: rule(trained[name], gradients[name], state["optimizer"][name], lr, group) for name in trained}
+        return {
+            "trained": {name: value for name, (value, _) in new.items()},
+            "optimizer": {name: memory for name, (_, memory) in new.items()},
+        }, terms
+
+    return update
+
+
+def _estimate(objective: Objective, tensors: Tree, batch: Data, num_particles: int) -> Tensor:
+    """Return log-likelihood and KL, (2,) in float64, averaged over the particles."""
+
+    def once(_: Any = None) -> Tensor:
+        return torch.stack([term.double() for term in functional_call(objective, tensors, batch)])
+
+    if num_particles == 1:
+        return once()
+    return vmap(once, randomness="different")(batch[0].new_empty(num_particles, 0)).mean(0)
+
+
+def _training_state(objective: Objective, optimizer: Optimizer) -> Tree:
+    """Return the tensors of model, guide and optimiser that a step reads or changes, by name; storage is shared."""
+    device = next(objective.parameters()).device
+    trained = {name: p for name, p in objective.named_parameters() if p.grad is not None}
+    everything = [*objective.named_parameters(), *objective.named_buffers()]
+    return {
+        "training": {
+            "trained": {name: p.detach() for name, p in trained.items()},
+            "optimizer": {
+                name: {key: value.to(device) for key, value in optimizer.state[p].items() if isinstance(value, Tensor)}
+                for name, p in trained.items()
+            },
+            "fixed": {name: value.detach() for name, value in everything if name not in trained},
+        }
+    }
+
+
+def _tables(replicates: tuple[int, ...], batch_size: int | None, like: Tensor) -> Tree:
+    shape = (MAX_BLOCK, *replicates)
+    rates = {name: torch.empty(shape, dtype=like.dtype if like.is_floating_point() else None, device=like.device) for name in ("lr", "kl_weight")}
+    rows = {} if batch_size is None else {"rows": torch.zeros(*shape, batch_size, dtype=torch.int64, device=like.device)}
+    return {
+        "tables": rates | rows,
+        "position": torch.zeros((), dtype=torch.int64, device=like.device),
+        "terms": torch.zeros(*shape, 2, dtype=torch.float64, device=like.device),
+    }
+
+
+def _stack(trees: list[Any]) -> Any:
+    return pytree.tree_map(lambda *leaves: torch.stack(leaves), *trees)
+
+
+def _adopt(objectives: Sequence[Objective], state: Tree) -> None:
+    """Make the tensors of every replicate views into the stacked ones, so that they follow the training."""
+    stacked = state["training"]["trained"] | state["training"]["fixed"]
+    for index, objective in enumerate(objectives):
+        for name, value in [*objective.named_parameters(), *objective.named_buffers()]:
+            value.data = stacked[name][index]
+
+
+def _drop_unused(graph: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
+    """Take inputs that nothing reads out of the graph, and return the others."""
+    used = []
+    for node, leaf in zip(graph.graph.find_nodes(op="placeholder"), leaves, strict=True):
+        if node.users:
+            used.append(leaf)
+        else:
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return used
