@@ -66,7 +66,8 @@ class ScaleMixtureNormal(TorchDistribution):
             self._validate_sample(value)
         first = self.pi.log() - self.sigma1.log() - 0.5 * (value / self.sigma1).square()
         second = torch.log1p(-self.pi) - self.sigma2.log() - 0.5 * (value / self.sigma2).square()
-        return torch.logaddexp(first, second) - _HALF_LOG_2PI
+        # torch.logaddexp says the same with three exponentials where gradients are taken; this needs one.
+        return torch.maximum(first, second) + (1 + (-(first - second).abs()).exp()).log() - _HALF_LOG_2PI
 
     def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
         """Draw a component for each entry, then from it."""

@@ -4,7 +4,8 @@ Every engine gets the same inputs, targets and starting weights, made here from 
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -115,7 +116,7 @@ def layers(case: Case) -> list[Layer]:
 
 def _dense(widths: tuple[int, ...]) -> list[Layer]:
     made: list[Layer] = []
-    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+    for inputs, outputs in pairwise(widths):
         made += [Layer("dense", inputs, outputs), Layer("relu")]
     return made[:-1]
 
@@ -185,4 +186,9 @@ GROWTH = (
     ),
     *(Case(f"replicates-{number}", widths=SINE, replicates=number) for number in (1, 2, 5, 10, 20, 50, 100)),
 )
-CASES = {case.name: case for case in (*MAIN, *GROWTH)}
+GPU = tuple(
+    replace(case, name=f"{case.name}-gpu", device="cuda", threads=2)
+    for case in MAIN
+    if case.name in ("sine", "mlp400", "mlp1200", "lenet")
+)
+CASES = {case.name: case for case in (*MAIN, *GROWTH, *GPU)}

@@ -7,9 +7,10 @@
     engine_numpyro.py jit     jitted, and called from Python for each step
     engine_numpyro.py scan    jax.lax.scan over many steps in one jitted call; replicates are vmapped over seeds
 
-The guide is the faster of NumPyro's two diagonal ones, AutoDiagonalNormal (one flat site) for a single small net, else
-AutoNormal; both have scales softplus(rho). The state is donated, so that it is updated in place. The rows of a mini-batch are drawn inside the compiled step. XLA
-flushes denormals by itself, and takes its threads from the affinity of the process.
+The guide is the faster of NumPyro's two diagonal ones: AutoDiagonalNormal, with one flat site, for a single small net,
+else AutoNormal; both have scales softplus(rho). The state is donated, so that it is updated in place. The rows of a
+mini-batch are drawn inside the compiled step. XLA flushes denormals by itself, and takes its threads from the affinity
+of the process.
 """
 
 import sys

@@ -14,14 +14,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import INIT_RHO, LEARNING_RATE, NOISE, NUM_DRAWS, PI, SEED, SIGMA1, SIGMA2, Case, make_data, prediction_inputs
+from cases import (
+    INIT_RHO,
+    LEARNING_RATE,
+    NOISE,
+    NUM_DRAWS,
+    PI,
+    SEED,
+    SIGMA1,
+    SIGMA2,
+    Case,
+    make_data,
+    prediction_inputs,
+)
 from protocol import Job, Unsupported, serve
 from torch_parts import LoopJob, make_net, set_up
 
 import pyrobnn as bnn
 
 _STEPS_BEFORE_PREDICTION = 50
-_LONGEST_FIT = 5_000_000
+_LONGEST_FIT = 2_000_000
 _MOST_WORK = 2e13
 _SETTINGS = inspect.signature(bnn.fit).parameters
 
@@ -61,7 +73,7 @@ class FitJob:
         self._done = self._wanted = 0
         self._elbo = np.nan
         self._failure: Exception | None = None
-        steps = int(min(_LONGEST_FIT, _MOST_WORK / case.work))
+        steps = int(min(_LONGEST_FIT / case.replicates, _MOST_WORK / case.work))
         threading.Thread(target=self._fit, args=(case, steps), daemon=True).start()
 
     def _fit(self, case: Case, steps: int) -> None:

@@ -4,8 +4,8 @@
 # ///
 """Bayes by Backprop written by hand in PyTorch (Blundell et al. 2015), without any library, in one of two ways.
 
-    engine_torch.py eager        torch.optim.Adam as it comes
-    engine_torch.py compiled     the loss under torch.compile, fused Adam
+engine_torch.py eager        torch.optim.Adam as it comes
+engine_torch.py compiled     the loss under torch.compile, fused Adam
 """
 
 import math

@@ -23,7 +23,9 @@ from cases import Case
 
 _MIB = 2**20
 _BLOCKS = 8
-_FEWEST_BLOCKS = 5
+_MANY_BLOCKS, _FEW_BLOCKS = 5, 2
+_LONGEST = 3
+"""A turn goes on for this many times its length to reach 5 blocks."""
 
 
 class Job(Protocol):
@@ -91,15 +93,25 @@ class _Worker:
 
 
 def time_blocks(job: Job, seconds: float) -> list[float]:
-    """Run the job for about that long, and return the milliseconds a step of at least 5 blocks of steps."""
+    """Run the job for about that long, and return the milliseconds a step of blocks of steps.
+
+    There are at least 5 blocks, or 2 where a job cannot do few enough steps at a time for more.
+    """
+    began = time.perf_counter()
     estimate = _seconds_per_step(job, 1)
-    estimate = _seconds_per_step(job, max(1, int(0.1 * seconds / estimate)))
+    if time.perf_counter() - began < 0.05 * seconds:
+        estimate = _seconds_per_step(job, max(1, int(0.1 * seconds / estimate)))
     block = max(1, round(seconds / _BLOCKS / estimate))
     times: list[float] = []
-    started = time.perf_counter()
-    while len(times) < _FEWEST_BLOCKS or time.perf_counter() - started < seconds:
+    began = time.perf_counter()
+    while not _suffices(len(times), time.perf_counter() - began, seconds):
         times.append(1000 * _seconds_per_step(job, block))
     return times
+
+
+def _suffices(blocks: int, elapsed: float, seconds: float) -> bool:
+    enough = blocks >= _MANY_BLOCKS or (blocks >= _FEW_BLOCKS and elapsed >= _LONGEST * seconds)
+    return enough and elapsed >= seconds
 
 
 def _seconds_per_step(job: Job, num_steps: int) -> float:

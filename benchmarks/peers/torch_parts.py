@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch._dynamo  # an optimiser imports it at its first step: here, it is no part of the first step or its memory
 from cases import PI, SEED, SIGMA1, SIGMA2, Case, Layer, initial_weights, layers, make_data
 from protocol import Unsupported
 from torch import Tensor, nn

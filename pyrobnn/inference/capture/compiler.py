@@ -17,7 +17,11 @@ from torch._inductor.virtualized import V
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.record import ATEN_RANDOM
 
-_ON_CPU = {"cpp_wrapper": True, "aot_inductor.allow_stack_allocation": True}
+_ON_CPU = {
+    "cpp_wrapper": True,
+    "aot_inductor.allow_stack_allocation": True,
+    "cpp.enable_floating_point_contract_flag": "fast",
+}
 
 
 def compile_graph(graph: fx.GraphModule, device: torch.device) -> Callable[[list[Tensor]], Any]:

@@ -16,8 +16,8 @@ from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.objective import fresh_noise
 
 _aten = torch.ops.aten
-_SMALL_PRODUCT = 2**17
-"""Multiplications of a matrix product below which a loop in the fused kernel beats a call of the BLAS."""
+_SMALL_PRODUCT = 2**15
+"""Multiplications of a matrix product up to which a loop in the fused kernel beats a call of the BLAS."""
 ATEN_RANDOM = {"fallback_random": True}
 """Settings of inductor under which random numbers come from ATen's generator, in graph and in eager steps alike."""
 
@@ -71,9 +71,8 @@ def _unroll_small_products(graph: fx.GraphModule) -> None:
 
 def _unroll(graph: fx.Graph, node: fx.Node) -> None:
     *bias, left, right = node.args
-    rows, inner = left.meta["val"].shape[-2:]
-    columns = right.meta["val"].shape[-1]
-    if rows * inner * columns > _SMALL_PRODUCT or node.kwargs or not left.meta["val"].is_floating_point():
+    inner, columns = right.meta["val"].shape[-2:]
+    if left.meta["val"].numel() * columns > _SMALL_PRODUCT or node.kwargs:
         return
     with graph.inserting_before(node):
         if inner == 1:

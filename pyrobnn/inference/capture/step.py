@@ -11,6 +11,8 @@ from torch.utils import _pytree as pytree
 
 from pyrobnn.inference.capture.compiler import compile_graph
 from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.loop import make_loop
+from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.inference.capture.record import record
 from pyrobnn.inference.capture.updates import UPDATES, clip
@@ -54,18 +56,24 @@ class CapturedStep:
         clip_norm: float | None,
     ) -> None:
         update = _make_update(objectives[0], optimizers[0], num_particles, clip_norm)
+        self._optimizers = optimizers
+        self._rates, self._group = UPDATES[type(optimizers[0])].rates, optimizers[0].param_groups[0]
+        self._steps_done = _steps_done(optimizers[0])
         states = [_training_state(*pair) for pair in zip(objectives, optimizers, strict=True)]
         replicates = (len(states),) if len(states) > 1 else ()
         own_data = len(data) > 1
-        self._state: Tree = (_stack(states) if replicates else states[0]) | _tables(replicates, batch_size, data[0][0])
+        training = _stack(states) if replicates else states[0]
         if replicates:
-            _adopt(objectives, self._state)
+            _adopt(objectives, training)
             update = vmap(update, in_dims=(0, 0 if own_data else None, 0, 0, 0), randomness="different")
-        self._state["data"] = _stack(list(data)) if own_data else data[0]
+        like = next(iter(training["trained"].values()))
+        self._state: Tree = {"training": training, "data": _stack(list(data)) if own_data else data[0]}
+        self._state |= _tables(replicates, batch_size, 1 + len(self._rates(self._group, 1)), like)
         leaves, self._spec = pytree.tree_flatten(self._state)
-        self.graph = record(self._in_place(update), leaves)
-        self._inputs = _drop_unused(self.graph, leaves)
-        self._run = compile_graph(self.graph, data[0][0].device)
+        graph = record(self._in_place(update), leaves)
+        self._noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
+        inputs = _drop_unused(graph, leaves + self._noise.inputs)
+        self._loop = make_loop(compile_graph(graph, like.device), inputs)
 
     def _in_place(self, update: Callable[..., Any]) -> Callable[..., tuple[()]]:
         spec = self._spec
@@ -74,7 +82,7 @@ class CapturedStep:
             state = pytree.tree_unflatten(list(leaves), spec)
             position = state["position"].reshape(1)
             row = {name: table.index_select(0, position).squeeze(0) for name, table in state["tables"].items()}
-            new, terms = update(state["training"], state["data"], row.get("rows", {}), row["lr"], row["kl_weight"])
+            new, terms = update(state["training"], state["data"], row.get("rows", {}), row["rates"], row["kl_weight"])
             pytree.tree_map(lambda old, value: old.copy_(value), {key: state["training"][key] for key in new}, new)
             state["terms"].index_copy_(0, position, terms.unsqueeze(0))
             state["position"].add_(1)
@@ -87,22 +95,40 @@ class CapturedStep:
         for place, value in zip(self._state["data"], batch, strict=True):
             place.copy_(value)
 
-    def advance(self, num_steps: int, **tables: Tensor) -> Tensor:
-        """Do a block of steps.
+    def advance(self, lr: Tensor, kl_weight: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Do a block of steps, at most `MAX_BLOCK`.
 
         Args:
-            num_steps: at most `MAX_BLOCK`.
-            **tables: `lr` and `kl_weight` (steps, [R]) and, for mini-batches, `rows` (steps, [R,] batch).
+            lr: learning rate of each step, (steps, [R]).
+            kl_weight: factor on the KL, likewise.
+            rows: rows of each mini-batch, (steps, [R,] batch); None for all of them.
 
         Returns:
             Log-likelihood and KL of each step, (steps, [R,] 2) in float64.
         """
-        for name, values in tables.items():
-            self._state["tables"][name][:num_steps].copy_(values)
+        num_steps, tables = len(lr), self._state["tables"]
+        tables["rates"][:num_steps, ..., 0].copy_(lr)
+        tables["kl_weight"][:num_steps].copy_(kl_weight)
+        if rows is not None:
+            tables["rows"][:num_steps].copy_(rows)
+        others = torch.tensor([self._rates(self._group, self._steps_done + k + 1) for k in range(num_steps)])
+        tables["rates"][:num_steps, ..., 1:].copy_(others.view(num_steps, *[1] * (lr.ndim - 1), -1))
         self._state["position"].zero_()
-        for _ in range(num_steps):
-            self._run(list(self._inputs))
+        for done in range(0, num_steps, self._noise.num_rows):
+            count = min(self._noise.num_rows, num_steps - done)
+            self._noise.draw(count)
+            self._loop(count)
+        self._steps_done += num_steps
         return self._state["terms"][:num_steps].clone()
+
+
+def _steps_done(optimizer: Optimizer) -> int:
+    steps = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
+    return steps[0] if steps else 0
+
+
+def _placeholder(graph: fx.GraphModule, leaf: Tensor, leaves: list[Tensor]) -> fx.Node:
+    return graph.graph.find_nodes(op="placeholder")[next(i for i, other in enumerate(leaves) if other is leaf)]
 
 
 def _make_update(
@@ -111,19 +137,19 @@ def _make_update(
     """Return the pure function that does one step: training state, data, rows and rates in, new state and terms out."""
     if type(optimizer) not in UPDATES:
         raise NotCapturable(f"the optimiser {type(optimizer).__name__} has no recorded form")
-    rule, group = UPDATES[type(optimizer)], {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    apply, group = UPDATES[type(optimizer)].apply, {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
 
     def loss(trained: Tree, fixed: Tree, batch: Data, kl_weight: Tensor) -> tuple[Tensor, Tensor]:
-        terms = _estimate(objective, trained | fixed, batch, num_particles)
-        return kl_weight * terms[1] - terms[0], terms
+        log_likelihood, kl = _estimate(objective, trained | fixed, batch, num_particles)
+        return kl_weight * kl - log_likelihood, torch.stack([log_likelihood, kl])
 
-    def update(state: Tree, data: Data, rows: Any, lr: Tensor, kl_weight: Tensor) -> tuple[Tree, Tensor]:
+    def update(state: Tree, data: Data, rows: Any, rates: Tensor, kl_weight: Tensor) -> tuple[Tree, Tensor]:
         batch = (data[0][rows], data[1][rows]) if isinstance(rows, Tensor) else data
         trained = state["trained"]
         gradients, terms = grad(loss, has_aux=True)(trained, state["fixed"], batch, kl_weight)
         if clip_norm is not None:
             gradients = clip(gradients, clip_norm)
-        new = {name: rule(trained[name], gradients[name], state["optimizer"][name], lr, group) for name in trained}
+        new = {name: apply(trained[name], gradients[name], state["optimizer"][name], rates, group) for name in trained}
         return {
             "trained": {name: value for name, (value, _) in new.items()},
             "optimizer": {name: memory for name, (_, memory) in new.items()},
@@ -132,42 +158,42 @@ def _make_update(
     return update
 
 
-def _estimate(objective: Objective, tensors: Tree, batch: Data, num_particles: int) -> Tensor:
-    """Return log-likelihood and KL, (2,) in float64, averaged over the particles."""
-
-    def once(_: Any = None) -> Tensor:
-        return torch.stack([term.double() for term in functional_call(objective, tensors, batch)])
-
+def _estimate(objective: Objective, tensors: Tree, batch: Data, num_particles: int) -> tuple[Tensor, Tensor]:
+    """Return log-likelihood and KL averaged over the particles."""
     if num_particles == 1:
-        return once()
-    return vmap(once, randomness="different")(batch[0].new_empty(num_particles, 0)).mean(0)
+        return functional_call(objective, tensors, batch)
+    particles = vmap(lambda _: functional_call(objective, tensors, batch), randomness="different")
+    log_likelihood, kl = particles(batch[0].new_empty(num_particles, 0))
+    return log_likelihood.mean(), kl.mean()
 
 
 def _training_state(objective: Objective, optimizer: Optimizer) -> Tree:
     """Return the tensors of model, guide and optimiser that a step reads or changes, by name; storage is shared."""
-    device = next(objective.parameters()).device
     trained = {name: p for name, p in objective.named_parameters() if p.grad is not None}
     everything = [*objective.named_parameters(), *objective.named_buffers()]
     return {
-        "training": {
-            "trained": {name: p.detach() for name, p in trained.items()},
-            "optimizer": {
-                name: {key: value.to(device) for key, value in optimizer.state[p].items() if isinstance(value, Tensor)}
-                for name, p in trained.items()
-            },
-            "fixed": {name: value.detach() for name, value in everything if name not in trained},
-        }
+        "trained": {name: p.detach() for name, p in trained.items()},
+        "optimizer": {
+            name: {key: value for key, value in optimizer.state[p].items() if key != "step" and value is not None}
+            for name, p in trained.items()
+        },
+        "fixed": {name: value.detach() for name, value in everything if name not in trained},
     }
 
 
-def _tables(replicates: tuple[int, ...], batch_size: int | None, like: Tensor) -> Tree:
-    shape = (MAX_BLOCK, *replicates)
-    rates = {name: torch.empty(shape, dtype=like.dtype if like.is_floating_point() else None, device=like.device) for name in ("lr", "kl_weight")}
-    rows = {} if batch_size is None else {"rows": torch.zeros(*shape, batch_size, dtype=torch.int64, device=like.device)}
+def _tables(replicates: tuple[int, ...], batch_size: int | None, num_rates: int, like: Tensor) -> Tree:
+    """Return the inputs that the graph reads at its position, the position, and the output that it writes there."""
+    shape, device = (MAX_BLOCK, *replicates), like.device
+    tables = {
+        "rates": torch.zeros(*shape, num_rates, dtype=like.dtype, device=device),
+        "kl_weight": torch.zeros(shape, dtype=like.dtype, device=device),
+    }
+    if batch_size is not None:
+        tables["rows"] = torch.zeros(*shape, batch_size, dtype=torch.int64, device=device)
     return {
-        "tables": rates | rows,
-        "position": torch.zeros((), dtype=torch.int64, device=like.device),
-        "terms": torch.zeros(*shape, 2, dtype=torch.float64, device=like.device),
+        "tables": tables,
+        "position": torch.zeros((), dtype=torch.int64, device=device),
+        "terms": torch.zeros(*shape, 2, dtype=torch.float64, device=device),
     }
 
 
@@ -175,9 +201,9 @@ def _stack(trees: list[Any]) -> Any:
     return pytree.tree_map(lambda *leaves: torch.stack(leaves), *trees)
 
 
-def _adopt(objectives: Sequence[Objective], state: Tree) -> None:
+def _adopt(objectives: Sequence[Objective], training: Tree) -> None:
     """Make the tensors of every replicate views into the stacked ones, so that they follow the training."""
-    stacked = state["training"]["trained"] | state["training"]["fixed"]
+    stacked = training["trained"] | training["fixed"]
     for index, objective in enumerate(objectives):
         for name, value in [*objective.named_parameters(), *objective.named_buffers()]:
             value.data = stacked[name][index]

@@ -1,9 +1,11 @@
 """The updates of torch's optimisers as pure functions of tensors, with the names and the state that torch gives them.
 
-Each follows the pseudocode in the documentation of its class in `torch.optim`. The learning rate is a tensor, so that a
-schedule can change it between two runs of a recorded graph; the other settings are constants.
+Each follows the pseudocode in the documentation of its class in `torch.optim`. What changes from step to step, the
+learning rate and Adam's bias corrections, comes in as a tensor; the other settings are constants.
 """
 
+import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,29 +13,46 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
-Update = Callable[[Tensor, Tensor, State, Tensor, Mapping[str, Any]], tuple[Tensor, State]]
-"""From a parameter, its gradient, its state, the learning rate and the settings to the new parameter and state."""
+Group = Mapping[str, Any]
 
 
-def adam(value: Tensor, gradient: Tensor, state: State, lr: Tensor, group: Mapping[str, Any]) -> tuple[Tensor, State]:
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """The update of one class of optimisers.
+
+    Attributes:
+        apply: from a parameter, its gradient, its state, the rates (R + 1,) and the settings to the new parameter and
+            state; the first rate is the learning rate.
+        rates: from the settings and the number of the step, counted from 1, to the other rates, R numbers.
+    """
+
+    apply: Callable[[Tensor, Tensor, State, Tensor, Group], tuple[Tensor, State]]
+    rates: Callable[[Group, int], tuple[float, ...]] = lambda _group, _step: ()
+
+
+def adam(value: Tensor, gradient: Tensor, state: State, rates: Tensor, group: Group) -> tuple[Tensor, State]:
     """Return Adam's update (Kingma and Ba 2015), or AdamW's (Loshchilov and Hutter 2019) if the group decouples."""
     beta1, beta2 = group["betas"]
+    lr, correction, root_correction = rates.unbind()
     if group["decoupled_weight_decay"]:
         value = value * (1 - lr * group["weight_decay"])
     else:
         gradient = _decayed(value, gradient, group)
-    step = state["step"] + 1
     first = torch.lerp(state["exp_avg"], gradient, 1 - beta1)
     second = beta2 * state["exp_avg_sq"] + (1 - beta2) * gradient.square()
-    new = {"step": step, "exp_avg": first, "exp_avg_sq": second}
+    new = {"exp_avg": first, "exp_avg_sq": second}
     if group["amsgrad"]:
         second = new["max_exp_avg_sq"] = torch.maximum(state["max_exp_avg_sq"], second)
-    correction1, correction2 = (_bias_correction(beta, step).to(value.dtype) for beta in (beta1, beta2))
-    denominator = second.sqrt() / correction2.sqrt() + group["eps"]
-    return value - lr / correction1 * first / denominator, new
+    return value - lr / correction * first / (second.sqrt() / root_correction + group["eps"]), new
 
 
-def sgd(value: Tensor, gradient: Tensor, state: State, lr: Tensor, group: Mapping[str, Any]) -> tuple[Tensor, State]:
+def bias_corrections(group: Group, step: int) -> tuple[float, float]:
+    """Return 1 - beta1^t and the square root of 1 - beta2^t (Kingma and Ba 2015, algorithm 1)."""
+    beta1, beta2 = group["betas"]
+    return 1 - beta1**step, math.sqrt(1 - beta2**step)
+
+
+def sgd(value: Tensor, gradient: Tensor, state: State, rates: Tensor, group: Group) -> tuple[Tensor, State]:
     """Return the update of gradient descent with weight decay, momentum and Nesterov's momentum."""
     gradient = _decayed(value, gradient, group)
     new = {}
@@ -41,30 +60,28 @@ def sgd(value: Tensor, gradient: Tensor, state: State, lr: Tensor, group: Mappin
         velocity = group["momentum"] * state["momentum_buffer"] + (1 - group["dampening"]) * gradient
         new["momentum_buffer"] = velocity
         gradient = gradient + group["momentum"] * velocity if group["nesterov"] else velocity
-    return value - lr * gradient, new
+    return value - rates[0] * gradient, new
 
 
-def rmsprop(
-    value: Tensor, gradient: Tensor, state: State, lr: Tensor, group: Mapping[str, Any]
-) -> tuple[Tensor, State]:
+def rmsprop(value: Tensor, gradient: Tensor, state: State, rates: Tensor, group: Group) -> tuple[Tensor, State]:
     """Return the update of RMSProp (Tieleman and Hinton 2012), centred or with momentum if the group says so."""
     gradient = _decayed(value, gradient, group)
     square = group["alpha"] * state["square_avg"] + (1 - group["alpha"]) * gradient.square()
-    new = {"step": state["step"] + 1, "square_avg": square}
+    new = {"square_avg": square}
     if group["centered"]:
         new["grad_avg"] = torch.lerp(state["grad_avg"], gradient, 1 - group["alpha"])
         square = square - new["grad_avg"].square()
     gradient = gradient / (square.sqrt() + group["eps"])
     if group["momentum"]:
         gradient = new["momentum_buffer"] = group["momentum"] * state["momentum_buffer"] + gradient
-    return value - lr * gradient, new
+    return value - rates[0] * gradient, new
 
 
 UPDATES: dict[type, Update] = {
-    torch.optim.Adam: adam,
-    torch.optim.AdamW: adam,
-    torch.optim.SGD: sgd,
-    torch.optim.RMSprop: rmsprop,
+    torch.optim.Adam: Update(adam, bias_corrections),
+    torch.optim.AdamW: Update(adam, bias_corrections),
+    torch.optim.SGD: Update(sgd),
+    torch.optim.RMSprop: Update(rmsprop),
 }
 
 
@@ -75,10 +92,6 @@ def clip(gradients: dict[str, Tensor], max_norm: float) -> dict[str, Tensor]:
     return {name: gradient * factor for name, gradient in gradients.items()}
 
 
-def _decayed(value: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> Tensor:
+def _decayed(value: Tensor, gradient: Tensor, group: Group) -> Tensor:
     gradient = -gradient if group["maximize"] else gradient
     return gradient + group["weight_decay"] * value if group["weight_decay"] else gradient
-
-
-def _bias_correction(beta: float, step: Tensor) -> Tensor:
-    return 1 - torch.pow(beta, step.double())

@@ -1,0 +1,141 @@
+"""The results as Markdown."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from cases import CASES, GPU, GROWTH, MAIN, Case
+from engines import ENGINES
+from ratios import REQUIREMENTS
+
+_GIVEN = {True: "pass", False: "**fail**", None: "not measured"}
+
+
+def markdown(found: dict[str, Any], stem: str) -> str:
+    """Return the tables of a file of results.
+
+    Args:
+        found: the results.
+        stem: name of the files without their endings.
+    """
+    parts = [
+        f"# One SVI step, by engine: {found['machine']['cpu']}, {found['machine']['cores']} cores",
+        "Medians over alternating rounds, in ms per step (predict: per call; replicates: per step and replicate). "
+        "How it was measured stands in benchmarks/peers/README.md.",
+        _times(found, [case for case in MAIN if case.kind != "compile"]),
+        f"![Milliseconds per step by case and engine]({stem}.png)",
+        "## Required ratios",
+        _ratios(found),
+        "## Seconds to the first step, compilation included",
+        "With an empty compile cache for each run of the benchmark.",
+        _table(found, [case for case in MAIN if case.kind == "step"], _field("first_step_s")),
+        _compilation(found),
+        "## Peak memory on mlp1200, MiB",
+        _memory(found),
+        "## Growth, ms per step (replicates: per step and replicate)",
+        _table(found, GROWTH, _median),
+        f"![Milliseconds per step against size]({stem}-growth.png)",
+        "## GPU, ms per step",
+        _times(found, GPU),
+        *_notes(found),
+        "## Versions",
+        _versions(found),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _times(found: dict[str, Any], cases: Iterable[Case]) -> str:
+    return _table(found, cases, _median)
+
+
+def _table(found: dict[str, Any], cases: Iterable[Case], cell: Callable[[dict[str, Any]], str]) -> str:
+    cases = list(cases)
+    names = [name for name, engine in ENGINES.items() if any(engine.takes(case) for case in cases)]
+    rows = []
+    for case in cases:
+        entries = found["cases"].get(case.name, {}).get("engines", {})
+        cells = [cell(entries[name]) if name in entries else _absent(case, name) for name in names]
+        rows.append([f"{case.name}: {_describe(case)}", *cells])
+    return _grid(["case", *names], rows)
+
+
+def _absent(case: Case, engine: str) -> str:
+    return "not measured" if ENGINES[engine].takes(case) else ""
+
+
+def _describe(case: Case) -> str:
+    net = "-".join(map(str, case.widths)) or "LeNet-5"
+    batch = f", batch {case.batch_size}" if case.batch_size else ""
+    threads = f"{case.threads} thread{'s' if case.threads > 1 else ''}"
+    copies = f", {case.replicates} replicates" if case.replicates > 1 else ""
+    return f"{net}, N={case.num_data}{batch}{copies}, {threads}"
+
+
+def _median(entry: dict[str, Any]) -> str:
+    return _cell(entry, "median")
+
+
+def _field(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda entry: _cell(entry, name)
+
+
+def _cell(entry: dict[str, Any], name: str) -> str:
+    return _number(entry[name]) if name in entry else entry["status"]
+
+
+def _number(value: float) -> str:
+    """Return three significant digits, without an exponent."""
+    digits = f"{value:#.3g}"
+    return f"{value:.0f}" if "e" in digits or value >= 100 else digits
+
+
+def _ratios(found: dict[str, Any]) -> str:
+    rows = []
+    for each in REQUIREMENTS:
+        achieved = each.achieved(found)
+        shown = "" if achieved is None else _number(achieved)
+        rows.append([each.top.case, each.text, f"{each.bound} {each.number:g}", shown, _GIVEN[each.holds(found)]])
+    return _grid(["case", "ratio", "required", "achieved", ""], rows)
+
+
+def _compilation(found: dict[str, Any]) -> str:
+    entries = found["cases"].get("compile", {}).get("engines", {})
+    rows = [[name, _cell(entry, "cold_s"), _cell(entry, "warm_s")] for name, entry in entries.items()]
+    return _grid(["compile: first step of sine in a new process, s", "cold cache", "warm cache"], rows)
+
+
+def _memory(found: dict[str, Any]) -> str:
+    entries = found["cases"].get("mlp1200", {}).get("engines", {})
+    fields = ("peak_mib", "peak_above_imports_mib")
+    rows = [[name, *(_cell(entry, field) for field in fields)] for name, entry in entries.items()]
+    return _grid(["engine", "whole process", "above that after imports"], rows)
+
+
+def _notes(found: dict[str, Any]) -> list[str]:
+    """Return what went wrong, and how far the rounds lay apart."""
+    lines, drifts = [], []
+    for case, measured in found["cases"].items():
+        for engine, entry in measured["engines"].items():
+            if entry["status"] in ("failed", "unsupported"):
+                lines.append(f"- {case}, {engine}: {entry['status']}, {entry['message']}")
+            if "rounds" in entry:
+                drifts.append((max(entry["rounds"]) / min(entry["rounds"]), case, engine))
+    parts = ["## Not measured, and why", "\n".join(lines)] if lines else []
+    if drifts:
+        largest, case, engine = max(drifts)
+        text = f"The medians of single rounds differ by a factor of {largest:.2f} at most ({case}, {engine})."
+        parts += ["## Drift", text]
+    return parts
+
+
+def _versions(found: dict[str, Any]) -> str:
+    versions: dict[str, str] = {}
+    for name in CASES:
+        for engine, entry in found["cases"].get(name, {}).get("engines", {}).items():
+            if "versions" in entry:
+                versions[engine] = ", ".join(f"{package} {number}" for package, number in entry["versions"].items())
+    return "\n".join(f"- {engine}: {text}" for engine, text in versions.items())
+
+
+def _grid(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
