@@ -1,6 +1,6 @@
-"""Batches for training: the whole set, mini-batches shuffled on the device, or those of a DataLoader."""
+"""Batches for training: the whole set, mini-batches shuffled in memory, or those of a DataLoader."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,22 +13,59 @@ from pyrobnn._errors import InputError
 Batch = tuple[Tensor, Tensor]
 
 
-def cycle_tensors(x: Tensor, y: Tensor, batch_size: int | None) -> Iterator[Batch]:
-    """Yield batches for ever, in a new random order each epoch; examples left over in one epoch wait for the next."""
-    if batch_size is None or batch_size >= len(x):
+class TensorBatches:
+    """Batches of examples in memory, in a new random order each epoch; those left over in one wait for the next.
+
+    Args:
+        x: inputs (N, *in), in the units and place of the model.
+        y: targets (N,) or (N, K), likewise.
+        batch_size: examples in a batch, or None for all of them.
+        seed: seed of the order, a stream of its own.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, batch_size: int | None, seed: int) -> None:
+        self.x, self.y = x, y
+        self.batch_size = None if batch_size is None or batch_size >= len(x) else batch_size
+        self._rows = self._shuffle(torch.Generator().manual_seed(seed))
+
+    def _shuffle(self, generator: torch.Generator) -> Iterator[Tensor]:
+        size = self.batch_size or len(self.x)
         while True:
-            yield x, y
-    while True:
-        order = torch.randperm(len(x), device=x.device)
-        for rows in order[: len(x) // batch_size * batch_size].split(batch_size):
-            yield x[rows], y[rows]
+            order = torch.randperm(len(self.x), generator=generator)
+            yield from order[: len(self.x) // size * size].to(self.x.device).split(size)
+
+    def rows(self, num_steps: int) -> Tensor | None:
+        """Return the rows of the next batches, (steps, batch), or None if each is the whole set."""
+        return None if self.batch_size is None else torch.stack([next(self._rows) for _ in range(num_steps)])
+
+    def __next__(self) -> Batch:
+        """Return the next batch."""
+        if self.batch_size is None:
+            return self.x, self.y
+        rows = next(self._rows)
+        return self.x[rows], self.y[rows]
 
 
-def cycle_loader(loader: "DataLoader[Any]") -> Iterator[Batch]:
-    """Yield the batches of a loader for ever."""
+class LoaderBatches:
+    """The batches of a loader, for ever.
+
+    Args:
+        loader: yields pairs (x, y).
+        prepare: checks a batch and brings it into the units and place of the model.
+    """
+
+    def __init__(self, loader: "DataLoader[Any]", prepare: Callable[[Tensor, Tensor], Batch]) -> None:
+        self._batches = _cycle(loader)
+        self._prepare = prepare
+
+    def __next__(self) -> Batch:
+        """Return the next batch."""
+        return self._prepare(*checked_batch(next(self._batches)))
+
+
+def _cycle(loader: "DataLoader[Any]") -> Iterator[Any]:
     while True:
-        for batch in loader:
-            yield checked_batch(batch)
+        yield from loader
 
 
 def checked_batch(batch: Any) -> Batch:

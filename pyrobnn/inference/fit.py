@@ -1,14 +1,17 @@
 """The verb: fit a model to data by a method, and get its posterior."""
 
+import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, get_args
 
 import torch
 from pyro import poutine
 from pyro.nn import PyroModule
 
 from pyrobnn import guides
+from pyrobnn._denormals import flushed_denormals
 from pyrobnn._errors import InputError
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import derive, seeded
@@ -17,7 +20,9 @@ from pyrobnn._threads import threads_for
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
 from pyrobnn.inference.batches import Batch
-from pyrobnn.inference.eager import make_eager_step
+from pyrobnn.inference.eager import Eager
+from pyrobnn.inference.engine import Engine, Training
+from pyrobnn.inference.history import EngineRecord, History
 from pyrobnn.inference.monitor import Callback, Monitor
 from pyrobnn.inference.source import Source, as_data, make_source
 from pyrobnn.inference.svi import SVI
@@ -33,6 +38,7 @@ def fit(
     *,
     seed: int,
     device: str = "auto",
+    engine: Engine = "auto",
     progress: bool = True,
     validation: Any = None,
     callbacks: Sequence[Callback] = (),
@@ -40,7 +46,8 @@ def fit(
     """Infer the posterior of a model's weights.
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
-    the same bits on the same machine, and every global random state is left as it was.
+    the same bits on the same machine under the same engine, and every global random state is left as it was. Numbers
+    below float32's normal range count as zero meanwhile.
 
     Args:
         bnn: the model.
@@ -48,6 +55,8 @@ def fit(
         data: `Data`, a pair (x, y) of arrays or tensors, or a DataLoader of such pairs.
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
+        engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step,
+            "auto" times a few steps and takes what is predicted to end sooner; `Posterior.info` tells what was used.
         progress: show a progress bar with the ELBO.
         validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set.
         callbacks: functions called with a `Progress` after every 50 steps; one that returns True ends the fit.
@@ -56,22 +65,19 @@ def fit(
         InputError: anything that does not fit together, before training starts.
         FloatingPointError: the ELBO is no longer finite.
     """
-    if not isinstance(method, SVI):
-        raise InputError(f"Expected a method such as SVI(...), got {method!r}.")
+    check_request(method, engine)
     if method.patience is not None and validation is None:
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
     started = time.perf_counter()
-    with seeded(seed, "data"):  # looking into a DataLoader draws random numbers
-        source = make_source(data, bnn, method.batch_size)
+    source = prepare_source(bnn, method, data, seed)
+    with seeded(seed, "data"):
         held_out = None if validation is None else _checked_validation(bnn, validation)
-    with seeded(seed, "fit"), fast_pyro(), threads_for(bnn.net, source.batch_size(method.batch_size)) as threads:
-        model = bnn.fresh().to(resolve_device(device))
-        model.scale_targets(_target_scale(source))
-        posterior = _build(model, method, source, seed)
-        validate = None if held_out is None else _validator(posterior, held_out)
+    with running(bnn, source.batch_size(method.batch_size), seed, "fit") as threads:
+        posterior, eager = start(bnn, method, source, seed, device)
         num_steps = method.num_steps(source.batches_per_epoch(method.batch_size))
-        with Monitor(
-            model,
+        validate = None if held_out is None else _validator(posterior, held_out)
+        monitor = Monitor(
+            posterior.bnn,
             posterior.guide,
             num_steps=num_steps,
             progress=progress,
@@ -79,40 +85,83 @@ def fit(
             validate=validate,
             eval_every=method.eval_every,
             patience=method.patience,
-        ) as monitor:
-            _train(posterior, method, source, monitor, num_steps)
-    posterior.history = monitor.recorder.history()
-    posterior.info = {
-        "method": to_dict(method) if _is_declared(method) else repr(method),
-        "num_data": source.num_data,
-        "feature_names": list(source.data.feature_names) if isinstance(source.data, Data) else [],
-        "num_steps": len(posterior.history),
+        )
+        record = train([eager], engine, monitor, num_steps)
+        monitor.restore_best()
+    finish(posterior, method, source, monitor.recorder.histories(record)[0])
+    posterior.info |= {
         "stop_reason": monitor.stop_reason,
-        "device": str(posterior.example[0].device),
         "threads": threads,
         "seconds": time.perf_counter() - started,
     }
     return posterior
 
 
-def _build(model: BNN, method: SVI, source: Source, seed: int) -> Posterior:
+def check_request(method: Any, engine: Any) -> None:
+    """Refuse what is not a method or an engine."""
+    if not isinstance(method, SVI):
+        raise InputError(f"Expected a method such as SVI(...), got {method!r}.")
+    if engine not in get_args(Engine):
+        raise InputError(f"`engine` must be one of {', '.join(get_args(Engine))}, got {engine!r}.")
+
+
+def prepare_source(bnn: BNN, method: SVI, data: Any, seed: int) -> Source:
+    """Return the source of batches, checked against the model."""
+    with seeded(seed, "data"):  # looking into a DataLoader draws random numbers
+        return make_source(data, bnn, method.batch_size)
+
+
+@contextmanager
+def running(bnn: BNN, batch_size: int, seed: int, purpose: str) -> Iterator[int]:
+    """Seed the block, and run it with the threads and settings of a fit; yield the number of threads."""
+    with seeded(seed, purpose), fast_pyro(), threads_for(bnn.net, batch_size) as threads, flushed_denormals():
+        yield threads
+
+
+def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, Eager]:
+    """Return the untrained posterior, and the fit that trains it."""
+    model = bnn.fresh().to(resolve_device(device))
+    model.scale_targets(_target_scale(source))
     example = source.example(model)
     guide = method.guide.build(model.eval(), *example).to(example[0].device)
     _check_covers(guide, model, example, method)
-    return Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
+    posterior = Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
+    batches = source.batches(model, method.batch_size, derive(seed, "batches"))
+    num_steps = method.num_steps(source.batches_per_epoch(method.batch_size))
+    return posterior, Eager(
+        model, guide, method, batches, example=example, num_data=source.num_data, num_steps=num_steps
+    )
 
 
-def _train(posterior: Posterior, method: SVI, source: Source, monitor: Monitor, num_steps: int) -> None:
-    model, guide = posterior.bnn, posterior.guide
-    step = make_eager_step(model, guide, method, posterior.example, num_data=source.num_data, num_steps=num_steps)
-    batches = source.batches(model, method.batch_size)
-    model.train()
-    for index in range(num_steps):
-        monitor.recorder.add(*step(next(batches), method.kl_weight(index)))
-        if monitor.stops_after(index + 1):
-            break
-    monitor.restore_best()
-    model.eval()
+def train(fits: Sequence[Eager], engine: Engine, monitor: Monitor, num_steps: int) -> EngineRecord:
+    """Run the steps of fits side by side, and return which engine ran them."""
+    training = Training(fits, engine, num_steps)
+    for fit in fits:
+        fit.bnn.train()
+    done = 0
+    with monitor:
+        while done < num_steps:
+            count = monitor.steps_to_next_look(done)
+            monitor.recorder.add(training.advance(count))
+            done += count
+            if monitor.stops_after(done):
+                break
+    for fit in fits:
+        fit.bnn.eval()
+    return training.record
+
+
+def finish(posterior: Posterior, method: SVI, source: Source, history: History) -> None:
+    """Note in the posterior how it was fitted."""
+    posterior.history = history
+    posterior.info = {
+        "method": to_dict(method) if _is_declared(method) else repr(method),
+        "num_data": source.num_data,
+        "feature_names": list(source.data.feature_names) if isinstance(source.data, Data) else [],
+        "num_steps": len(history),
+        "device": str(posterior.example[0].device),
+        "engine": dataclasses.asdict(history.engine),
+    }
 
 
 def _check_covers(guide: PyroModule, model: BNN, example: Batch, method: SVI) -> None:
@@ -177,6 +226,7 @@ def fit_svi(
     seed: int,
     standardize: bool = False,
     device: str = "auto",
+    engine: Engine = "auto",
     progress: bool = True,
     validation: Any = None,
     callbacks: Sequence[Callback] = (),
@@ -188,5 +238,13 @@ def fit_svi(
     data = x if y is None else Data(x, y, standardize=standardize)
     method = SVI(**settings)
     return fit(
-        bnn, method, data, seed=seed, device=device, progress=progress, validation=validation, callbacks=callbacks
+        bnn,
+        method,
+        data,
+        seed=seed,
+        device=device,
+        engine=engine,
+        progress=progress,
+        validation=validation,
+        callbacks=callbacks,
     )

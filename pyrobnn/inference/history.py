@@ -7,6 +7,27 @@ import torch
 from torch import Tensor
 
 
+@dataclasses.dataclass(frozen=True)
+class EngineRecord:
+    """Which engine ran the steps of a fit, and why.
+
+    Attributes:
+        asked: "auto", "eager" or "captured".
+        used: "eager" or "captured".
+        reason: why, in words.
+        from_step: the step, counted from 1, from which the captured graph ran; None if it did not.
+        eager_seconds: seconds of an eager step, the median of the first few; None if there were too few to tell.
+        compile_seconds: seconds that recording and compiling took; None if neither was done.
+    """
+
+    asked: str
+    used: str
+    reason: str
+    from_step: int | None = None
+    eager_seconds: float | None = None
+    compile_seconds: float | None = None
+
+
 @dataclasses.dataclass(eq=False)
 class History:
     """Estimates of the ELBO along a fit, on the scale of the whole data set in nats.
@@ -16,12 +37,14 @@ class History:
         kl: KL(q || prior) at each step, (steps,), whatever weight the objective gave it.
         validation_steps: steps after which the validation score was computed.
         validation_scores: mean log score on the validation data at those steps.
+        engine: how the steps were run.
     """
 
     log_likelihood: np.ndarray
     kl: np.ndarray
     validation_steps: list[int]
     validation_scores: list[float]
+    engine: EngineRecord
 
     @property
     def elbo(self) -> np.ndarray:
@@ -42,21 +65,25 @@ class Recorder:
         self.validation_steps: list[int] = []
         self.validation_scores: list[float] = []
 
-    def add(self, log_likelihood: Tensor, kl: Tensor) -> None:
-        """Note one step."""
-        self._waiting.append(torch.stack([log_likelihood, kl]))
+    def add(self, terms: Tensor) -> None:
+        """Note some steps, (steps, [R,] 2)."""
+        self._waiting.append(terms)
 
     def fetch(self) -> np.ndarray:
-        """Bring the waiting steps from the device, (steps, 2)."""
+        """Bring the waiting steps from the device, (steps, [R,] 2)."""
         if not self._waiting:
             return np.empty((0, 2))
-        block = torch.stack(self._waiting).double().cpu().numpy()
+        block = torch.cat(self._waiting).double().cpu().numpy()
         self._waiting.clear()
         self._fetched.append(block)
         return block
 
-    def history(self) -> History:
-        """Return everything noted so far."""
+    def histories(self, engine: EngineRecord) -> list[History]:
+        """Return everything noted so far, a history for each replicate."""
         self.fetch()
-        terms = np.concatenate([np.empty((0, 2)), *self._fetched])
-        return History(terms[:, 0], terms[:, 1], self.validation_steps, self.validation_scores)
+        terms = np.concatenate(self._fetched) if self._fetched else np.empty((0, 2))
+        columns = terms.reshape(len(terms), -1, 2)
+        return [
+            History(columns[:, r, 0], columns[:, r, 1], self.validation_steps, self.validation_scores, engine)
+            for r in range(columns.shape[1])
+        ]

@@ -72,6 +72,11 @@ class Monitor:
     ) -> None:
         self._bar.close()
 
+    def steps_to_next_look(self, done: int) -> int:
+        """Return how many steps to do before `stops_after` is to be asked again."""
+        intervals = [_BLOCK] if self._validate is None else [_BLOCK, self._eval_every]
+        return min(self._num_steps - done, *(interval - done % interval for interval in intervals))
+
     def stops_after(self, done: int) -> bool:
         """Look at the fit after that many steps, and say whether it should end here."""
         at_end = done == self._num_steps
@@ -84,12 +89,13 @@ class Monitor:
 
     def _report(self, done: int) -> bool:
         terms = self.recorder.fetch()
-        elbo = terms[:, 0] - terms[:, 1]
+        elbo = terms[..., 0] - terms[..., 1]
         if not np.isfinite(elbo).all():
-            first = done - len(elbo) + int(np.argmax(~np.isfinite(elbo))) + 1
+            index, *replicate = np.argwhere(~np.isfinite(elbo))[0]
+            where = f" of replicate {replicate[0]}" if replicate else ""
             raise FloatingPointError(
-                f"The ELBO became {elbo[~np.isfinite(elbo)][0]} at step {first}: lower the learning rate, standardise "
-                "the data, or start the guide narrower."
+                f"The ELBO{where} became {elbo[~np.isfinite(elbo)][0]} at step {done - len(elbo) + index + 1}: lower "
+                "the learning rate, standardise the data, or start the guide narrower."
             )
         self._bar.update(done - self._bar.n)
         self._bar.set_postfix(elbo=f"{elbo.mean():.1f}")

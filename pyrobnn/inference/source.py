@@ -1,7 +1,6 @@
 """Training data made ready for a model: scaled, cast, moved to its device, and cut into batches."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch.utils.data import DataLoader
 from pyrobnn._errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data, Scaler
-from pyrobnn.inference.batches import Batch, checked_batch, cycle_loader, cycle_tensors
+from pyrobnn.inference.batches import Batch, LoaderBatches, TensorBatches, checked_batch
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,14 +52,16 @@ class Source:
             return len(self.data)
         return max(1, self.num_data // (batch_size or self.num_data))
 
-    def batches(self, bnn: BNN, batch_size: int | None) -> Iterator[Batch]:
-        """Yield batches for ever, in the units, precision and place of the model."""
+    def batches(self, bnn: BNN, batch_size: int | None, seed: int) -> TensorBatches | LoaderBatches:
+        """Return endless batches in the units, precision and place of the model; the seed orders them."""
         if isinstance(self.data, Data):
-            yield from cycle_tensors(*self.scaled(bnn, self.data.x, self.data.y), batch_size)
-        else:
-            for x, y in cycle_loader(self.data):
-                bnn.settings["likelihood"].check_targets(y, self.outputs)
-                yield self.scaled(bnn, x, y)
+            return TensorBatches(*self.scaled(bnn, self.data.x, self.data.y), batch_size, seed)
+
+        def prepare(x: Tensor, y: Tensor) -> Batch:
+            bnn.settings["likelihood"].check_targets(y, self.outputs)
+            return self.scaled(bnn, x, y)
+
+        return LoaderBatches(self.data, prepare)
 
     def scaled(self, bnn: BNN, x: Tensor, y: Tensor) -> Batch:
         """Return examples in the units, precision and place of the model."""

@@ -29,6 +29,7 @@ class SVI:
         kl: "mc" estimates the KL from the same draws (`Trace_ELBO`), "analytic" uses its closed form
             (`TraceMeanField_ELBO`) and refuses guides and priors that have none.
         temperature: factor on the KL; 1 is Bayes, less than 1 a cold posterior.
+        clip_norm: bound on the norm of the gradient of all parameters together, or None for none.
         kl_warmup: number of first steps over which the factor on the KL grows from 0 to the temperature.
         patience: stop after this many evaluations of the validation score without a new best, and go back to the best.
         eval_every: steps between evaluations of the validation score.
@@ -44,6 +45,7 @@ class SVI:
     num_particles: Count = 1
     kl: KL = "mc"
     temperature: Annotated[float, Field(gt=0)] = 1.0
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
     kl_warmup: Annotated[int, Field(ge=0)] = 0
     patience: Count | None = None
     eval_every: Count = 100

@@ -1,7 +1,6 @@
 """Compiling a recorded graph with inductor, without Dynamo: to C++ on a CPU, to replayed kernels on a GPU."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,7 +32,7 @@ def compile_graph(graph: fx.GraphModule, device: torch.device) -> Callable[[list
     examples = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
     fake_mode = examples[0].fake_mode
     on_cpu = device.type == "cpu"
-    settings = ATEN_RANDOM | (_ON_CPU if on_cpu else {})
+    settings = ATEN_RANDOM | {"compile_threads": 1} | (_ON_CPU if on_cpu else {})
     try:
         with (
             torch.no_grad(),
@@ -53,18 +52,3 @@ def compile_graph(graph: fx.GraphModule, device: torch.device) -> Callable[[list
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         raise NotCapturable(f"the compiler failed ({type(error).__name__}: {reason})") from error
-
-
-@contextlib.contextmanager
-def flushed_denormals() -> Iterator[None]:
-    """Count numbers below float32's normal range, 1e-38, as zero inside the block: with them a CPU is 20 times slower."""
-    before = _flushes_denormals()
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
-
-
-def _flushes_denormals() -> bool:
-    return float(torch.tensor(1e-40) * 1.0) == 0.0

@@ -16,7 +16,7 @@ _PARALLEL = 2**17
 
 
 class Noise:
-    """The inputs of a graph that hold its random numbers, on a CPU: a table with a row for each step of a block, or one row.
+    """The inputs of a graph that hold its random numbers on a CPU: a table with a row for each step, or one row.
 
     The stream is that of torch's default generator, one draw for each random operation of a step in order; only draws
     of more than 2^17 numbers, with several threads, come from generators of their own, one a thread.
@@ -38,9 +38,8 @@ class Noise:
         self.num_rows = num_rows if per_step * num_rows <= _TABLE else 1
         self.inputs = [_replace_by_input(node, position, self.num_rows) for node in nodes]
         self._uniform = [node.target in _UNIFORM for node in nodes]
-        self._generators = [torch.Generator() for _ in range(torch.get_num_threads())]
-        for generator in self._generators:
-            generator.manual_seed(int(torch.randint(2**62, ())))
+        shared = torch.get_num_threads() > 1 and any(node.meta["val"].numel() >= _PARALLEL for node in nodes)
+        self._generators = _new_generators(torch.get_num_threads()) if shared else []
         rows = [table.unbind(0) if self.num_rows > 1 else (table,) for table in self.inputs]
         self._steps = list(zip(*rows, strict=True)) if rows else []
 
@@ -48,7 +47,7 @@ class Noise:
         """Draw the random numbers of the next steps, at most `num_rows`."""
         for step in self._steps[:num_steps]:
             for row, uniform in zip(step, self._uniform, strict=True):
-                if row.numel() >= _PARALLEL and len(self._generators) > 1:
+                if row.numel() >= _PARALLEL and self._generators:
                     self._draw_in_parallel(row, uniform=uniform)
                 else:
                     _fill(row, uniform=uniform)
@@ -58,6 +57,11 @@ class Noise:
         with ThreadPoolExecutor(len(chunks)) as pool:
             for chunk, generator in zip(chunks, self._generators, strict=False):
                 pool.submit(_fill, chunk, uniform=uniform, generator=generator)
+
+
+def _new_generators(count: int) -> list[torch.Generator]:
+    seeds = torch.randint(2**62, (count,)).tolist()
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
 
 
 def _fill(row: Tensor, *, uniform: bool, generator: torch.Generator | None = None) -> None:
@@ -83,4 +87,3 @@ def _replace_by_input(node: fx.Node, position: fx.Node, num_rows: int) -> Tensor
     node.replace_all_uses_with(new)
     graph.erase_node(node)
     return torch.empty(shape, dtype=drawn.dtype)
-

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
@@ -56,13 +56,13 @@ class CapturedStep:
         clip_norm: float | None,
     ) -> None:
         update = _make_update(objectives[0], optimizers[0], num_particles, clip_norm)
-        self._optimizers = optimizers
         self._rates, self._group = UPDATES[type(optimizers[0])].rates, optimizers[0].param_groups[0]
-        self._steps_done = _steps_done(optimizers[0])
         states = [_training_state(*pair) for pair in zip(objectives, optimizers, strict=True)]
         replicates = (len(states),) if len(states) > 1 else ()
         own_data = len(data) > 1
         training = _stack(states) if replicates else states[0]
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
         if replicates:
             _adopt(objectives, training)
             update = vmap(update, in_dims=(0, 0 if own_data else None, 0, 0, 0), randomness="different")
@@ -95,13 +95,14 @@ class CapturedStep:
         for place, value in zip(self._state["data"], batch, strict=True):
             place.copy_(value)
 
-    def advance(self, lr: Tensor, kl_weight: Tensor, rows: Tensor | None = None) -> Tensor:
+    def advance(self, lr: Tensor, kl_weight: Tensor, rows: Tensor | None = None, *, first: int) -> Tensor:
         """Do a block of steps, at most `MAX_BLOCK`.
 
         Args:
             lr: learning rate of each step, (steps, [R]).
             kl_weight: factor on the KL, likewise.
             rows: rows of each mini-batch, (steps, [R,] batch); None for all of them.
+            first: number of the first of these steps, counted from 1.
 
         Returns:
             Log-likelihood and KL of each step, (steps, [R,] 2) in float64.
@@ -111,20 +112,14 @@ class CapturedStep:
         tables["kl_weight"][:num_steps].copy_(kl_weight)
         if rows is not None:
             tables["rows"][:num_steps].copy_(rows)
-        others = torch.tensor([self._rates(self._group, self._steps_done + k + 1) for k in range(num_steps)])
+        others = torch.tensor([self._rates(self._group, first + k) for k in range(num_steps)])
         tables["rates"][:num_steps, ..., 1:].copy_(others.view(num_steps, *[1] * (lr.ndim - 1), -1))
         self._state["position"].zero_()
         for done in range(0, num_steps, self._noise.num_rows):
             count = min(self._noise.num_rows, num_steps - done)
             self._noise.draw(count)
             self._loop(count)
-        self._steps_done += num_steps
         return self._state["terms"][:num_steps].clone()
-
-
-def _steps_done(optimizer: Optimizer) -> int:
-    steps = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
-    return steps[0] if steps else 0
 
 
 def _placeholder(graph: fx.GraphModule, leaf: Tensor, leaves: list[Tensor]) -> fx.Node:

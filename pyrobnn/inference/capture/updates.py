@@ -86,7 +86,7 @@ UPDATES: dict[type, Update] = {
 
 
 def clip(gradients: dict[str, Tensor], max_norm: float) -> dict[str, Tensor]:
-    """Return gradients scaled so that their joint norm is at most max_norm, as `torch.nn.utils.clip_grad_norm_` does."""
+    """Return gradients scaled to a joint norm of at most max_norm, as `torch.nn.utils.clip_grad_norm_` does."""
     norm = torch.stack([gradient.square().sum() for gradient in gradients.values()]).sum().sqrt()
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     return {name: gradient * factor for name, gradient in gradients.items()}

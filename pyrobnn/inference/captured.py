@@ -1,0 +1,88 @@
+"""The captured engine: takes fits over after their first eager step and runs the rest as one compiled graph."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pyrobnn.inference.batches import Batch, TensorBatches
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.objective import Objective, check_reparameterized
+from pyrobnn.inference.capture.step import MAX_BLOCK, CapturedStep
+from pyrobnn.inference.eager import Eager
+
+
+class Captured:
+    """Fits in progress, one or several replicates side by side, as a compiled graph.
+
+    Args:
+        fits: fits after at least one step, of the same shape; their parameters, optimisers, schedules and batches
+            are used on.
+
+    Raises:
+        NotCapturable: with the reason; the fits are as they were.
+    """
+
+    def __init__(self, fits: Sequence[Eager]) -> None:
+        first = fits[0]
+        self._fits, self._batches = fits, first.batches
+        if isinstance(first.batches, TensorBatches):
+            self._template, batch_size = None, first.batches.batch_size
+            data = _distinct([(fit.batches.x, fit.batches.y) for fit in fits])  # type: ignore[union-attr]
+        else:
+            self._template, batch_size = next(first.batches), None
+            data = [(self._template[0].clone(), self._template[1].clone())]
+        check_reparameterized(first.bnn, first.guide, data[0][0][:1], data[0][1][:1])
+        _check_schedule(first)
+        self._step = CapturedStep(
+            [Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl=fit.method.kl) for fit in fits],
+            [fit.optimizer for fit in fits],
+            data,
+            batch_size=batch_size,
+            num_particles=first.method.num_particles,
+            clip_norm=first.method.clip_norm,
+        )
+        self._waiting = self._template
+
+    def advance(self, num_steps: int) -> Tensor:
+        """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
+        if self._template is not None:
+            return torch.cat([self._step_on(self._next_batch()) for _ in range(num_steps)])
+        sizes = [min(MAX_BLOCK, num_steps - start) for start in range(0, num_steps, MAX_BLOCK)]
+        return torch.cat([self._advance_block(size) for size in sizes])
+
+    def _advance_block(self, num_steps: int) -> Tensor:
+        done = self._fits[0].done
+        rates = torch.tensor([fit.rates(num_steps) for fit in self._fits]).permute(1, 2, 0)
+        rows = [fit.batches.rows(num_steps) for fit in self._fits if isinstance(fit.batches, TensorBatches)]
+        chosen = None if not rows or rows[0] is None else torch.stack(rows, 1)  # type: ignore[arg-type]
+        if len(self._fits) == 1:
+            rates, chosen = rates[..., 0], None if chosen is None else chosen[:, 0]
+        return self._step.advance(rates[:, 0], rates[:, 1], chosen, first=done + 1)
+
+    def _next_batch(self) -> Batch:
+        batch, self._waiting = self._waiting or next(self._batches), None
+        return batch
+
+    def _step_on(self, batch: Batch) -> Tensor:
+        """Do a step on a loader's batch; one of another size, at the end of an epoch, is left to the eager engine."""
+        fit = self._fits[0]
+        if [value.shape for value in batch] == [value.shape for value in self._template or ()]:
+            self._step.feed(batch)
+            return self._advance_block(1)
+        for state in fit.optimizer.state.values():
+            if "step" in state:
+                state["step"].fill_(fit.done)
+        return fit.step(batch)[None]
+
+
+def _distinct(data: list[Batch]) -> list[Batch]:
+    """Return the data of each fit, or a single entry if they are the same."""
+    return data if any(x is not data[0][0] or y is not data[0][1] for x, y in data) else data[:1]
+
+
+def _check_schedule(fit: Eager) -> None:
+    group = fit.optimizer.param_groups[0]
+    changed = [key for key, value in fit.first_settings.items() if key != "lr" and group[key] != value]
+    if changed:
+        raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")

@@ -1,0 +1,146 @@
+"""The choice of the engine: eager steps at first, and the captured graph where it pays."""
+
+import hashlib
+import json
+import logging
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.eager import Eager
+from pyrobnn.inference.history import EngineRecord
+
+Engine = Literal["auto", "eager", "captured"]
+_WARM_UP, _TIMED = 2, 4
+"""Eager steps before the timed ones, and timed ones."""
+_COLD_SECONDS, _WARM_SECONDS = 20.0, 4.0
+"""Expected time to record and compile, without and with the compiler's disk cache."""
+_SURE = 1.5
+"""Factor on the expected time to compile: the choice should not lose when it takes longer."""
+_SPEED_UP = 2.0
+"""Least factor by which captured steps are expected to be faster."""
+_log = logging.getLogger("pyrobnn")
+
+
+class Training:
+    """Fits in progress, one or several replicates, under the engine that was asked for or pays.
+
+    Args:
+        fits: the fits, of one shape; more than one only train captured.
+        engine: "eager"; "captured" from the second step on; "auto" for captured after a few eager steps if the
+            predicted time of all steps is less.
+        num_steps: steps in all.
+
+    Attributes:
+        record: what was chosen and why.
+    """
+
+    def __init__(self, fits: Sequence[Eager], engine: Engine, num_steps: int) -> None:
+        self._fits, self._engine, self._num_steps = fits, engine, num_steps
+        self._running: Any = fits[0]
+        self._seconds: list[float] = []
+        self._decided = engine == "eager" or num_steps == 1
+        self.record = EngineRecord(engine, "eager", "asked for" if engine == "eager" else "too few steps to choose")
+
+    def advance(self, num_steps: int) -> Tensor:
+        """Do some steps and return the log-likelihood and KL of each, (steps, 2)."""
+        terms = []
+        while num_steps and not self._decided:
+            terms.append(self._timed_step())
+            num_steps -= 1
+            self._decide()
+        if num_steps:
+            terms.append(self._running.advance(num_steps))
+        return torch.cat(terms)
+
+    def _timed_step(self) -> Tensor:
+        started = time.perf_counter()
+        terms = self._fits[0].advance(1)
+        self._seconds.append(time.perf_counter() - started)
+        return terms
+
+    def _decide(self) -> None:
+        """Choose, if there is enough to choose from."""
+        timed = self._seconds[_WARM_UP:]
+        if self._engine == "auto" and len(timed) < _TIMED:
+            return
+        self._decided = True
+        eager_seconds = sorted(timed)[len(timed) // 2] if timed else None
+        if self._engine == "auto":
+            eager_total, captured_total = self._predict(eager_seconds or 0.0)
+            reason = f"predicted {eager_total:.3g} s eager and at most {captured_total:.3g} s captured"
+            if captured_total >= eager_total:
+                self.record = EngineRecord("auto", "eager", reason, eager_seconds=eager_seconds)
+                return
+        else:
+            reason = "asked for"
+        self._capture(reason, eager_seconds)
+
+    def _predict(self, eager_seconds: float) -> tuple[float, float]:
+        """Return the time that the remaining steps would take eagerly, and at most captured, compiling included."""
+        eager_total = (self._num_steps - self._fits[0].done) * eager_seconds
+        compiling = _Ledger(self._fits).expected_seconds()
+        return eager_total, _SURE * compiling + eager_total / _SPEED_UP
+
+    def _capture(self, reason: str, eager_seconds: float | None) -> None:
+        started, ledger = time.perf_counter(), _Ledger(self._fits)
+        from pyrobnn.inference.captured import Captured  # seconds of imports, which eager fits need not wait for
+
+        try:
+            with torch.random.fork_rng():
+                self._running = Captured(self._fits)
+        except NotCapturable as error:
+            self.record = EngineRecord(self._engine, "eager", f"not capturable: {error}", eager_seconds=eager_seconds)
+            if self._engine == "captured":
+                warnings.warn(f"The fit runs eagerly, since {error}.", stacklevel=2)
+            return
+        seconds = time.perf_counter() - started
+        ledger.note(seconds)
+        from_step = self._fits[0].done + 1
+        self.record = EngineRecord(self._engine, "captured", reason, from_step, eager_seconds, seconds)
+        _log.info("captured from step %d: %s; compiled in %.1f s", from_step, reason, seconds)
+
+
+class _Ledger:
+    """Which steps inductor's disk cache holds, and how long they took to load: a file beside the cache."""
+
+    def __init__(self, fits: Sequence[Eager]) -> None:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        self._path = Path(cache_dir()) / "pyrobnn.json"
+        self._key = hashlib.sha256(_signature(fits).encode()).hexdigest()[:16]
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            entries = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return entries if isinstance(entries, dict) else {}
+
+    def expected_seconds(self) -> float:
+        """Return the expected time to record and compile."""
+        return _WARM_SECONDS if self._key in self._read() else _COLD_SECONDS
+
+    def note(self, seconds: float) -> None:
+        """Remember that this step was compiled."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            entries = self._read() | {self._key: round(seconds, 2)}
+            self._path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+        except OSError:
+            pass
+
+
+def _signature(fits: Sequence[Eager]) -> str:
+    """Return what the compiled graph depends on, in words."""
+    first = fits[0]
+    shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in first.guide.named_parameters()]
+    settings = repr((first.bnn, first.method.guide, first.method.optimizer, first.method.kl))
+    numbers = (len(fits), first.num_data, first.method.batch_size, first.method.num_particles, first.method.clip_norm)
+    return repr((torch.__version__, torch.get_num_threads(), shapes, settings, numbers))

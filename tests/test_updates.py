@@ -1,0 +1,217 @@
+"""The updates that a captured step makes against the optimisers of torch, over 20 steps of given gradients.
+
+Parameters, gradients and learning rates are random from seed 0. Each comparison is to rounding: 1e-12 relative in
+float64 and 1e-5 in float32, where both sides sum the same terms in another order, and as much of the typical size, 1.
+"""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch.func import vmap
+
+from pyrobnn.inference.capture.updates import UPDATES, clip
+
+STEPS = 20
+SHAPES = {"matrix": (3, 4), "vector": (5,), "number": ()}
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+DTYPES = list(TOLERANCE)
+
+
+def grid(**choices):
+    """All combinations of options."""
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+
+
+ADAM = grid(weight_decay=[0, 0.1], amsgrad=[False, True], maximize=[False, True], betas=[(0.9, 0.999), (0.5, 0.8)])
+SGD = [
+    options
+    for options in grid(
+        weight_decay=[0, 0.1], momentum=[0, 0.9], dampening=[0, 0.3], nesterov=[False, True], maximize=[False, True]
+    )
+    if not options["nesterov"] or (options["momentum"] and not options["dampening"])  # torch refuses the others
+]
+CASES = [
+    *((torch.optim.Adam, options) for options in ADAM),
+    (torch.optim.Adam, {"eps": 0.3}),
+    (torch.optim.Adam, {"decoupled_weight_decay": True, "weight_decay": 0.1}),
+    *((torch.optim.AdamW, options) for options in ADAM),
+    (torch.optim.AdamW, {"eps": 0.3}),
+    *((torch.optim.SGD, options) for options in SGD),
+    *(
+        (torch.optim.RMSprop, options)
+        for options in grid(
+            weight_decay=[0, 0.1], momentum=[0, 0.9], centered=[False, True], maximize=[False, True], alpha=[0.99, 0.6]
+        )
+    ),
+    (torch.optim.RMSprop, {"eps": 0.3}),
+    (torch.optim.RMSprop, {"eps": 0.3, "centered": True}),
+]
+
+
+def name_of(case):
+    return "-".join([case[0].__name__, *(f"{key}={value}" for key, value in case[1].items() if value)])
+
+
+every_case = pytest.mark.parametrize(("cls", "options"), CASES, ids=map(name_of, CASES))
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+class Reference:
+    """An optimiser of torch after its first step, as a captured step finds it, and the gradients of the others."""
+
+    def __init__(self, cls, options, dtype, seed=0):
+        self.dtype = dtype
+        generator = torch.Generator().manual_seed(seed)
+
+        def random(shape):
+            return torch.randn(shape, dtype=dtype, generator=generator)
+
+        self.parameters = {name: torch.nn.Parameter(random(shape)) for name, shape in SHAPES.items()}
+        # Gradients of other sizes at other steps, so that running means and maxima differ.
+        self.gradients = [
+            {name: random(shape) * math.exp(math.sin(step)) for name, shape in SHAPES.items()} for step in range(STEPS)
+        ]
+        self.lrs = (0.001 + 0.1 * torch.rand(STEPS, generator=generator, dtype=torch.float64)).tolist()
+        self.optimizer = cls(self.parameters.values(), lr=0.1, **options)
+        self.step(0)
+        self.update = UPDATES[cls]
+        self.group = {key: value for key, value in self.optimizer.param_groups[0].items() if key != "params"}
+
+    def step(self, index):
+        self.optimizer.param_groups[0]["lr"] = self.lrs[index]
+        for name, parameter in self.parameters.items():
+            parameter.grad = self.gradients[index][name].clone()
+        self.optimizer.step()
+
+    def rates(self, index):
+        return torch.tensor([self.lrs[index], *self.update.rates(self.group, index + 1)], dtype=self.dtype)
+
+    def values(self):
+        return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+
+    def states(self):
+        return {
+            name: {
+                key: value.clone()
+                for key, value in self.optimizer.state[parameter].items()
+                if key != "step" and value is not None
+            }
+            for name, parameter in self.parameters.items()
+        }
+
+
+def assert_same(found, expected, dtype):
+    torch.testing.assert_close(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@every_dtype
+@every_case
+def test_updates_are_those_of_torch(cls, options, dtype):
+    reference = Reference(cls, options, dtype)
+    values, states = reference.values(), reference.states()
+    for index in range(1, STEPS):
+        reference.step(index)
+        rates = reference.rates(index)
+        for name in SHAPES:
+            gradient = reference.gradients[index][name]
+            values[name], states[name] = reference.update.apply(
+                values[name], gradient, states[name], rates, reference.group
+            )
+        assert_same(values, reference.values(), dtype)
+        assert_same(states, reference.states(), dtype)
+
+
+@pytest.mark.parametrize("cls", UPDATES)
+def test_an_update_changes_none_of_its_arguments(cls):
+    reference = Reference(cls, {}, torch.float64)
+    values, states, gradients = reference.values(), reference.states(), reference.gradients[1]
+    given = [values["matrix"], gradients["matrix"], *states["matrix"].values(), rates := reference.rates(1)]
+    before = [tensor.clone() for tensor in given]
+    reference.update.apply(values["matrix"], gradients["matrix"], states["matrix"], rates, reference.group)
+    assert all(map(torch.equal, given, before))
+
+
+@every_case
+def test_vmapped_updates_are_those_of_each_replicate(cls, options):
+    """Three replicates, each with its own parameters, gradients, state and learning rate."""
+    references = [Reference(cls, options, torch.float64, seed=seed) for seed in range(3)]
+    group, update = references[0].group, references[0].update
+    stacked = vmap(lambda *arguments: update.apply(*arguments, group))
+    arguments = [(r.values()["matrix"], r.gradients[1]["matrix"], r.states()["matrix"], r.rates(1)) for r in references]
+    state = {key: torch.stack([a[2][key] for a in arguments]) for key in arguments[0][2]}
+    value, new = stacked(*(torch.stack([a[i] for a in arguments]) for i in (0, 1)), state, torch.stack([
+        a[3] for a in arguments
+    ]))  # fmt: skip
+    for index, one in enumerate(arguments):
+        expected = update.apply(*one, group)
+        assert_same((value[index], {key: tensor[index] for key, tensor in new.items()}), expected, torch.float64)
+
+
+def test_replicates_take_steps_with_learning_rates_of_their_own():
+    value, gradient = torch.zeros(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
+    group = torch.optim.SGD([torch.zeros(1)], lr=1.0).param_groups[0]
+    stacked = vmap(lambda value, gradient, rates: UPDATES[torch.optim.SGD].apply(value, gradient, {}, rates, group)[0])
+    new = stacked(value, gradient, torch.tensor([[0.1], [0.7]], dtype=torch.float64))
+    assert_same(new, torch.tensor([[-0.1], [-0.7]], dtype=torch.float64).expand(2, 3), torch.float64)
+
+
+def clipped_by_torch(gradients, max_norm):
+    parameters = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients.values()]
+    for parameter, gradient in zip(parameters, gradients.values(), strict=True):
+        parameter.grad = gradient.clone()
+    torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    return {name: parameter.grad for name, parameter in zip(gradients, parameters, strict=True)}
+
+
+def some_gradients(dtype, scale, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return {name: scale * torch.randn(shape, dtype=dtype, generator=generator) for name, shape in SHAPES.items()}
+
+
+def joint_norm(gradients):
+    return torch.cat([gradient.reshape(-1) for gradient in gradients.values()]).norm()
+
+
+@every_dtype
+@pytest.mark.parametrize("scale", [0.0, 1e-9, 1e-3, 0.3, 1.0, 50.0, 1e6])
+@pytest.mark.parametrize("max_norm", [1e-6, 0.5, 10.0])
+def test_clipped_gradients_are_those_of_torch(scale, max_norm, dtype):
+    gradients = some_gradients(dtype, scale)
+    clipped = clip(gradients, max_norm)
+    torch.testing.assert_close(clipped, clipped_by_torch(gradients, max_norm), rtol=TOLERANCE[dtype], atol=0.0)
+
+
+def test_clipping_bounds_the_joint_norm_and_keeps_the_direction():
+    gradients = some_gradients(torch.float64, 50.0)
+    clipped = clip(gradients, 2.0)
+    assert float(joint_norm(clipped)) == pytest.approx(2.0, rel=1e-6)
+    ratios = torch.cat([(clipped[name] / gradients[name]).reshape(-1) for name in gradients])
+    assert_same(ratios, ratios[0].expand(len(ratios)), torch.float64)
+
+
+def test_gradients_below_the_bound_stay_bit_by_bit():
+    gradients = some_gradients(torch.float32, 0.1)
+    clipped = clip(gradients, 10.0)
+    assert all(torch.equal(clipped[name], gradients[name]) for name in gradients)
+
+
+@pytest.mark.parametrize("strange", [math.inf, math.nan])
+def test_clipping_gradients_that_are_not_finite_does_as_torch_does(strange):
+    gradients = some_gradients(torch.float64, 1.0)
+    gradients["vector"][1] = strange
+    torch.testing.assert_close(clip(gradients, 1.0), clipped_by_torch(gradients, 1.0), equal_nan=True)
+
+
+def test_vmapped_clipping_bounds_the_norm_of_each_replicate():
+    separate = [some_gradients(torch.float64, scale, seed) for seed, scale in enumerate((0.01, 1.0, 30.0))]
+    stacked = {name: torch.stack([gradients[name] for gradients in separate]) for name in SHAPES}
+    clipped = vmap(lambda gradients: clip(gradients, 1.0))(stacked)
+    for index, gradients in enumerate(separate):
+        one = {name: value[index] for name, value in clipped.items()}
+        assert_same(one, clipped_by_torch(gradients, 1.0), torch.float64)
+
+
+def test_every_update_is_compared():
+    assert {cls for cls, _ in CASES} == set(UPDATES)
