@@ -36,6 +36,7 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
         },
         "device": posterior.info["device"],
         "threads": posterior.info["threads"],
+        "engine": posterior.info["engine"],
         "wall_seconds": round(wall_seconds, 3),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }

@@ -14,6 +14,7 @@ from pyrobnn._settings import setting, to_dict
 from pyrobnn.data import Data
 from pyrobnn.datasets import Dataset
 from pyrobnn.inference import SVI
+from pyrobnn.inference.engine import Engine
 
 _TOYS = {"sinusoid": datasets.sinusoid, "quartic": datasets.quartic}
 _NUM_TEST = 200
@@ -86,21 +87,23 @@ class FitSpec:
         method: SVI with its settings.
         seed: seed of the fit.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
+        engine: "auto", "eager" or "captured", as in `pyrobnn.fit`.
     """
 
     method: SVI = SVI()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     device: str = "auto"
+    engine: Engine = "auto"
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> "FitSpec":
-        """Return the section that a table stands for: `type = "svi"`, `seed`, `device`, and settings of `SVI`."""
+        """Return the section that a table stands for: `type = "svi"`, seed, device, engine, and settings of `SVI`."""
         options = dict(table)
         kind = options.pop("type", "svi")
         if kind != "svi":
             raise InputError(f"Unknown method {kind!r}. Known: svi.")
-        own = {key: options.pop(key) for key in ("seed", "device") if key in options}
-        known = ["type", "seed", "device", *(f.name for f in dataclasses.fields(SVI) if f.name != "guide")]
+        own = {key: options.pop(key) for key in ("seed", "device", "engine") if key in options}
+        known = ["type", "seed", "device", "engine", *(f.name for f in dataclasses.fields(SVI) if f.name != "guide")]
         unknown = [key for key in options if key not in known]
         if unknown:
             raise InputError(f"unknown setting `{unknown[0]}`; known are {', '.join(known)}")
@@ -110,7 +113,7 @@ class FitSpec:
         """Return the table of this section."""
         method = to_dict(self.method)
         del method["guide"]
-        return method | {"seed": self.seed, "device": self.device}
+        return method | {"seed": self.seed, "device": self.device, "engine": self.engine}
 
 
 @setting

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyro
 import torch
@@ -146,19 +146,26 @@ class BNN(PyroModule):
         keeps_integers = looks_up and not x.is_floating_point()
         return x.to(self._like.device, x.dtype if keeps_integers else self._like.dtype)
 
-    def fit(self, x: Any, y: Any = None, *, seed: int, **arguments: Any) -> "Posterior":
+    @overload
+    def fit(self, x: Any, y: Any = None, *, seed: int, replicates: None = None, **arguments: Any) -> "Posterior": ...
+    @overload
+    def fit(self, x: Any, y: Any = None, *, seed: int, replicates: int, **arguments: Any) -> "list[Posterior]": ...
+    def fit(
+        self, x: Any, y: Any = None, *, seed: int, replicates: int | None = None, **arguments: Any
+    ) -> "Posterior | list[Posterior]":
         """Infer the posterior by SVI: shorthand for `pyrobnn.fit(model, SVI(...), Data(x, y), seed=seed)`.
 
         Args:
             x: inputs, or `Data`, or a DataLoader.
             y: targets, if x is inputs.
             seed: seed of the fit.
+            replicates: number of independent fits to run side by side, for a list of posteriors (`fit_replicates`).
             **arguments: settings of `SVI` (guide, steps, lr, ...), `standardize` of `Data`, and arguments of
-                `pyrobnn.fit` (device, progress, validation, callbacks).
+                `pyrobnn.fit` (device, engine, progress, validation, callbacks).
         """
         from pyrobnn.inference import fit_svi
 
-        return fit_svi(self, x, y, seed=seed, **arguments)
+        return fit_svi(self, x, y, seed=seed, replicates=replicates, **arguments)
 
     def fresh(self) -> "BNN":
         """Return an independent copy; a declared network gets new starting weights from the current random state."""

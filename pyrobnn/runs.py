@@ -74,6 +74,7 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
             prepared.train,
             seed=spec.fit.seed,
             device=spec.fit.device,
+            engine=spec.fit.engine,
             progress=progress,
             validation=prepared.validation,
         )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrobnn.inference.batches import Batch, TensorBatches
 from pyrobnn.inference.capture.errors import NotCapturable
@@ -32,6 +32,7 @@ class Captured:
         else:
             self._template, batch_size = next(first.batches), None
             data = [(self._template[0].clone(), self._template[1].clone())]
+        check_same_program(fits)
         check_reparameterized(first.bnn, first.guide, data[0][0][:1], data[0][1][:1])
         _check_schedule(first)
         self._step = CapturedStep(
@@ -86,3 +87,26 @@ def _check_schedule(fit: Eager) -> None:
     changed = [key for key, value in fit.first_settings.items() if key != "lr" and group[key] != value]
     if changed:
         raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
+
+
+def check_same_program(fits: Sequence[Eager]) -> None:
+    """Refuse replicates that one graph cannot serve: modules of other types, or other settings than tensors.
+
+    Raises:
+        NotCapturable: with the first difference.
+    """
+    for fit in fits[1:]:
+        for mine, theirs in ((fits[0].bnn, fit.bnn), (fits[0].guide, fit.guide)):
+            for (name, one), (_, other) in zip(mine.named_modules(), theirs.named_modules(), strict=False):
+                difference = _difference(one, other)
+                if difference:
+                    raise NotCapturable(f"replicates differ in {name or type(one).__name__}: {difference}")
+
+
+def _difference(one: nn.Module, other: nn.Module) -> str | None:
+    if type(one) is not type(other):
+        return f"{type(one).__name__} and {type(other).__name__}"
+    for key, value in vars(one).items():
+        if not key.startswith("_") and isinstance(value, (bool, int, float, str, tuple)) and vars(other)[key] != value:
+            return f"{key} is {value!r} and {vars(other)[key]!r}"
+    return None

@@ -29,10 +29,10 @@ _log = logging.getLogger("pyrobnn")
 
 
 class Training:
-    """Fits in progress, one or several replicates, under the engine that was asked for or pays.
+    """Fits in progress, one or R replicates, under the engine that was asked for or pays.
 
     Args:
-        fits: the fits, of one shape; more than one only train captured.
+        fits: the fits, of one shape.
         engine: "eager"; "captured" from the second step on; "auto" for captured after a few eager steps if the
             predicted time of all steps is less.
         num_steps: steps in all.
@@ -43,27 +43,29 @@ class Training:
 
     def __init__(self, fits: Sequence[Eager], engine: Engine, num_steps: int) -> None:
         self._fits, self._engine, self._num_steps = fits, engine, num_steps
-        self._running: Any = fits[0]
+        self._captured: Any = None
         self._seconds: list[float] = []
         self._decided = engine == "eager" or num_steps == 1
         self.record = EngineRecord(engine, "eager", "asked for" if engine == "eager" else "too few steps to choose")
 
     def advance(self, num_steps: int) -> Tensor:
-        """Do some steps and return the log-likelihood and KL of each, (steps, 2)."""
+        """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
         terms = []
         while num_steps and not self._decided:
-            terms.append(self._timed_step())
+            terms.append(self._eager_steps(1))
             num_steps -= 1
             self._decide()
         if num_steps:
-            terms.append(self._running.advance(num_steps))
+            terms.append(self._captured.advance(num_steps) if self._captured else self._eager_steps(num_steps))
         return torch.cat(terms)
 
-    def _timed_step(self) -> Tensor:
-        started = time.perf_counter()
-        terms = self._fits[0].advance(1)
-        self._seconds.append(time.perf_counter() - started)
-        return terms
+    def _eager_steps(self, num_steps: int) -> Tensor:
+        terms = []
+        for fit in self._fits:
+            started = time.perf_counter()
+            terms.append(fit.advance(num_steps))
+            self._seconds.append((time.perf_counter() - started) / num_steps)
+        return terms[0] if len(terms) == 1 else torch.stack(terms, 1)
 
     def _decide(self) -> None:
         """Choose, if there is enough to choose from."""
@@ -84,17 +86,18 @@ class Training:
 
     def _predict(self, eager_seconds: float) -> tuple[float, float]:
         """Return the time that the remaining steps would take eagerly, and at most captured, compiling included."""
-        eager_total = (self._num_steps - self._fits[0].done) * eager_seconds
+        eager_total = len(self._fits) * (self._num_steps - self._fits[0].done) * eager_seconds
         compiling = _Ledger(self._fits).expected_seconds()
         return eager_total, _SURE * compiling + eager_total / _SPEED_UP
 
     def _capture(self, reason: str, eager_seconds: float | None) -> None:
         started, ledger = time.perf_counter(), _Ledger(self._fits)
+        logging.getLogger("torch.utils.cpp_extension").addFilter(_no_word_of_cuda)
         from pyrobnn.inference.captured import Captured  # seconds of imports, which eager fits need not wait for
 
         try:
             with torch.random.fork_rng():
-                self._running = Captured(self._fits)
+                self._captured = Captured(self._fits)
         except NotCapturable as error:
             self.record = EngineRecord(self._engine, "eager", f"not capturable: {error}", eager_seconds=eager_seconds)
             if self._engine == "captured":
@@ -135,6 +138,11 @@ class _Ledger:
             self._path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
         except OSError:
             pass
+
+
+def _no_word_of_cuda(record: logging.LogRecord) -> bool:
+    """Drop the warning that compilers for a GPU are there but no GPU: it does not matter on a CPU."""
+    return "CUDA" not in record.getMessage()
 
 
 def _signature(fits: Sequence[Eager]) -> str:

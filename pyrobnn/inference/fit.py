@@ -216,35 +216,3 @@ def resolve_device(device: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"Device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
     return torch.device(device)
-
-
-def fit_svi(
-    bnn: BNN,
-    x: Any,
-    y: Any = None,
-    *,
-    seed: int,
-    standardize: bool = False,
-    device: str = "auto",
-    engine: Engine = "auto",
-    progress: bool = True,
-    validation: Any = None,
-    callbacks: Sequence[Callback] = (),
-    **settings: Any,
-) -> Posterior:
-    """Fit by SVI with its settings as keyword arguments; x may be inputs (with y), `Data` or a DataLoader."""
-    if y is None and standardize:
-        raise InputError("`standardize` belongs to Data here: pass Data(x, y, standardize=True).")
-    data = x if y is None else Data(x, y, standardize=standardize)
-    method = SVI(**settings)
-    return fit(
-        bnn,
-        method,
-        data,
-        seed=seed,
-        device=device,
-        engine=engine,
-        progress=progress,
-        validation=validation,
-        callbacks=callbacks,
-    )

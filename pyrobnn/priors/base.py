@@ -1,5 +1,6 @@
 """What a prior is: a setting whose `build` gives a module that knows the distribution of every weight site."""
 
+import copy
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
@@ -42,24 +43,32 @@ class SitePrior:
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
         """Return the module that a `BNN` asks for each site's distribution."""
-        return FactorizedPrior(self)
+        return FactorizedPrior(self, next(iter(values.values())))
 
 
 class FactorizedPrior(PyroModule):
-    """The module of a `SitePrior`: independent entries, each with the distribution that the setting names."""
+    """The module of a `SitePrior`: independent entries, each with the distribution that the setting names.
 
-    def __init__(self, setting: SitePrior) -> None:
+    The setting's numbers are buffers, so that replicates of one graph can have numbers of their own.
+    """
+
+    def __init__(self, setting: SitePrior, like: Tensor) -> None:
         super().__init__()
-        self.setting = setting
+        self._setting = setting
+        self._numbers = [name for name, value in vars(setting).items() if isinstance(value, float)]
+        for name in self._numbers:
+            self.register_buffer(name, constant(getattr(setting, name), like), persistent=False)
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
         """Return the prior of one parameter."""
-        return self.setting.site(name, value).expand(value.shape).to_event(value.ndim)
+        setting = copy.copy(self._setting)
+        vars(setting).update({number: getattr(self, number) for number in self._numbers})
+        return setting.site(name, value).expand(value.shape).to_event(value.ndim)
 
 
-def constant(number: float, like: Tensor) -> Tensor:
+def constant(number: float | Tensor, like: Tensor) -> Tensor:
     """Return a number as a scalar tensor with the dtype and device of another, made without a copy from the host."""
-    return like.new_full((), number)
+    return number if isinstance(number, Tensor) else like.new_full((), number)
 
 
 def fan_in(shape: torch.Size) -> int:

@@ -52,7 +52,7 @@ def make_data() -> Data:
 
 def short_fit(bnn: BNN, data: Data, **settings: Any) -> Posterior:
     """Return the posterior after a few steps on the CPU."""
-    return fit_svi(bnn, data, seed=0, device="cpu", progress=False, **({"steps": 5} | settings))
+    return bnn.fit(data, seed=0, device="cpu", progress=False, **({"steps": 5} | settings))
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def _native_loop(run: Any, inputs: list[Tensor]) -> Loop:
     torch_library = ctypes.PyDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     copy, delete = _address(torch_library.aoti_torch_new_tensor_handle), torch_library.aoti_torch_delete_tensor_object
     delete.argtypes = [ctypes.c_void_p]
-    repeat = _REPEAT(_address(CppCodeCache.load(_SOURCE).repeat).value)
+    repeat = _REPEAT(_address(CppCodeCache.load(_SOURCE).repeat).value or 0)
     handles = (ctypes.c_void_p * len(inputs))(
         *map(_pointer, torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(inputs))
     )

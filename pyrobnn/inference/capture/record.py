@@ -57,7 +57,7 @@ def _inline_constants(graph: fx.GraphModule) -> None:
         value = getattr(graph, node.target)
         if isinstance(value, Tensor) and value.numel() == 1:
             with graph.graph.inserting_before(node):
-                options = {"dtype": value.dtype, "device": value.device}
+                options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
                 new = graph.graph.call_function(_aten.full.default, (list(value.shape), value.item()), options)
             _replace(node, new)
 
@@ -70,7 +70,8 @@ def _unroll_small_products(graph: fx.GraphModule) -> None:
 
 
 def _unroll(graph: fx.Graph, node: fx.Node) -> None:
-    *bias, left, right = node.args
+    arguments: Any = node.args
+    *bias, left, right = arguments
     inner, columns = right.meta["val"].shape[-2:]
     if left.meta["val"].numel() * columns > _SMALL_PRODUCT or node.kwargs:
         return

@@ -1,0 +1,150 @@
+"""Many fits at once: seeds, data sets of one size, or settings, trained side by side in one captured graph."""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pyrobnn._errors import InputError
+from pyrobnn._random import derive, seeded
+from pyrobnn.bnn import BNN
+from pyrobnn.inference.batches import TensorBatches
+from pyrobnn.inference.eager import Eager
+from pyrobnn.inference.engine import Engine
+from pyrobnn.inference.fit import check_request, finish, prepare_source, running, start, train
+from pyrobnn.inference.monitor import Callback, Monitor
+from pyrobnn.inference.source import Source
+from pyrobnn.inference.svi import SVI
+from pyrobnn.posterior import Posterior
+
+_MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every")
+"""Settings of the method in which replicates may differ; the others shape the graph that they share."""
+
+
+def fit_replicates(
+    bnn: BNN | Sequence[BNN],
+    method: SVI | Sequence[SVI],
+    data: Any,
+    *,
+    seed: int,
+    replicates: int | None = None,
+    device: str = "auto",
+    engine: Engine = "auto",
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+) -> list[Posterior]:
+    """Infer several independent posteriors at once.
+
+    Each is in law what `fit` returns for a seed of its own. Captured, they share one vmapped graph, in which a fit of a
+    small network costs less than on its own; eagerly, their steps are done in turn.
+
+    Args:
+        bnn: the model, or a list with one for each replicate: the same but for numbers such as the prior's scale.
+        method: how to infer it, or a list with one for each replicate, which may differ in guide settings, learning
+            rate, schedule, temperature and KL warm-up.
+        data: `Data` or a pair (x, y) for all, or a list with one for each replicate, all with the same number of
+            examples.
+        seed: each replicate gets a seed derived from it.
+        replicates: number of replicates R; not needed where a list tells.
+        device: as in `fit`.
+        engine: as in `fit`.
+        progress: show one progress bar with the mean ELBO.
+        callbacks: as in `fit`; they see the mean ELBO, and model and guide of the first replicate.
+
+    Returns:
+        The R posteriors.
+
+    Raises:
+        InputError: lists of different lengths, or replicates that cannot share a graph.
+        FloatingPointError: the ELBO of a replicate is no longer finite.
+    """
+    bnns, methods, sets = _aligned(replicates, bnn, method, data)
+    for one in methods:
+        check_request(one, engine)
+    _check_methods(methods)
+    started = time.perf_counter()
+    seeds = [derive(seed, f"replicate {index}") for index in range(len(bnns))]
+    sources = [prepare_source(*parts) for parts in zip(bnns, methods, sets, seeds, strict=True)]
+    batch_size = sources[0].batch_size(methods[0].batch_size)
+    with running(bnns[0], batch_size * len(bnns), seed, "replicates") as threads:
+        posteriors, fits = _start_all(bnns, methods, sources, seeds, device)
+        num_steps = methods[0].num_steps(sources[0].batches_per_epoch(methods[0].batch_size))
+        monitor = Monitor(
+            posteriors[0].bnn,
+            posteriors[0].guide,
+            num_steps=num_steps,
+            progress=progress,
+            callbacks=callbacks,
+            validate=None,
+            eval_every=methods[0].eval_every,
+            patience=None,
+        )
+        record = train(fits, engine, monitor, num_steps)
+    seconds = time.perf_counter() - started
+    parts = zip(posteriors, methods, sources, monitor.recorder.histories(record), strict=True)
+    for index, (posterior, one, source, history) in enumerate(parts):
+        _own_storage(posterior)
+        finish(posterior, one, source, history)
+        posterior.info |= {"stop_reason": monitor.stop_reason, "threads": threads, "seconds": seconds}
+        posterior.info |= {"replicate": index, "replicates": len(posteriors)}
+    return posteriors
+
+
+def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
+    """Return a list of R entries for each of the arguments, whether it was given as a list or as one for all."""
+    lengths = {len(value) for value in given if isinstance(value, list)} | ({replicates} if replicates else set())
+    if len(lengths) != 1:
+        raise InputError(
+            f"Say how many replicates: `replicates=R`, or lists of one length; got {sorted(lengths) or 'neither'}."
+        )
+    count = lengths.pop()
+    if count < 1:
+        raise InputError(f"`replicates` must be at least 1, got {count}.")
+    return tuple(value if isinstance(value, list) else [value] * count for value in given)
+
+
+def _check_methods(methods: list[SVI]) -> None:
+    first = methods[0]
+    if any(method.patience is not None for method in methods):
+        raise InputError("Replicates run the same number of steps: leave `patience` out of the method.")
+    for field in dataclasses.fields(SVI):
+        if field.name not in _MAY_DIFFER and any(getattr(m, field.name) != getattr(first, field.name) for m in methods):
+            raise InputError(
+                f"The methods of replicates must agree in `{field.name}`; they may differ in {', '.join(_MAY_DIFFER)}."
+            )
+
+
+def _start_all(
+    bnns: list[BNN], methods: list[SVI], sources: list[Source], seeds: list[int], device: str
+) -> tuple[list[Posterior], list[Eager]]:
+    pairs = []
+    for bnn, method, source, seed in zip(bnns, methods, sources, seeds, strict=True):
+        with seeded(seed, "fit"):
+            pairs.append(start(bnn, method, source, seed, device))
+    fits = [fit for _, fit in pairs]
+    _share_data([fit.batches for fit in fits])
+    return [posterior for posterior, _ in pairs], fits
+
+
+def _share_data(batches: list[Any]) -> None:
+    """Refuse data of different sizes, and hold equal data once."""
+    first = batches[0]
+    for other in batches:
+        if not isinstance(other, TensorBatches):
+            raise InputError("Replicates need their data in memory: pass Data(x, y), not a DataLoader.")
+        if (other.x.shape, other.y.shape) != (first.x.shape, first.y.shape):
+            raise InputError(
+                f"The data of replicates must be of one shape; got inputs {tuple(first.x.shape)} and "
+                f"{tuple(other.x.shape)}, targets {tuple(first.y.shape)} and {tuple(other.y.shape)}."
+            )
+    if all(bool((other.x == first.x).all() and (other.y == first.y).all()) for other in batches[1:]):
+        for other in batches:
+            other.x, other.y = first.x, first.y
+
+
+def _own_storage(posterior: Posterior) -> None:
+    """Cut the tensors of a replicate out of the stacked ones."""
+    for module in (posterior.bnn, posterior.guide):
+        for value in itertools.chain(module.parameters(), module.buffers()):
+            value.data = value.data.clone()
