@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from pyrobnn.inference.batches import Batch, TensorBatches
+from pyrobnn.inference.capture.compiler import compile_graph
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.capture.step import MAX_BLOCK, CapturedStep
+from pyrobnn.inference.capture.step import MAX_BLOCK, CapturedStep, Compiler
 from pyrobnn.inference.eager import Eager
 
 
@@ -18,12 +19,16 @@ class Captured:
     Args:
         fits: fits after at least one step, of the same shape; their parameters, optimisers, schedules and batches
             are used on.
+        compiler: what makes the recorded graph a function.
+
+    Attributes:
+        step: the captured step.
 
     Raises:
         NotCapturable: with the reason; the fits are as they were.
     """
 
-    def __init__(self, fits: Sequence[Eager]) -> None:
+    def __init__(self, fits: Sequence[Eager], compiler: Compiler = compile_graph) -> None:
         first = fits[0]
         self._fits, self._batches = fits, first.batches
         if isinstance(first.batches, TensorBatches):
@@ -35,13 +40,14 @@ class Captured:
         check_same_program(fits)
         check_reparameterized(first.bnn, first.guide, data[0][0][:1], data[0][1][:1])
         _check_schedule(first)
-        self._step = CapturedStep(
+        self.step = CapturedStep(
             [Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl=fit.method.kl) for fit in fits],
             [fit.optimizer for fit in fits],
             data,
             batch_size=batch_size,
             num_particles=first.method.num_particles,
             clip_norm=first.method.clip_norm,
+            compiler=compiler,
         )
         self._waiting = self._template
 
@@ -59,7 +65,7 @@ class Captured:
         chosen = None if not rows or rows[0] is None else torch.stack(rows, 1)  # type: ignore[arg-type]
         if len(self._fits) == 1:
             rates, chosen = rates[..., 0], None if chosen is None else chosen[:, 0]
-        return self._step.advance(rates[:, 0], rates[:, 1], chosen, first=done + 1)
+        return self.step.advance(rates[:, 0], rates[:, 1], chosen, first=done + 1)
 
     def _next_batch(self) -> Batch:
         batch, self._waiting = self._waiting or next(self._batches), None
@@ -69,7 +75,7 @@ class Captured:
         """Do a step on a loader's batch; one of another size, at the end of an epoch, is left to the eager engine."""
         fit = self._fits[0]
         if [value.shape for value in batch] == [value.shape for value in self._template or ()]:
-            self._step.feed(batch)
+            self.step.feed(batch)
             return self._advance_block(1)
         for state in fit.optimizer.state.values():
             if "step" in state:

@@ -35,6 +35,8 @@ class SitePrior:
     def site(self, name: str, value: Tensor) -> TorchDistributionMixin:
         """Return the distribution of each entry, with a batch shape that expands to that of the value.
 
+        The setting's own numbers may be scalar tensors here: pass them through `constant`.
+
         Args:
             name: the parameter's name.
             value: its initial value, which also tells shape, dtype and device.

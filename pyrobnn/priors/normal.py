@@ -31,7 +31,7 @@ class Normal(SitePrior):
         """Return N(loc, scale^2) with the scale of this parameter."""
         return dist.Normal(constant(self.loc, value), constant(self._scale(value.shape), value))
 
-    def _scale(self, shape: torch.Size) -> float:
+    def _scale(self, shape: torch.Size) -> float | Tensor:
         if isinstance(self.scale, str):
             gain = 2.0 if self.scale == "he" and len(shape) > 1 else 1.0
             return math.sqrt(gain / fan_in(shape))

@@ -15,7 +15,6 @@ from pyrobnn._random import seeded
 from pyrobnn._settings import to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
-from pyrobnn.inference import fit_svi
 from pyrobnn.nets import MLP
 from pyrobnn.posterior import Posterior
 

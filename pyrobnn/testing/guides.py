@@ -16,6 +16,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data import Scaler
 from pyrobnn.diagnostics import elbo_report
 from pyrobnn.posterior import Posterior, latent_names
+from pyrobnn.testing.captured import require_capturable
 from pyrobnn.testing.common import DTYPES, make_data, require, short_fit, unchanged_globals, value_checks
 from pyrobnn.testing.models import arguments, distance_in_errors, flatten, linear_regression, make_models
 
@@ -113,6 +114,12 @@ def check_guide_vmaps(setting: Any) -> None:
             )
 
 
+def check_guide_captures(setting: Any) -> None:
+    """Captured steps equal eager ones, and replicates side by side equal those alone, for the same noise."""
+    for bnn in make_models(DTYPES[:1]).values():
+        require_capturable(bnn, make_data(), guide=setting)
+
+
 def check_guide_mean(setting: Any) -> None:
     """`mean()`, if the guide has it, is the mean of its draws, site by site."""
     for name, bnn, guide, args in _cases(setting, DTYPES[:1]):
@@ -168,6 +175,7 @@ GUIDE_CHECKS = [
     check_guide_gradients,
     check_guide_is_reproducible,
     check_guide_vmaps,
+    check_guide_captures,
     check_guide_mean,
     check_guide_leaves_globals_alone,
     check_guide_clones_starting_values,

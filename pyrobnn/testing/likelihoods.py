@@ -12,6 +12,7 @@ from pyrobnn._pyro import local_parameters
 from pyrobnn._random import seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
+from pyrobnn.testing.captured import require_capturable
 from pyrobnn.testing.common import (
     DTYPES,
     devices,
@@ -151,6 +152,13 @@ def check_likelihood_fits_and_predicts(setting: Any) -> None:
             require(bool(score.isfinite().all()), "Log scores after a short fit are not finite.")
 
 
+def check_likelihood_captures(setting: Any) -> None:
+    """Captured steps equal eager ones, and replicates side by side equal those alone, for the same noise."""
+    by_rank = {y.ndim: (y, outputs) for y, outputs in _accepted(setting)}
+    for y, outputs in by_rank.values():
+        require_capturable(BNN(make_net(outputs), likelihood=setting), Data(make_inputs(_N), y))
+
+
 def check_likelihood_flags(setting: Any) -> None:
     """`standardizes_targets` and `integer_targets` are booleans."""
     for name in ("standardizes_targets", "integer_targets"):
@@ -169,6 +177,7 @@ LIKELIHOOD_CHECKS = [
     check_likelihood_owns_its_parameters,
     check_likelihood_num_outputs,
     check_likelihood_fits_and_predicts,
+    check_likelihood_captures,
     check_likelihood_flags,
     *value_checks("likelihood", likelihoods.resolve),
 ]

@@ -11,6 +11,7 @@ from pyrobnn._pyro import local_parameters
 from pyrobnn._random import seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.likelihoods import Gaussian
+from pyrobnn.testing.captured import require_capturable
 from pyrobnn.testing.common import (
     DTYPES,
     devices,
@@ -93,6 +94,11 @@ def check_prior_fits_and_predicts(setting: Any) -> None:
     require(bool(mean.isfinite().all()), "Predictions after a short fit are not finite.")
 
 
+def check_prior_captures(setting: Any) -> None:
+    """Captured steps equal eager ones, and replicates side by side equal those alone, for the same noise."""
+    require_capturable(BNN(make_net(), prior=setting, likelihood=Gaussian(0.3)), make_data(), batch_size=7)
+
+
 def check_prior_is_not_shared(setting: Any) -> None:
     """Two models with the same setting hold parameters and buffers of their own."""
     first, second = (BNN(make_net(), prior=setting).prior.state_dict() for _ in range(2))
@@ -115,6 +121,7 @@ PRIOR_CHECKS = [
     check_prior_log_prob,
     check_prior_owns_its_parameters,
     check_prior_fits_and_predicts,
+    check_prior_captures,
     check_prior_is_not_shared,
     check_prior_leaves_globals_alone,
     *value_checks("prior", priors.resolve),

@@ -29,6 +29,7 @@ class Noise:
     Attributes:
         inputs: the tensors to append to the inputs of the graph.
         num_rows: steps that `draw` provides for at once.
+        is_complete: whether the graph has no random operation left.
     """
 
     def __init__(self, graph: fx.GraphModule, position: fx.Node, num_rows: int) -> None:
@@ -36,8 +37,9 @@ class Noise:
         nodes = [node for node in graph.graph.nodes if on_cpu and node.target in (*_NORMAL, *_UNIFORM)]
         per_step = sum(node.meta["val"].numel() for node in nodes)
         self.num_rows = num_rows if per_step * num_rows <= _TABLE else 1
-        self.inputs = [_replace_by_input(node, position, self.num_rows) for node in nodes]
         self._uniform = [node.target in _UNIFORM for node in nodes]
+        self.inputs = [_replace_by_input(node, position, self.num_rows) for node in nodes]
+        self.is_complete = not any(_is_random(node) for node in graph.graph.nodes)
         shared = torch.get_num_threads() > 1 and any(node.meta["val"].numel() >= _PARALLEL for node in nodes)
         self._generators = _new_generators(torch.get_num_threads()) if shared else []
         rows = [table.unbind(0) if self.num_rows > 1 else (table,) for table in self.inputs]
@@ -57,6 +59,10 @@ class Noise:
         with ThreadPoolExecutor(len(chunks)) as pool:
             for chunk, generator in zip(chunks, self._generators, strict=False):
                 pool.submit(_fill, chunk, uniform=uniform, generator=generator)
+
+
+def _is_random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _new_generators(count: int) -> list[torch.Generator]:

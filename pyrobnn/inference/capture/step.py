@@ -20,6 +20,7 @@ from pyrobnn.inference.capture.updates import UPDATES, clip
 MAX_BLOCK = 256
 """Steps for which the tables of a captured step have room."""
 Tree = dict[str, Any]
+Compiler = Callable[[fx.GraphModule, torch.device], Callable[[list[Tensor]], Any]]
 Data = tuple[Tensor, Tensor]
 
 
@@ -40,6 +41,10 @@ class CapturedStep:
         batch_size: rows of a mini-batch, or None for all of them.
         num_particles: draws for each estimate.
         clip_norm: bound on the norm of the gradient, or None.
+        compiler: what makes the recorded graph a function of the list of its inputs.
+
+    Attributes:
+        noise: the random numbers of the next steps.
 
     Raises:
         NotCapturable: with the reason.
@@ -54,6 +59,7 @@ class CapturedStep:
         batch_size: int | None,
         num_particles: int,
         clip_norm: float | None,
+        compiler: Compiler = compile_graph,
     ) -> None:
         update = _make_update(objectives[0], optimizers[0], num_particles, clip_norm)
         self._rates, self._group = UPDATES[type(optimizers[0])].rates, optimizers[0].param_groups[0]
@@ -71,9 +77,9 @@ class CapturedStep:
         self._state |= _tables(replicates, batch_size, 1 + len(self._rates(self._group, 1)), like)
         leaves, self._spec = pytree.tree_flatten(self._state)
         graph = record(self._in_place(update), leaves)
-        self._noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
-        inputs = _drop_unused(graph, leaves + self._noise.inputs)
-        self._loop = make_loop(compile_graph(graph, like.device), inputs)
+        self.noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
+        inputs = _drop_unused(graph, leaves + self.noise.inputs)
+        self._loop = make_loop(compiler(graph, like.device), inputs)
 
     def _in_place(self, update: Callable[..., Any]) -> Callable[..., tuple[()]]:
         spec = self._spec
@@ -115,9 +121,9 @@ class CapturedStep:
         others = torch.tensor([self._rates(self._group, first + k) for k in range(num_steps)])
         tables["rates"][:num_steps, ..., 1:].copy_(others.view(num_steps, *[1] * (lr.ndim - 1), -1))
         self._state["position"].zero_()
-        for done in range(0, num_steps, self._noise.num_rows):
-            count = min(self._noise.num_rows, num_steps - done)
-            self._noise.draw(count)
+        for done in range(0, num_steps, self.noise.num_rows):
+            count = min(self.noise.num_rows, num_steps - done)
+            self.noise.draw(count)
             self._loop(count)
         return self._state["terms"][:num_steps].clone()
 

@@ -1,0 +1,69 @@
+"""Checks that a part can be recorded: captured steps equal eager ones, replicates side by side equal those alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import seeded
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Data
+from pyrobnn.inference import SVI
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.noise import Noise
+from pyrobnn.inference.captured import Captured
+from pyrobnn.inference.eager import Eager
+from pyrobnn.inference.fit import prepare_source, start
+from pyrobnn.testing.common import require
+
+_STEPS = 3
+
+
+def interpret(graph: fx.GraphModule, device: torch.device) -> Callable[[list[Tensor]], Any]:
+    """Run a recorded graph operation by operation, which spares a check the time to compile it."""
+    return lambda inputs: graph(*inputs)
+
+
+def require_capturable(bnn: BNN, data: Data, **settings: Any) -> None:
+    """Require that captured steps equal eager ones for the same noise, alone and as two replicates side by side."""
+    method = SVI(steps=10, lr=0.02, **settings)
+    eager, *fits = [_begin(bnn, method, data, seed) for seed in (0, 0, 1, 0, 1)]
+    try:
+        with seeded(0), fast_pyro():
+            alone, together = [Captured([fit], interpret) for fit in fits[:2]], Captured(fits[2:], interpret)
+    except NotCapturable as error:
+        raise AssertionError(f"The fit cannot be captured: {error}.") from error
+    terms = [_run(fit) for fit in (eager, *alone)]
+    _require_close("captured steps", terms[1], "eager ones", terms[0])
+    if together.step.noise.is_complete:
+        _give_noise(together.step.noise, [captured.step.noise for captured in alone])
+        _require_close("replicates side by side", _run(together), "those alone", torch.stack(terms[1:], 1))
+
+
+def _begin(bnn: BNN, method: SVI, data: Data, seed: int) -> Eager:
+    source = prepare_source(bnn, method, data, seed)
+    with seeded(seed, "fit"), fast_pyro():
+        _, fit = start(bnn, method, source, seed, "cpu")
+        fit.bnn.train()
+        fit.advance(1)
+    return fit
+
+
+def _run(fit: Eager | Captured) -> Tensor:
+    """Return the terms of the next steps, (steps, [R,] 2), under a fixed seed."""
+    with seeded(5), fast_pyro():
+        return fit.advance(_STEPS).double()
+
+
+def _give_noise(noise: Noise, alone: list[Noise]) -> None:
+    """Make the next random numbers of replicates side by side those that fits alone have used."""
+    for table, *tables in zip(noise.inputs, *(one.inputs for one in alone), strict=True):
+        table.copy_(torch.stack(tables, 1))
+    noise.draw = lambda num_steps: None  # type: ignore[method-assign]
+
+
+def _require_close(what: str, found: Tensor, than: str, expected: Tensor) -> None:
+    close = torch.allclose(found, expected, rtol=1e-4, atol=1e-4)
+    require(close, f"For the same noise {what} differ from {than}: {found.tolist()} and {expected.tolist()}.")
