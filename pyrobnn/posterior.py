@@ -14,7 +14,7 @@ from pyrobnn._errors import InputError
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
 from pyrobnn._types import Draws
-from pyrobnn._vectorize import draws_at_once, map_draws, widest_activation
+from pyrobnn._vectorize import draws_at_once, map_draws, run_stacked, stack_linear, widest_activation
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Scaler
 from pyrobnn.distributions import stack_likelihood
@@ -168,8 +168,11 @@ class Posterior:
         if missing:
             raise InputError(f"`draws` must hold every site, as `draw` returns them; {missing[0]!r} is not among them.")
         weights = {name: draws.pop(name) for name in self.bnn.site_names}
-        first = {name: value[0] for name, value in weights.items()}
         with torch.no_grad():
+            layers = stack_linear(self.bnn.net, weights) if weights and inputs.ndim == 2 else None
+            if layers is not None:
+                return run_stacked(layers, inputs), draws
+            first = {name: value[0] for name, value in weights.items()}
             per_pair = widest_activation(self.bnn.net, lambda: self.bnn.outputs(first, inputs[:1]))
             return map_draws(self.bnn.outputs, weights, inputs, per_pair), draws
 

@@ -54,24 +54,24 @@ class Prediction:
     @property
     def draw_means(self) -> Tensor:
         """The mean of the targets under each draw, (S, N, K)."""
-        return self._base.probs if self.is_classification else self._scaler.inverse(self.distribution.mean)
+        return self._original(self._component_means)
 
     @property
     def mean(self) -> Tensor:
         """The mean of the mixture, (N, K)."""
-        return self.draw_means.mean(0)
+        return self._original(self._component_means.mean(0))
 
     @property
     def epistemic_variance(self) -> Tensor:
         """The variance over draws of their means, (N, K): the part that more data would remove."""
-        return self.draw_means.var(0, correction=0)
+        return self._original_variance(_variance_over_draws(self._component_means))
 
     @property
     def aleatoric_variance(self) -> Tensor:
         """The mean over draws of their variances, (N, K): the part that stays (Kendall & Gal 2017)."""
         if self.is_classification:
             return (self._base.probs * (1 - self._base.probs)).mean(0)
-        return self._scaler.inverse_scale(self._scaler.inverse_scale(self.distribution.variance.mean(0)))
+        return self._original_variance(self.distribution.variance.mean(0))
 
     @property
     def variance(self) -> Tensor:
@@ -130,7 +130,7 @@ class Prediction:
             values = self.distribution.sample((rounds,)).flatten(0, 1)
             if num_samples is not None:
                 values = values[torch.randperm(len(values))[:num_samples].to(values.device)]
-        return values if self.is_classification else self._scaler.inverse(values)
+        return self._original(values)
 
     def cdf(self, y: Any) -> Tensor:
         """Return the distribution function of the mixture at targets, (N, K): uniform on (0, 1) if calibrated.
@@ -239,6 +239,21 @@ class Prediction:
         return base
 
     @property
+    def _component_means(self) -> Tensor:
+        """The mean under each draw in the model's units, (S, N, K)."""
+        return self._base.probs if self.is_classification else self.distribution.mean
+
+    def _original(self, values: Tensor) -> Tensor:
+        """Return values in original units."""
+        return values if self.is_classification else self._scaler.inverse(values)
+
+    def _original_variance(self, variance: Tensor) -> Tensor:
+        """Return a variance in original units."""
+        if self.is_classification:
+            return variance
+        return self._scaler.inverse_scale(self._scaler.inverse_scale(variance))
+
+    @property
     def _is_binary(self) -> bool:
         return isinstance(self._base, Bernoulli)
 
@@ -252,3 +267,8 @@ class Prediction:
         if isinstance(self._base, Categorical):
             return torch.empty(0, dtype=torch.int64, device=self._base.logits.device)
         return self._base.logits if self._is_binary else self._base.mean
+
+
+def _variance_over_draws(values: Tensor) -> Tensor:
+    """Return the population variance over the first axis, in two passes: many times quicker than `Tensor.var(0)`."""
+    return (values - values.mean(0)).square_().mean(0)

@@ -76,10 +76,10 @@ def test_scale_mixture_expands_without_copying_its_parameters():
     assert mixture.pi.shape == ()
 
 
-def test_reparameterized_normal_is_a_normal_with_given_noise():
+def test_reparameterized_normal_is_a_normal_with_a_given_draw():
     loc, scale = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 2.0])
     noise = torch.tensor([0.3, -1.0])
-    q = ReparameterizedNormal(loc, scale, noise)
+    q = ReparameterizedNormal(loc, scale, loc + scale * noise)
     torch.testing.assert_close(q.rsample(), loc + scale * noise)
     p = dist.Normal(0.0, 1.0).expand([2])
     torch.testing.assert_close(kl_divergence(q, p), kl_divergence(dist.Normal(loc, scale), p))

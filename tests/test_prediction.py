@@ -9,6 +9,7 @@ from scipy import stats
 
 import pyrobnn as bnn
 from pyrobnn import Prediction
+from pyrobnn._vectorize import chunks, map_draws, run_stacked, stack_linear
 from pyrobnn.data import Scaler
 
 
@@ -173,10 +174,98 @@ def test_chunks_do_not_change_predictions(monkeypatch):
     draws = posterior.draw(20)
     whole = posterior.predict(data.x, draws=draws)
     monkeypatch.setattr("pyrobnn._vectorize._BUDGET", 37)
+    monkeypatch.setattr("pyrobnn._vectorize._CACHE", 37)
     chunked = posterior.predict(data.x, draws=draws)
     torch.testing.assert_close(chunked.draw_means, whole.draw_means)
     streamed = posterior.predict(data.x, num_draws=20)
     torch.testing.assert_close(streamed.draw_means, posterior.predict(data.x, draws=posterior.draw(20)).draw_means)
+
+
+class Residual(torch.nn.Module):
+    """Not a plain sequence of layers, so that it goes through vmap."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(3, 5), torch.nn.Linear(5, 2)
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.last(h + h.tanh())
+
+
+def frozen_middle():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 5), torch.nn.Linear(5, 2))
+    net[2].requires_grad_(False)
+    return net
+
+
+def tied():
+    layer = torch.nn.Linear(3, 3)
+    return torch.nn.Sequential(layer, torch.nn.Tanh(), layer, torch.nn.Linear(3, 2))
+
+
+def hooked():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    net[1].register_forward_hook(lambda module, inputs, output: output + 1)
+    return net
+
+
+SEQUENCES = {
+    "relu": lambda: bnn.MLP(3, [7, 4], 2).build(),
+    "softplus without biases": lambda: bnn.MLP(3, [7], 2, activation="softplus", bias=False).build(),
+    "linear": lambda: torch.nn.Linear(3, 2),
+    "nested, dropout": lambda: torch.nn.Sequential(
+        torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Sigmoid()), torch.nn.Dropout(), torch.nn.Linear(5, 2)
+    ),
+    "frozen layer": frozen_middle,
+}
+OTHERS = {
+    "residual": Residual,
+    "tied": tied,
+    "hooked": hooked,
+    "normalised": lambda: torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 2)),
+    "activation first": lambda: torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(3, 2)),
+}
+
+
+@pytest.mark.parametrize("budget", [1, 100, 2**20])
+@pytest.mark.parametrize("name", [*SEQUENCES, *OTHERS])
+def test_draws_together_give_the_outputs_of_single_draws(name, budget, monkeypatch):
+    """Odd numbers of draws and inputs, chunks that do not divide them, and the inputs left as they were."""
+    monkeypatch.setattr("pyrobnn._vectorize._CACHE", budget)
+    net = {**SEQUENCES, **OTHERS}[name]().double()
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0)).eval()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(13, 3, generator=generator, dtype=torch.float64)
+    draws = {
+        site: torch.randn(11, *value.shape, generator=generator, dtype=torch.float64)
+        for site, value in model.initial_values.items()
+    }
+    layers = stack_linear(model.net, draws)
+    assert (layers is not None) == (name in SEQUENCES)
+    before = x.clone()
+    outputs = map_draws(model.outputs, draws, x, 7) if layers is None else run_stacked(layers, x)
+    single = [model.outputs({site: value[s] for site, value in draws.items()}, x) for s in range(11)]
+    torch.testing.assert_close(outputs, torch.stack(single), rtol=1e-12, atol=1e-12)
+    assert torch.equal(x, before)
+
+
+def test_dropout_that_is_on_is_left_to_the_network():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Dropout(), torch.nn.Linear(5, 2))
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    draws = {site: value[None] for site, value in model.initial_values.items()}
+    assert stack_linear(model.eval().net, draws) is not None
+    assert stack_linear(model.train().net, draws) is None
+
+
+@pytest.mark.parametrize("per_pair", [1, 7, 50, 1000])
+def test_chunks_cover_each_pair_once_and_stay_within_the_budget(per_pair, monkeypatch):
+    monkeypatch.setattr("pyrobnn._vectorize._CACHE", 100)
+    covered = torch.zeros(11, 13, dtype=torch.int64)
+    for draws, rows in chunks(11, torch.zeros(13, 3), per_pair):
+        covered[draws, rows] += 1
+        assert covered[draws, rows].numel() * per_pair <= max(100, per_pair)
+    assert (covered == 1).all()
 
 
 def test_default_draws_are_reproducible_and_seeds_differ():

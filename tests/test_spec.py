@@ -200,7 +200,7 @@ BAD_OVERRIDES = {
     "bad key": ("fit..seed=3", r"must read section.key=value, got 'fit..seed=3'"),
     "top level": ("type=map", r"Unknown section \[type\]"),
     "unknown section": ("fitt.seed=1", r"Unknown section \[fitt\]"),
-    "unknown key": ("fit.stepz=1", r"\[fit\] unknown setting `stepz`; known are type, seed, device, steps"),
+    "unknown key": ("fit.stepz=1", r"\[fit\] unknown setting `stepz`; known are type, seed, device, engine, steps"),
     "guide in fit": ("fit.guide=map", r"\[fit\] unknown setting `guide`"),
     "unknown data key": ("data.splitt=1", r"\[data\] DataSpec: unknown setting `splitt`; known are name, path"),
     "unknown predict key": (

@@ -1,13 +1,12 @@
 """pyrobnn, by its public interface only, in the project's own environment.
 
-    engine_pyrobnn.py captured     steps run by the captured engine, if this version has it
+    engine_pyrobnn.py captured     steps run by the captured engine
     engine_pyrobnn.py eager        steps run by Pyro
 
 One `bnn.fit` serves a whole case. It runs in a thread of its own and is halted inside a callback between two timings,
 so that every step timed is a step of a real fit and a halted fit uses no processor.
 """
 
-import inspect
 import sys
 import threading
 from typing import Any
@@ -35,7 +34,6 @@ import pyrobnn as bnn
 _STEPS_BEFORE_PREDICTION = 50
 _LONGEST_FIT = 2_000_000
 _MOST_WORK = 2e13
-_SETTINGS = inspect.signature(bnn.fit).parameters
 
 
 def make_bnn(case: Case, device: torch.device) -> bnn.BNN:
@@ -53,16 +51,13 @@ def fit(case: Case, steps: int, callbacks: tuple[Any, ...] = ()) -> Any:
     x, y = (torch.from_numpy(values) for values in make_data(case))
     guide = bnn.guides.MeanField(init_rho=INIT_RHO)
     method = bnn.SVI(guide=guide, steps=steps, lr=LEARNING_RATE, batch_size=case.batch_size)
-    arguments = {"seed": SEED, "device": case.device, "progress": False, "callbacks": callbacks, **_new_arguments(case)}
+    arguments: dict[str, Any] = {"seed": SEED, "device": case.device, "progress": False, "callbacks": callbacks}
+    arguments["engine"] = sys.argv[1]
+    if case.replicates > 1:
+        return bnn.fit_replicates(
+            make_bnn(case, device), method, bnn.Data(x, y), replicates=case.replicates, **arguments
+        )
     return bnn.fit(make_bnn(case, device), method, bnn.Data(x, y), **arguments)
-
-
-def _new_arguments(case: Case) -> dict[str, Any]:
-    """Return the arguments that not every version of `fit` has."""
-    if case.replicates > 1 and "replicates" not in _SETTINGS:
-        raise Unsupported("this version of fit has no replicates")
-    wanted = {"engine": sys.argv[1]} | ({"replicates": case.replicates} if case.replicates > 1 else {})
-    return {name: value for name, value in wanted.items() if name in _SETTINGS}
 
 
 class FitJob:
@@ -125,12 +120,7 @@ def make_prediction(case: Case) -> Job:
 
 def build(case: Case) -> Job:
     """Return the job of a case."""
-    captured = sys.argv[1] != "eager"
-    if captured and "engine" not in _SETTINGS:
-        print("pyrobnn: this version of fit has no `engine`; its steps are eager", file=sys.stderr)
-        if case.kind == "compile":
-            raise Unsupported("this version of fit captures nothing")
-    if case.kind == "compile" and not captured:
+    if case.kind == "compile" and sys.argv[1] == "eager":
         raise Unsupported("nothing is compiled")
     return make_prediction(case) if case.kind == "predict" else FitJob(case)
 

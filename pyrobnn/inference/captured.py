@@ -60,7 +60,7 @@ class Captured:
 
     def _advance_block(self, num_steps: int) -> Tensor:
         done = self._fits[0].done
-        rates = torch.tensor([fit.rates(num_steps) for fit in self._fits]).permute(1, 2, 0)
+        rates = torch.tensor([fit.rates(num_steps) for fit in self._fits], dtype=torch.float64).permute(1, 2, 0)
         rows = [fit.batches.rows(num_steps) for fit in self._fits if isinstance(fit.batches, TensorBatches)]
         chosen = None if not rows or rows[0] is None else torch.stack(rows, 1)  # type: ignore[arg-type]
         if len(self._fits) == 1:
@@ -112,7 +112,14 @@ def check_same_program(fits: Sequence[Eager]) -> None:
 def _difference(one: nn.Module, other: nn.Module) -> str | None:
     if type(one) is not type(other):
         return f"{type(one).__name__} and {type(other).__name__}"
+    if _shapes(one) != _shapes(other):
+        return f"tensors {_shapes(one)} and {_shapes(other)}"
     for key, value in vars(one).items():
         if not key.startswith("_") and isinstance(value, (bool, int, float, str, tuple)) and vars(other)[key] != value:
             return f"{key} is {value!r} and {vars(other)[key]!r}"
     return None
+
+
+def _shapes(module: nn.Module) -> dict[str, tuple[str, tuple[int, ...]]]:
+    named = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    return {name: (type(value).__name__, tuple(value.shape)) for name, value in named}

@@ -35,7 +35,7 @@ def require_capturable(bnn: BNN, data: Data, **settings: Any) -> None:
             alone, together = [Captured([fit], interpret) for fit in fits[:2]], Captured(fits[2:], interpret)
     except NotCapturable as error:
         raise AssertionError(f"The fit cannot be captured: {error}.") from error
-    terms = [_run(fit) for fit in (eager, *alone)]
+    terms = [_run(eager), *map(_run, alone)]
     _require_close("captured steps", terms[1], "eager ones", terms[0])
     if together.step.noise.is_complete:
         _give_noise(together.step.noise, [captured.step.noise for captured in alone])

@@ -10,6 +10,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from pyrobnn._pyro import fast_pyro
 from pyrobnn.inference.capture.errors import NotCapturable
@@ -39,12 +40,13 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
                 _allow_non_fake_inputs=True,
             )
             graph = traced(*inputs)
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise NotCapturable(f"the model branches on values of tensors ({error.func})") from error
+    except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
+        raise NotCapturable("the model branches on values of tensors") from error
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         raise NotCapturable(f"the model cannot be recorded ({type(error).__name__}: {reason})") from error
     _inline_constants(graph)
+    _draw_bernoulli_from_uniform(graph)
     _unroll_small_products(graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
@@ -60,6 +62,19 @@ def _inline_constants(graph: fx.GraphModule) -> None:
                 options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
                 new = graph.graph.call_function(_aten.full.default, (list(value.shape), value.item()), options)
             _replace(node, new)
+
+
+def _draw_bernoulli_from_uniform(graph: fx.GraphModule) -> None:
+    """Write Bernoulli draws, as dropout makes them, as comparisons of uniform numbers, which come from outside."""
+    for node in graph.graph.find_nodes(op="call_function", target=_aten.bernoulli.p):
+        arguments: Any = node.args
+        like, probability = arguments[:2]
+        with graph.graph.inserting_before(node):
+            uniform = _call(graph.graph, _aten.rand_like.default, like)
+            below = _call(graph.graph, _aten.lt.Scalar, uniform, probability)
+            convert = torch.ops.prims.convert_element_type.default
+            new = graph.graph.call_function(convert, (below, like.meta["val"].dtype))
+        _replace(node, new)
 
 
 def _unroll_small_products(graph: fx.GraphModule) -> None:
