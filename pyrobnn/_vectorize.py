@@ -152,11 +152,11 @@ def run_stacked(layers: list[StackedLinear], x: Tensor) -> Tensor:
         x: inputs (N, in).
     """
     num_draws, widest = len(layers[0].weight), max(layer.width for layer in layers)
-    chunks = list(chunks(num_draws, x, widest))
-    draws, rows = chunks[0]
+    parts = list(chunks(num_draws, x, widest))
+    draws, rows = parts[0]
     memory = x.new_empty(2, draws.stop * rows.stop * widest)
     outputs = x.new_empty(num_draws, len(x), layers[-1].width)
-    for draws, rows in chunks:
+    for draws, rows in parts:
         h = x[rows].T
         for i, layer in enumerate(layers):
             h = layer.run(h, draws, memory[i % 2])

@@ -195,7 +195,7 @@ class Residual(torch.nn.Module):
 
 def frozen_middle():
     net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 5), torch.nn.Linear(5, 2))
-    net[2].requires_grad_(False)
+    net[2].requires_grad_(requires_grad=False)
     return net
 
 

@@ -1,5 +1,6 @@
 """Compiling a recorded graph with inductor, without Dynamo: to C++ on a CPU, to replayed kernels on a GPU."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +18,13 @@ from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.record import ATEN_RANDOM
 
 _ON_CPU = {
+    "compile_threads": 1,
     "cpp_wrapper": True,
-    "aot_inductor.allow_stack_allocation": True,
     "cpp.enable_floating_point_contract_flag": "fast",
+    "aot_inductor.allow_stack_allocation": True,
 }
+_WITHOUT_STACK = {"aot_inductor.allow_stack_allocation": False}
+"""What to compile with where an operation does not take tensors on the stack, as some that change theirs do not."""
 
 
 def compile_graph(graph: fx.GraphModule, device: torch.device) -> Callable[[list[Tensor]], Any]:
@@ -29,26 +33,32 @@ def compile_graph(graph: fx.GraphModule, device: torch.device) -> Callable[[list
     Raises:
         NotCapturable: the compiler failed.
     """
+    on_cpu = device.type == "cpu"
+    attempts = [_ON_CPU, _ON_CPU | _WITHOUT_STACK] if on_cpu else [{}]
+    for settings in attempts:
+        try:
+            with inductor_config.patch(ATEN_RANDOM | settings):
+                return _compile(copy.deepcopy(graph), on_cpu=on_cpu)
+        except Exception as error:
+            failure = error
+    reason = (str(failure).splitlines() or [""])[0]
+    raise NotCapturable(f"the compiler failed ({type(failure).__name__}: {reason})") from failure
+
+
+def _compile(graph: fx.GraphModule, *, on_cpu: bool) -> Callable[[list[Tensor]], Any]:
     examples = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
     fake_mode = examples[0].fake_mode
-    on_cpu = device.type == "cpu"
-    settings = ATEN_RANDOM | {"compile_threads": 1} | (_ON_CPU if on_cpu else {})
-    try:
-        with (
-            torch.no_grad(),
-            inductor_config.patch(settings),
-            functorch_config.patch(bundled_autograd_cache=False),
-            tracing(TracingContext(fake_mode)),
-            V.set_fake_mode(fake_mode),
-        ):
-            joint_graph_passes(graph)
-            return compile_fx_inner(
-                graph,
-                examples,
-                static_input_idxs=range(len(examples)),
-                cudagraphs=BoxedBool(not on_cpu),
-                cpp_wrapper=on_cpu,
-            )
-    except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise NotCapturable(f"the compiler failed ({type(error).__name__}: {reason})") from error
+    with (
+        torch.no_grad(),
+        functorch_config.patch(bundled_autograd_cache=False),
+        tracing(TracingContext(fake_mode)),
+        V.set_fake_mode(fake_mode),
+    ):
+        joint_graph_passes(graph)
+        return compile_fx_inner(
+            graph,
+            examples,
+            static_input_idxs=range(len(examples)),
+            cudagraphs=BoxedBool(not on_cpu),
+            cpp_wrapper=on_cpu,
+        )

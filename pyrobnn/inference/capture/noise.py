@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor, fx
 
+from pyrobnn.inference.capture.record import call
+
 _aten = torch.ops.aten
 _NORMAL = (_aten.randn_like.default, _aten.randn.default)
 _UNIFORM = (_aten.rand_like.default, _aten.rand.default)
@@ -19,7 +21,7 @@ class Noise:
     """The inputs of a graph that hold its random numbers on a CPU: a table with a row for each step, or one row.
 
     The stream is that of torch's default generator, one draw for each random operation of a step in order; only draws
-    of more than 2^17 numbers, with several threads, come from generators of their own, one a thread.
+    of 2^17 numbers or more, with several threads, come from generators of their own, one a thread.
 
     Args:
         graph: the recorded graph; its operations that draw normal or uniform numbers become inputs.
@@ -57,8 +59,10 @@ class Noise:
     def _draw_in_parallel(self, row: Tensor, *, uniform: bool) -> None:
         chunks = row.view(-1).split(math.ceil(row.numel() / len(self._generators)))
         with ThreadPoolExecutor(len(chunks)) as pool:
-            for chunk, generator in zip(chunks, self._generators, strict=False):
-                pool.submit(_fill, chunk, uniform=uniform, generator=generator)
+            jobs = zip(chunks, self._generators, strict=False)
+            filling = [pool.submit(_fill, chunk, uniform=uniform, generator=generator) for chunk, generator in jobs]
+        for job in filling:
+            job.result()
 
 
 def _is_random(node: fx.Node) -> bool:
@@ -87,9 +91,8 @@ def _replace_by_input(node: fx.Node, position: fx.Node, num_rows: int) -> Tensor
         new.meta["val"] = torch.empty(shape, dtype=drawn.dtype)
     if num_rows > 1:
         with graph.inserting_before(node):
-            index = graph.call_function(_aten.reshape.default, (position, [1]))
-            row = graph.call_function(_aten.index.Tensor, (new, [index]))
-            new = graph.call_function(_aten.reshape.default, (row, list(drawn.shape)))
+            index = call(graph, _aten.reshape.default, position, [1])
+            new = call(graph, _aten.reshape.default, call(graph, _aten.index.Tensor, new, [index]), list(drawn.shape))
     node.replace_all_uses_with(new)
     graph.erase_node(node)
     return torch.empty(shape, dtype=drawn.dtype)

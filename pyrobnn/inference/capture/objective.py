@@ -11,9 +11,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from pyrobnn.bnn import BNN
-from pyrobnn.distributions import ReparameterizedNormal, ScaleMixtureNormal
+from pyrobnn.distributions import ScaleMixtureNormal
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.objective import KL
 
@@ -54,10 +55,13 @@ def check_reparameterized(bnn: BNN, guide: PyroModule, x: Tensor, y: Tensor) -> 
     """Refuse guides whose gradient needs more than the derivative of the ELBO along a draw.
 
     Raises:
-        NotCapturable: a site with parameters but without a reparameterised draw (its gradient is a score function).
+        NotCapturable: a factor in the guide, or a site with parameters but without a reparameterised draw (its
+            gradient is a score function).
     """
     with poutine.block():
         trace = poutine.trace(guide).get_trace(x, y)
+    for node in _samples(trace, observed=True):
+        raise NotCapturable(f"the guide has the factor {node['name']!r}")
     for node in _samples(trace, observed=False):
         if not node["fn"].has_rsample and node["fn"].log_prob(node["value"]).requires_grad:
             raise NotCapturable(f"the guide's site {node['name']!r} is not reparameterised")
@@ -101,7 +105,7 @@ def _elementwise(node: Any) -> tuple[Any, dict[str, Tensor]] | None:
         parameters = {name: getattr(base, name) for name in names}
         if all(value.ndim == 0 for value in parameters.values()):
             return (ScaleMixtureNormal, *map(id, parameters.values())), parameters
-    elif isinstance(base, Normal) and (isinstance(base, ReparameterizedNormal) or type(base).rsample is Normal.rsample):
+    elif isinstance(base, Normal) and type(base).log_prob is Normal.log_prob:
         return (Normal,), {"loc": base.loc, "scale": base.scale}
     return None
 
@@ -136,24 +140,40 @@ def _scaled(terms: Tensor, node: Any) -> Tensor:
 class _FreshNoise(TorchFunctionMode):
     """Draws `tensor.normal_()` and `tensor.uniform_()` as new tensors, since vmap takes no in-place random operation.
 
-    It serves the distributions of torch, which use only the value that the call returns.
+    It serves code that uses the value that the call returns, as the distributions of torch do; code that uses the
+    tensor drawn into is refused, and so is what leaves torch.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn_into: list[Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is Tensor.normal_:
-            return _normal(*args, **kwargs)
-        if func is Tensor.uniform_:
-            return _uniform(*args, **kwargs)
+        if func in (Tensor.numpy, Tensor.__array__):
+            raise NotCapturable("the model turns a tensor into an array")
+        if any(argument is tensor for argument in tree_leaves((args, kwargs)) for tensor in self._drawn_into):
+            raise NotCapturable("the model uses a tensor after drawing into it: use the value that the call returns")
+        if func in (Tensor.normal_, Tensor.uniform_):
+            self._drawn_into.append(args[0])
+            return (_normal if func is Tensor.normal_ else _uniform)(*args, **kwargs)
         return func(*args, **kwargs)
 
 
-def _normal(like: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tensor:
+def _normal(like: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
+    _check_generator(generator)
     return torch.randn_like(like) * std + mean
 
 
-def _uniform(like: Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> Tensor:
+def _uniform(like: Tensor, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None, **bounds: Any) -> Tensor:
+    _check_generator(generator)
+    low, high = bounds.get("from", low), bounds.get("to", high)
     return torch.rand_like(like) * (high - low) + low
+
+
+def _check_generator(generator: Any) -> None:
+    if generator is not None:
+        raise NotCapturable("the model draws from a generator of its own")
 
 
 @contextmanager

@@ -42,6 +42,8 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
             graph = traced(*inputs)
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
         raise NotCapturable("the model branches on values of tensors") from error
+    except NotCapturable:
+        raise
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         raise NotCapturable(f"the model cannot be recorded ({type(error).__name__}: {reason})") from error
@@ -70,8 +72,8 @@ def _draw_bernoulli_from_uniform(graph: fx.GraphModule) -> None:
         arguments: Any = node.args
         like, probability = arguments[:2]
         with graph.graph.inserting_before(node):
-            uniform = _call(graph.graph, _aten.rand_like.default, like)
-            below = _call(graph.graph, _aten.lt.Scalar, uniform, probability)
+            uniform = call(graph.graph, _aten.rand_like.default, like)
+            below = call(graph.graph, _aten.lt.Scalar, uniform, probability)
             convert = torch.ops.prims.convert_element_type.default
             new = graph.graph.call_function(convert, (below, like.meta["val"].dtype))
         _replace(node, new)
@@ -92,20 +94,20 @@ def _unroll(graph: fx.Graph, node: fx.Node) -> None:
         return
     with graph.inserting_before(node):
         if inner == 1:
-            product = _call(graph, _aten.mul.Tensor, left, right)
+            product = call(graph, _aten.mul.Tensor, left, right)
         else:
-            wide = _call(graph, _aten.unsqueeze.default, left, -1)
-            tall = _call(graph, _aten.unsqueeze.default, right, -3)
-            product = _call(graph, _aten.sum.dim_IntList, _call(graph, _aten.mul.Tensor, wide, tall), [-2])
+            wide = call(graph, _aten.unsqueeze.default, left, -1)
+            tall = call(graph, _aten.unsqueeze.default, right, -3)
+            product = call(graph, _aten.sum.dim_IntList, call(graph, _aten.mul.Tensor, wide, tall), [-2])
         for offset in bias:
-            product = _call(graph, _aten.add.Tensor, product, offset)
+            product = call(graph, _aten.add.Tensor, product, offset)
     _replace(node, product)
 
 
-def _call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
+def call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
+    """Add an operation to a graph, with the value that later passes read its shape from."""
     node = graph.call_function(target, args)
-    values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
-    node.meta["val"] = target(*values)
+    node.meta["val"] = target(*fx.map_arg(args, lambda argument: argument.meta["val"]))
     return node
 
 

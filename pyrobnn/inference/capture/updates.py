@@ -36,6 +36,7 @@ def adam(value: Tensor, gradient: Tensor, state: State, rates: Tensor, group: Gr
     lr, correction, root_correction = rates.unbind()
     if group["decoupled_weight_decay"]:
         value = value * (1 - lr * group["weight_decay"])
+        gradient = -gradient if group["maximize"] else gradient
     else:
         gradient = _decayed(value, gradient, group)
     first = torch.lerp(state["exp_avg"], gradient, 1 - beta1)
