@@ -1,7 +1,10 @@
 """Compiling a recorded graph with inductor, without Dynamo: to C++ on a CPU, to replayed kernels on a GPU."""
 
 import copy
-from collections.abc import Callable
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,12 +40,26 @@ def compile_graph(graph: fx.GraphModule, device: torch.device) -> Callable[[list
     attempts = [_ON_CPU, _ON_CPU | _WITHOUT_STACK] if on_cpu else [{}]
     for settings in attempts:
         try:
-            with inductor_config.patch(ATEN_RANDOM | settings):
+            with inductor_config.patch(ATEN_RANDOM | settings), _quiet():
                 return _compile(copy.deepcopy(graph), on_cpu=on_cpu)
         except Exception as error:
             failure = error
     reason = (str(failure).splitlines() or [""])[0]
     raise NotCapturable(f"the compiler failed ({type(failure).__name__}: {reason})") from failure
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to itself what inductor says about its own workings."""
+    logger = logging.getLogger("torch._inductor")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _compile(graph: fx.GraphModule, *, on_cpu: bool) -> Callable[[list[Tensor]], Any]:
