@@ -175,6 +175,11 @@ WRONG_PRIORS = {
         "check_prior_owns_its_parameters",
         "not in its .parameters()",
     ),
+    "branches on values": (
+        prior_of(lambda values: SiteModule(lambda name, value: normal(value, 1.0 if value.sum() < 1e9 else 2.0))),
+        "check_prior_captures",
+        "branches on values",
+    ),
     "shared parameter": (prior_of(lambda values: Learned()), "check_prior_is_not_shared", "Two models share"),
     "global store": (prior_of(lambda values: FillsGlobalStore()), "check_prior_leaves_globals_alone", "leaked"),
     "compares by identity": (Mutable(), "check_prior_is_value", "not equal to itself"),
@@ -280,6 +285,11 @@ WRONG_LIKELIHOODS = {
         Likelihood(lambda f: NoDensity(likelihoods.base.squeeze_single(f)[0], 1.0)),
         "check_likelihood_draws",
         "not finite",
+    ),
+    "branches on values": (
+        Likelihood(lambda f: right(f, 1.0 if f.sum() < 1e9 else 2.0)),
+        "check_likelihood_captures",
+        "branches on values",
     ),
     "no flag": (Undecided(right), "check_likelihood_flags", "must be True or False"),
 }
@@ -410,6 +420,25 @@ class WrongDensity(Independent):
         return pyro.sample(name, density if transform is None else dist.TransformedDistribution(law, [transform]))
 
 
+class Branches(Independent):
+    """Looks at its parameters before it draws."""
+
+    def forward(self, *args, **kwargs):
+        assert next(self.parameters()).sum() < 1e9
+        return super().forward(*args, **kwargs)
+
+
+class CountsCalls(Independent):
+    """Draws from a law that widens at every call."""
+
+    calls = 0
+
+    def forward(self, *args, **kwargs):
+        self.calls += 1
+        with pyro.poutine.scale(scale=float(self.calls)):
+            return super().forward(*args, **kwargs)
+
+
 class Compared(Guide):
     def __repr__(self):
         return "Compared()"
@@ -429,6 +458,8 @@ WRONG_GUIDES = {
     "gradients blocked": (Guide(NoReparameterization), "check_guide_gradients", "no gradient of the ELBO reaches"),
     "keeps state": (Guide(Stateful), "check_guide_is_reproducible", "different draws"),
     "not vmappable": (Guide(OneNoise), "check_guide_vmaps", "of vmapped draws"),
+    "branches on values": (Guide(Branches), "check_guide_captures", "branches on values"),
+    "counts its calls": (Guide(CountsCalls), "check_guide_captures", "captured steps differ from eager ones"),
     "median for mean": (Guide(MeanOfUnconstrained), "check_guide_mean", "mean() of 'prior.scale'"),
     "global store": (Guide(GlobalStore), "check_guide_leaves_globals_alone", "leaked"),
     "shares its start": (Shares(), "check_guide_clones_starting_values", "clone them"),

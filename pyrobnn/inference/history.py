@@ -44,7 +44,7 @@ class History:
     kl: np.ndarray
     validation_steps: list[int]
     validation_scores: list[float]
-    engine: EngineRecord
+    engine: EngineRecord = EngineRecord("eager", "eager", "asked for")
 
     @property
     def elbo(self) -> np.ndarray:
