@@ -76,7 +76,7 @@ def _native_loop(run: Any, inputs: list[Tensor]) -> Loop:
         if repeat(entry, copy, handles, scratch, len(inputs), num_steps, message, len(message)):
             raise RuntimeError(f"The compiled step failed: {message.value.decode()}")
 
-    weakref.finalize(loop, lambda: [delete(handle) for handle in handles])
+    weakref.finalize(loop, lambda: [delete(handle) for handle in handles]).atexit = False
     return loop
 
 
