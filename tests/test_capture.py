@@ -17,6 +17,7 @@ import pyrobnn as bnn
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
 from pyrobnn.inference import engine
+from pyrobnn.inference.batches import LoaderBatches
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.captured import Captured
 from pyrobnn.inference.fit import prepare_source, start
@@ -119,6 +120,32 @@ def test_several_particles_are_averaged(monkeypatch):
         mixture_model(), *problem(), steps=20, num_particles=5, guide=bnn.guides.MeanField(init_rho=-15)
     )
     np.testing.assert_allclose(captured.history.log_likelihood, eager.history.log_likelihood, rtol=1e-3)
+
+
+class Standardizes(nn.Module):
+    """Holds tensors that are neither parameters nor buffers, too many to be written into the compiled code."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 1)
+        self.features, self.shift = torch.linspace(-1, 1, 36).view(3, 12), torch.linspace(0, 1, 12)
+
+    def forward(self, x):
+        return self.layer(torch.tanh(x @ self.features - self.shift))
+
+
+def test_constants_of_a_network_reach_the_compiled_step():
+    assert_same(*both(mixture_model(Standardizes()), *problem(), steps=60))
+
+
+def test_loader_batches_are_neither_lost_nor_compiled_at_the_size_of_the_last():
+    data = TensorDataset(torch.arange(7.0)[:, None], torch.arange(7.0))
+    batches = LoaderBatches(DataLoader(data, batch_size=3), lambda x, y: (x, y))
+    assert [len(next(batches)[0]) for _ in range(2)] == [3, 3]
+    taken = batches.full_batch()
+    assert [len(x) for x, _ in taken] == [1, 3]
+    batches.put_back(taken)
+    assert [float(next(batches)[1][0]) for _ in range(3)] == [6.0, 0.0, 3.0]
 
 
 class Branches(nn.Module):
@@ -277,6 +304,26 @@ def test_replicates_that_one_graph_cannot_serve_run_eagerly(monkeypatch):
     assert [p.history.engine.used for p in posteriors] == ["eager"] * 2
 
 
+@pytest.mark.parametrize(
+    ("priors", "schedules", "reason"),
+    [
+        ((bnn.priors.Normal("fan_in"), bnn.priors.Normal("he")), (None, None), "differ in prior"),
+        ((bnn.priors.Normal(1.0), bnn.priors.Normal("he")), (None, None), "differ in prior"),
+        (({"0.*": "normal", "*": None}, {"2.*": "normal", "*": None}), (None, None), "differ in prior"),
+        (("normal", "normal"), (None, "one_cycle_lr"), "schedule changes"),
+    ],
+)
+def test_replicates_are_not_trained_under_the_settings_of_the_first(priors, schedules, reason):
+    with seeded(0), fast_pyro():
+        fits = []
+        for prior, schedule in zip(priors, schedules, strict=True):
+            model, method = bnn.BNN(bnn.MLP(3, [5], 1), prior=prior), bnn.SVI(steps=5, schedule=schedule)
+            fits.append(start(model, method, prepare_source(model, method, bnn.Data(*problem()), 0), 0, "cpu")[1])
+            fits[-1].advance(1)
+        with pytest.raises(NotCapturable, match=reason):
+            Captured(fits, interpret)
+
+
 def test_replicates_with_other_kinds_of_parts_are_seen():
     x, y = problem()
     with seeded(0), fast_pyro():
@@ -286,5 +333,5 @@ def test_replicates_with_other_kinds_of_parts_are_seen():
             _, fit = start(model, method, prepare_source(model, method, bnn.Data(x, y), 0), 0, "cpu")
             fit.advance(1)
             fits.append(fit)
-        with pytest.raises(NotCapturable, match="FactorizedPrior and ScaleMixturePrior"):
+        with pytest.raises(NotCapturable, match="differ in prior"):
             Captured(fits, interpret)

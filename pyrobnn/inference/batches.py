@@ -57,10 +57,25 @@ class LoaderBatches:
     def __init__(self, loader: "DataLoader[Any]", prepare: Callable[[Tensor, Tensor], Batch]) -> None:
         self._batches = _cycle(loader)
         self._prepare = prepare
+        self._waiting: list[Batch] = []
+        self._largest = 0
 
     def __next__(self) -> Batch:
         """Return the next batch."""
-        return self._prepare(*checked_batch(next(self._batches)))
+        if self._waiting:
+            return self._waiting.pop(0)
+        batch = self._prepare(*checked_batch(next(self._batches)))
+        self._largest = max(self._largest, len(batch[0]))
+        return batch
+
+    def full_batch(self) -> list[Batch]:
+        """Return the next batch, or the next two if the first is a smaller one at the end of an epoch."""
+        batches = [next(self)]
+        return batches if len(batches[0][0]) == self._largest else [*batches, next(self)]
+
+    def put_back(self, batches: list[Batch]) -> None:
+        """Return these batches next."""
+        self._waiting = [*batches, *self._waiting]
 
 
 def _cycle(loader: "DataLoader[Any]") -> Iterator[Any]:

@@ -1,6 +1,9 @@
 """The captured engine: takes fits over after their first eager step and runs the rest as one compiled graph."""
 
-from collections.abc import Sequence
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,29 +34,36 @@ class Captured:
     def __init__(self, fits: Sequence[Eager], compiler: Compiler = compile_graph) -> None:
         first = fits[0]
         self._fits, self._batches = fits, first.batches
+        check_same_program(fits)
+        for fit in fits:
+            _check_schedule(fit)
         if isinstance(first.batches, TensorBatches):
-            self._template, batch_size = None, first.batches.batch_size
+            self._waiting, batch_size = [], first.batches.batch_size
             data = _distinct([(fit.batches.x, fit.batches.y) for fit in fits])  # type: ignore[union-attr]
         else:
-            self._template, batch_size = next(first.batches), None
-            data = [(self._template[0].clone(), self._template[1].clone())]
-        check_same_program(fits)
-        check_reparameterized(first.bnn, first.guide, data[0][0][:1], data[0][1][:1])
-        _check_schedule(first)
-        self.step = CapturedStep(
-            [Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl=fit.method.kl) for fit in fits],
-            [fit.optimizer for fit in fits],
-            data,
-            batch_size=batch_size,
-            num_particles=first.method.num_particles,
-            clip_norm=first.method.clip_norm,
-            compiler=compiler,
-        )
-        self._waiting = self._template
+            self._waiting, batch_size = first.batches.full_batch(), None
+            data = [(self._waiting[-1][0].clone(), self._waiting[-1][1].clone())]
+        self._shapes = [value.shape for value in data[0]]
+        try:
+            with torch.random.fork_rng():
+                check_reparameterized(first.bnn, first.guide, data[0][0][:1], data[0][1][:1])
+                self.step = CapturedStep(
+                    [Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl=fit.method.kl) for fit in fits],
+                    [fit.optimizer for fit in fits],
+                    data,
+                    batch_size=batch_size,
+                    num_particles=first.method.num_particles,
+                    clip_norm=first.method.clip_norm,
+                    compiler=compiler,
+                )
+        except NotCapturable:
+            if not isinstance(first.batches, TensorBatches):
+                first.batches.put_back(self._waiting)
+            raise
 
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
-        if self._template is not None:
+        if not isinstance(self._batches, TensorBatches):
             return torch.cat([self._step_on(self._next_batch()) for _ in range(num_steps)])
         sizes = [min(MAX_BLOCK, num_steps - start) for start in range(0, num_steps, MAX_BLOCK)]
         return torch.cat([self._advance_block(size) for size in sizes])
@@ -68,13 +78,12 @@ class Captured:
         return self.step.advance(rates[:, 0], rates[:, 1], chosen, first=done + 1)
 
     def _next_batch(self) -> Batch:
-        batch, self._waiting = self._waiting or next(self._batches), None
-        return batch
+        return self._waiting.pop(0) if self._waiting else next(self._batches)
 
     def _step_on(self, batch: Batch) -> Tensor:
         """Do a step on a loader's batch; one of another size, at the end of an epoch, is left to the eager engine."""
         fit = self._fits[0]
-        if [value.shape for value in batch] == [value.shape for value in self._template or ()]:
+        if [value.shape for value in batch] == self._shapes:
             self.step.feed(batch)
             return self._advance_block(1)
         for state in fit.optimizer.state.values():
@@ -102,11 +111,28 @@ def check_same_program(fits: Sequence[Eager]) -> None:
         NotCapturable: with the first difference.
     """
     for fit in fits[1:]:
+        for part in ("prior", "likelihood"):
+            mine, theirs = (one.bnn.settings[part] for one in (fits[0], fit))
+            if _kind(mine) != _kind(theirs):
+                raise NotCapturable(f"replicates differ in {part}: {mine!r} and {theirs!r}")
         for mine, theirs in ((fits[0].bnn, fit.bnn), (fits[0].guide, fit.guide)):
             for (name, one), (_, other) in zip(mine.named_modules(), theirs.named_modules(), strict=False):
                 difference = _difference(one, other)
                 if difference:
                     raise NotCapturable(f"replicates differ in {name or type(one).__name__}: {difference}")
+
+
+def _kind(setting: Any) -> Any:
+    """Return a setting without its numbers, which are tensors of its module."""
+    if isinstance(setting, float):
+        return "a number"
+    if isinstance(setting, (tuple, list)):
+        return [_kind(value) for value in setting]
+    if isinstance(setting, Mapping):
+        return {key: _kind(value) for key, value in setting.items()}
+    if dataclasses.is_dataclass(setting):
+        return [type(setting), _kind(vars(setting))]
+    return setting
 
 
 def _difference(one: nn.Module, other: nn.Module) -> str | None:
@@ -115,9 +141,18 @@ def _difference(one: nn.Module, other: nn.Module) -> str | None:
     if _shapes(one) != _shapes(other):
         return f"tensors {_shapes(one)} and {_shapes(other)}"
     for key, value in vars(one).items():
-        if not key.startswith("_") and isinstance(value, (bool, int, float, str, tuple)) and vars(other)[key] != value:
-            return f"{key} is {value!r} and {vars(other)[key]!r}"
+        if not key.startswith("_") and not _same(value, vars(other).get(key)):
+            return f"{key} is {value!r} and {vars(other).get(key)!r}"
     return None
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Return whether plain attributes of two modules are equal; of others nothing is asked."""
+    if isinstance(value, Tensor):
+        return isinstance(other, Tensor) and torch.equal(value, other)
+    if isinstance(value, (bool, int, float, str)) or inspect.isroutine(value):
+        return bool(value == other)
+    return True
 
 
 def _shapes(module: nn.Module) -> dict[str, tuple[str, tuple[int, ...]]]:

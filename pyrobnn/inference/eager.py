@@ -46,6 +46,7 @@ class Eager:
             names = {"guide_name": repr(method.guide), "prior_name": repr(bnn.settings["prior"])}
             check_analytic(bnn, guide, example, **names)
         self.bnn, self.guide, self.method, self.batches, self.num_data = bnn, guide, method, batches, num_data
+        self.example = example
         self.optimizer = method.optimizer.build(self._parameters, lr=method.lr)
         self.first_settings = {
             k: v for k, v in self.optimizer.param_groups[0].items() if k not in ("params", "initial_lr")

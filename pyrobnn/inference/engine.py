@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+import pyrobnn
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.history import EngineRecord
@@ -92,17 +93,19 @@ class Training:
 
     def _capture(self, reason: str, eager_seconds: float | None) -> None:
         started, ledger = time.perf_counter(), _Ledger(self._fits)
-        logging.getLogger("torch.utils.cpp_extension").addFilter(_no_word_of_cuda)
+        logger = logging.getLogger("torch.utils.cpp_extension")
+        logger.addFilter(_no_word_of_cuda)
         from pyrobnn.inference.captured import Captured  # seconds of imports, which eager fits need not wait for
 
         try:
-            with torch.random.fork_rng():
-                self._captured = Captured(self._fits)
+            self._captured = Captured(self._fits)
         except NotCapturable as error:
             self.record = EngineRecord(self._engine, "eager", f"not capturable: {error}", eager_seconds=eager_seconds)
             if self._engine == "captured":
                 warnings.warn(f"The fit runs eagerly, since {error}.", stacklevel=2)
             return
+        finally:
+            logger.removeFilter(_no_word_of_cuda)
         seconds = time.perf_counter() - started
         ledger.note(seconds)
         from_step = self._fits[0].done + 1
@@ -151,4 +154,6 @@ def _signature(fits: Sequence[Eager]) -> str:
     shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in first.guide.named_parameters()]
     settings = repr((first.bnn, first.method.guide, first.method.optimizer, first.method.kl))
     numbers = (len(fits), first.num_data, first.method.batch_size, first.method.num_particles, first.method.clip_norm)
-    return repr((torch.__version__, torch.get_num_threads(), shapes, settings, numbers))
+    versions = (torch.__version__, pyrobnn.__version__)
+    place = (str(first.example[0].device), torch.get_num_threads())
+    return repr((versions, place, shapes, settings, numbers))

@@ -56,7 +56,8 @@ def fit(
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
         engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step,
-            "auto" times a few steps and takes what is predicted to end sooner; `Posterior.info` tells what was used.
+            "auto" times a few steps and takes what is predicted to end sooner, which may differ from run to run;
+            `Posterior.info` tells what was used, and asking for that gives the same bits again.
         progress: show a progress bar with the ELBO.
         validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set.
         callbacks: functions called with a `Progress` after every 50 steps; one that returns True ends the fit.

@@ -84,6 +84,6 @@ class Recorder:
         terms = np.concatenate(self._fetched) if self._fetched else np.empty((0, 2))
         columns = terms.reshape(len(terms), -1, 2)
         return [
-            History(columns[:, r, 0], columns[:, r, 1], self.validation_steps, self.validation_scores, engine)
+            History(columns[:, r, 0], columns[:, r, 1], [*self.validation_steps], [*self.validation_scores], engine)
             for r in range(columns.shape[1])
         ]

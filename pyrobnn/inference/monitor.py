@@ -109,7 +109,7 @@ class Monitor:
         scores, steps = self.recorder.validation_scores, self.recorder.validation_steps
         scores.append(validate())
         steps.append(done)
-        best = int(np.argmax(scores))
+        best = int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
         if self._patience is None:
             return False
         if best == len(scores) - 1:

@@ -23,8 +23,8 @@ _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_ever
 
 
 def fit_replicates(
-    bnn: BNN | Sequence[BNN],
-    method: SVI | Sequence[SVI],
+    bnn: BNN | list[BNN],
+    method: SVI | list[SVI],
     data: Any,
     *,
     seed: int,
@@ -43,7 +43,7 @@ def fit_replicates(
         bnn: the model, or a list with one for each replicate: the same but for numbers such as the prior's scale.
         method: how to infer it, or a list with one for each replicate, which may differ in guide settings, learning
             rate, schedule, temperature and KL warm-up.
-        data: `Data` or a pair (x, y) for all, or a list with one for each replicate, all with the same number of
+        data: `Data` or a tuple (x, y) for all, or a list with one for each replicate, all with the same number of
             examples.
         seed: each replicate gets a seed derived from it.
         replicates: number of replicates R; not needed where a list tells.
@@ -56,7 +56,7 @@ def fit_replicates(
         The R posteriors.
 
     Raises:
-        InputError: lists of different lengths, or replicates that cannot share a graph.
+        InputError: lists of different lengths, methods that differ in other settings, data of different shapes.
         FloatingPointError: the ELBO of a replicate is no longer finite.
     """
     bnns, methods, sets = _aligned(replicates, bnn, method, data)
@@ -93,7 +93,8 @@ def fit_replicates(
 
 def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
     """Return a list of R entries for each of the arguments, whether it was given as a list or as one for all."""
-    lengths = {len(value) for value in given if isinstance(value, list)} | ({replicates} if replicates else set())
+    asked = set() if replicates is None else {replicates}
+    lengths = {len(value) for value in given if isinstance(value, list)} | asked
     if len(lengths) != 1:
         raise InputError(
             f"Say how many replicates: `replicates=R`, or lists of one length; got {sorted(lengths) or 'neither'}."

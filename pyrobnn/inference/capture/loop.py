@@ -20,6 +20,7 @@ typedef void* Handle;
 // The entry takes ownership of the handles that it gets, so each step passes new ones to the same tensors.
 extern "C" int repeat(void (*entry)(Handle*, Handle*), int (*copy)(Handle, Handle*), Handle* inputs, Handle* scratch,
                       long num_inputs, long num_steps, char* message, long size) {
+    std::snprintf(message, size, "a tensor could not be passed");
     try {
         for (long step = 0; step < num_steps; ++step) {
             for (long i = 0; i < num_inputs; ++i) {
@@ -31,12 +32,18 @@ extern "C" int repeat(void (*entry)(Handle*, Handle*), int (*copy)(Handle, Handl
     } catch (const std::exception& error) {
         std::snprintf(message, size, "%s", error.what());
         return 1;
+    } catch (...) {
+        std::snprintf(message, size, "unknown error");
+        return 1;
     }
 }
 """
 
 _REPEAT = ctypes.PYFUNCTYPE(
     ctypes.c_int, *[ctypes.c_void_p] * 4, ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_long
+)
+_GET_POINTER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 Loop = Callable[[int], None]
 
@@ -49,7 +56,7 @@ def make_loop(run: Any, inputs: list[Tensor]) -> Loop:
     if inputs[0].device.type == "cpu":
         try:
             return _native_loop(run, inputs)
-        except (AttributeError, IndexError, OSError, TypeError):
+        except (AttributeError, IndexError, OSError, RuntimeError, TypeError, ValueError):
             pass
 
     def loop(num_steps: int) -> None:
@@ -85,6 +92,4 @@ def _address(function: Any) -> ctypes.c_void_p:
 
 
 def _pointer(capsule: Any) -> int:
-    read = ctypes.pythonapi.PyCapsule_GetPointer
-    read.restype, read.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return int(read(capsule, None))
+    return int(_GET_POINTER(capsule, None))

@@ -40,6 +40,11 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
                 _allow_non_fake_inputs=True,
             )
             graph = traced(*inputs)
+        _inline_constants(graph)
+        _draw_bernoulli_from_uniform(graph)
+        _unroll_small_products(graph)
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
         raise NotCapturable("the model branches on values of tensors") from error
     except NotCapturable:
@@ -47,11 +52,6 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         raise NotCapturable(f"the model cannot be recorded ({type(error).__name__}: {reason})") from error
-    _inline_constants(graph)
-    _draw_bernoulli_from_uniform(graph)
-    _unroll_small_products(graph)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
     return graph
 
 
@@ -64,6 +64,20 @@ def _inline_constants(graph: fx.GraphModule) -> None:
                 options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
                 new = graph.graph.call_function(_aten.full.default, (list(value.shape), value.item()), options)
             _replace(node, new)
+
+
+def lift_constants(graph: fx.GraphModule) -> list[Tensor]:
+    """Make inputs of the larger constants that the model holds outside its buffers, and return them in order."""
+    constants: list[Tensor] = []
+    for node in graph.graph.find_nodes(op="get_attr"):
+        value = getattr(graph, node.target)
+        last = graph.graph.find_nodes(op="placeholder")[-1]
+        with graph.graph.inserting_after(last):
+            new = graph.graph.placeholder(f"constant_{len(constants)}")
+        new.meta["val"] = last.meta["val"].fake_mode.from_tensor(value)
+        _replace(node, new)
+        constants.append(value)
+    return constants
 
 
 def _draw_bernoulli_from_uniform(graph: fx.GraphModule) -> None:
@@ -89,6 +103,8 @@ def _unroll_small_products(graph: fx.GraphModule) -> None:
 def _unroll(graph: fx.Graph, node: fx.Node) -> None:
     arguments: Any = node.args
     *bias, left, right = arguments
+    if any("val" not in factor.meta for factor in (left, right)):
+        return
     inner, columns = right.meta["val"].shape[-2:]
     if left.meta["val"].numel() * columns > _SMALL_PRODUCT or node.kwargs:
         return

@@ -14,7 +14,7 @@ from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.loop import make_loop
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.capture.record import record
+from pyrobnn.inference.capture.record import lift_constants, record
 from pyrobnn.inference.capture.updates import UPDATES, clip
 
 MAX_BLOCK = 256
@@ -67,19 +67,21 @@ class CapturedStep:
         replicates = (len(states),) if len(states) > 1 else ()
         own_data = len(data) > 1
         training = _stack(states) if replicates else states[0]
-        for optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=True)
         if replicates:
-            _adopt(objectives, training)
             update = vmap(update, in_dims=(0, 0 if own_data else None, 0, 0, 0), randomness="different")
         like = next(iter(training["trained"].values()))
         self._state: Tree = {"training": training, "data": _stack(list(data)) if own_data else data[0]}
         self._state |= _tables(replicates, batch_size, 1 + len(self._rates(self._group, 1)), like)
         leaves, self._spec = pytree.tree_flatten(self._state)
         graph = record(self._in_place(update), leaves)
+        constants = lift_constants(graph)
         self.noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
-        inputs = _drop_unused(graph, leaves + self.noise.inputs)
+        inputs = _drop_unused(graph, leaves + constants + self.noise.inputs)
         self._loop = make_loop(compiler(graph, like.device), inputs)
+        if replicates:
+            _adopt(objectives, training)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def _in_place(self, update: Callable[..., Any]) -> Callable[..., tuple[()]]:
         spec = self._spec
