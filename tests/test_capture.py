@@ -142,9 +142,7 @@ def test_loader_batches_are_neither_lost_nor_compiled_at_the_size_of_the_last():
     data = TensorDataset(torch.arange(7.0)[:, None], torch.arange(7.0))
     batches = LoaderBatches(DataLoader(data, batch_size=3), lambda x, y: (x, y))
     assert [len(next(batches)[0]) for _ in range(2)] == [3, 3]
-    taken = batches.full_batch()
-    assert [len(x) for x, _ in taken] == [1, 3]
-    batches.put_back(taken)
+    assert len(batches.peek()[0]) == 3
     assert [float(next(batches)[1][0]) for _ in range(3)] == [6.0, 0.0, 3.0]
 
 
@@ -210,7 +208,7 @@ def test_ledger_remembers_compiled_steps_and_survives_rubbish(monkeypatch, tmp_p
         _, fit = start(model, method, prepare_source(model, method, data, 0), 0, "cpu")
     ledger = engine._Ledger([fit])
     assert ledger.expected_seconds() == engine._COLD_SECONDS
-    ledger.note(3.0)
+    ledger.note()
     assert engine._Ledger([fit]).expected_seconds() == engine._WARM_SECONDS
     assert engine._Ledger([fit, fit]).expected_seconds() == engine._COLD_SECONDS
     (tmp_path / "pyrobnn.json").write_text("[not json")

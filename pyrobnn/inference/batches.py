@@ -68,14 +68,13 @@ class LoaderBatches:
         self._largest = max(self._largest, len(batch[0]))
         return batch
 
-    def full_batch(self) -> list[Batch]:
-        """Return the next batch, or the next two if the first is a smaller one at the end of an epoch."""
+    def peek(self) -> Batch:
+        """Return the next batch, or the one after it if that is a smaller one at the end of an epoch; both stay."""
         batches = [next(self)]
-        return batches if len(batches[0][0]) == self._largest else [*batches, next(self)]
-
-    def put_back(self, batches: list[Batch]) -> None:
-        """Return these batches next."""
+        if len(batches[0][0]) < self._largest:
+            batches.append(next(self))
         self._waiting = [*batches, *self._waiting]
+        return batches[-1]
 
 
 def _cycle(loader: "DataLoader[Any]") -> Iterator[Any]:

@@ -38,33 +38,28 @@ class Captured:
         for fit in fits:
             _check_schedule(fit)
         if isinstance(first.batches, TensorBatches):
-            self._waiting, batch_size = [], first.batches.batch_size
+            batch_size = first.batches.batch_size
             data = _distinct([(fit.batches.x, fit.batches.y) for fit in fits])  # type: ignore[union-attr]
         else:
-            self._waiting, batch_size = first.batches.full_batch(), None
-            data = [(self._waiting[-1][0].clone(), self._waiting[-1][1].clone())]
+            x, y = first.batches.peek()
+            batch_size, data = None, [(x.clone(), y.clone())]
         self._shapes = [value.shape for value in data[0]]
-        try:
-            with torch.random.fork_rng():
-                check_reparameterized(first.bnn, first.guide, data[0][0][:1], data[0][1][:1])
-                self.step = CapturedStep(
-                    [Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl=fit.method.kl) for fit in fits],
-                    [fit.optimizer for fit in fits],
-                    data,
-                    batch_size=batch_size,
-                    num_particles=first.method.num_particles,
-                    clip_norm=first.method.clip_norm,
-                    compiler=compiler,
-                )
-        except NotCapturable:
-            if not isinstance(first.batches, TensorBatches):
-                first.batches.put_back(self._waiting)
-            raise
+        with torch.random.fork_rng():
+            check_reparameterized(first.bnn, first.guide, data[0][0][:1], data[0][1][:1])
+            self.step = CapturedStep(
+                [Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl=fit.method.kl) for fit in fits],
+                [fit.optimizer for fit in fits],
+                data,
+                batch_size=batch_size,
+                num_particles=first.method.num_particles,
+                clip_norm=first.method.clip_norm,
+                compiler=compiler,
+            )
 
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
         if not isinstance(self._batches, TensorBatches):
-            return torch.cat([self._step_on(self._next_batch()) for _ in range(num_steps)])
+            return torch.cat([self._step_on(next(self._batches)) for _ in range(num_steps)])
         sizes = [min(MAX_BLOCK, num_steps - start) for start in range(0, num_steps, MAX_BLOCK)]
         return torch.cat([self._advance_block(size) for size in sizes])
 
@@ -76,9 +71,6 @@ class Captured:
         if len(self._fits) == 1:
             rates, chosen = rates[..., 0], None if chosen is None else chosen[:, 0]
         return self.step.advance(rates[:, 0], rates[:, 1], chosen, first=done + 1)
-
-    def _next_batch(self) -> Batch:
-        return self._waiting.pop(0) if self._waiting else next(self._batches)
 
     def _step_on(self, batch: Batch) -> Tensor:
         """Do a step on a loader's batch; one of another size, at the end of an epoch, is left to the eager engine."""

@@ -107,14 +107,14 @@ class Training:
         finally:
             logger.removeFilter(_no_word_of_cuda)
         seconds = time.perf_counter() - started
-        ledger.note(seconds)
+        ledger.note()
         from_step = self._fits[0].done + 1
         self.record = EngineRecord(self._engine, "captured", reason, from_step, eager_seconds, seconds)
         _log.info("captured from step %d: %s; compiled in %.1f s", from_step, reason, seconds)
 
 
 class _Ledger:
-    """Which steps inductor's disk cache holds, and how long they took to load: a file beside the cache."""
+    """Which steps inductor's disk cache holds: a file beside the cache."""
 
     def __init__(self, fits: Sequence[Eager]) -> None:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
@@ -122,22 +122,22 @@ class _Ledger:
         self._path = Path(cache_dir()) / "pyrobnn.json"
         self._key = hashlib.sha256(_signature(fits).encode()).hexdigest()[:16]
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> list[str]:
         try:
             entries = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return {}
-        return entries if isinstance(entries, dict) else {}
+            return []
+        return entries if isinstance(entries, list) else []
 
     def expected_seconds(self) -> float:
         """Return the expected time to record and compile."""
         return _WARM_SECONDS if self._key in self._read() else _COLD_SECONDS
 
-    def note(self, seconds: float) -> None:
+    def note(self) -> None:
         """Remember that this step was compiled."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            entries = self._read() | {self._key: round(seconds, 2)}
+            entries = sorted({*self._read(), self._key})
             self._path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
         except OSError:
             pass

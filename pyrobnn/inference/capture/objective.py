@@ -1,7 +1,6 @@
 """The ELBO as a function of tensors alone: what the captured step records."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -137,7 +136,7 @@ def _scaled(terms: Tensor, node: Any) -> Tensor:
     return terms.sum() * node["scale"]
 
 
-class _FreshNoise(TorchFunctionMode):
+class FreshNoise(TorchFunctionMode):
     """Draws `tensor.normal_()` and `tensor.uniform_()` as new tensors, since vmap takes no in-place random operation.
 
     It serves code that uses the value that the call returns, as the distributions of torch do; code that uses the
@@ -174,10 +173,3 @@ def _uniform(like: Tensor, low: Any = 0.0, high: Any = 1.0, *, generator: Any = 
 def _check_generator(generator: Any) -> None:
     if generator is not None:
         raise NotCapturable("the model draws from a generator of its own")
-
-
-@contextmanager
-def fresh_noise() -> Iterator[None]:
-    """Keep in-place random draws out of what is recorded inside the block."""
-    with _FreshNoise():
-        yield

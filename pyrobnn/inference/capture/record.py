@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from pyrobnn._pyro import fast_pyro
 from pyrobnn.inference.capture.errors import NotCapturable
-from pyrobnn.inference.capture.objective import fresh_noise
+from pyrobnn.inference.capture.objective import FreshNoise
 
 _aten = torch.ops.aten
 _SMALL_PRODUCT = 2**15
@@ -32,7 +32,7 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
         NotCapturable: what the function does depends on the values of tensors, or is not an operation of torch.
     """
     try:
-        with fast_pyro(), fresh_noise(), inductor_config.patch(ATEN_RANDOM):
+        with fast_pyro(), FreshNoise(), inductor_config.patch(ATEN_RANDOM):
             traced = make_fx(
                 functionalize(function),
                 decomposition_table=select_decomp_table(),
