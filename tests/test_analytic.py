@@ -47,10 +47,10 @@ def model():
     return bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
 
 
-def fit(guide, *, steps=2500, lr=0.1, **settings):
+def fit(guide, *, steps=2500, lr=0.1, engine="eager", **settings):
     decay = {"type": "exponential_lr", "gamma": 1e-3 ** (1 / steps)}
     method = bnn.SVI(guide=guide, steps=steps, lr=lr, schedule=decay, num_particles=2, **settings)
-    return bnn.fit(model(), method, DATA, seed=0, engine="eager", progress=False)
+    return bnn.fit(model(), method, DATA, seed=0, engine=engine, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,13 @@ def test_elbo_is_at_most_the_log_evidence(posteriors, name):
 
 def test_full_rank_guide_reaches_the_log_evidence(posteriors):
     elbo = bnn.elbo_report(posteriors["full_rank"], DATA, num_draws=2000, seed=0).elbo
+    assert elbo.mean == pytest.approx(LOG_EVIDENCE, abs=0.01)
+
+
+def test_captured_full_rank_guide_reaches_the_log_evidence():
+    posterior = fit(GUIDES["full_rank"], steps=8000, engine="captured")
+    assert posterior.history.engine.used == "captured"
+    elbo = bnn.elbo_report(posterior, DATA, num_draws=2000, seed=0).elbo
     assert elbo.mean == pytest.approx(LOG_EVIDENCE, abs=0.01)
 
 

@@ -21,7 +21,7 @@ from pyrobnn.inference.batches import LoaderBatches
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.captured import Captured
 from pyrobnn.inference.fit import prepare_source, start
-from pyrobnn.testing.captured import interpret
+from pyrobnn.testing.captured import interpret, require_capturable
 
 
 def problem(num=40):
@@ -102,6 +102,11 @@ def test_networks_with_state_randomness_or_convolutions(monkeypatch, net):
         assert captured.history.engine.used == "captured"
         return  # the mask is drawn after the noise of the weights here, within the step there
     assert_same(eager, captured)
+
+
+def test_replicates_keep_batch_statistics_of_their_own():
+    net = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1))
+    require_capturable(mixture_model(net), bnn.Data(*problem()))
 
 
 def test_double_precision_is_kept(monkeypatch):
