@@ -184,9 +184,10 @@ def test_full_and_mini_batch_fits_find_the_exact_optimum(batch_size):
 
 
 def test_several_particles_lower_the_variance_of_the_elbo():
-    settings = {"steps": 200, "lr": 1e-9, "guide": bnn.guides.MeanField(init_rho=0.0)}
+    settings = {"steps": 400, "lr": 1e-9, "guide": bnn.guides.MeanField(init_rho=0.0), "model": linear_model()}
     one, eight = (np.var(fit(num_particles=count, **settings).history.elbo) for count in (1, 8))
-    assert eight < one / 4
+    # From one start the true ratio is 1/8; kurtosis 3 to 5 leaves it a relative standard error of 0.12 at 400 steps.
+    assert 0.6 / 8 < eight / one < 1.5 / 8
 
 
 def test_kl_warmup_ramps_the_weight_up_to_the_temperature():
