@@ -5,7 +5,6 @@ relative here, against differences above 1e-1 between seeds. Seeds are those in 
 """
 
 import dataclasses
-from functools import partial
 
 import numpy as np
 import pytest
@@ -18,10 +17,11 @@ from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
 from pyrobnn.inference import engine
 from pyrobnn.inference.batches import LoaderBatches
+from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.captured import Captured
 from pyrobnn.inference.fit import prepare_source, start
-from pyrobnn.testing.captured import interpret, require_capturable
+from pyrobnn.testing.captured import require_capturable
 
 
 def problem(num=40):
@@ -83,7 +83,7 @@ def test_closed_form_kl_and_classes():
 
 def captured_by_interpretation(monkeypatch):
     """Spare the tests of everything but the compiler the time to compile."""
-    monkeypatch.setattr("pyrobnn.inference.captured.Captured", partial(Captured, compiler=interpret))
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(model, settings, reas
 
 
 def choice(monkeypatch, *, eager_seconds, known, steps):
-    monkeypatch.setattr(engine._Ledger, "expected_seconds", lambda self: 4.0 if known else 20.0)
+    monkeypatch.setattr(engine._Ledger, "expected_seconds", lambda self: 2.0 if known else 20.0)
     captured_by_interpretation(monkeypatch)
     monkeypatch.setattr(engine.time, "perf_counter", iter(np.arange(10_000) * eager_seconds).__next__)
     source_args = (mixture_model(), bnn.SVI(steps=steps), bnn.Data(*problem()))
@@ -195,8 +195,19 @@ def test_auto_captures_where_the_predicted_time_is_less(monkeypatch):
     assert choice(monkeypatch, eager_seconds=0.01, known=False, steps=5000).used == "eager"
     record = choice(monkeypatch, eager_seconds=0.01, known=False, steps=7000)
     assert (record.used, record.from_step) == ("captured", 7)
-    assert choice(monkeypatch, eager_seconds=0.01, known=True, steps=2000).used == "captured"
-    assert choice(monkeypatch, eager_seconds=0.01, known=True, steps=1000).used == "eager"
+    assert choice(monkeypatch, eager_seconds=0.01, known=True, steps=700).used == "captured"
+    assert choice(monkeypatch, eager_seconds=0.01, known=True, steps=500).used == "eager"
+
+
+@pytest.mark.parametrize(
+    ("device", "steps", "pays"), [("cpu", 10, True), ("meta", 10_000, False), ("meta", 30_000, True)]
+)
+def test_compiling_is_for_long_runs_where_kernels_can_be_replayed_without(device, steps, pays):
+    model, method = mixture_model(), bnn.SVI(steps=steps)
+    with seeded(0), fast_pyro():
+        _, fit = start(model, method, prepare_source(model, method, bnn.Data(*problem()), 0), 0, "cpu")
+    fit.example = tuple(value.to(device) for value in fit.example)
+    assert engine.Training([fit], "auto", steps)._compiling_pays(0.01) == pays
 
 
 def test_short_fits_stay_eager_and_say_so():
@@ -206,17 +217,18 @@ def test_short_fits_stay_eager_and_say_so():
     assert posterior.info["engine"]["reason"] == "too few steps to choose"
 
 
-def test_ledger_remembers_compiled_steps_and_survives_rubbish(monkeypatch, tmp_path):
+def test_ledger_remembers_compiled_steps_until_their_library_is_gone(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     model, method, data = mixture_model(), bnn.SVI(steps=3), bnn.Data(*problem())
     with seeded(0), fast_pyro():
         _, fit = start(model, method, prepare_source(model, method, data, 0), 0, "cpu")
-    ledger = engine._Ledger([fit])
-    assert ledger.expected_seconds() == engine._COLD_SECONDS
-    ledger.note()
+    library = tmp_path / "step.so"
+    library.write_bytes(b"compiled")
+    assert engine._Ledger([fit]).expected_seconds() == engine._COLD_SECONDS
+    engine._Ledger([fit]).note(library)
     assert engine._Ledger([fit]).expected_seconds() == engine._WARM_SECONDS
     assert engine._Ledger([fit, fit]).expected_seconds() == engine._COLD_SECONDS
-    (tmp_path / "pyrobnn.json").write_text("[not json")
+    library.unlink()
     assert engine._Ledger([fit]).expected_seconds() == engine._COLD_SECONDS
 
 

@@ -25,8 +25,10 @@ from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
 from pyrobnn.distributions import ScaleMixtureNormal
 from pyrobnn.guides import Auto, Map, MeanField
+from pyrobnn.inference.capture import compiler, store
 from pyrobnn.inference.capture.compiler import compile_graph
 from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.loop import make_loop
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
 from pyrobnn.inference.capture.record import record
@@ -793,7 +795,7 @@ def test_denormals_are_flushed_inside_and_as_before_outside(flushed_before):
 # Compiling
 
 
-def test_a_compiled_graph_does_what_its_function_does():
+def test_a_compiled_graph_does_what_its_function_does_and_is_found_again(monkeypatch, tmp_path):
     """A network with noise on its weights that follows its own gradient for three steps, from a table of noise."""
     rate = torch.tensor(0.1)
 
@@ -814,17 +816,26 @@ def test_a_compiled_graph_does_what_its_function_does():
 
     graph = record(step, inputs())
     noise = Noise(graph, graph.graph.find_nodes(op="placeholder")[-1], 4)
-    compiled = compile_graph(graph, torch.device("cpu"))
+    compile_calls = []
+    compile_once = compiler._try_to_compile
+    monkeypatch.setattr(compiler, "_try_to_compile", lambda *a, **k: compile_calls.append(1) or compile_once(*a, **k))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    library = compile_graph(graph, torch.device("cpu"))
+    name = next((tmp_path / "pyrobnn").iterdir()).name
+    assert compile_graph(graph, torch.device("cpu")) == library
+    assert len(compile_calls) == 1
     found, expected = inputs(), inputs()
     with seeded(0):
         noise.draw(3)
-    for _ in range(3):
-        passed = [*found, *noise.inputs]
-        compiled(passed)
-        assert passed == []
+    make_loop(library, [*found, *noise.inputs])(3)
     with seeded(0):
         for _ in range(3):
             step(*expected)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert int(found[3]) == 3
     assert float(found[2][2]) > 0
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"not a library")
+    store.keep(name, broken)
+    assert compile_graph(graph, torch.device("cpu")) == library
+    assert len(compile_calls) == 2

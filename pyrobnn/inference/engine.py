@@ -1,7 +1,5 @@
 """The choice of the engine: eager steps at first, and the captured graph where it pays."""
 
-import hashlib
-import json
 import logging
 import time
 import warnings
@@ -20,12 +18,14 @@ from pyrobnn.inference.history import EngineRecord
 Engine = Literal["auto", "eager", "captured"]
 _WARM_UP, _TIMED = 2, 4
 """Eager steps before the timed ones, and timed ones."""
-_COLD_SECONDS, _WARM_SECONDS = 20.0, 4.0
-"""Expected time to record and compile, without and with the compiler's disk cache."""
+_COLD_SECONDS, _WARM_SECONDS = 20.0, 2.0
+"""Expected time until the first captured step, without and with a library kept on disk."""
 _SURE = 1.5
 """Factor on the expected time to compile: the choice should not lose when it takes longer."""
 _SPEED_UP = 2.0
 """Least factor by which captured steps are expected to be faster."""
+_LONG_RUN = 5.0
+"""On a GPU, how many times longer than compiling the captured steps must take for compiling to be worth it."""
 _log = logging.getLogger("pyrobnn")
 
 
@@ -87,18 +87,29 @@ class Training:
 
     def _predict(self, eager_seconds: float) -> tuple[float, float]:
         """Return the time that the remaining steps would take eagerly, and at most captured, compiling included."""
-        eager_total = len(self._fits) * (self._num_steps - self._fits[0].done) * eager_seconds
-        compiling = _Ledger(self._fits).expected_seconds()
-        return eager_total, _SURE * compiling + eager_total / _SPEED_UP
+        eager_total = self._remaining(eager_seconds)
+        preparing = _Ledger(self._fits).expected_seconds() if self._compiling_pays(eager_seconds) else _WARM_SECONDS
+        return eager_total, _SURE * preparing + eager_total / _SPEED_UP
+
+    def _remaining(self, eager_seconds: float) -> float:
+        return len(self._fits) * (self._num_steps - self._fits[0].done) * eager_seconds
+
+    def _compiling_pays(self, eager_seconds: float | None) -> bool:
+        """Return False for a short run on a GPU, where the recorded kernels are replayed as they are."""
+        if eager_seconds is None or self._fits[0].example[0].device.type == "cpu":
+            return True
+        return self._remaining(eager_seconds) / _SPEED_UP > _LONG_RUN * _COLD_SECONDS
 
     def _capture(self, reason: str, eager_seconds: float | None) -> None:
         started, ledger = time.perf_counter(), _Ledger(self._fits)
         logger = logging.getLogger("torch.utils.cpp_extension")
         logger.addFilter(_no_word_of_cuda)
-        from pyrobnn.inference.captured import Captured  # seconds of imports, which eager fits need not wait for
+        from pyrobnn.inference.capture.compiler import compile_graph, interpret  # imports that eager fits do without
+        from pyrobnn.inference.captured import Captured
 
+        compiler = compile_graph if self._compiling_pays(eager_seconds) else interpret
         try:
-            self._captured = Captured(self._fits)
+            self._captured = Captured(self._fits, compiler)
         except NotCapturable as error:
             self.record = EngineRecord(self._engine, "eager", f"not capturable: {error}", eager_seconds=eager_seconds)
             if self._engine == "captured":
@@ -107,40 +118,28 @@ class Training:
         finally:
             logger.removeFilter(_no_word_of_cuda)
         seconds = time.perf_counter() - started
-        ledger.note()
+        ledger.note(self._captured.step.library)
         from_step = self._fits[0].done + 1
         self.record = EngineRecord(self._engine, "captured", reason, from_step, eager_seconds, seconds)
         _log.info("captured from step %d: %s; compiled in %.1f s", from_step, reason, seconds)
 
 
 class _Ledger:
-    """Which steps inductor's disk cache holds: a file beside the cache."""
+    """Which steps were compiled here before: their libraries, under names known before anything is recorded."""
 
     def __init__(self, fits: Sequence[Eager]) -> None:
-        from torch._inductor.runtime.cache_dir_utils import cache_dir
+        from pyrobnn.inference.capture import store
 
-        self._path = Path(cache_dir()) / "pyrobnn.json"
-        self._key = hashlib.sha256(_signature(fits).encode()).hexdigest()[:16]
-
-    def _read(self) -> list[str]:
-        try:
-            entries = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return []
-        return entries if isinstance(entries, list) else []
+        self._store, self._name = store, store.fingerprint(_signature(fits))
 
     def expected_seconds(self) -> float:
         """Return the expected time to record and compile."""
-        return _WARM_SECONDS if self._key in self._read() else _COLD_SECONDS
+        return _COLD_SECONDS if self._store.find(self._name) is None else _WARM_SECONDS
 
-    def note(self) -> None:
+    def note(self, library: Path | None) -> None:
         """Remember that this step was compiled."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            entries = sorted({*self._read(), self._key})
-            self._path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
-        except OSError:
-            pass
+        if library is not None:
+            self._store.keep(self._name, library)
 
 
 def _no_word_of_cuda(record: logging.LogRecord) -> bool:

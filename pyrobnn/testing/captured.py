@@ -1,16 +1,16 @@
 """Checks that a part can be recorded: captured steps equal eager ones, replicates side by side equal those alone."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
 from pyrobnn.inference import SVI
+from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.captured import Captured
@@ -19,11 +19,6 @@ from pyrobnn.inference.fit import prepare_source, start
 from pyrobnn.testing.common import require
 
 _STEPS = 3
-
-
-def interpret(graph: fx.GraphModule, device: torch.device) -> Callable[[list[Tensor]], Any]:
-    """Run a recorded graph operation by operation, which spares a check the time to compile it."""
-    return lambda inputs: graph(*inputs)
 
 
 def require_capturable(bnn: BNN, data: Data, **settings: Any) -> None:

@@ -1,25 +1,24 @@
-"""Compiling a recorded graph with inductor, without Dynamo: to C++ on a CPU, to replayed kernels on a GPU."""
+"""Compiling a recorded graph with inductor, without Dynamo: to a C++ library on a CPU, to kernels on a GPU."""
 
 import copy
+import ctypes
 import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._functorch import config as functorch_config
-from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
-from torch._inductor.compile_fx import compile_fx_inner
-from torch._inductor.fx_passes.joint_graph import joint_graph_passes
-from torch._inductor.utils import BoxedBool
-from torch._inductor.virtualized import V
 
+from pyrobnn.inference.capture import store
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.record import ATEN_RANDOM
 
+Program = Callable[[list[Tensor]], Any] | Path
+_ENTRY = "_Z19inductor_entry_implPP16AtenTensorOpaqueS1_"
 _ON_CPU = {
     "compile_threads": 1,
     "cpp_wrapper": True,
@@ -30,14 +29,55 @@ _WITHOUT_STACK = {"aot_inductor.allow_stack_allocation": False}
 """What to compile with where an operation does not take tensors on the stack, as some that change theirs do not."""
 
 
-def compile_graph(graph: fx.GraphModule, device: torch.device) -> Callable[[list[Tensor]], Any]:
-    """Return the compiled graph, a function of the list of its inputs, which it empties.
+def compile_graph(graph: fx.GraphModule, device: torch.device) -> Program:
+    """Return a program for the graph.
+
+    That is a shared library with the compiled entry, on a CPU; elsewhere a function of the list of its inputs, which
+    it may empty. A library made before, by this process or another, is found again.
 
     Raises:
         NotCapturable: the compiler failed.
     """
-    on_cpu = device.type == "cpu"
-    attempts = [_ON_CPU, _ON_CPU | _WITHOUT_STACK] if on_cpu else [{}]
+    if device.type != "cpu":
+        return _try_to_compile(graph, [{}], on_cpu=False)
+    name = store.fingerprint(_ON_CPU, store.describe(graph))
+    library = store.find(name)
+    if library is not None and _is_sound(library):
+        return library
+    run = _try_to_compile(graph, [_ON_CPU, _ON_CPU | _WITHOUT_STACK], on_cpu=True)
+    try:
+        library = Path(run.current_callable.__closure__[0].cell_contents.__self__.__file__)
+    except (AttributeError, IndexError, TypeError):
+        return run
+    if not _is_sound(library):
+        return run
+    store.keep(name, library)
+    return library
+
+
+def interpret(graph: fx.GraphModule, device: torch.device) -> Program:
+    """Return the graph itself as a program: its operations one by one, with nothing compiled."""
+    return lambda inputs: graph(*inputs)
+
+
+def entry(library: Path) -> Any:
+    """Return the compiled entry of a library, which takes its tensors as handles of the AOT Inductor C interface.
+
+    Raises:
+        OSError: it cannot be loaded.
+        AttributeError: it has no such entry.
+    """
+    return getattr(ctypes.PyDLL(str(library)), _ENTRY)
+
+
+def _is_sound(library: Path) -> bool:
+    try:
+        return entry(library) is not None
+    except (OSError, AttributeError):
+        return False
+
+
+def _try_to_compile(graph: fx.GraphModule, attempts: list[dict[str, Any]], *, on_cpu: bool) -> Any:
     for settings in attempts:
         try:
             with inductor_config.patch(ATEN_RANDOM | settings), _quiet():
@@ -63,6 +103,13 @@ def _quiet() -> Iterator[None]:
 
 
 def _compile(graph: fx.GraphModule, *, on_cpu: bool) -> Callable[[list[Tensor]], Any]:
+    from torch._functorch import config as functorch_config  # a second of imports that a kept library does without
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+    from torch._inductor.utils import BoxedBool
+    from torch._inductor.virtualized import V
+
     examples = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
     fake_mode = examples[0].fake_mode
     with (
@@ -76,6 +123,6 @@ def _compile(graph: fx.GraphModule, *, on_cpu: bool) -> Callable[[list[Tensor]],
             graph,
             examples,
             static_input_idxs=range(len(examples)),
-            cudagraphs=BoxedBool(not on_cpu),
+            cudagraphs=BoxedBool(value=False),
             cpp_wrapper=on_cpu,
         )

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._inductor.codecache import CppCodeCache
 
-_ENTRY = "_Z19inductor_entry_implPP16AtenTensorOpaqueS1_"
+from pyrobnn.inference.capture import store
+from pyrobnn.inference.capture.compiler import Program, entry
+from pyrobnn.inference.capture.errors import NotCapturable
+
 _SOURCE = """
 #include <exception>
 #include <cstdio>
@@ -45,34 +47,63 @@ _REPEAT = ctypes.PYFUNCTYPE(
 _GET_POINTER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
+_WARM_UP = 3
+"""Runs before a CUDA graph is recorded, in which libraries set themselves up."""
 Loop = Callable[[int], None]
 
 
-def make_loop(run: Any, inputs: list[Tensor]) -> Loop:
-    """Return a function that runs a compiled graph on the same inputs a number of times.
+def make_loop(program: Program, inputs: list[Tensor]) -> Loop:
+    """Return a function that runs a program on the same inputs a number of times.
 
-    On a CPU it is a loop in C++ around the compiled entry; where that cannot be had, a loop in Python.
+    A compiled library runs in a loop in C++. On a GPU the kernels of a step are recorded once and replayed. Anything
+    else is called by a loop in Python.
+
+    Raises:
+        NotCapturable: this machine or this torch cannot call the library.
     """
-    if inputs[0].device.type == "cpu":
+    if isinstance(program, Path):
         try:
-            return _native_loop(run, inputs)
-        except (AttributeError, IndexError, OSError, RuntimeError, TypeError, ValueError):
-            pass
+            return _native_loop(program, inputs)
+        except (AttributeError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise NotCapturable(f"the compiled library cannot be called ({type(error).__name__}: {error})") from error
+    if inputs[0].device.type == "cuda":
+        return _replaying_loop(program, inputs)
 
     def loop(num_steps: int) -> None:
         for _ in range(num_steps):
-            run(list(inputs))
+            program(list(inputs))
 
     return loop
 
 
-def _native_loop(run: Any, inputs: list[Tensor]) -> Loop:
-    module = run.current_callable.__closure__[0].cell_contents.__self__
-    entry = _address(getattr(ctypes.PyDLL(module.__file__), _ENTRY))
+def _replaying_loop(run: Callable[[list[Tensor]], Any], inputs: list[Tensor]) -> Loop:
+    """Return a loop over a CUDA graph of one step: one call for all of its kernels, and no wait for their end."""
+    before = [tensor.clone() for tensor in inputs]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UP):
+            run(list(inputs))
+    torch.cuda.current_stream().wait_stream(stream)
+    for tensor, value in zip(inputs, before, strict=True):
+        tensor.copy_(value)
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        run(list(inputs))
+
+    def loop(num_steps: int) -> None:
+        for _ in range(num_steps):
+            recorded.replay()
+
+    return loop
+
+
+def _native_loop(library: Path, inputs: list[Tensor]) -> Loop:
+    start = _address(entry(library))
     torch_library = ctypes.PyDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     copy, delete = _address(torch_library.aoti_torch_new_tensor_handle), torch_library.aoti_torch_delete_tensor_object
     delete.argtypes = [ctypes.c_void_p]
-    repeat = _REPEAT(_address(CppCodeCache.load(_SOURCE).repeat).value or 0)
+    repeat = _REPEAT(_address(_repeat()).value or 0)
     handles = (ctypes.c_void_p * len(inputs))(
         *map(_pointer, torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(inputs))
     )
@@ -80,11 +111,23 @@ def _native_loop(run: Any, inputs: list[Tensor]) -> Loop:
     message = ctypes.create_string_buffer(1000)
 
     def loop(num_steps: int) -> None:
-        if repeat(entry, copy, handles, scratch, len(inputs), num_steps, message, len(message)):
+        if repeat(start, copy, handles, scratch, len(inputs), num_steps, message, len(message)):
             raise RuntimeError(f"The compiled step failed: {message.value.decode()}")
 
     weakref.finalize(loop, lambda: [delete(handle) for handle in handles]).atexit = False
     return loop
+
+
+def _repeat() -> Any:
+    """Return the loop in C++, compiled or found again."""
+    name = store.fingerprint(_SOURCE)
+    library = store.find(name)
+    if library is None:
+        from torch._inductor.codecache import CppCodeCache  # seconds of imports
+
+        library = Path(CppCodeCache.load(_SOURCE)._name)
+        store.keep(name, library)
+    return ctypes.PyDLL(str(library)).repeat
 
 
 def _address(function: Any) -> ctypes.c_void_p:

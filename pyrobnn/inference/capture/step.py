@@ -1,6 +1,7 @@
 """The captured step: a graph that advances its own state, parameters and position in its tables, each time it runs."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from pyrobnn.inference.capture.compiler import compile_graph
+from pyrobnn.inference.capture.compiler import Program, compile_graph
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.loop import make_loop
 from pyrobnn.inference.capture.noise import Noise
@@ -20,7 +21,7 @@ from pyrobnn.inference.capture.updates import UPDATES, clip
 MAX_BLOCK = 256
 """Steps for which the tables of a captured step have room."""
 Tree = dict[str, Any]
-Compiler = Callable[[fx.GraphModule, torch.device], Callable[[list[Tensor]], Any]]
+Compiler = Callable[[fx.GraphModule, torch.device], Program]
 Data = tuple[Tensor, Tensor]
 
 
@@ -45,6 +46,7 @@ class CapturedStep:
 
     Attributes:
         noise: the random numbers of the next steps.
+        library: the compiled library, if there is one.
 
     Raises:
         NotCapturable: with the reason.
@@ -77,7 +79,9 @@ class CapturedStep:
         constants = lift_constants(graph)
         self.noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
         inputs = _drop_unused(graph, leaves + constants + self.noise.inputs)
-        self._loop = make_loop(compiler(graph, like.device), inputs)
+        program = compiler(graph, like.device)
+        self.library = program if isinstance(program, Path) else None
+        self._loop = make_loop(program, inputs)
         if replicates:
             _adopt(objectives, training)
         for optimizer in optimizers:
