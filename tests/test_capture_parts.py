@@ -189,7 +189,7 @@ def test_analytic_objective_and_gradient_are_those_of_pyro(prior, guide, dtype):
     assert_as_pyro(*problem(PRIORS[prior], GUIDES[guide], "learned noise", dtype=dtype), kl="analytic")
 
 
-@pytest.mark.parametrize("kl", ["mc", "analytic"])
+@pytest.mark.parametrize("kl", ["mc", "analytic", "quadrature"])
 @pytest.mark.parametrize("num_data", [BATCH, 11, 1000])
 def test_only_the_log_likelihood_of_a_batch_is_scaled(num_data, kl):
     parts = problem(likelihood="learned noise")

@@ -30,7 +30,6 @@ from protocol import Job, Unsupported, serve
 from torch_parts import LoopJob, make_net, set_up
 
 import pyrobnn as bnn
-import pyrobnn.inference.captured  # with the compiler: loading them is no part of a first step
 
 _STEPS_BEFORE_PREDICTION = 50
 _LONGEST_FIT = 2_000_000

@@ -8,7 +8,7 @@ from torch.nn.utils import clip_grad_norm_
 from pyrobnn._errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.batches import Batch, LoaderBatches, TensorBatches
-from pyrobnn.inference.objective import WeightLatents, check_analytic, make_elbo
+from pyrobnn.inference.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo
 from pyrobnn.inference.svi import SVI
 
 
@@ -25,7 +25,7 @@ class Eager:
         num_steps: the length of the fit, for the schedule.
 
     Raises:
-        InputError: kl="analytic" without a closed form, or nothing to optimise.
+        InputError: a KL without draws where guide and prior have none, or nothing to optimise.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class Eager:
         self._parameters = [p for p in (*bnn.parameters(), *guide.parameters()) if p.requires_grad]
         if not self._parameters:
             raise InputError("There is nothing to optimise: model and guide have no parameters.")
-        if method.kl == "analytic":
+        if method.kl in DIVERGENCES:
             names = {"guide_name": repr(method.guide), "prior_name": repr(bnn.settings["prior"])}
-            check_analytic(bnn, guide, example, **names)
+            check_divergence(bnn, guide, example, kl=method.kl, **names)
         self.bnn, self.guide, self.method, self.batches, self.num_data = bnn, guide, method, batches, num_data
         self.example = example
         self.optimizer = method.optimizer.build(self._parameters, lr=method.lr)

@@ -27,7 +27,9 @@ class SVI:
         schedule: a schedule of `torch.optim.lr_scheduler`, likewise, or None.
         num_particles: draws of the weights for each estimate of the ELBO.
         kl: "mc" estimates the KL from the same draws (`Trace_ELBO`), "analytic" uses its closed form
-            (`TraceMeanField_ELBO`) and refuses guides and priors that have none.
+            (`TraceMeanField_ELBO`) and refuses guides and priors that have none. "quadrature" uses the closed form or,
+            for an independent normal guide with a prior that has none, one-dimensional quadrature for each weight: the
+            KL of a mixture prior without the noise of "mc".
         temperature: factor on the KL; 1 is Bayes, less than 1 a cold posterior.
         clip_norm: bound on the norm of the gradient of all parameters together, or None for none.
         kl_warmup: number of first steps over which the factor on the KL grows from 0 to the temperature.

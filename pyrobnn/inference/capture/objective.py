@@ -8,14 +8,14 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import Independent, Normal, kl_divergence
+from torch.distributions import Independent, Normal
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from pyrobnn.bnn import BNN
 from pyrobnn.distributions import ScaleMixtureNormal
 from pyrobnn.inference.capture.errors import NotCapturable
-from pyrobnn.inference.objective import KL
+from pyrobnn.inference.objective import DIVERGENCES, KL
 
 
 class Objective(nn.Module):
@@ -28,13 +28,13 @@ class Objective(nn.Module):
         bnn: the model.
         guide: its guide.
         num_data: N.
-        kl: "mc" or "analytic", as in `SVI`.
+        kl: "mc", "analytic" or "quadrature", as in `SVI`.
     """
 
     def __init__(self, bnn: BNN, guide: PyroModule, *, num_data: int, kl: KL) -> None:
         super().__init__()
         self.bnn, self.guide = bnn, guide
-        self._num_data, self._kl = num_data, kl
+        self._num_data, self._divergence = num_data, DIVERGENCES.get(kl)
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Draw once and return the estimates of the expected log-likelihood and of KL(q || prior), both scalars."""
@@ -44,9 +44,10 @@ class Objective(nn.Module):
             model_trace = poutine.trace(poutine.replay(self.bnn, trace=guide_trace)).get_trace(x, y, **arguments)
         drawn, latent = list(_samples(guide_trace, observed=False)), list(_samples(model_trace, observed=False))
         log_likelihood = _sum(_log_density(node).double() for node in _samples(model_trace, observed=True))
-        if self._kl == "analytic":
+        if self._divergence is not None:
             by_name = {node["name"]: node for node in drawn}
-            return log_likelihood, _sum(_divergence(by_name[node["name"]], node).double() for node in latent)
+            pairs = ((by_name[node["name"]], node) for node in latent)
+            return log_likelihood, _sum(_scaled(self._divergence(q["fn"], p["fn"]), q).double() for q, p in pairs)
         return log_likelihood, _joint_log_density(drawn).double() - _joint_log_density(latent).double()
 
 
@@ -124,10 +125,6 @@ def _concatenate(name: str, members: list[tuple[Tensor, dict[str, Tensor]]]) -> 
 
 def _log_density(node: Any) -> Tensor:
     return _scaled(node["fn"].log_prob(node["value"]), node)
-
-
-def _divergence(drawn: Any, latent: Any) -> Tensor:
-    return _scaled(kl_divergence(drawn["fn"], latent["fn"]), drawn)
 
 
 def _scaled(terms: Tensor, node: Any) -> Tensor:
