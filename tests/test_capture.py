@@ -5,6 +5,8 @@ relative here, against differences above 1e-1 between seeds. Seeds are those in 
 """
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -158,6 +160,22 @@ class Branches(nn.Module):
 
     def forward(self, x):
         return self.layer(x) if x.sum() > 0 else self.layer(-x)
+
+
+POOLING = """
+import torch, pyrobnn as bnn
+from torch import nn
+from pyrobnn.inference.capture import compiler
+compiler.compile_graph = compiler.interpret
+net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 1))
+data = bnn.Data(torch.randn(8, 1, 8, 8), torch.randn(8))
+posterior = bnn.fit(bnn.BNN(net), bnn.SVI(steps=3), data, seed=0, engine="captured", progress=False)
+assert posterior.history.engine.used == "captured", posterior.history.engine.reason
+"""
+
+
+def test_pooling_is_captured_in_a_process_that_has_compiled_nothing():
+    subprocess.run([sys.executable, "-W", "error", "-c", POOLING], check=True)
 
 
 @pytest.mark.parametrize(

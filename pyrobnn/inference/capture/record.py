@@ -1,6 +1,7 @@
 """From a function of tensors to a flat graph of ATen operators that changes its inputs in place."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -39,7 +40,13 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
                 tracing_mode="fake",
                 _allow_non_fake_inputs=True,
             )
-            graph = traced(*inputs)
+            try:
+                graph = traced(*inputs)
+            except AttributeError as error:
+                if "torch._inductor" not in str(error):
+                    raise
+                import_module("torch._inductor.lowering")  # a second, which decompositions of pooling take for granted
+                graph = traced(*inputs)
         _inline_constants(graph)
         _draw_bernoulli_from_uniform(graph)
         _unroll_small_products(graph)
