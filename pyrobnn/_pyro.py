@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyro
+from pyro.nn import PyroModule
 
 
 @contextmanager
@@ -18,3 +19,10 @@ def fast_pyro() -> Iterator[None]:
     """Keep parameters local, and leave out the argument checks that Pyro and torch make at every sample statement."""
     with local_parameters(), pyro.validation_enabled(is_validate=False):
         yield
+
+
+def allow_new_home(part: PyroModule) -> None:
+    """Let a part that has run once, to make its parameters, become a child: Pyro refuses nested modules that have."""
+    for module in part.modules():
+        if isinstance(module, PyroModule):
+            module._pyro_context.used = False

@@ -13,11 +13,13 @@ from torch.nn.parameter import UninitializedParameter
 
 from pyrobnn import likelihoods, nets, priors
 from pyrobnn._errors import InputError
+from pyrobnn._per_example import PerExample, carries_noise, without_noise
 from pyrobnn._pyro import local_parameters
 from pyrobnn._settings import to_dict
 
 if TYPE_CHECKING:
     from pyrobnn.posterior import Posterior
+    from pyrobnn.prediction import Prediction
 
 
 class BNN(PyroModule):
@@ -32,7 +34,8 @@ class BNN(PyroModule):
 
     Args:
         net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed.
-        prior: a prior, its name, or a mapping from patterns of parameter names to priors (None: not Bayesian).
+        prior: a prior, its name, a distribution of Pyro, or a mapping from patterns of parameter names to priors (None:
+            not Bayesian).
         likelihood: a likelihood or its name.
 
     Attributes:
@@ -68,11 +71,11 @@ class BNN(PyroModule):
         self.net = copy.deepcopy(given) if isinstance(given, nn.Module) else given.build()
         prior = self.settings["prior"]
         names = _parameter_names(self.net)
-        self.site_names = tuple(prior.covers(names) if isinstance(prior, priors.ByName) else names)
+        self.site_names = tuple(prior.covers(names) if hasattr(prior, "covers") else names)
         self._check_site_names()
         self._aliases = _make_buffers(self.net, self.site_names)
         if self.site_names:
-            self.prior = prior.build(self.initial_values)
+            self.prior = prior.build(self._weights)
         for name in self.site_names:
             setattr(self, name, PyroSample(_SitePrior(name)))
         self.scale_targets(torch.tensor(1.0))
@@ -101,13 +104,18 @@ class BNN(PyroModule):
 
     @property
     def initial_values(self) -> dict[str, Tensor]:
-        """The Bayesian parameters' starting values by name: the network's own weights."""
+        """Starting values by site name: the network's own weights, and those that the prior gives for sites it adds."""
+        starts = getattr(self.prior, "starts", None) if self.site_names else None
+        return self._weights | (starts(self._weights) if starts else {})
+
+    @property
+    def _weights(self) -> dict[str, Tensor]:
         return {name: self.net.get_buffer(name) for name in self.site_names}
 
     @property
     def num_weights(self) -> int:
         """The number of Bayesian weights."""
-        return sum(value.numel() for value in self.initial_values.values())
+        return sum(value.numel() for value in self._weights.values())
 
     def forward(self, x: Tensor, y: Tensor | None = None, *, num_data: int | None = None) -> Tensor:
         """Draw the weights and the targets of a batch; this is the Pyro model.
@@ -131,7 +139,18 @@ class BNN(PyroModule):
         return f
 
     def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return the network's outputs (B, outputs) for given values of the Bayesian parameters."""
+        """Return the network's outputs (B, outputs) for given values of the Bayesian parameters.
+
+        In training, values to which a guide has attached noise give each example a perturbation of its own.
+        """
+        if self.training and carries_noise(weights.values()):
+            tied = [name for name, aliases in self._aliases.items() if len(aliases) > 1]
+            weights = {name: without_noise(value) if name in tied else value for name, value in weights.items()}
+            with PerExample(weights, len(x)):
+                return self._call(weights, x)
+        return self._call(weights, x)
+
+    def _call(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         every_name = {alias: weights[name] for name, aliases in self._aliases.items() for alias in aliases}
         return functional_call(self.net, every_name, (x,), tie_weights=False)
 
@@ -166,6 +185,28 @@ class BNN(PyroModule):
         from pyrobnn.inference import fit_svi
 
         return fit_svi(self, x, y, seed=seed, replicates=replicates, **arguments)
+
+    def sample_prior_predictive(self, x: Any, *, num_draws: int = 500, seed: int) -> "Prediction":
+        """Predict targets with draws from the prior in place of the posterior: what the model says before it has data.
+
+        Weights, and the sites that prior and likelihood add, are drawn from their priors. What is optimised instead
+        (a learned noise scale, parameters without a prior) stands at its starting value.
+
+        Args:
+            x: inputs (N, *in) in the units that the model sees, or `Data`, whose scaling is then that of `fit`, so that
+                the predictions come in original units.
+            num_draws: number of draws S.
+            seed: seed of the draws.
+
+        Returns:
+            The mixture of the likelihood over the draws.
+
+        Raises:
+            InputError: inputs that are not numeric, not finite, or that the network does not take.
+        """
+        from pyrobnn.inference.prior_predictive import predict_from_prior
+
+        return predict_from_prior(self, x, num_draws=num_draws, seed=seed)
 
     def fresh(self) -> "BNN":
         """Return an independent copy; a declared network gets new starting weights from the current random state."""

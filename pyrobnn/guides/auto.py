@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from pyro import poutine
 from pyro.infer import autoguide
-from pyro.infer.autoguide import AutoGuide
+from pyro.infer.autoguide import AutoGuide, AutoNormalizingFlow
 from pyro.infer.autoguide.initialization import init_to_sample, init_to_value
 from pyro.nn import PyroModule
 
@@ -52,7 +52,7 @@ class Auto:
         """Return the guide after one call, which makes its parameters."""
         cls = getattr(autoguide, self.name)
         options = dict(self.options)
-        if "init_loc_fn" in inspect.signature(cls).parameters:
+        if "init_loc_fn" in inspect.signature(cls).parameters and not issubclass(cls, AutoNormalizingFlow):
             options.setdefault("init_loc_fn", _start_at_net(model))
         return _with_parameters(cls(model, **options), *args)
 

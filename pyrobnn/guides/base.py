@@ -18,7 +18,8 @@ class Guide(Protocol):
         """Return a Pyro guide for the model.
 
         Args:
-            model: a Pyro model; `initial_values`, if it has them, are starting values by site name.
+            model: a Pyro model; `initial_values`, if it has them, are starting values by site name, `net` is its
+                network.
             *args: a batch of its inputs and observed targets, to run it once.
 
         Returns:

@@ -9,6 +9,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyrobnn._globs import assign
+from pyrobnn._pyro import allow_new_home
 from pyrobnn._settings import setting, to_dict
 from pyrobnn.guides.auto import resolve_one
 from pyrobnn.guides.base import Model
@@ -52,6 +53,7 @@ class _Part:
         self._model = poutine.block(model, expose=names)
         starts = getattr(model, "initial_values", {})
         self.initial_values = {name: starts[name] for name in names if name in starts}
+        self.net = getattr(model, "net", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._model(*args, **kwargs)
@@ -66,7 +68,7 @@ class GuideByName(PyroModule):
     def __init__(self, parts: list[PyroModule]) -> None:
         super().__init__()
         for index, part in enumerate(parts):
-            _allow_new_home(part)
+            allow_new_home(part)
             self.add_module(str(index), part)
         self.vmappable = all(getattr(part, "vmappable", False) for part in parts)
 
@@ -90,10 +92,3 @@ class GuideByName(PyroModule):
     def _merged(self, method: str) -> Callable[[], dict[str, Any]]:
         methods = [getattr(part, method) for part in self.children()]  # AttributeError: this guide lacks it too
         return lambda: {name: value for values in methods for name, value in values().items()}
-
-
-def _allow_new_home(part: PyroModule) -> None:
-    """Let a part that has run once, to make its parameters, become a child: Pyro refuses nested modules that have."""
-    for module in part.modules():
-        if isinstance(module, PyroModule):
-            module._pyro_context.used = False

@@ -1,9 +1,7 @@
 """The mean-field Gaussian guide: an independent normal for every weight."""
 
-from collections.abc import Iterator
 from typing import Any, Literal
 
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -12,12 +10,14 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pyrobnn._errors import InputError
+from pyrobnn._per_example import NormalNoise, attach
 from pyrobnn._settings import setting
 from pyrobnn.distributions import ReparameterizedNormal
 from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.guides.sites import Site, latent_sites
 
-_QUADRATURE_POINTS = 32
+Noise = Literal["shared", "local", "flipout"]
 
 
 @registry.register
@@ -32,69 +32,55 @@ class MeanField:
         init_loc: where mu starts: "net" at the network's own weights (random for a declared network, trained if it
             was trained), "prior" at a normal draw with the prior's mean and variance (Krasser 2019).
         init_rho: where rho starts; softplus(-3) = 0.049.
+        noise: how the examples of a mini-batch share a draw while training; the objective is the same. "shared": all
+            examples see one draw. "flipout": each sees it with random signs (Wen et al. 2018). "local": the outputs of
+            linear layers are drawn for each example (Kingma, Salimans & Welling 2015); where that would not be exact,
+            in convolutions and along sequences, it is flipout. Linear and convolutional layers have both; others, tied
+            weights, and sites with a constrained support see the shared draw. They cost a second product a layer.
+        path_derivative: leave the score of log q out of the gradient, whose expectation is zero: the gradient then has
+            no variance where q is the exact posterior ("sticking the landing", Roeder, Wu & Duvenaud 2017). It needs
+            kl="mc".
     """
 
     init_loc: Literal["net", "prior"] = "net"
     init_rho: float = -3.0
+    noise: Noise = "shared"
+    path_derivative: bool = False
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its starting values."""
         return MeanFieldGuide(latent_sites(model, *args), self)
 
 
-class MeanFieldGuide(PyroModule):
+class MeanFieldGuide(GuideWithMoments):
     """Independent normals whose parameters `loc` and `rho` are two flat vectors, one segment a site."""
 
-    vmappable = True
-
     def __init__(self, sites: list[Site], setting: MeanField) -> None:
-        super().__init__()
-        self._sites = [(site.name, site.unconstrained.shape, site.transform) for site in sites]
-        self._sizes = [site.unconstrained.numel() for site in sites]
-        start = torch.cat([_start(site, setting.init_loc).reshape(-1) for site in sites])
-        self.loc = nn.Parameter(start)
-        self.rho = nn.Parameter(torch.full_like(start, setting.init_rho))
+        super().__init__(sites, [_start(site, setting.init_loc) for site in sites])
+        self.rho = nn.Parameter(torch.full_like(self.loc, setting.init_rho))
+        self.noise, self.path_derivative = setting.noise, setting.path_derivative
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw every site once and return the values by name."""
-        loc, scale = self.loc, softplus(self.rho)
+        loc, scale = self.loc, self.spread()
         drawn = loc + scale * torch.randn_like(loc)
         segments = zip(self._split(loc), self._split(scale), self._split(drawn), strict=True)
         return {
-            name: pyro.sample(name, _site_distribution(ReparameterizedNormal(*segment), transform))
+            name: pyro.sample(name, self._distribution(*segment, transform))
             for (name, transform), segment in zip(self._named(), segments, strict=True)
         }
 
-    def mean(self) -> dict[str, Tensor]:
-        """Return the mean of each site; for a constrained site by Gauss-Hermite quadrature, entry by entry."""
-        pairs = zip(self._named(), self.moments().values(), strict=True)
-        return {
-            name: loc if transform is None else _mean_of_image(transform, loc, scale)
-            for (name, transform), (loc, scale) in pairs
-        }
+    def _distribution(self, loc: Tensor, scale: Tensor, drawn: Tensor, transform: Any) -> Any:
+        if self.noise != "shared" and transform is None:
+            attach(drawn, NormalNoise(loc, scale, drawn, local=self.noise == "local"))
+        if self.path_derivative:
+            loc, scale = loc.detach(), scale.detach()
+        normal = ReparameterizedNormal(loc, scale, drawn).to_event(drawn.ndim)
+        return normal if transform is None else dist.TransformedDistribution(normal, [transform])
 
-    def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return mu and sigma of each site by name, on the unconstrained side for constrained sites."""
-        pairs = zip(self._split(self.loc.detach().clone()), self._split(softplus(self.rho.detach())), strict=True)
-        return {name: pair for (name, _), pair in zip(self._named(), pairs, strict=True)}
-
-    def _named(self) -> Iterator[tuple[str, Any]]:
-        return ((name, transform) for name, _, transform in self._sites)
-
-    def _split(self, flat: Tensor) -> list[Tensor]:
-        pieces = flat.split(self._sizes)
-        return [piece.view(shape) for piece, (_, shape, _) in zip(pieces, self._sites, strict=True)]
-
-
-def _site_distribution(entries: ReparameterizedNormal, transform: Any) -> Any:
-    normal = entries.to_event(len(entries.batch_shape))
-    return normal if transform is None else dist.TransformedDistribution(normal, [transform])
-
-
-def _mean_of_image(transform: Any, loc: Tensor, scale: Tensor) -> Tensor:
-    nodes, weights = (loc.new_tensor(values) for values in np.polynomial.hermite_e.hermegauss(_QUADRATURE_POINTS))
-    images = torch.stack([transform(loc + scale * node) for node in nodes], -1)
-    return images @ (weights / weights.sum())
+    def spread(self) -> Tensor:
+        """Return sigma, flat."""
+        return softplus(self.rho)
 
 
 def _start(site: Site, where: str) -> Tensor:

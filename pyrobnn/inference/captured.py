@@ -52,6 +52,7 @@ class Captured:
                 data,
                 batch_size=batch_size,
                 num_particles=first.method.num_particles,
+                antithetic=first.method.antithetic,
                 clip_norm=first.method.clip_norm,
                 compiler=compiler,
             )

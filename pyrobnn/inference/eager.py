@@ -51,7 +51,7 @@ class Eager:
         self.first_settings = {
             k: v for k, v in self.optimizer.param_groups[0].items() if k not in ("params", "initial_lr")
         }
-        self._elbo = make_elbo(method.kl, method.num_particles)
+        self._elbo = make_elbo(method.kl, method.num_particles, antithetic=method.antithetic)
         self._schedule = method.schedule.build(self.optimizer, num_steps) if method.schedule else None
         self.done = 0
 

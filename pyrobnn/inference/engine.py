@@ -3,7 +3,8 @@
 import logging
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -102,21 +103,18 @@ class Training:
 
     def _capture(self, reason: str, eager_seconds: float | None) -> None:
         started, ledger = time.perf_counter(), _Ledger(self._fits)
-        logger = logging.getLogger("torch.utils.cpp_extension")
-        logger.addFilter(_no_word_of_cuda)
-        from pyrobnn.inference.capture.compiler import compile_graph, interpret  # imports that eager fits do without
-        from pyrobnn.inference.captured import Captured
-
-        compiler = compile_graph if self._compiling_pays(eager_seconds) else interpret
         try:
-            self._captured = Captured(self._fits, compiler)
+            with no_word_of_cuda():
+                from pyrobnn.inference.capture.compiler import compile_graph, interpret  # eager fits do without
+                from pyrobnn.inference.captured import Captured
+
+                compiler = compile_graph if self._compiling_pays(eager_seconds) else interpret
+                self._captured = Captured(self._fits, compiler)
         except NotCapturable as error:
             self.record = EngineRecord(self._engine, "eager", f"not capturable: {error}", eager_seconds=eager_seconds)
             if self._engine == "captured":
                 warnings.warn(f"The fit runs eagerly, since {error}.", stacklevel=2)
             return
-        finally:
-            logger.removeFilter(_no_word_of_cuda)
         seconds = time.perf_counter() - started
         ledger.note(self._captured.step.library)
         from_step = self._fits[0].done + 1
@@ -142,8 +140,18 @@ class _Ledger:
             self._store.keep(self._name, library)
 
 
-def _no_word_of_cuda(record: logging.LogRecord) -> bool:
+@contextmanager
+def no_word_of_cuda() -> Iterator[None]:
     """Drop the warning that compilers for a GPU are there but no GPU: it does not matter on a CPU."""
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    logger.addFilter(_about_other_things)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_about_other_things)
+
+
+def _about_other_things(record: logging.LogRecord) -> bool:
     return "CUDA" not in record.getMessage()
 
 
@@ -151,8 +159,9 @@ def _signature(fits: Sequence[Eager]) -> str:
     """Return what the compiled graph depends on, in words."""
     first = fits[0]
     shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in first.guide.named_parameters()]
-    settings = repr((first.bnn, first.method.guide, first.method.optimizer, first.method.kl))
-    numbers = (len(fits), first.num_data, first.method.batch_size, first.method.num_particles, first.method.clip_norm)
+    method = first.method
+    settings = repr((first.bnn, method.guide, method.optimizer, method.kl, method.antithetic))
+    numbers = (len(fits), first.num_data, method.batch_size, method.num_particles, method.clip_norm)
     versions = (torch.__version__, pyrobnn.__version__)
     place = (str(first.example[0].device), torch.get_num_threads())
     return repr((versions, place, shapes, settings, numbers))

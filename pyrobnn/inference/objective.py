@@ -15,6 +15,8 @@ from torch.distributions import Independent, Normal, constraints, kl_divergence
 
 from pyrobnn._errors import InputError
 from pyrobnn.distributions import ScaleMixtureNormal
+from pyrobnn.guides.joint import RealPart
+from pyrobnn.inference.antithetic import RecordedNoise
 
 KL = Literal["mc", "analytic", "quadrature"]
 _QUADRATURE_POINTS = 32
@@ -23,7 +25,8 @@ _QUADRATURE_POINTS = 32
 def quadrature_kl(q: Any, p: Any) -> Tensor:
     """Return KL(q || p) without a draw: in closed form where there is one, else by quadrature for a normal q.
 
-    The quadrature is one-dimensional, KL = -entropy(q) - E_q[log p] for each entry. A `ScaleMixtureNormal` has an
+    The quadrature is one-dimensional, KL = -entropy(q) - E_q[log p] for each entry; entries that are normal but not
+    independent of each other count their joint entropy. A `ScaleMixtureNormal` has an
     expectation of its own. For any other p it is Gauss-Hermite with 32 nodes, exact for polynomials of degree 63: good
     where log p is smooth over the width of q, blind to a feature of p between two nodes.
 
@@ -37,6 +40,8 @@ def quadrature_kl(q: Any, p: Any) -> Tensor:
     Raises:
         NotImplementedError: no closed form, and q is not an elementwise normal or p not elementwise on all reals.
     """
+    if isinstance(q, RealPart) and q.normal:
+        return quadrature_kl(q.entries.to_event(q.event_dim), p) + q.excess
     try:
         return kl_divergence(q, p)
     except NotImplementedError:
@@ -99,10 +104,24 @@ class _NotesTerms:
     """Keeps log-likelihood and KL of the latest evaluation in float64, averaged over particles.
 
     The two are summed apart: their difference would lose the smaller one to rounding.
+
+    Attributes:
+        log_likelihood: E_q[log p(D | w)] as estimated, ().
+        kl: KL(q || p) as estimated, ().
+        antithetic: whether every other particle mirrors the noise of the one before it.
     """
 
     log_likelihood: Tensor
     kl: Tensor
+    antithetic = False
+    _recorded: RecordedNoise | None = None
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
+        if not self.antithetic:
+            return super()._get_trace(model, guide, args, kwargs)  # type: ignore[misc]
+        first, self._recorded = self._recorded, RecordedNoise() if self._recorded is None else None
+        with first.mirrored() if first else self._recorded:  # type: ignore[union-attr]
+            return super()._get_trace(model, guide, args, kwargs)  # type: ignore[misc]
 
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
         noted = []
@@ -181,28 +200,46 @@ _ELBOS: dict[KL, type[NotedELBO]] = {
 }
 
 
-def make_elbo(kl: KL, num_particles: int) -> NotedELBO:
+def make_elbo(kl: KL, num_particles: int, *, antithetic: bool = False) -> NotedELBO:
     """Return Pyro's ELBO: the KL from the draws ("mc"), in closed form ("analytic"), or also by "quadrature"."""
-    return _ELBOS[kl](num_particles=num_particles)
+    elbo = _ELBOS[kl](num_particles=num_particles)
+    elbo.antithetic = antithetic
+    return elbo
 
 
 def check_divergence(model: Any, guide: Any, args: Any, *, kl: KL, guide_name: str, prior_name: str) -> None:
     """Refuse a KL without draws where guide and prior of a site have none; the names are for the message.
 
-    A guide that draws through auxiliary sites has none either, though the point masses it ends in seem to.
+    A guide that draws through auxiliary sites has none either, though the point masses it ends in seem to. One whose
+    gradient follows the draws of log q would get none from a KL without draws.
     """
-    with torch.no_grad(), poutine.block():
-        guide_trace = poutine.trace(guide).get_trace(*args)
-        model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args)
+    if any(getattr(module, "path_derivative", False) for module in guide.modules()):
+        raise InputError(f"{guide_name} follows log q along its draws, which kl={kl!r} has none of: use kl='mc'.")
+    guide_trace, model_trace = _run(model, guide, args)
     for name, node in guide_trace.nodes.items():
         if node["type"] != "sample":
             continue
         try:
             if node["infer"].get("is_auxiliary"):
                 raise NotImplementedError
-            DIVERGENCES[kl](node["fn"], model_trace.nodes[name]["fn"])
+            divergence = DIVERGENCES[kl](node["fn"], model_trace.nodes[name]["fn"])
+            if isinstance(node["fn"], RealPart):
+                _check_same(divergence, kl, name, _run(model, guide, args))
         except NotImplementedError:
             raise InputError(
                 f"kl={kl!r} needs {_NEEDS[kl]} at {name!r} for the guide {guide_name} with the prior {prior_name}: "
                 "use kl='mc'."
             ) from None
+
+
+def _run(model: Any, guide: Any, args: Any) -> tuple[Any, Any]:
+    with torch.no_grad(), poutine.block():
+        guide_trace = poutine.trace(guide).get_trace(*args)
+        return guide_trace, poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args)
+
+
+def _check_same(divergence: Tensor, kl: KL, name: str, traces: tuple[Any, Any]) -> None:
+    """Refuse a prior that changes with the draw of another site, to which a joint guide may have tied this one."""
+    guide_trace, model_trace = traces
+    if not torch.equal(divergence, DIVERGENCES[kl](guide_trace.nodes[name]["fn"], model_trace.nodes[name]["fn"])):
+        raise NotImplementedError

@@ -26,6 +26,8 @@ class SVI:
         optimizer: an optimiser of `torch.optim` by name, or a table with `type` and its options.
         schedule: a schedule of `torch.optim.lr_scheduler`, likewise, or None.
         num_particles: draws of the weights for each estimate of the ELBO.
+        antithetic: draw particles in pairs, the second from the mirror image of the first's noise (-eps for normal eps,
+            1 - u for uniform u): what is odd in the noise then cancels. `num_particles` must be even.
         kl: "mc" estimates the KL from the same draws (`Trace_ELBO`), "analytic" uses its closed form
             (`TraceMeanField_ELBO`) and refuses guides and priors that have none. "quadrature" uses the closed form or,
             for an independent normal guide with a prior that has none, one-dimensional quadrature for each weight: the
@@ -45,6 +47,7 @@ class SVI:
     optimizer: Annotated[Any, BeforeValidator(resolve_optimizer)] = resolve_optimizer("adam")
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     num_particles: Count = 1
+    antithetic: bool = False
     kl: KL = "mc"
     temperature: Annotated[float, Field(gt=0)] = 1.0
     clip_norm: Annotated[float, Field(gt=0)] | None = None
@@ -53,9 +56,14 @@ class SVI:
     eval_every: Count = 100
 
     def __post_init__(self) -> None:
-        """Refuse two lengths at once."""
+        """Refuse two lengths at once, and a particle without a pair."""
         if self.steps is not None and self.epochs is not None:
             raise InputError("SVI: give `steps` or `epochs`, not both.")
+        if self.antithetic and self.num_particles % 2:
+            raise InputError(
+                "SVI: `antithetic` draws particles in pairs, so `num_particles` must be even, got "
+                f"{self.num_particles}."
+            )
 
     def num_steps(self, batches_per_epoch: int) -> int:
         """Return the number of optimiser steps for an epoch of that many batches."""

@@ -10,6 +10,7 @@ from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from pyrobnn.inference.antithetic import RecordedNoise
 from pyrobnn.inference.capture.compiler import Program, compile_graph
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.loop import make_loop
@@ -23,6 +24,8 @@ MAX_BLOCK = 256
 Tree = dict[str, Any]
 Compiler = Callable[[fx.GraphModule, torch.device], Program]
 Data = tuple[Tensor, Tensor]
+Estimate = Callable[[Tree, Data], tuple[Tensor, Tensor]]
+"""Estimates of log-likelihood and KL for the tensors of an objective and a batch."""
 
 
 class CapturedStep:
@@ -41,6 +44,7 @@ class CapturedStep:
             or one for each.
         batch_size: rows of a mini-batch, or None for all of them.
         num_particles: draws for each estimate.
+        antithetic: whether every other draw mirrors the noise of the one before it.
         clip_norm: bound on the norm of the gradient, or None.
         compiler: what makes the recorded graph a function of the list of its inputs.
 
@@ -61,9 +65,11 @@ class CapturedStep:
         batch_size: int | None,
         num_particles: int,
         clip_norm: float | None,
+        antithetic: bool = False,
         compiler: Compiler = compile_graph,
     ) -> None:
-        update = _make_update(objectives[0], optimizers[0], num_particles, clip_norm)
+        estimate = _make_estimate(objectives[0], num_particles, antithetic=antithetic)
+        update = _make_update(estimate, optimizers[0], clip_norm)
         self._rates, self._group = UPDATES[type(optimizers[0])].rates, optimizers[0].param_groups[0]
         states = [_training_state(*pair) for pair in zip(objectives, optimizers, strict=True)]
         replicates = (len(states),) if len(states) > 1 else ()
@@ -78,7 +84,7 @@ class CapturedStep:
         graph = record(self._in_place(update), leaves)
         constants = lift_constants(graph)
         self.noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
-        inputs = _drop_unused(graph, leaves + constants + self.noise.inputs)
+        inputs = drop_unused(graph, leaves + constants + self.noise.inputs)
         program = compiler(graph, like.device)
         self.library = program if isinstance(program, Path) else None
         self._loop = make_loop(program, inputs)
@@ -139,7 +145,7 @@ def _placeholder(graph: fx.GraphModule, leaf: Tensor, leaves: list[Tensor]) -> f
 
 
 def _make_update(
-    objective: Objective, optimizer: Optimizer, num_particles: int, clip_norm: float | None
+    estimate: Estimate, optimizer: Optimizer, clip_norm: float | None
 ) -> Callable[..., tuple[Tree, Tensor]]:
     """Return the pure function that does one step: training state, data, rows and rates in, new state and terms out."""
     if type(optimizer) not in UPDATES:
@@ -147,7 +153,7 @@ def _make_update(
     apply, group = UPDATES[type(optimizer)].apply, {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
 
     def loss(trained: Tree, fixed: Tree, batch: Data, kl_weight: Tensor) -> tuple[Tensor, Tensor]:
-        log_likelihood, kl = _estimate(objective, trained | fixed, batch, num_particles)
+        log_likelihood, kl = estimate(trained | fixed, batch)
         return kl_weight * kl - log_likelihood, torch.stack([log_likelihood, kl])
 
     def update(state: Tree, data: Data, rows: Any, rates: Tensor, kl_weight: Tensor) -> tuple[Tree, Tensor]:
@@ -165,13 +171,28 @@ def _make_update(
     return update
 
 
-def _estimate(objective: Objective, tensors: Tree, batch: Data, num_particles: int) -> tuple[Tensor, Tensor]:
-    """Return log-likelihood and KL averaged over the particles."""
-    if num_particles == 1:
+def _make_estimate(objective: Objective, num_particles: int, *, antithetic: bool) -> Estimate:
+    """Return the function that gives log-likelihood and KL averaged over the particles, for tensors and a batch."""
+
+    def one(tensors: Tree, batch: Data) -> tuple[Tensor, Tensor]:
         return functional_call(objective, tensors, batch)
-    particles = vmap(lambda _: functional_call(objective, tensors, batch), randomness="different")
-    log_likelihood, kl = particles(batch[0].new_empty(num_particles, 0))
-    return log_likelihood.mean(), kl.mean()
+
+    def pair(tensors: Tree, batch: Data) -> tuple[Tensor, Tensor]:
+        noise = RecordedNoise()
+        with noise:
+            first = one(tensors, batch)
+        with noise.mirrored():
+            second = one(tensors, batch)
+        return 0.5 * (first[0] + second[0]), 0.5 * (first[1] + second[1])
+
+    draw, count = (pair, num_particles // 2) if antithetic else (one, num_particles)
+
+    def several(tensors: Tree, batch: Data) -> tuple[Tensor, Tensor]:
+        draws = vmap(lambda _: draw(tensors, batch), randomness="different")
+        log_likelihood, kl = draws(batch[0].new_empty(count, 0))
+        return log_likelihood.mean(), kl.mean()
+
+    return draw if count == 1 else several
 
 
 def _training_state(objective: Objective, optimizer: Optimizer) -> Tree:
@@ -216,7 +237,7 @@ def _adopt(objectives: Sequence[Objective], training: Tree) -> None:
             value.data = stacked[name][index]
 
 
-def _drop_unused(graph: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
+def drop_unused(graph: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
     """Take inputs that nothing reads out of the graph, and return the others."""
     used = []
     for node, leaf in zip(graph.graph.find_nodes(op="placeholder"), leaves, strict=True):

@@ -1,0 +1,219 @@
+"""What guides over all sites at once share: a flat vector of means, and sites that are parts of one joint draw."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import TorchDistribution
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.distributions import Independent, Normal, constraints, kl_divergence, register_kl
+
+from pyrobnn._errors import InputError
+from pyrobnn.guides.sites import Site
+
+_ONE_DRAW = torch.Size()
+_QUADRATURE_POINTS = 32
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+_COPIES = 5
+"""Tensors of the size of a parameter that a step holds: the parameter, its gradient, two of Adam, and a product."""
+_LARGEST = 2**35
+"""Bytes that the parameters of a guide may need in training."""
+
+
+class JointPart(TorchDistribution):
+    """The part of a joint draw that one site takes, with its log density given the parts before it.
+
+    The log densities of all parts add up to that of the joint draw.
+
+    Args:
+        value: the draw, of the shape of the site.
+        log_density: log density of the draw given the parts before, ().
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, value: Tensor, log_density: Tensor) -> None:
+        super().__init__(_ONE_DRAW, value.shape, validate_args=False)
+        self.value, self.log_density = value, log_density
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "JointPart":
+        """Return the distribution itself for its own batch shape; a single draw cannot serve a larger one."""
+        if tuple(batch_shape):
+            raise NotImplementedError("A part of a joint draw is one draw and cannot be expanded.")
+        return self
+
+    def rsample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+        """Return the draw."""
+        if tuple(sample_shape):
+            raise NotImplementedError("A part of a joint draw is one draw; ask for one.")
+        return self.value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density, ()."""
+        if value is not self.value:
+            raise NotImplementedError("A part of a joint draw knows the density of its own draw alone.")
+        return self.log_density
+
+    def through(self, transform: Any) -> "JointPart":
+        """Return the part whose draw is the image under a bijection, None for itself."""
+        if transform is None:
+            return self
+        image = transform(self.value)
+        return JointPart(image, self.log_density - transform.log_abs_det_jacobian(self.value, image).sum())
+
+
+class RealPart(JointPart):
+    """A part on the whole real line, whose KL to independent normals is known.
+
+    The KL of all parts adds up to that of the joint distribution: each counts -entropy of the part given those before
+    it, and -E[log p] of its entries, which needs their means and variances alone where p is normal.
+
+    Args:
+        value: the draw, of the shape of the site.
+        log_density: log density of the draw given the parts before, ().
+        loc: mean of each entry, the shape of the value.
+        scale: standard deviation of each entry, likewise.
+        entropy: minus the expected log density, ().
+        normal: whether each entry by itself is normal.
+    """
+
+    def __init__(
+        self, value: Tensor, log_density: Tensor, *, loc: Tensor, scale: Tensor, entropy: Tensor, normal: bool = True
+    ) -> None:
+        super().__init__(value, log_density)
+        self.loc, self.scale, self._entropy, self.normal = loc, scale, entropy, normal
+
+    def entropy(self) -> Tensor:
+        """Return minus the expected log density given the parts before, ()."""
+        return self._entropy
+
+    @property
+    def entries(self) -> dist.Normal:
+        """Independent normals with the mean and variance of each entry."""
+        return dist.Normal(self.loc, self.scale, validate_args=False)
+
+    @property
+    def excess(self) -> Tensor:
+        """The entropy of `entries` in total, less that of the part: what to add to a KL of the entries, ()."""
+        return self.entries.entropy().sum() - self._entropy
+
+
+@register_kl(RealPart, Independent)
+def _kl_of_part(q: RealPart, p: Independent) -> Tensor:
+    return _kl_of_entries(q, p.base_dist)
+
+
+@register_kl(RealPart, Normal)
+def _kl_of_scalar(q: RealPart, p: Normal) -> Tensor:
+    return _kl_of_entries(q, p)
+
+
+def _kl_of_entries(q: RealPart, p: Any) -> Tensor:
+    if p.batch_shape != q.event_shape or not (q.normal or isinstance(p, Normal)):
+        raise NotImplementedError
+    return kl_divergence(q.entries, p).sum() + q.excess
+
+
+class FlatGuide(PyroModule):
+    """A guide with a flat vector `loc`, where its draws are centred, one segment a site.
+
+    Args:
+        sites: the latent sites.
+        start: where the means start, on the unconstrained side, of the shape of each site's.
+    """
+
+    vmappable = True
+
+    def __init__(self, sites: list[Site], start: list[Tensor]) -> None:
+        super().__init__()
+        self._sites = [(site.name, site.unconstrained.shape, site.transform) for site in sites]
+        self._sizes = [site.unconstrained.numel() for site in sites]
+        self.loc = nn.Parameter(torch.cat([value.reshape(-1) for value in start]))
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        return ((name, transform) for name, _, transform in self._sites)
+
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        pieces = flat.split(self._sizes)
+        return [piece.view(shape) for piece, (_, shape, _) in zip(pieces, self._sites, strict=True)]
+
+
+class GuideWithMoments(FlatGuide):
+    """A flat guide that knows the standard deviation of every entry."""
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of every entry, flat, on the unconstrained side."""
+        raise NotImplementedError
+
+    def mean(self) -> dict[str, Tensor]:
+        """Return the mean of each site; for a constrained site by Gauss-Hermite quadrature, entry by entry."""
+        pairs = zip(self._named(), self.moments().values(), strict=True)
+        return {
+            name: loc if transform is None else _mean_of_image(transform, loc, scale)
+            for (name, transform), (loc, scale) in pairs
+        }
+
+    def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return mean and standard deviation of each site by name, on the unconstrained side for constrained sites."""
+        pairs = zip(self._split(self.loc.detach().clone()), self._split(self.spread().detach()), strict=True)
+        return {name: pair for (name, _), pair in zip(self._named(), pairs, strict=True)}
+
+
+class JointGuide(GuideWithMoments):
+    """A guide whose sites are parts of one joint draw."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw every site once and return the values by name."""
+        return {
+            name: pyro.sample(name, part.through(transform))
+            for (name, transform), part in zip(self._named(), self.draw(), strict=True)
+        }
+
+    def draw(self) -> list[RealPart]:
+        """Return one joint draw as the parts of the sites, in their order, on the unconstrained side."""
+        raise NotImplementedError
+
+
+def normal_part(value: Tensor, noise: Tensor, log_volume: Tensor, *, loc: Tensor, scale: Tensor) -> RealPart:
+    """Return a part that, given the parts before it, is an affine image of standard normal noise.
+
+    Args:
+        value: the image.
+        noise: the noise, of the same shape.
+        log_volume: logarithm of the determinant of the map, ().
+        loc: mean of each entry, with the parts before it unknown.
+        scale: standard deviation of each entry, likewise.
+    """
+    log_density = -0.5 * noise.square().sum() - noise.numel() * HALF_LOG_2PI - log_volume
+    entropy = log_volume + noise.numel() * (HALF_LOG_2PI + 0.5)
+    return RealPart(value, log_density, loc=loc, scale=scale, entropy=entropy)
+
+
+def check_size(guide: str, numbers: int, like: Tensor, instead: str) -> None:
+    """Refuse a guide whose parameters would not fit into memory.
+
+    Args:
+        guide: how the guide prints.
+        numbers: how many numbers its parameters are.
+        like: a tensor of their precision.
+        instead: what to use instead.
+    """
+    needed = _COPIES * numbers * like.element_size()
+    if needed > _LARGEST:
+        raise InputError(
+            f"{guide} would have {numbers:,} parameters for this network and need {needed / 2**30:,.0f} GiB in "
+            f"training, more than {_LARGEST / 2**30:.0f}: use {instead}."
+        )
+
+
+def _mean_of_image(transform: Any, loc: Tensor, scale: Tensor) -> Tensor:
+    nodes, weights = (loc.new_tensor(values) for values in np.polynomial.hermite_e.hermegauss(_QUADRATURE_POINTS))
+    images = torch.stack([transform(loc + scale * node) for node in nodes], -1)
+    return images @ (weights / weights.sum())

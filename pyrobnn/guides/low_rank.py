@@ -1,0 +1,104 @@
+"""The low-rank Gaussian guide: one normal over all weights, with the correlations of a few directions."""
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from pyrobnn._settings import setting
+from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.joint import HALF_LOG_2PI, JointGuide, RealPart, check_size
+from pyrobnn.guides.sites import Site, latent_sites
+
+
+@registry.register
+@setting
+class LowRank:
+    """q(w) = N(mu, S (I + F F^T) S) over all weights jointly, drawn as mu + S (eps + F z), eps and z standard normal.
+
+    S = diag(softplus(rho)), and F has a column for each rank. (Ong, Nott & Smith 2018, "Gaussian variational
+    approximation with a factor covariance structure", with F in units of S.) Sites with a constrained support take part
+    on the unconstrained side of Pyro's bijection.
+
+    Attributes:
+        rank: number of columns R of F; D weights have D (R + 2) parameters.
+        init_rho: softplus of it is the standard deviation of every weight at the start, of whose square F has half;
+            softplus(-3) = 0.049. mu starts at the network's own weights.
+    """
+
+    rank: Annotated[int, Field(gt=0)] = 10
+    init_rho: float = -3.0
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide, with its starting values.
+
+        Raises:
+            InputError: the factor would not fit into memory.
+        """
+        sites = latent_sites(model, *args)
+        size = sum(site.unconstrained.numel() for site in sites)
+        check_size(f"{self!r}", size * (self.rank + 2), sites[0].start, "a lower rank, or MeanField()")
+        return LowRankGuide(sites, self)
+
+
+class LowRankGuide(JointGuide):
+    """A normal with the flat parameters `loc` and `rho` (D,) and `factor` (D, R), in units of softplus(rho)."""
+
+    def __init__(self, sites: list[Site], setting: LowRank) -> None:
+        super().__init__(sites, [site.unconstrained for site in sites])
+        half = softplus(torch.tensor(setting.init_rho, dtype=torch.float64)) * 0.5**0.5
+        self.rho = nn.Parameter(torch.full_like(self.loc, float(half.expm1().log())))
+        # A zero factor is a saddle: no direction would be better than its opposite.
+        self.factor = nn.Parameter(torch.randn_like(self.loc[:, None].expand(-1, setting.rank)) / setting.rank**0.5)
+
+    def draw(self) -> list[RealPart]:
+        """Return one draw; its densities follow from those of the first sites together, for every number of them."""
+        scale, factor = softplus(self.rho), self.factor
+        standard = torch.randn_like(self.loc) + factor @ torch.randn_like(factor[0])
+        log_scales = torch.stack([part.sum() for part in scale.log().split(self._sizes)])
+        squares, log_dets = self._first_sites(standard)
+        shares = _increments(-0.5 * (squares + log_dets)) - log_scales
+        entropies = _increments(0.5 * log_dets) + log_scales
+        drawn = self.loc + scale * standard
+        parts = zip(*map(self._split, (drawn, self.loc, self.spread())), shares, entropies, strict=True)
+        return [
+            RealPart(
+                value,
+                share - value.numel() * HALF_LOG_2PI,
+                loc=loc,
+                scale=deviation,
+                entropy=entropy + value.numel() * (HALF_LOG_2PI + 0.5),
+            )
+            for value, loc, deviation, share, entropy in parts
+        ]
+
+    def _first_sites(self, standard: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x^T C^-1 x and log det C for the covariance C = I + F F^T of the first 1, 2, ... sites, (sites,).
+
+        By the lemmas of Woodbury and of the determinant they need I + F^T F (R, R) and F^T x (R,), sums over sites.
+        """
+        factors, values = self.factor.split(self._sizes), standard.split(self._sizes)
+        inner = torch.stack([factor.T @ factor for factor in factors]).cumsum(0)
+        products = torch.stack([factor.T @ value for factor, value in zip(factors, values, strict=True)]).cumsum(0)
+        squares = torch.stack([value.square().sum() for value in values]).cumsum(0)
+        identity = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
+        root, _ = torch.linalg.cholesky_ex(inner + identity)
+        solved = torch.linalg.solve_triangular(root, products[..., None], upper=False)
+        log_dets = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return squares - solved.square().sum((-2, -1)), log_dets
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of every entry, flat."""
+        return softplus(self.rho) * (1 + self.factor.square().sum(1)).sqrt()
+
+    def covariance(self) -> Tensor:
+        """Return the covariance of all entries in the order of the sites, (D, D), on the unconstrained side."""
+        factor, scale = self.factor.detach(), softplus(self.rho.detach())
+        return scale[:, None] * (torch.eye(len(scale)).to(scale) + factor @ factor.T) * scale
+
+
+def _increments(totals: Tensor) -> Tensor:
+    return torch.cat([totals[:1], totals[1:] - totals[:-1]])

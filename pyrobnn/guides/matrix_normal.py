@@ -1,0 +1,151 @@
+"""The matrix-normal guide: for each layer a normal whose covariance is that of its outputs times that of its inputs."""
+
+from typing import Any, Literal
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from pyrobnn._settings import setting
+from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.joint import JointGuide, RealPart, check_size, normal_part
+from pyrobnn.guides.sites import Site, latent_sites
+
+
+@registry.register
+@setting
+class MatrixNormal:
+    """q(W) = MN(M, A A^T, B B^T) for the weights W of each layer, drawn as M + A E B^T with standard normal E.
+
+    Louizos & Welling 2016, "Structured and Efficient Variational Deep Learning with Matrix Gaussian Posteriors",
+    sec. 2.2. W has a row for each output; the kernels of a convolution are flattened into its columns. A and B are
+    lower triangular, or diagonal as in the paper. Sites that are not matrices (biases, scales) and those with a
+    constrained support are mean-field.
+
+    Attributes:
+        factors: "full" for triangular A (rows^2 parameters) and B (columns^2), "diagonal" for rows + columns.
+        init_rho: softplus of it is the standard deviation of every weight at the start; softplus(-3) = 0.049. M starts
+            at the network's own weights.
+    """
+
+    factors: Literal["full", "diagonal"] = "full"
+    init_rho: float = -3.0
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide, with its starting values.
+
+        Raises:
+            InputError: the factors would not fit into memory.
+        """
+        sites = latent_sites(model, *args)
+        numbers = sum(_num_factors(site, self) + site.start.numel() for site in sites)
+        instead = "MatrixNormal(factors='diagonal'), or MeanField()"
+        check_size(f"{self!r}", numbers, sites[0].start, instead)
+        return MatrixNormalGuide(sites, self)
+
+
+class MatrixNormalGuide(JointGuide):
+    """Independent matrix-normals, with a flat parameter `loc` (D,) and the factors of each site."""
+
+    def __init__(self, sites: list[Site], setting: MatrixNormal) -> None:
+        super().__init__(sites, [site.unconstrained for site in sites])
+        self.factors = nn.ModuleList(_factors(site, setting) for site in sites)
+
+    def draw(self) -> list[RealPart]:
+        """Return one draw; the sites are independent."""
+        noises = self._split(torch.randn_like(self.loc))
+        triples = zip(self.factors, self._split(self.loc), noises, strict=True)
+        return [_part(factor, loc, noise) for factor, loc, noise in triples]
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of every entry, flat."""
+        return torch.cat([factor.spread().reshape(-1) for factor in self.factors])  # type: ignore[operator]
+
+
+class Entrywise(nn.Module):
+    """A standard deviation softplus(rho) for each entry, of any shape."""
+
+    def __init__(self, like: Tensor, init_rho: float) -> None:
+        super().__init__()
+        self.rho = nn.Parameter(torch.full_like(like, init_rho))
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Return standard normal noise with this standard deviation."""
+        return self.spread() * noise
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of each entry."""
+        return softplus(self.rho)
+
+    def log_volume(self) -> Tensor:
+        """Return the logarithm of the determinant of the map from noise, ()."""
+        return self.spread().log().sum()
+
+
+class Side(Entrywise):
+    """A triangular factor of the covariance of rows, diag(softplus(rho)) (I + L), L below the diagonal or left out."""
+
+    def __init__(self, like: Tensor, init_rho: float, *, full: bool) -> None:
+        super().__init__(like, init_rho)
+        self.below = nn.Parameter(like.new_zeros(len(like), len(like))) if full and len(like) > 1 else None
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Return the factor times noise (rows, columns)."""
+        mixed = noise if self.below is None else noise + self.below.tril(-1) @ noise
+        return softplus(self.rho)[:, None] * mixed
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of each row, (rows,)."""
+        scale = softplus(self.rho)
+        return scale if self.below is None else scale * (1 + self.below.tril(-1).square().sum(1)).sqrt()
+
+    def log_volume(self) -> Tensor:
+        """Return the logarithm of the determinant of the factor, ()."""
+        return softplus(self.rho).log().sum()
+
+
+class Sides(nn.Module):
+    """The factors A of rows and B of columns, for values of any shape whose first axis counts the rows."""
+
+    def __init__(self, like: Tensor, init_rho: float, *, full: bool) -> None:
+        super().__init__()
+        # Both sides start with the square root of the standard deviation that their product is to have.
+        root = float(softplus(torch.tensor(init_rho, dtype=torch.float64)).sqrt().expm1().log())
+        matrix = like.flatten(1)
+        self.rows, self.columns = Side(matrix[:, 0], root, full=full), Side(matrix[0], root, full=full)
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Return A E B^T for noise E."""
+        return self.rows(self.columns(noise.flatten(1).T).T).view(noise.shape)
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of each entry, (rows, columns)."""
+        return self.rows.spread()[:, None] * self.columns.spread()
+
+    def log_volume(self) -> Tensor:
+        """Return the logarithm of the determinant of the map from noise, ()."""
+        num_rows, num_columns = len(self.rows.rho), len(self.columns.rho)
+        return num_columns * self.rows.log_volume() + num_rows * self.columns.log_volume()
+
+
+def _is_matrix(site: Site) -> bool:
+    return site.transform is None and site.start.ndim > 1
+
+
+def _num_factors(site: Site, setting: MatrixNormal) -> int:
+    if not _is_matrix(site):
+        return site.start.numel()
+    lengths = (len(site.start), site.start[0].numel())
+    return sum(lengths) + (sum(length**2 for length in lengths) if setting.factors == "full" else 0)
+
+
+def _factors(site: Site, setting: MatrixNormal) -> Entrywise | Sides:
+    if _is_matrix(site):
+        return Sides(site.start, setting.init_rho, full=setting.factors == "full")
+    return Entrywise(site.unconstrained, setting.init_rho)
+
+
+def _part(factor: Any, loc: Tensor, noise: Tensor) -> RealPart:
+    spread = factor.spread().view(loc.shape)
+    return normal_part(loc + factor(noise), noise, factor.log_volume(), loc=loc, scale=spread)

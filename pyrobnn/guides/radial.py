@@ -1,0 +1,86 @@
+"""The radial guide: noise of a random direction and a length that does not grow with the number of weights."""
+
+import math
+from typing import Any
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from pyrobnn._settings import setting
+from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.joint import HALF_LOG_2PI, JointGuide, RealPart, normal_part
+from pyrobnn.guides.sites import Site, latent_sites
+
+_MEAN_LOG_LENGTH = -0.5 * (0.5772156649015329 + math.log(2.0))
+"""E[log |r|] for standard normal r; the first number is Euler's constant."""
+
+
+@registry.register
+@setting
+class Radial:
+    """w = mu + softplus(rho) r eps / |eps| for each weight tensor (Farquhar, Osborne & Gal 2020, sec. 3).
+
+    eps is standard normal noise of the tensor's shape and r a standard normal number. So the deviation from mu has the
+    length of one softplus(rho), whatever the number D of entries, where that of mean-field has sqrt(D). The density is
+    exact, constants included. Sites with a constrained support are mean-field.
+
+    Attributes:
+        init_rho: where rho starts; softplus(-3) = 0.049. mu starts at the network's own weights.
+    """
+
+    init_rho: float = -3.0
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide, with its starting values."""
+        return RadialGuide(latent_sites(model, *args), self)
+
+
+class RadialGuide(JointGuide):
+    """Independent radial laws whose parameters `loc` and `rho` are two flat vectors, one segment a site."""
+
+    def __init__(self, sites: list[Site], setting: Radial) -> None:
+        super().__init__(sites, [site.unconstrained for site in sites])
+        self.rho = nn.Parameter(torch.full_like(self.loc, setting.init_rho))
+
+    def draw(self) -> list[RealPart]:
+        """Return one draw; the sites are independent."""
+        noises = self._split(torch.randn_like(self.loc))
+        lengths = torch.randn_like(self.loc[: len(noises)])
+        segments = zip(
+            self._named(), self._split(self.loc), self._split(softplus(self.rho)), noises, lengths, strict=True
+        )
+        return [
+            _radial(loc, scale, noise, length) if transform is None else _normal(loc, scale, noise)
+            for (_, transform), loc, scale, noise, length in segments
+        ]
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of every entry, flat: sigma / sqrt(D) for the D entries of a radial site."""
+        scales = zip(self._named(), self._split(softplus(self.rho)), strict=True)
+        return torch.cat(
+            [(scale / (scale.numel() ** 0.5 if t is None else 1.0)).reshape(-1) for (_, t), scale in scales]
+        )
+
+
+def _radial(loc: Tensor, scale: Tensor, noise: Tensor, length: Tensor) -> RealPart:
+    """Return a part whose deviation u, in units of sigma, has the density 2 N(|u|; 0, 1) / (A |u|^(D - 1)).
+
+    A = 2 pi^(D / 2) / Gamma(D / 2) is the area of the unit sphere, over which directions are spread evenly.
+    """
+    size = loc.numel()
+    log_area = math.log(2.0) + 0.5 * size * math.log(math.pi) - math.lgamma(0.5 * size)
+    constant, log_volume = math.log(2.0) - HALF_LOG_2PI - log_area, scale.log().sum()
+    return RealPart(
+        loc + scale * noise * (length / noise.square().sum().sqrt()),
+        constant - 0.5 * length.square() - (size - 1) * length.abs().log() - log_volume,
+        loc=loc,
+        scale=scale / size**0.5,
+        entropy=log_volume - constant + 0.5 + (size - 1) * _MEAN_LOG_LENGTH,
+        normal=size == 1,
+    )
+
+
+def _normal(loc: Tensor, scale: Tensor, noise: Tensor) -> RealPart:
+    return normal_part(loc + scale * noise, noise, scale.log().sum(), loc=loc, scale=scale)

@@ -1,0 +1,62 @@
+"""What a model predicts before it has seen targets: a posterior whose guide is the prior."""
+
+import copy
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.nn import PyroModule
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyrobnn._checks import as_tensor, check_inputs
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import local_parameters
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Data, Scaler
+from pyrobnn.inference.source import make_source
+from pyrobnn.posterior import Posterior
+from pyrobnn.prediction import Prediction
+
+
+class PriorGuide(PyroModule):
+    """A guide that draws every latent site of a model from its prior."""
+
+    def __init__(self, bnn: BNN) -> None:
+        super().__init__()
+        self._latents = poutine.block(bnn, hide_fn=lambda node: node["is_observed"] or site_is_subsample(node))
+
+    def forward(self, x: Tensor, y: Tensor) -> None:
+        """Draw the sites; the targets only keep the model from drawing its own."""
+        self._latents(x, y)
+
+
+def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Prediction:
+    """Predict as `Posterior.predict` does, with draws from the prior; see `BNN.sample_prior_predictive`."""
+    model = copy.deepcopy(bnn).eval()
+    posterior = _from_data(model, x) if isinstance(x, Data) else _from_inputs(model, as_tensor(x, "x"))
+    return posterior.predict(x.x if isinstance(x, Data) else x, num_draws=num_draws, seed=seed)
+
+
+def _from_data(model: BNN, data: Data) -> Posterior:
+    source = make_source(data, model, None)
+    model.scale_targets(source.y_scaler.scale.expand(data.y.shape[1:]))
+    return _posterior(model, source.example(model), source.x_scaler, source.y_scaler)
+
+
+def _from_inputs(model: BNN, x: Tensor) -> Posterior:
+    check_inputs(x)
+    example = model.cast_inputs(x[:1])
+    try:
+        with torch.no_grad(), local_parameters(), torch.random.fork_rng(), poutine.block():
+            y = model.likelihood(model.outputs(model.initial_values, example)).sample()
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        first_line = str(error).splitlines()[0]
+        raise InputError(f"The network does not take inputs of shape {tuple(x.shape)}: {first_line}") from None
+    return _posterior(model, (example, y), Scaler.identity(), Scaler.identity())
+
+
+def _posterior(model: BNN, example: tuple[Tensor, Tensor], x_scaler: Scaler, y_scaler: Scaler) -> Posterior:
+    with local_parameters():
+        guide = PriorGuide(model)
+    return Posterior(model, guide, example=example, x_scaler=x_scaler, y_scaler=y_scaler, seed=0)

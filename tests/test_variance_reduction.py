@@ -1,0 +1,513 @@
+"""Estimators of the same gradient that vary less: noise for each example, the path derivative, antithetic particles."""
+
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+import pyrobnn as bnn
+from pyrobnn import _per_example, guides, priors
+from pyrobnn._per_example import InputNoise, NormalNoise, attach, perturbation_of
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import seeded
+from pyrobnn.inference.antithetic import RecordedNoise
+from pyrobnn.inference.capture.objective import FreshNoise, Objective
+from pyrobnn.inference.capture.step import _make_estimate
+from pyrobnn.testing.captured import require_capturable
+
+LOCAL, FLIPOUT = guides.MeanField(noise="local"), guides.MeanField(noise="flipout")
+PER_EXAMPLE = {"local": LOCAL, "flipout": FLIPOUT}
+
+
+@pytest.fixture(autouse=True)
+def _local():
+    """Keep parameters in their modules, as `fit` does."""
+    with fast_pyro():
+        yield
+
+
+class Sequences(nn.Module):
+    """Linear maps along a sequence (B, T, in), then over all of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.each, self.all = nn.Linear(2, 3), nn.Linear(12, 1)
+
+    def forward(self, x):
+        return self.all(self.each(x).tanh().flatten(1))
+
+
+NETS = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), (3,)),
+    "conv1d": (
+        lambda: nn.Sequential(nn.Conv1d(2, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(6, 1)),
+        (2, 4),
+    ),
+    "conv2d": (
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 2, stride=2, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(8, 1)),
+        (1, 3, 3),
+    ),
+    "grouped": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 2, groups=2), nn.Tanh(), nn.Flatten(), nn.Linear(4, 1)),
+        (2, 2, 2),
+    ),
+    "conv3d": (lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(2, 1)), (1, 2, 2, 2)),
+    "transposed": (
+        lambda: nn.Sequential(nn.ConvTranspose1d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(9, 1)),
+        (2, 2),
+    ),
+    "sequences": (Sequences, (4, 2)),
+}
+NUM = 5
+
+
+def make(name="mlp", guide=FLIPOUT, num=NUM, init_rho=0.0):
+    """A model in training, a guide with wide scales, and a batch, in double precision."""
+    net, shape = NETS[name]
+    with seeded(0):
+        model = bnn.BNN(net().double(), prior=priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(1.0))
+        x = torch.randn(num, *shape).double()
+        y = torch.randn(num).double()
+        built = guide.build(model, x, y)
+        with torch.no_grad():
+            built.rho.add_(init_rho + 3.0 - 0.5 * torch.rand_like(built.rho))
+    return model.train(), built, x, y
+
+
+def outputs(model, guide, x):
+    """The outputs for a draw of the guide, and the draw."""
+    values = {name: value for name, value in guide().items() if name in model.site_names}
+    return model.outputs(values, x), values
+
+
+# Noise for each example
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_flipout_gives_each_example_weights_of_its_own(name, monkeypatch):
+    """Against one pass for each example, with its signs multiplied into the weights."""
+    model, guide, x, _ = make(name)
+    drawn, signs = [], _per_example._signs
+    monkeypatch.setattr(_per_example, "_signs", lambda *args: drawn.append(signs(*args)) or drawn[-1])
+    f, values = outputs(model, guide, x)
+    layers = list(dict.fromkeys(site.rpartition(".")[0] for site in values))
+    assert len(drawn) == 2 * len(layers)
+    means = guide.mean()
+    for n in range(len(x)):
+        own = {}
+        for layer, (s, r) in zip(layers, zip(drawn[::2], drawn[1::2], strict=True), strict=True):
+            weight, bias = f"{layer}.weight", f"{layer}.bias"
+            flips = flip_of(model.net.get_submodule(layer), s[n], r[n], values[weight])
+            own[weight] = means[weight] + (values[weight] - means[weight]) * flips
+            own[bias] = means[bias] + (values[bias] - means[bias]) * r[n]
+        torch.testing.assert_close(f[n : n + 1], functional_call(model.net, own, (x[n : n + 1],)))
+
+
+def flip_of(layer, s, r, weight):
+    """The signs of a weight's entries, in the layout of the layer."""
+    if isinstance(layer, nn.ConvTranspose1d):
+        signs = s[:, None] * r
+    else:
+        groups = getattr(layer, "groups", 1)
+        per_group = s.view(groups, -1).repeat_interleave(len(r) // groups, 0)
+        signs = r[:, None] * per_group
+    return signs.view(*signs.shape, *[1] * (weight.ndim - 2))
+
+
+def test_local_noise_is_on_the_outputs_of_a_layer():
+    model, guide, x, _ = make("mlp", LOCAL)
+    with RecordedNoise() as recorded:
+        f, values = outputs(model, guide, x)
+    eps = [draw.value for draw in recorded._draws]
+    moments = guide.moments()
+    h = x
+    for layer, noise in zip(("0", "2"), eps[1:], strict=True):
+        (m, s), (b, t) = moments[f"{layer}.weight"], moments[f"{layer}.bias"]
+        h = h @ m.T + b + ((h**2) @ (s**2).T + t**2).sqrt() * noise
+        h = h.tanh() if layer == "0" else h
+    torch.testing.assert_close(f, h)
+    assert [tuple(noise.shape) for noise in eps[1:]] == [(NUM, 4), (NUM, 1)]
+    assert perturbation_of(values["0.weight"]) is not None
+
+
+@pytest.mark.parametrize("noise", PER_EXAMPLE)
+def test_examples_have_noise_of_their_own(noise):
+    """With one and the same input for all: variance as with a shared draw, correlation 0 and not 1; 5 errors."""
+    model, guide, x, _ = make("mlp", PER_EXAMPLE[noise])
+    shared = guides.MeanField()
+    x = x[:1].expand(2, -1)
+    with torch.no_grad():
+        draw = vmap(lambda _: outputs(model, guide, x)[0][:, 0], randomness="different")
+        f = draw(torch.empty(20_000, 0))
+        guide.noise = shared.noise
+        g = draw(torch.empty(20_000, 0))
+    assert torch.equal(g[:, 0], g[:, 1])
+    products = (f - f.mean(0)).prod(1)
+    assert abs(float(products.mean())) < 5 * float(products.std()) / 20_000**0.5
+    for column in f.T:
+        both = torch.stack([(column - column.mean()) ** 2, (g[:, 0] - g[:, 0].mean()) ** 2])
+        error = (both.var(1).sum() / 20_000).sqrt()
+        assert abs(float(both[0].mean() - both[1].mean())) < 5 * float(error)
+
+
+def test_perturbed_inputs():
+    """As dropout masks them; a second call with the weight has the same masks."""
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    model = bnn.BNN(net).train()
+    x, masks = torch.randn(4, 3), torch.randint(2, (4, 3)).float()
+    values = {name: value.clone() for name, value in model.initial_values.items()}
+    plain = values["0.weight"].clone()
+    attach(values["0.weight"].zero_(), InputNoise(plain, masks.to))
+    expected = net[2](functional.linear(x * masks, plain, net[0].bias).relu())
+    torch.testing.assert_close(model.outputs(values, x), expected)
+    model.net = nn.Sequential(model.net[0], model.net[0])
+    model._aliases = {"0.weight": ["0.weight"], "0.bias": ["0.bias"]}
+    bias = values["0.bias"]
+    expected = functional.linear(functional.linear(x * masks, plain, bias) * masks, plain, bias)
+    torch.testing.assert_close(model.outputs(values, x), expected)
+
+
+@pytest.mark.parametrize("noise", PER_EXAMPLE)
+def test_functions_of_the_posterior_are_shared(noise):
+    """Outside training a draw is one function, and what `Posterior` returns carries nothing."""
+    model, guide, x, y = make("mlp", PER_EXAMPLE[noise])
+    model.eval()
+    f, values = outputs(model, guide, x)
+    torch.testing.assert_close(f, functional_call(model.net, values, (x,)))
+    posterior = make("mlp")[0].fit(x, y, guide=PER_EXAMPLE[noise], steps=2, seed=0, device="cpu", progress=False)
+    assert all(perturbation_of(value) is None for value in posterior.draw(2).values())
+    assert not posterior.bnn.training
+
+
+class Tied(nn.Module):
+    """The same weights in an embedding and a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(6, 3), nn.Linear(3, 6, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, x):
+        return self.out(self.words(x).sum(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.norm, self.steps = nn.Embedding(6, 3), nn.LayerNorm(3), nn.LSTM(3, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.steps(self.norm(self.words(x)))[0][:, -1]
+
+
+class TimeFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.each = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.each(functional.one_hot(x, 6).float()[..., :3].transpose(0, 1)).sum(0)
+
+
+@pytest.mark.parametrize("net", [Tied, Recurrent, TimeFirst], ids=lambda net: net.__name__)
+@pytest.mark.parametrize("noise", PER_EXAMPLE)
+def test_other_layers_keep_the_shared_draw(net, noise):
+    with seeded(0):
+        model = bnn.BNN(nn.Sequential(net()), likelihood="categorical").train()
+        x = torch.randint(6, (5, 4))
+        guide = PER_EXAMPLE[noise].build(model, x, torch.zeros(5).long())
+    f, values = outputs(model, guide, x)
+    assert perturbation_of(next(iter(values.values()))) is not None
+    names = {alias: values[name] for name, aliases in model._aliases.items() for alias in aliases}
+    torch.testing.assert_close(f, functional_call(model.net, names, (x,), tie_weights=False))
+
+
+def test_weights_with_a_constrained_support_keep_the_shared_draw():
+    class Positive(priors.SitePrior):
+        def site(self, name, value):
+            return dist.HalfNormal(1.0)
+
+    model = bnn.BNN(nn.Sequential(nn.Linear(2, 1)), prior=Positive()).train()
+    x = torch.randn(3, 2)
+    guide = FLIPOUT.build(model, x, torch.zeros(3))
+    f, values = outputs(model, guide, x)
+    assert perturbation_of(values["0.weight"]) is None
+    torch.testing.assert_close(f, functional_call(model.net, values, (x,)))
+
+
+class Twice(nn.Module):
+    """A network that applies a layer twice, and may use its weight once more."""
+
+    def __init__(self, *, transposed=False):
+        super().__init__()
+        self.layer, self.transposed = nn.Linear(3, 3), transposed
+
+    def forward(self, x):
+        h = self.layer(x)
+        return functional.linear(h, self.layer.weight.t()) if self.transposed else self.layer(h.tanh())
+
+
+def draw_twice(guide, **options):
+    model = bnn.BNN(nn.Sequential(Twice(**options)), likelihood=bnn.likelihoods.Gaussian(1.0)).train()
+    x = torch.randn(4, 3)
+    built = guide.build(model, x, torch.zeros(4, 3))
+    return outputs(model, built, x), x, built
+
+
+def test_flipout_repeats_the_signs_of_a_layer_applied_again(monkeypatch):
+    drawn, signs = [], _per_example._signs
+    monkeypatch.setattr(_per_example, "_signs", lambda *args: drawn.append(signs(*args)) or drawn[-1])
+    (f, values), x, guide = draw_twice(FLIPOUT)
+    s, r = drawn
+    weight, bias = values["0.layer.weight"], values["0.layer.bias"]
+    mean = guide.mean()
+    for n in range(4):
+        w = mean["0.layer.weight"] + (weight - mean["0.layer.weight"]) * torch.outer(r[n], s[n])
+        b = mean["0.layer.bias"] + (bias - mean["0.layer.bias"]) * r[n]
+        torch.testing.assert_close(f[n], w @ (w @ x[n] + b).tanh() + b)
+
+
+def test_local_noise_of_a_layer_applied_twice_is_refused():
+    with pytest.raises(bnn.InputError, match="applied more than once in a pass.*Use noise='flipout'"):
+        draw_twice(LOCAL)
+
+
+@pytest.mark.parametrize("noise", PER_EXAMPLE)
+def test_noise_of_a_weight_used_in_two_ways_is_refused(noise):
+    with pytest.raises(bnn.InputError, match="uses '0.layer.weight' in more than one way.*give it a shared draw"):
+        draw_twice(PER_EXAMPLE[noise], transposed=True)
+    draw_twice(guides.MeanField(), transposed=True)
+
+
+def test_local_noise_has_a_gradient_where_all_inputs_are_zero():
+    noise = NormalNoise(torch.ones(2, 3), torch.ones(2, 3), torch.ones(2, 3), local=True)
+    x = torch.zeros(4, 3, requires_grad=True)
+    layer = _per_example.Layer(functional.linear, x, None, -1, {})
+    (gradient,) = torch.autograd.grad(noise.outputs(layer).sum(), x)
+    assert gradient.isfinite().all()
+
+
+# The same gradient in expectation
+
+DRAWS = 20_000
+ESTIMATORS = {
+    "local": (LOCAL, {}),
+    "flipout": (FLIPOUT, {}),
+    "path derivative": (guides.MeanField(path_derivative=True), {}),
+    "antithetic": (guides.MeanField(), {"antithetic": True}),
+    "antithetic flipout": (FLIPOUT, {"antithetic": True}),
+    "local, analytic": (LOCAL, {"kl": "analytic"}),
+}
+
+
+def gradients(name, setting, *, antithetic=False, kl="mc", num=NUM, draws=DRAWS, init_rho=-1.0):
+    """Independent estimates of the gradient of -ELBO, (draws, parameters), loc first."""
+    model, guide, x, y = make(name, setting, num=num, init_rho=init_rho)
+    objective = Objective(model, guide, num_data=3 * num, kl=kl)
+    estimate = _make_estimate(objective, 2 if antithetic else 1, antithetic=antithetic)
+    fixed = {k: v.detach() for k, v in [*objective.named_buffers(), *model.named_parameters()]}
+
+    def loss(trained):
+        log_likelihood, divergence = estimate(fixed | trained, (x, y))
+        return divergence - log_likelihood
+
+    trained = {f"guide.{k}": v.detach() for k, v in guide.named_parameters()}
+    with seeded(7), FreshNoise():
+        found = vmap(lambda _: grad(loss)(trained), randomness="different")(torch.empty(draws, 0))
+    return torch.cat([found["guide.loc"], found["guide.rho"]], 1)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with fast_pyro():
+        return {name: gradients(name, guides.MeanField()) for name in NETS}
+
+
+CASES = [(name, estimator) for name in ("mlp", "conv1d") for estimator in ESTIMATORS]
+CASES += [(name, noise) for name in NETS for noise in PER_EXAMPLE if (name, noise) not in CASES]
+
+
+@pytest.mark.parametrize(("name", "estimator"), CASES)
+def test_estimator_has_the_same_mean(name, estimator, shared):
+    """20,000 draws each, seed 7; 5 standard errors for each of up to 60 means."""
+    setting, options = ESTIMATORS[estimator]
+    with torch.random.fork_rng():
+        found = gradients(name, setting, **options)
+    assert z_scores(found, shared[name]).max() < 5
+
+
+def z_scores(first, second):
+    errors = (first.var(0) / len(first) + second.var(0) / len(second)).sqrt()
+    return (first.mean(0) - second.mean(0)).abs() / errors
+
+
+def test_noise_at_each_position_of_a_convolution_would_be_biased(monkeypatch, shared):
+    """The usual local reparameterisation of convolutions has another objective; the test above would see it."""
+    outputs = NormalNoise.outputs
+    monkeypatch.setattr(
+        NormalNoise,
+        "outputs",
+        lambda self, layer: (
+            layer.function(layer.x, self.loc, None) + self._local(layer, None)
+            if layer.channel == 1
+            else outputs(self, layer)
+        ),
+    )
+    assert z_scores(gradients("conv1d", LOCAL), shared["conv1d"]).max() > 10
+
+
+def total_variance(values, part):
+    columns = values.chunk(2, 1)[part]
+    return float(columns.var(0).sum())
+
+
+@pytest.mark.parametrize("noise", PER_EXAMPLE)
+def test_noise_for_each_example_varies_less(noise):
+    """64 examples, so that most of the noise with a shared draw is that of their mean; of mu at least 4 times less."""
+    options = {"kl": "analytic", "num": 64, "draws": 2000, "init_rho": -3.0}
+    own, one = (gradients("mlp", setting, **options) for setting in (PER_EXAMPLE[noise], guides.MeanField()))
+    assert total_variance(own, 0) < total_variance(one, 0) / 4
+    assert total_variance(own, 1) < total_variance(one, 1)
+
+
+def test_antithetic_particles_vary_less_than_two():
+    """The variance of a mean of two independent draws is half of that of one."""
+    one = gradients("mlp", guides.MeanField(), draws=4000, init_rho=-3.0)
+    pair = gradients("mlp", guides.MeanField(), draws=4000, init_rho=-3.0, antithetic=True)
+    assert total_variance(pair, 0) < 0.1 * total_variance(one, 0) / 2
+
+
+# The path derivative
+
+
+def orthogonal_regression():
+    """Inputs for which the exact posterior of a linear model has independent weights."""
+    x = torch.linalg.qr(torch.randn(20, 3).double())[0] * 3
+    data = bnn.Data(x, x @ torch.tensor([1.0, -1.0, 0.5]).double() + 0.1 * torch.randn(20).double())
+    model = bnn.BNN(
+        nn.Linear(3, 1, bias=False).double(), prior=priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(1.0)
+    )
+    return model, data, 10.0**-0.5 * torch.ones(3).double(), x.T @ data.y / 10.0
+
+
+@pytest.mark.parametrize(("path_derivative", "spread"), [(True, 0.0), (False, 1.0)])
+def test_path_derivative_has_no_variance_at_the_exact_posterior(path_derivative, spread):
+    model, data, scale, mean = orthogonal_regression()
+    guide = guides.MeanField(path_derivative=path_derivative).build(model, data.x, data.y)
+    with torch.no_grad():
+        guide.loc.copy_(mean)
+        guide.rho.copy_(scale.expm1().log())
+    estimates = []
+    for _ in range(5):
+        guide.zero_grad()
+        bnn.inference.objective.make_elbo("mc", 1).differentiable_loss(model, guide, data.x, data.y).backward()
+        estimates.append(torch.cat([guide.loc.grad, guide.rho.grad]))
+    found = torch.stack(estimates).abs().max()
+    assert found < 1e-9 if spread == 0 else found > 0.1
+
+
+@pytest.mark.parametrize("kl", ["analytic", "quadrature"])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_path_derivative_without_draws_is_refused(kl, by_name):
+    model, data, _, _ = orthogonal_regression()
+    guide = guides.MeanField(path_derivative=True)
+    with pytest.raises(bnn.InputError, match="follows log q along its draws, which kl=.* has none of: use kl='mc'"):
+        model.fit(data, guide={"*": guide} if by_name else guide, kl=kl, steps=1, seed=0, progress=False)
+
+
+# Antithetic particles
+
+
+def test_odd_number_of_antithetic_particles_is_refused():
+    with pytest.raises(bnn.InputError, match="draws particles in pairs, so `num_particles` must be even, got 3"):
+        bnn.SVI(antithetic=True, num_particles=3)
+
+
+def request_all(device_of):
+    torch.manual_seed(0)
+    into = torch.empty(4)
+    return [
+        torch.randn(4),
+        torch.randn_like(device_of),
+        torch.rand(2, 3),
+        torch.rand_like(device_of),
+        torch.empty(3).normal_(2.0, 0.5),
+        torch.empty(3).normal_(mean=2.0, std=0.5),
+        torch.empty(3).uniform_(-1.0, 3.0),
+        into.uniform_() * 0 + into,
+        torch.distributions.Normal(torch.tensor([1.0]), torch.tensor([3.0])).rsample(),
+    ]
+
+
+def test_mirror_images():
+    like = torch.empty(2, 2)
+    with RecordedNoise() as recorded:
+        first = request_all(like)
+    with recorded.mirrored():
+        second = request_all(like)
+    sums = [0.0, 0.0, 1.0, 1.0, 4.0, 4.0, 2.0, 1.0, 2.0]
+    for one, other, total in zip(first, second, sums, strict=True):
+        torch.testing.assert_close(one + other, torch.full_like(one, total))
+
+
+def test_mirror_image_of_zero_stays_in_the_interval():
+    with RecordedNoise() as recorded:
+        drawn = torch.rand(3)
+    recorded._draws[0].value[0] = 0.0
+    with recorded.mirrored():
+        mirror = torch.rand(3)
+    assert mirror[0] == 0
+    assert torch.equal(mirror[1:], 1 - drawn[1:])
+
+
+def test_other_requests_are_drawn_anew():
+    with RecordedNoise() as recorded:
+        torch.randn(3)
+        torch.randn(3)
+    with recorded.mirrored():
+        assert torch.randn(4).shape == (4,)
+        assert torch.randn(3).shape == (3,)
+        assert torch.randn(3).isfinite().all()
+
+
+def flat(trace):
+    return torch.cat([node["value"].reshape(-1) for node in trace.nodes.values() if node["type"] == "sample"])
+
+
+@pytest.mark.parametrize("kl", ["mc", "analytic", "quadrature"])
+def test_pairs_of_particles_lie_on_both_sides_of_the_mean(kl):
+    model, guide, x, y = make("mlp", guides.MeanField())
+    elbo = bnn.inference.objective.make_elbo(kl, 4, antithetic=True)
+    traces = [guide_trace for _, guide_trace in elbo._get_traces(model, guide, (x, y), {})]
+    draws = torch.stack([flat(trace) for trace in traces])
+    torch.testing.assert_close(draws[0] + draws[1], 2 * guide.loc)
+    torch.testing.assert_close(draws[2] + draws[3], 2 * guide.loc)
+    assert (draws[0] - draws[2]).abs().min() > 1e-6
+
+
+# Captured
+
+
+@pytest.mark.parametrize(
+    ("name", "noise", "options"),
+    [("conv2d", "flipout", {}), ("sequences", "local", {"kl": "analytic", "batch_size": 3})],
+)
+def test_noise_for_each_example_is_captured(name, noise, options):
+    model, _, x, y = make(name)
+    require_capturable(model, bnn.Data(x, y), guide=PER_EXAMPLE[noise], **options)
+
+
+@pytest.mark.parametrize("guide", [FLIPOUT, guides.Auto("AutoDiagonalNormal")], ids=["flipout", "auto"])
+def test_antithetic_particles_are_captured(guide):
+    model, _, x, y = make()
+    require_capturable(model, bnn.Data(x, y), guide=guide, num_particles=2, antithetic=True)
+
+
+def test_replicates_with_other_noise_are_not_one_graph():
+    model, _, x, y = make()
+    methods = [bnn.SVI(guide=guide, steps=4) for guide in PER_EXAMPLE.values()]
+    with pytest.warns(UserWarning, match="noise is 'local' and 'flipout'"):
+        found = bnn.fit_replicates(model, methods, (x, y), seed=0, engine="captured", progress=False)
+    assert len(found) == 2
