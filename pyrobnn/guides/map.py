@@ -38,13 +38,14 @@ class MapGuide(PyroModule):
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw every site, always at its point, and return the values by name."""
         return {
-            name: pyro.sample(name, dist.Delta(value, event_dim=value.ndim)) for name, value in self._values().items()
+            name: pyro.sample(name, dist.Delta(value, event_dim=value.ndim)) for name, value in self.values().items()
         }
 
     def mean(self) -> dict[str, Tensor]:
         """Return the point of each site."""
-        return {name: value.detach().clone() for name, value in self._values().items()}
+        return {name: value.detach().clone() for name, value in self.values().items()}
 
-    def _values(self) -> dict[str, Tensor]:
+    def values(self) -> dict[str, Tensor]:
+        """Return the point of each site by name, as the parameters make it."""
         pairs = zip(self._sites, self.points, strict=True)
         return {name: point if transform is None else transform(point) for (name, transform), point in pairs}

@@ -1,0 +1,92 @@
+"""The weights of a network that multiply the units of a layer's input, and how a mask on these units reaches them."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.dropout import _DropoutNd
+
+from pyrobnn._errors import InputError
+
+_INPUTS_SECOND = (nn.Linear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+"""Layers whose weights have shape (out, in)."""
+_INPUTS_FIRST = (nn.Embedding, nn.EmbeddingBag)
+"""Layers whose weights have shape (in, out)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FedWeight:
+    """A weight that multiplies the input units of a layer.
+
+    Attributes:
+        name: the parameter's name in the network.
+        shape: its shape.
+        inputs_first: whether the input units lie on its first axis instead of the second.
+        groups: groups of channels of a convolution, each with input units of its own.
+        is_first: whether the layer is the first of the network, whose units are the inputs.
+    """
+
+    name: str
+    shape: torch.Size
+    inputs_first: bool
+    groups: int
+    is_first: bool
+
+    @property
+    def num_units(self) -> int:
+        """The number of input units: features, channels, or entries of an embedding's table."""
+        return self.shape[0] if self.inputs_first else self.shape[1] * self.groups
+
+    def spread(self, mask: Tensor) -> Tensor:
+        """Return factors for the input units (units,) as factors for the weight, of a shape that expands to its own."""
+        ones = [1] * (len(self.shape) - 2)
+        if self.inputs_first:
+            return mask.view(-1, 1, *ones)
+        by_group = mask.view(self.groups, 1, -1).expand(-1, self.shape[0] // self.groups, -1)
+        return by_group.reshape(*self.shape[:2], *ones)
+
+
+def fed_weights(model: Callable[..., Any]) -> list[FedWeight]:
+    """Return the weights of a model's network whose input units are known, in the order of the modules.
+
+    They are those of linear, convolutional, recurrent, attention and embedding layers; biases and the parameters of
+    other modules are not among them. A tied weight counts where it comes first.
+
+    Raises:
+        InputError: the model has no network, or the network has dropout layers of its own.
+    """
+    net = getattr(model, "net", None)
+    if not isinstance(net, nn.Module):
+        raise InputError(
+            f"Dropout masks the inputs of the layers of `model.net`, and {type(model).__name__} has no network there: "
+            "pass a BNN."
+        )
+    _refuse_own_dropout(net)
+    found = []
+    for prefix, module in net.named_modules():
+        if isinstance(module, (*_INPUTS_SECOND, *_INPUTS_FIRST, _ConvNd)):
+            found += [_fed_weight(f"{prefix}.{name}".lstrip("."), v, module) for name, v in _weights(module)]
+    return [dataclasses.replace(weight, is_first=index == 0) for index, weight in enumerate(found)]
+
+
+def _refuse_own_dropout(net: nn.Module) -> None:
+    for name, module in net.named_modules():
+        if isinstance(module, _DropoutNd) and module.p > 0:
+            raise InputError(
+                f"The network has a dropout layer of its own, {name!r} with p={module.p}, which would act beside the "
+                "masks of the guide, and in training only: leave it out, or set its p to 0."
+            )
+
+
+def _weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    named = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    return ((name, value) for name, value in named if "weight" in name and value.ndim > 1)
+
+
+def _fed_weight(name: str, value: Tensor, module: nn.Module) -> FedWeight:
+    if isinstance(module, _ConvNd):
+        return FedWeight(name, value.shape, module.transposed, module.groups, is_first=False)
+    return FedWeight(name, value.shape, isinstance(module, _INPUTS_FIRST), 1, is_first=False)

@@ -1,0 +1,209 @@
+"""The dropout guide: a network that loses input units of its layers at random, as variational inference."""
+
+from typing import Annotated, Any, NoReturn
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pydantic import Field
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.distributions import register_kl
+from torch.nn.functional import logsigmoid
+
+from pyrobnn._errors import InputError
+from pyrobnn._per_example import InputNoise, attach
+from pyrobnn._settings import setting
+from pyrobnn.guides._layers import FedWeight, fed_weights
+from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.map import MapGuide
+from pyrobnn.guides.sites import Site, latent_sites
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+@registry.register
+@setting
+class Dropout:
+    """q(w): each layer's weight is M diag(eps), eps_i ~ Bernoulli(1 - p) for its input units, all else a point.
+
+    Gal & Ghahramani 2016, "Dropout as a Bayesian Approximation". One mask makes one function: it serves the whole
+    mini-batch in training, and all inputs at which a posterior draw predicts. The posterior mean, M (1 - p), is the
+    usual rescaled network: `posterior.predict(x, at_mean=True)`.
+
+    log q(w) is the log probability of the masks, so -E_q[log q] is their entropy, and the ELBO holds for any prior.
+    Under N(0, s^2) its prior term is -(1 - p) |M|^2 / (2 s^2), the L2 penalty of dropout training. As q puts all its
+    mass on finitely many networks, this ELBO is no bound on the log evidence (as for `Map`, which rate 0 gives) and
+    compares only with that of other point masses.
+
+    Masked are the weights of linear, convolutional (whole channels), recurrent (the same units at every time step) and
+    attention layers, and of embeddings (whole words, Gal & Ghahramani 2016, "A Theoretically Grounded Application of
+    Dropout in Recurrent Neural Networks"). Biases, other parameters, weights with a constrained support, and latents
+    of prior and likelihood are points. `{"2.*": Dropout(0.5), "*": Dropout(0.1)}` gives layers rates of their own.
+
+    Attributes:
+        rate: p, the probability that a unit is dropped.
+        input_rate: the same for the inputs of the network, the units of its first layer.
+        learned: learn the rates, one a layer, from these starts; a rate that starts at 0 stays there. While gradients
+            are recorded, as in training, the masks are relaxed (Gal, Hron & Kendall 2017, "Concrete Dropout"):
+            eps lies between 0 and 1, and the log probability is that of Bernoulli masks, linear in eps. All other draws
+            have masks of 0 and 1.
+        temperature: of the relaxation; lower is less biased, with gradients that vary more.
+        per_example: in training, draw masks of its own for each example of a mini-batch, as dropout layers do, in the
+            linear and convolutional layers (others share one). The ELBO has the same mean and gradients that vary less.
+            Draws of the posterior stay one function each.
+    """
+
+    rate: Rate = 0.1
+    input_rate: Rate = 0.0
+    learned: bool = False
+    temperature: Annotated[float, Field(gt=0)] = 0.1
+    per_example: bool = False
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide, with its starting values.
+
+        Raises:
+            InputError: there is nothing to drop or no rate to learn, or the network has dropout layers of its own.
+        """
+        sites = latent_sites(model, *args)
+        real = {site.name for site in sites if site.transform is None}
+        weights = [weight for weight in fed_weights(model) if weight.name in real]
+        if not any(self._rate(weight) for weight in weights) and (self.learned or self.rate or self.input_rate):
+            raise InputError(
+                f"{self!r} has nothing to drop: it masks the inputs of linear, convolutional, recurrent, attention and "
+                f"embedding layers, here {', '.join(weight.name for weight in weights) or 'none'}, and `input_rate` is "
+                "the rate of the first layer. Give a rate above 0, or use Map()."
+            )
+        if self.learned:
+            weights = [weight for weight in weights if self._rate(weight)]
+        rates = sites[0].start.new_tensor([self._rate(weight) for weight in weights])
+        masks = ConcreteMasks(rates, rates.new_tensor(self.temperature)) if self.learned else BernoulliMasks(rates)
+        return DropoutGuide(sites, weights, masks, per_example=self.per_example)
+
+    def _rate(self, weight: FedWeight) -> float:
+        return self.input_rate if weight.is_first else self.rate
+
+
+class DropoutGuide(PyroModule):
+    """A point for every site, those of the masked weights times a mask on the input units of their layer.
+
+    Args:
+        sites: the latent sites of the model.
+        weights: those that are masked.
+        masks: what draws the masks, in the order of the weights.
+        per_example: attach to each masked weight what gives the examples of a mini-batch masks of their own.
+    """
+
+    vmappable = True
+
+    def __init__(
+        self,
+        sites: list[Site],
+        weights: list[FedWeight],
+        masks: "BernoulliMasks | ConcreteMasks",
+        *,
+        per_example: bool = False,
+    ) -> None:
+        super().__init__()
+        self._weights = weights
+        self.points = MapGuide(sites)
+        self.masks = masks
+        self.per_example = per_example
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw every site once and return the values by name."""
+        uniform = self._uniform((sum(weight.num_units for weight in self._weights),))
+        by_weight = uniform.split([weight.num_units for weight in self._weights])
+        masked = {weight.name: (index, weight) for index, weight in enumerate(self._weights)}
+        drawn = {}
+        for name, value in self.points.values().items():
+            if name in masked:
+                index, weight = masked[name]
+                drawn[name] = self._draw(value, index, weight, by_weight[index])
+            else:
+                drawn[name] = pyro.sample(name, dist.Delta(value, event_dim=value.ndim))
+        return drawn
+
+    def _draw(self, value: Tensor, index: int, weight: FedWeight, uniform: Tensor) -> Tensor:
+        mask = self.masks.draw(index, uniform)
+        log_probability = self.masks.log_probability(index, mask)
+        law = MaskedPoint(value * weight.spread(mask), log_probability, event_dim=value.ndim)
+        drawn = pyro.sample(weight.name, law)
+        if self.per_example:
+            attach(drawn, InputNoise(value, lambda x: self.masks.draw(index, self._uniform(x.shape))))
+        return drawn
+
+    def _uniform(self, shape: tuple[int, ...]) -> Tensor:
+        like = self.masks.rates()
+        return torch.rand(shape, dtype=like.dtype, device=like.device)
+
+    def mean(self) -> dict[str, Tensor]:
+        """Return the mean of each site: masked weights times 1 - p, all others at their points."""
+        kept = {name: 1 - rate for name, rate in self.rates().items()}
+        return {name: value * kept.get(name, 1.0) for name, value in self.points.mean().items()}
+
+    def rates(self) -> dict[str, Tensor]:
+        """Return the dropout rate of each masked weight by name."""
+        names = (weight.name for weight in self._weights)
+        return dict(zip(names, self.masks.rates().detach(), strict=True))
+
+
+class BernoulliMasks(PyroModule):
+    """Masks of fixed rates."""
+
+    def __init__(self, rates: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("p", rates, persistent=False)
+
+    def rates(self) -> Tensor:
+        """Return the rates."""
+        return self.p
+
+    def draw(self, index: int, uniform: Tensor) -> Tensor:
+        """Return masks for the rate p of that index: 1 where a uniform number is below 1 - p, else 0."""
+        return (uniform < 1 - self.p[index]).to(uniform.dtype)
+
+    def log_probability(self, index: int, mask: Tensor) -> Tensor:
+        """Return the log probability of a mask (units,), a scalar."""
+        p, num_kept = self.p[index], mask.sum()
+        return torch.xlogy(num_kept, 1 - p) + torch.xlogy(len(mask) - num_kept, p)
+
+
+class ConcreteMasks(PyroModule):
+    """Masks whose rates are learned: relaxed while gradients are recorded, of 0 and 1 otherwise.
+
+    A mask is sigmoid((log((1 - p) / p) + log((1 - u) / u)) / temperature) for uniform u (Gal, Hron & Kendall 2017), or
+    its limit at temperature 0. The log probability is linear in the mask, that of Bernoulli masks at 0 and 1.
+    """
+
+    def __init__(self, rates: Tensor, temperature: Tensor) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(rates.logit())
+        self.register_buffer("temperature", temperature, persistent=False)
+
+    def rates(self) -> Tensor:
+        """Return the rates."""
+        return self.logits.sigmoid()
+
+    def draw(self, index: int, uniform: Tensor) -> Tensor:
+        """Return masks for the rate of that index, near 1 where a uniform number is below 1 - p."""
+        log_odds = -self.logits[index] - uniform.logit()
+        if torch.is_grad_enabled():
+            return torch.sigmoid(log_odds / self.temperature)
+        return (log_odds > 0).to(uniform.dtype)
+
+    def log_probability(self, index: int, mask: Tensor) -> Tensor:
+        """Return the log probability of a mask (units,), a scalar."""
+        logit, num_kept = self.logits[index], mask.sum()
+        return num_kept * logsigmoid(-logit) + (len(mask) - num_kept) * logsigmoid(logit)
+
+
+class MaskedPoint(dist.Delta):
+    """A point that a mask made, with the log probability of the mask as its density; no KL has a closed form."""
+
+
+@register_kl(MaskedPoint, dist.Distribution)
+def _no_closed_form(q: MaskedPoint, p: Any) -> NoReturn:
+    """Refuse Pyro's KL of a point mass, which would leave the masks out."""
+    raise NotImplementedError
