@@ -1,15 +1,22 @@
 """What a prior is: a setting whose `build` gives a module that knows the distribution of every weight site."""
 
 import copy
+import math
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+import pyro
 import torch
+from pydantic import Field
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyrobnn._registry import Registry
+
+Positive = Annotated[float, Field(gt=0)]
+Scale = Positive | Literal["fan_in", "he"]
+"""A scale: a number, or "fan_in" or "he" for one that follows the width of each layer (`scale_of`)."""
 
 
 @runtime_checkable
@@ -24,7 +31,9 @@ class Prior(Protocol):
 
         Returns:
             A module whose `forward(name, value)` returns a distribution whose event shape, dtype and device are those
-            of the value. Its own `PyroParam`s are learned with the guide, its own `PyroSample`s are inferred.
+            of the value. Its own `PyroParam`s are learned with the guide, its own `PyroSample`s, and the sites that
+            `forward` draws, are inferred. `starts(values)`, if it has it, returns values for a guide to start these
+            sites from, by site name; without, they start at a draw from their prior.
         """
         ...
 
@@ -48,29 +57,114 @@ class SitePrior:
         return FactorizedPrior(self, next(iter(values.values())))
 
 
-class FactorizedPrior(PyroModule):
-    """The module of a `SitePrior`: independent entries, each with the distribution that the setting names.
+class Latent(NamedTuple):
+    """A site that a prior adds to the model.
 
-    The setting's numbers are buffers, so that replicates of one graph can have numbers of their own.
+    Attributes:
+        distribution: its distribution, of batch shape ().
+        start: a typical value to start from, of its event shape.
     """
 
-    def __init__(self, setting: SitePrior, like: Tensor) -> None:
+    distribution: TorchDistributionMixin
+    start: Tensor
+
+
+class LatentSitePrior:
+    """Base for priors under which entries are independent given latents: write `latents` and `conditional`.
+
+    Each latent is a site named after its parameter, such as "prior.0.weight.scale", that every guide infers with the
+    weights. The weights are drawn given them (the centred form), under the names of the parameters.
+    """
+
+    def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
+        """Return the latents of one parameter by short name, none for a parameter without.
+
+        The setting's own numbers may be scalar tensors here: pass them through `constant`.
+
+        Args:
+            name: the parameter's name.
+            value: its initial value, which also tells shape, dtype and device.
+        """
+        raise NotImplementedError
+
+    def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> TorchDistributionMixin:
+        """Return the distribution of each entry given the latents, with a batch shape that expands to the value's."""
+        raise NotImplementedError
+
+    def build(self, values: Mapping[str, Tensor]) -> PyroModule:
+        """Return the module that a `BNN` asks for each site's distribution."""
+        return ConditionalPrior(self, next(iter(values.values())))
+
+
+class _Numbered(PyroModule):
+    """A module that holds the numbers of a setting as buffers, so that replicates of one graph can have their own."""
+
+    def __init__(self, setting: Any, like: Tensor) -> None:
         super().__init__()
         self._setting = setting
         self._numbers = [name for name, value in vars(setting).items() if isinstance(value, float)]
         for name in self._numbers:
             self.register_buffer(name, constant(getattr(setting, name), like), persistent=False)
 
-    def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of one parameter."""
+    def numbered(self) -> Any:
+        """Return the setting with its numbers as tensors."""
         setting = copy.copy(self._setting)
         vars(setting).update({number: getattr(self, number) for number in self._numbers})
-        return setting.site(name, value).expand(value.shape).to_event(value.ndim)
+        return setting
+
+
+class FactorizedPrior(_Numbered):
+    """The module of a `SitePrior`: independent entries, each with the distribution that the setting names."""
+
+    def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
+        """Return the prior of one parameter."""
+        return over(self.numbered().site(name, value), value)
+
+
+class ConditionalPrior(_Numbered):
+    """The module of a `LatentSitePrior`: draws the latents of a parameter when it is asked for its distribution."""
+
+    def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
+        """Draw the latents of one parameter, and return its prior given them."""
+        setting = self.numbered()
+        latents = setting.latents(name, value).items()
+        drawn = {short: pyro.sample(self._site(name, short), latent.distribution) for short, latent in latents}
+        return over(setting.conditional(name, value, drawn), value)
+
+    def starts(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return a value of each latent to start from, by site name."""
+        setting = self.numbered()
+        return {
+            self._site(name, short): latent.start
+            for name, value in values.items()
+            for short, latent in setting.latents(name, value).items()
+        }
+
+    def _site(self, name: str, short: str) -> str:
+        return f"{self._pyro_name}.{name}.{short}"
+
+
+def over(distribution: TorchDistributionMixin, value: Tensor) -> TorchDistributionMixin:
+    """Return the distribution of a whole parameter from that of its entries."""
+    return distribution.expand(value.shape).to_event(value.ndim)
 
 
 def constant(number: float | Tensor, like: Tensor) -> Tensor:
     """Return a number as a scalar tensor with the dtype and device of another, made without a copy from the host."""
     return number if isinstance(number, Tensor) else like.new_full((), number)
+
+
+def scale_of(scale: float | str | Tensor, value: Tensor) -> Tensor:
+    """Return a scale as a scalar tensor: the number, or the one that a name stands for at this parameter.
+
+    "fan_in" is 1 / sqrt(fan-in), which keeps the prior over functions the same at every width (Neal 1996); "he" is
+    sqrt(2 / fan-in), which keeps normal weights from changing the variance of ReLU activations (He et al. 2015). Under
+    both, biases have scale 1.
+    """
+    if isinstance(scale, str):
+        gain = 2.0 if scale == "he" and value.ndim > 1 else 1.0
+        return constant(math.sqrt(gain / fan_in(value.shape)), value)
+    return constant(scale, value)
 
 
 def fan_in(shape: torch.Size) -> int:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from pyrobnn._globs import assign
 from pyrobnn._settings import setting, to_dict
-from pyrobnn.priors.base import registry
+from pyrobnn.priors.given import resolve_one
+
+_NONE = {"type": "none"}
 
 
 @setting
@@ -21,7 +23,7 @@ class ByName:
     deterministic: they are optimised, not inferred.
 
     Attributes:
-        choices: pairs of a pattern and a prior, a prior's name, or None.
+        choices: pairs of a pattern and a prior, what stands for one, or None.
     """
 
     choices: tuple[tuple[str, Any], ...]
@@ -31,12 +33,15 @@ class ByName:
     def _resolve(cls, choices: Any) -> Any:
         pairs = choices.items() if isinstance(choices, Mapping) else choices
         return tuple(
-            (pattern, None if prior in (None, "none") else registry.resolve(prior)) for pattern, prior in pairs
+            (pattern, None if prior in (None, "none", _NONE) else resolve_one(prior)) for pattern, prior in pairs
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the mapping from pattern to prior, with "none" for parameters left deterministic."""
-        return {pattern: "none" if prior is None else to_dict(prior) for pattern, prior in self.choices}
+        """Return the mapping from pattern to prior, with {"type": "none"} for parameters left deterministic.
+
+        All are tables, since TOML has the other keys of a table before them, and the order matters.
+        """
+        return {pattern: _NONE if prior is None else to_dict(prior) for pattern, prior in self.choices}
 
     def covers(self, names: list[str]) -> list[str]:
         """Return the names of the parameters that get a prior."""
@@ -62,7 +67,18 @@ class PriorByName(PyroModule):
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
         """Return the prior of one parameter."""
-        return getattr(self, self._child_of[name])(name, value)
+        return self._child(name)(name, value)
+
+    def starts(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return values to start the sites that the priors add from, by site name."""
+        given: dict[str, Tensor] = {}
+        for name, value in values.items():
+            starts = getattr(self._child(name), "starts", None)
+            given |= starts({name: value}) if starts else {}
+        return given
+
+    def _child(self, name: str) -> PyroModule:
+        return getattr(self, self._child_of[name])
 
 
 def _covered(choices: list[tuple[str, Any]], names: list[str]) -> list[tuple[str, Any, list[str]]]:

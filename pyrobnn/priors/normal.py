@@ -1,15 +1,10 @@
 """The normal prior, with a fixed scale or one that follows the width of each layer."""
 
-import math
-from typing import Annotated, Literal
-
 import pyro.distributions as dist
-import torch
-from pydantic import Field
 from torch import Tensor
 
 from pyrobnn._settings import setting
-from pyrobnn.priors.base import SitePrior, constant, fan_in, registry
+from pyrobnn.priors.base import Scale, SitePrior, constant, registry, scale_of
 
 
 @registry.register
@@ -24,15 +19,9 @@ class Normal(SitePrior):
         loc: mean.
     """
 
-    scale: Annotated[float, Field(gt=0)] | Literal["fan_in", "he"] = 1.0
+    scale: Scale = 1.0
     loc: float = 0.0
 
     def site(self, name: str, value: Tensor) -> dist.Normal:
         """Return N(loc, scale^2) with the scale of this parameter."""
-        return dist.Normal(constant(self.loc, value), constant(self._scale(value.shape), value))
-
-    def _scale(self, shape: torch.Size) -> float | Tensor:
-        if isinstance(self.scale, str):
-            gain = 2.0 if self.scale == "he" and len(shape) > 1 else 1.0
-            return math.sqrt(gain / fan_in(shape))
-        return self.scale
+        return dist.Normal(constant(self.loc, value), scale_of(self.scale, value))

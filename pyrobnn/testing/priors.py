@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from pyro import poutine
 from torch import nn
 
 from pyrobnn import priors
@@ -39,7 +40,8 @@ def _sites(setting: Any) -> Iterator[tuple[BNN, str, Any, Any]]:
     with seeded(0), local_parameters():
         for net in _nets():
             bnn = BNN(net, prior=setting)
-            for name, value in bnn.initial_values.items():
+            for name in bnn.site_names:
+                value = bnn.initial_values[name]
                 yield bnn, name, value, bnn.prior(name, value)
 
 
@@ -94,6 +96,22 @@ def check_prior_fits_and_predicts(setting: Any) -> None:
     require(bool(mean.isfinite().all()), "Predictions after a short fit are not finite.")
 
 
+def check_prior_added_sites(setting: Any) -> None:
+    """Sites that the prior adds are named as its own, and what it gives to start them from lies in their support."""
+    with seeded(0), local_parameters():
+        bnn = BNN(make_net(), prior=setting)
+        nodes = poutine.trace(bnn).get_trace(make_inputs()).nodes
+    known = (*bnn.site_names, "data", "y")
+    added = {name: node["fn"] for name, node in nodes.items() if node["type"] == "sample" and name not in known}
+    strange = sorted(name for name in added if not name.startswith("prior."))
+    require(not strange, f"The prior adds the sites {strange}: begin their names with `self._pyro_name`, 'prior'.")
+    starts = {name: value for name, value in bnn.initial_values.items() if name not in bnn.site_names}
+    for name, value in starts.items():
+        law = added.get(name)
+        fits = law is not None and law.event_shape == value.shape and bool(law.support.check(value).all())
+        require(fits, f"`starts` gives {name!r} the value {value}, which no added site of {sorted(added)} can have.")
+
+
 def check_prior_captures(setting: Any) -> None:
     """Captured steps equal eager ones, and replicates side by side equal those alone, for the same noise."""
     require_capturable(BNN(make_net(), prior=setting, likelihood=Gaussian(0.3)), make_data(), batch_size=7)
@@ -121,6 +139,7 @@ PRIOR_CHECKS = [
     check_prior_log_prob,
     check_prior_owns_its_parameters,
     check_prior_fits_and_predicts,
+    check_prior_added_sites,
     check_prior_captures,
     check_prior_is_not_shared,
     check_prior_leaves_globals_alone,

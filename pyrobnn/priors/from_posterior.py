@@ -1,0 +1,63 @@
+"""Yesterday's posterior as today's prior: variational continual learning."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import pyro.distributions as dist
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyrobnn._errors import InputError
+from pyrobnn.priors.base import registry
+
+
+@registry.register
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class FromPosterior:
+    """Independent normals with the means and standard deviations of a posterior (Nguyen et al. 2018, VCL).
+
+    `pyrobnn.update_prior` makes it. The numbers are tensors: a saved posterior keeps them, a spec file cannot.
+
+    Attributes:
+        moments: mean and standard deviation of each parameter by name.
+    """
+
+    moments: Mapping[str, tuple[Tensor, Tensor]] | None = None
+
+    def __repr__(self) -> str:
+        return "FromPosterior()"
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the name: the numbers are in the tensors of the model."""
+        return {"type": "from_posterior"}
+
+    def build(self, values: Mapping[str, Tensor]) -> PyroModule:
+        """Return the module that holds the moments; without any, N(0, 1), to be filled by loading.
+
+        Raises:
+            InputError: a parameter that the posterior does not have, or of another shape.
+        """
+        moments = self.moments or {name: (value * 0, value * 0 + 1) for name, value in values.items()}
+        for name, value in values.items():
+            found = tuple(moments[name][0].shape) if name in moments else "nothing"
+            if found != tuple(value.shape):
+                raise InputError(f"FromPosterior: {name!r} has shape {tuple(value.shape)}, the posterior has {found}.")
+        return PosteriorPrior({name: moments[name] for name in values})
+
+
+class PosteriorPrior(PyroModule):
+    """The module of `FromPosterior`: means and standard deviations as buffers."""
+
+    def __init__(self, moments: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self._index = {name: index for index, name in enumerate(moments)}
+        for index, (loc, scale) in enumerate(moments.values()):
+            self.register_buffer(f"loc_{index}", loc.clone())
+            self.register_buffer(f"scale_{index}", scale.clone())
+
+    def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
+        """Return the prior of one parameter."""
+        index = self._index[name]
+        loc, scale = getattr(self, f"loc_{index}"), getattr(self, f"scale_{index}")
+        return dist.Normal(loc, scale).to_event(value.ndim)

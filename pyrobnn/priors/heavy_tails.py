@@ -1,0 +1,47 @@
+"""Priors with heavier tails than the normal: Student's t and Laplace."""
+
+import pyro.distributions as dist
+from torch import Tensor
+
+from pyrobnn._settings import setting
+from pyrobnn.priors.base import Positive, Scale, SitePrior, constant, registry, scale_of
+
+
+@registry.register
+@setting
+class StudentT(SitePrior):
+    """Independent Student-t weights, (w / scale) ~ t(df): most are small, some may be large.
+
+    Trained networks have such weights in dense layers (Fortuin et al. 2022, "Bayesian Neural Network Priors
+    Revisited"). The variance is scale^2 df / (df - 2), infinite for df up to 2.
+
+    Attributes:
+        df: degrees of freedom; 1 is the Cauchy distribution, and the normal is the limit of many.
+        scale: the scale, a number, or "fan_in" or "he" as in `Normal`.
+    """
+
+    df: Positive = 3.0
+    scale: Scale = 1.0
+
+    def site(self, name: str, value: Tensor) -> dist.StudentT:
+        """Return the t distribution with the scale of this parameter."""
+        return dist.StudentT(constant(self.df, value), constant(0.0, value), scale_of(self.scale, value))
+
+
+@registry.register
+@setting
+class Laplace(SitePrior):
+    """Independent double-exponential weights, p(w) = exp(-|w| / scale) / (2 scale).
+
+    Its mode under `Map` is the lasso (Tibshirani 1996); a guide with spread has no exact zeros. KL(normal || Laplace)
+    has a closed form, so `kl="analytic"` works with `MeanField`.
+
+    Attributes:
+        scale: the scale, a number, or "fan_in" or "he" as in `Normal`; the standard deviation is sqrt(2) times it.
+    """
+
+    scale: Scale = 1.0
+
+    def site(self, name: str, value: Tensor) -> dist.Laplace:
+        """Return the Laplace distribution with the scale of this parameter."""
+        return dist.Laplace(constant(0.0, value), scale_of(self.scale, value))

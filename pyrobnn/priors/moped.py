@@ -1,0 +1,30 @@
+"""A prior around the weights of a trained network."""
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from pyrobnn._settings import setting
+from pyrobnn.priors.base import Positive, SitePrior, constant, registry
+
+
+@registry.register
+@setting
+class Moped(SitePrior):
+    """Normals around the network's own weights, w ~ N(w0, (delta |w0|)^2) (Krishnan et al. 2020, MOPED).
+
+    w0 are the weights that the network has when the `BNN` is made: give a trained `torch.nn.Module`. A declared network
+    such as `MLP` has random ones, new ones in each fit, and nothing is gained.
+
+    Attributes:
+        delta: standard deviation as a share of the size of the weight.
+        floor: smallest standard deviation, for weights at and near 0.
+    """
+
+    delta: Positive = 0.1
+    floor: Positive = 1e-3
+
+    def site(self, name: str, value: Tensor) -> dist.Normal:
+        """Return the normal around the value that the parameter had."""
+        scale = torch.maximum(constant(self.delta, value) * value.abs(), constant(self.floor, value))
+        return dist.Normal(value, scale)

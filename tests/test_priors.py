@@ -1,0 +1,393 @@
+"""Densities of the priors against scipy in float64, the sites that they add, and priors that are no settings."""
+
+import tomllib
+from itertools import pairwise
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from scipy import integrate, stats
+from torch import nn
+from torch.distributions import kl_divergence
+
+import pyrobnn as bnn
+from pyrobnn import InputError, priors
+from pyrobnn._pyro import fast_pyro, local_parameters
+from pyrobnn._random import seeded
+from pyrobnn._settings import to_dict
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.captured import Captured
+from pyrobnn.inference.objective import quadrature_kl
+from pyrobnn.testing import captured
+from pyrobnn.testing.common import make_data
+
+F64 = torch.float64
+X = torch.linspace(-1, 1, 24, dtype=F64).reshape(8, 3)
+Y = X.sum(1)
+
+
+def network(dtype=F64):
+    with seeded(0):
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).to(dtype)
+
+
+def model(prior, net=None):
+    return bnn.BNN(net or network(), prior=prior, likelihood=bnn.likelihoods.Gaussian(0.3))
+
+
+def log_densities(prior, net=None, seed=1):
+    """The value of each latent site at a draw of the model, and its log density there."""
+    with seeded(seed), local_parameters():
+        trace = poutine.trace(model(prior, net)).get_trace(X, Y)
+    trace.compute_log_prob()
+    latents = [name for name in trace.stochastic_nodes if name != "data"]
+    assert all(not trace.nodes[name]["cond_indep_stack"] for name in latents)
+    return {name: (trace.nodes[name]["value"], float(trace.nodes[name]["log_prob_sum"])) for name in latents}
+
+
+def normal(value, scale, loc=0.0):
+    return stats.norm(loc, scale).logpdf(value).sum()
+
+
+# Densities
+
+
+INDEPENDENT = {
+    "student": (priors.StudentT(3.5, 0.7), lambda fan_in: stats.t(3.5, scale=0.7)),
+    "student by fan-in": (priors.StudentT(4.0, "fan_in"), lambda fan_in: stats.t(4.0, scale=fan_in**-0.5)),
+    "laplace": (priors.Laplace(0.4), lambda fan_in: stats.laplace(scale=0.4)),
+    "laplace by he": (
+        priors.Laplace("he"),
+        lambda fan_in: stats.laplace(scale=(2 / fan_in) ** 0.5 if fan_in > 1 else 1.0),
+    ),
+    "normal": (priors.Normal(0.7, loc=0.2), lambda fan_in: stats.norm(0.2, 0.7)),
+    "cauchy": (dist.Cauchy(0.25, 2.0), lambda fan_in: stats.cauchy(0.25, 2.0)),
+    "function": (
+        lambda name, value: dist.Normal(0.0, 1.0 if "bias" in name else 0.5),
+        lambda fan_in: stats.norm(0.0, 1.0 if fan_in == 1 else 0.5),
+    ),
+}
+
+
+@pytest.mark.parametrize(("prior", "law"), INDEPENDENT.values(), ids=INDEPENDENT)
+def test_density_of_independent_weights(prior, law):
+    found = log_densities(prior)
+    assert list(found) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    for value, log_density in found.values():
+        fan_in = value.shape[1] if value.ndim > 1 else 1
+        assert log_density == pytest.approx(law(fan_in).logpdf(value).sum(), rel=1e-10)
+
+
+SCALES = {
+    "half_cauchy": lambda scale: stats.halfcauchy(scale=scale),
+    "half_normal": lambda scale: stats.halfnorm(scale=scale),
+    "gamma": lambda scale: stats.gamma(2, scale=scale / 2),
+}
+
+
+@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize(("scale", "width"), [(0.6, lambda fan_in: 0.6), ("fan_in", lambda fan_in: fan_in**-0.5)])
+def test_density_of_hierarchical_weights(kind, scale, width):
+    found = log_densities(priors.Hierarchical(kind, scale))
+    for name in ("0.weight", "0.bias", "2.weight", "2.bias"):
+        value, log_density = found[name]
+        tau, log_density_of_tau = found[f"prior.{name}.scale"]
+        fan_in = value.shape[1] if value.ndim > 1 else 1
+        assert tau.shape == ()
+        assert log_density_of_tau == pytest.approx(SCALES[kind](width(fan_in)).logpdf(tau), rel=1e-10)
+        assert log_density == pytest.approx(normal(value, tau), rel=1e-10)
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_density_under_relevance_determination(kind):
+    found = log_densities(priors.ARD(kind, 0.6))
+    for name in ("0.weight", "2.weight"):
+        value, log_density = found[name]
+        tau, log_density_of_tau = found[f"prior.{name}.scale"]
+        assert tau.shape == (value.shape[1],)
+        assert log_density_of_tau == pytest.approx(SCALES[kind](0.6).logpdf(tau).sum(), rel=1e-10)
+        assert log_density == pytest.approx(normal(value, tau[None]), rel=1e-10)
+    assert_plain_biases(found)
+
+
+def assert_plain_biases(found):
+    for name in ("0.bias", "2.bias"):
+        value, log_density = found[name]
+        assert log_density == pytest.approx(normal(value, 1.0), rel=1e-10)
+        assert not [other for other in found if other.startswith(f"prior.{name}")]
+
+
+@pytest.mark.parametrize("local", ["unit", "weight"])
+def test_density_of_the_horseshoe(local):
+    found = log_densities(priors.Horseshoe(0.2, local))
+    for name in ("0.weight", "2.weight"):
+        value, log_density = found[name]
+        (tau, of_tau), (lam, of_lambda) = (found[f"prior.{name}.{scale}_scale"] for scale in ("global", "local"))
+        assert tau.shape == ()
+        assert lam.shape == (value.shape if local == "weight" else value.shape[1:])
+        assert of_tau == pytest.approx(stats.halfcauchy(scale=0.2).logpdf(tau), rel=1e-10)
+        assert of_lambda == pytest.approx(stats.halfcauchy().logpdf(lam).sum(), rel=1e-10)
+        assert log_density == pytest.approx(normal(value, tau * lam), rel=1e-10)
+    assert_plain_biases(found)
+
+
+@pytest.mark.parametrize("local", ["unit", "weight"])
+def test_density_of_the_regularized_horseshoe(local):
+    found = log_densities(priors.RegularizedHorseshoe("fan_in", slab_scale=1.5, slab_df=3.0, local=local))
+    for name in ("0.weight", "2.weight"):
+        value, log_density = found[name]
+        sites = ("global_scale", "local_scale", "slab_variance")
+        (tau, of_tau), (lam, of_lambda), (c2, of_c2) = (found[f"prior.{name}.{site}"] for site in sites)
+        assert of_tau == pytest.approx(stats.halfcauchy(scale=value.shape[1] ** -0.5).logpdf(tau), rel=1e-10)
+        assert of_lambda == pytest.approx(stats.halfcauchy().logpdf(lam).sum(), rel=1e-10)
+        assert of_c2 == pytest.approx(stats.invgamma(1.5, scale=1.5 * 1.5**2).logpdf(c2), rel=1e-10)
+        regularized = (c2 * lam**2 / (c2 + tau**2 * lam**2)).sqrt()
+        assert log_density == pytest.approx(normal(value, tau * regularized), rel=1e-9)
+    assert_plain_biases(found)
+
+
+def test_a_convolution_has_a_scale_for_each_input_channel():
+    net = nn.Sequential(nn.Unflatten(1, (3, 1)), nn.Conv1d(3, 5, 1), nn.Flatten(), nn.Linear(5, 1)).double()
+    found = log_densities(priors.Horseshoe(), net)
+    value, log_density = found["1.weight"]
+    (tau, _), (lam, _) = (found[f"prior.1.weight.{scale}_scale"] for scale in ("global", "local"))
+    assert lam.shape == (3,)
+    assert log_density == pytest.approx(normal(value, (tau * lam)[None, :, None]), rel=1e-10)
+
+
+def test_density_of_spike_and_slab():
+    found = log_densities(priors.SpikeAndSlab(0.2, 5.0, 2.0, 0.05))
+    for name in ("0.weight", "0.bias", "2.weight", "2.bias"):
+        value, log_density = found[name]
+        inclusion, of_inclusion = found[f"prior.{name}.inclusion"]
+        assert of_inclusion == pytest.approx(stats.beta(1.0, 4.0).logpdf(inclusion), rel=1e-10)
+        share, value = float(inclusion), value.numpy()
+        density = share * stats.norm(0, 2.0).pdf(value) + (1 - share) * stats.norm(0, 0.05).pdf(value)
+        assert log_density == pytest.approx(np.log(density).sum(), rel=1e-10)
+
+
+def test_density_around_trained_weights():
+    net = network()
+    with torch.no_grad():
+        net[0].weight[0, 0] = 0.0
+    found = log_densities(priors.Moped(delta=0.2, floor=0.01), net)
+    for name, trained in net.named_parameters():
+        scale = (0.2 * trained.detach().abs()).clamp_min(0.01)
+        assert found[name][1] == pytest.approx(normal(found[name][0], scale, trained.detach()), rel=1e-10)
+
+
+def test_each_fit_takes_the_weights_that_were_given():
+    net = network()
+    posterior = model(priors.Moped(delta=1e-3, floor=1e-4), net).fit(X, Y, steps=20, seed=0, progress=False)
+    for name, trained in net.named_parameters():
+        with local_parameters():
+            law = posterior.bnn.prior(name, posterior.bnn.net.get_buffer(name))
+        assert torch.equal(law.mean, trained.detach())
+
+
+# KL without draws
+
+
+GRID = [(loc, scale) for loc in (0.0, 0.3, -2.0) for scale in (0.01, 0.2, 1.0)]
+
+
+@pytest.mark.parametrize("width", [0.4, 1.5])
+@pytest.mark.parametrize(("loc", "scale"), GRID)
+def test_kl_to_a_laplace_prior_is_the_closed_form(loc, scale, width):
+    q = dist.Normal(torch.tensor(loc, dtype=F64), torch.tensor(scale, dtype=F64))
+    p = priors.Laplace(width).site("w", torch.zeros((), dtype=F64))
+    cuts = sorted({loc - 12 * scale, min(max(0.0, loc - 12 * scale), loc + 12 * scale), loc, loc + 12 * scale})
+    law, prior = stats.norm(loc, scale), stats.laplace(scale=width)
+    exact = sum(
+        integrate.quad(lambda w: law.pdf(w) * (law.logpdf(w) - prior.logpdf(w)), *ends, epsabs=1e-12)[0]
+        for ends in pairwise(cuts)
+    )
+    assert float(kl_divergence(q, p)) == pytest.approx(exact, abs=1e-9)
+    assert torch.equal(quadrature_kl(q, p), kl_divergence(q, p))
+
+
+def fitted(prior, kl, guide="mean_field"):
+    return model(prior).fit(X, Y, kl=kl, guide=guide, steps=5, seed=0, progress=False, engine="eager")
+
+
+@pytest.mark.parametrize(
+    ("prior", "kl"),
+    [
+        (priors.Laplace(), "analytic"),
+        (priors.Laplace("fan_in"), "quadrature"),
+        (priors.StudentT(), "quadrature"),
+        (priors.Moped(), "analytic"),
+    ],
+)
+def test_kl_without_draws_is_that_of_many_draws(prior, kl):
+    """z-test at 4 standard errors, 4000 draws, seed 6."""
+    posterior = fitted(prior, kl)
+    report = bnn.elbo_report(posterior, bnn.Data(X, Y), num_draws=4000, seed=6)
+    latents = {site: posterior.guide.moments()[site] for site in posterior.bnn.site_names}
+    with local_parameters():
+        kls = [
+            quadrature_kl(dist.Normal(*moments).to_event(moments[0].ndim), posterior.bnn.prior(site, moments[0]))
+            for site, moments in latents.items()
+        ]
+    assert report.kl.mean == pytest.approx(float(torch.stack(kls).sum()), abs=4 * report.kl.stderr)
+
+
+REFUSED = [
+    (priors.StudentT(), "analytic", "at '0.weight' for the guide MeanField(.*) with the prior StudentT"),
+    (priors.Hierarchical(), "analytic", "at 'prior.0.weight.scale' for the guide MeanField(.*) with the prior Hier"),
+    (priors.Horseshoe(), "quadrature", "at 'prior.0.weight.global_scale' for the guide MeanField(.*) with the prior"),
+    (priors.SpikeAndSlab(), "quadrature", "at 'prior.0.weight.inclusion' for the guide MeanField(.*) with the prior"),
+]
+
+
+@pytest.mark.parametrize(("prior", "kl", "message"), REFUSED, ids=[type(prior).__name__ for prior, *_ in REFUSED])
+def test_kl_without_draws_is_refused_by_name_where_there_is_none(prior, kl, message):
+    with pytest.raises(InputError, match=message):
+        fitted(prior, kl)
+
+
+# Values
+
+
+SETTINGS = [
+    priors.StudentT(5.0, "he"),
+    priors.Laplace(0.3),
+    priors.Hierarchical("gamma", "fan_in"),
+    priors.ARD("half_normal"),
+    priors.Horseshoe("fan_in", "weight"),
+    priors.RegularizedHorseshoe(0.1, slab_df=7.0),
+    priors.SpikeAndSlab(inclusion=0.1),
+    priors.Moped(0.2, floor=0.01),
+    priors.resolve({"0.weight": "ard", "*.bias": None, "*": priors.Horseshoe()}),
+    priors.resolve({"2.*": "normal", "*": None}),
+]
+
+
+@pytest.mark.parametrize("prior", SETTINGS, ids=[type(prior).__name__ for prior in SETTINGS])
+def test_a_prior_comes_back_from_a_spec_file(prior):
+    from pyrobnn.spec import RunSpec
+
+    spec = RunSpec.from_dict({"data": {"name": "diabetes"}, "prior": to_dict(prior)})
+    again = RunSpec.from_dict(tomllib.loads(spec.to_toml()))
+    assert again.prior == prior
+    assert again == spec
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: priors.StudentT(df=0.0), "StudentT: `df`"),
+        (lambda: priors.Laplace("fan_out"), "Laplace: `scale`"),
+        (lambda: priors.Hierarchical("cauchy"), "Hierarchical: `scale_prior`"),
+        (lambda: priors.Horseshoe(local="layer"), "Horseshoe: `local`"),
+        (lambda: priors.RegularizedHorseshoe(slab_scale=-1.0), "RegularizedHorseshoe: `slab_scale`"),
+        (lambda: priors.SpikeAndSlab(inclusion=1.0), "SpikeAndSlab: `inclusion`"),
+        (lambda: priors.Moped(delta=0.0), "Moped: `delta`"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_replicates_have_numbers_of_their_own():
+    """Two horseshoes of different scales in one vmapped graph do what each does alone, with the same noise."""
+    both = [priors.RegularizedHorseshoe(scale, slab_df=df) for scale, df in ((0.01, 3.0), (2.0, 9.0))]
+    method, data = bnn.SVI(steps=10), bnn.Data(X, Y)
+    with seeded(0):
+        net = nn.Linear(3, 1).double()
+
+    def begin(prior):
+        return captured._begin(model(prior, net), method, data, seed=0)
+
+    with seeded(0), fast_pyro():
+        alone = [Captured([begin(prior)], interpret) for prior in both]
+        together = Captured([begin(prior) for prior in both], interpret)
+    terms = torch.stack([captured._run(one) for one in alone], 1)
+    captured._give_noise(together.step.noise, [one.step.noise for one in alone])
+    torch.testing.assert_close(captured._run(together), terms)
+    assert float((terms[:, 0, 1] - terms[:, 1, 1]).abs().min()) > 1
+
+
+# Distributions and functions
+
+
+def scaled_normal(name, value):
+    return dist.Normal(torch.zeros_like(value), 0.5).to_event(value.ndim)
+
+
+GIVEN = {
+    "a distribution": dist.Normal(0.5, 2.0),
+    "a transformed one": dist.LogNormal(torch.tensor(0.5), torch.tensor(2.0)),
+    "a mixture": dist.MixtureSameFamily(
+        dist.Categorical(torch.ones(2)), dist.Normal(torch.tensor([-1.0, 1.0]), torch.tensor([0.3, 0.4]))
+    ),
+    "a function": scaled_normal,
+    "a function without tensors": lambda name, value: dist.Laplace(0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
+def test_given_distributions_take_the_precision_of_the_network(given, dtype):
+    prior = model(given, network(dtype)).prior
+    for name, value in network(dtype).named_parameters():
+        law = prior(name, value)
+        assert (law.batch_shape, law.event_shape) == ((), value.shape)
+        assert law.sample().dtype == dtype
+        assert law.log_prob(law.sample()).dtype == dtype
+
+
+def test_given_distributions_can_be_captured():
+    prior = {"0.weight": GIVEN["a distribution"], "*": scaled_normal}
+    captured.require_capturable(model(prior, network(torch.float32)), make_data())
+
+
+def test_the_tensors_of_a_given_distribution_are_buffers_of_the_model():
+    scale = torch.tensor(2.0)
+    prior = model(dist.Normal(0.0, scale)).prior
+    scale.fill_(7.0)
+    assert sorted(float(buffer) for buffer in prior.buffers()) == [0.0, 2.0]
+    for buffer in prior.buffers():
+        buffer.fill_(3.0)
+    assert float(prior("0.bias", torch.zeros(4, dtype=F64)).mean[0]) == 3.0
+
+
+def test_a_given_distribution_may_be_that_of_a_whole_parameter():
+    correlated = dist.MultivariateNormal(torch.zeros(4), 0.5 * torch.eye(4) + 0.5)
+    found = log_densities({"0.bias": correlated, "*": dist.Laplace(0.0, 1.0)})
+    value, log_density = found["0.bias"]
+    exact = stats.multivariate_normal(cov=0.5 * torch.eye(4) + 0.5).logpdf(value)
+    assert log_density == pytest.approx(exact, rel=1e-6)
+
+
+def test_a_table_may_hold_given_distributions():
+    prior = priors.resolve({"*.bias": scaled_normal, "*": dist.Normal(0.0, 1.0)})
+    assert "scaled_normal" in repr(prior)
+    assert "Normal(loc: 0.0, scale: 1.0)" in repr(prior)
+    assert model(prior).fit(X, Y, steps=2, seed=0, progress=False).predict(X, num_draws=2).num_draws == 2
+
+
+WRONG = {
+    "of torch": (torch.distributions.Normal(0.0, 1.0), "must be one of pyro.distributions, got Normal"),
+    "of another shape": (dist.Normal(torch.zeros(7), 1.0), "that expands to \\(4, 3\\)"),
+    "with an event": (dist.Normal(torch.zeros(3), 1.0).to_event(1), "got batch shape \\(\\) and event shape \\(3,\\)"),
+    "a function of nothing": (lambda name, value: None, "The prior of '0.weight' must be one of pyro.distributions"),
+    "a class": (dist.Normal, "Expected a prior"),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG.values(), ids=WRONG)
+def test_given_distributions_that_do_not_fit_are_refused(given, message):
+    with pytest.raises(InputError, match=message):
+        model(given)
+
+
+@pytest.mark.parametrize("given", [dist.Normal(0.0, 1.0), scaled_normal], ids=["distribution", "function"])
+def test_given_distributions_are_not_written_to_files(given, tmp_path):
+    posterior = model(given, bnn.MLP(3, [2], 1)).fit(X, Y, steps=2, seed=0, progress=False)
+    for write in (lambda: bnn.save(posterior, tmp_path / "p"), posterior.bnn.as_dict):
+        with pytest.raises(InputError, match="cannot be written to a file, since it is no setting"):
+            write()

@@ -1,0 +1,304 @@
+"""Scales that priors add are inferred with the weights, and what the prior says before there are data.
+
+Monte Carlo comparisons are z-tests at 4 standard errors with the seeds given.
+"""
+
+import math
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro.infer import MCMC, NUTS, Predictive
+from scipy import stats
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn import InputError, priors
+from pyrobnn._random import seeded
+
+F64 = torch.float64
+
+
+def linear(inputs, *, bias=False, dtype=F64):
+    with seeded(0):
+        return nn.Linear(inputs, 1, bias=bias).to(dtype)
+
+
+def simulated(num, weights, noise, seed, dtype=F64):
+    """Normal inputs, and targets linear in them."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(num, len(weights), generator=generator, dtype=F64)
+    y = x @ torch.as_tensor(weights, dtype=F64) + noise * torch.randn(num, generator=generator, dtype=F64)
+    return bnn.Data(x.to(dtype), y.to(dtype))
+
+
+def fit(prior, data, net, *, noise=0.5, steps=1500, lr=0.03, guide="mean_field", seed=0, **settings):
+    model = bnn.BNN(net, prior=prior, likelihood=bnn.likelihoods.Gaussian(noise))
+    decay = {"type": "exponential_lr", "gamma": 1e-2 ** (1 / steps)}
+    return model.fit(
+        data, guide=guide, steps=steps, lr=lr, schedule=decay, seed=seed, progress=False, engine="eager", **settings
+    )
+
+
+# The sites
+
+
+SITES = {
+    "hierarchical": (
+        priors.Hierarchical(),
+        {"0.weight.scale": (), "0.bias.scale": (), "2.weight.scale": (), "2.bias.scale": ()},
+    ),
+    "relevance": (priors.ARD(), {"0.weight.scale": (3,), "2.weight.scale": (4,)}),
+    "horseshoe": (
+        priors.Horseshoe(local="weight"),
+        {
+            "0.weight.global_scale": (),
+            "0.weight.local_scale": (4, 3),
+            "2.weight.global_scale": (),
+            "2.weight.local_scale": (1, 4),
+        },
+    ),
+    "regularized": (
+        {"0.weight": priors.RegularizedHorseshoe(), "*": None},
+        {"0.0.weight.global_scale": (), "0.0.weight.local_scale": (3,), "0.0.weight.slab_variance": ()},
+    ),
+    "spike and slab": (
+        {"*.weight": priors.SpikeAndSlab(), "*": "normal"},
+        {"0.0.weight.inclusion": (), "0.2.weight.inclusion": ()},
+    ),
+}
+every_prior = pytest.mark.parametrize(("prior", "shapes"), SITES.values(), ids=SITES)
+X = torch.linspace(-1, 1, 24).reshape(8, 3)
+DATA = bnn.Data(X, X.sum(1))
+
+
+def network():
+    return bnn.MLP(3, [4], 1, activation="tanh")
+
+
+def added(values):
+    return {name.removeprefix("prior."): value for name, value in values.items() if name.startswith("prior.")}
+
+
+@every_prior
+def test_added_sites_are_drawn_stored_and_converted(prior, shapes, tmp_path):
+    posterior = fit(prior, DATA, network(), steps=3)
+    loaded = bnn.load(bnn.save(posterior, tmp_path / "p"))
+    before, after = (p.draw(5, seed=2) for p in (posterior, loaded))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert {name: tuple(value.shape) for name, value in added(before).items()} == {
+        n: (5, *s) for n, s in shapes.items()
+    }
+    assert all(bool((value > 0).all()) for value in added(before).values())
+    tree = bnn.to_datatree(posterior, DATA, num_draws=6)
+    assert {name: tree.posterior[f"prior.{name}"].shape for name in shapes} == {
+        name: (1, 6, *shape) for name, shape in shapes.items()
+    }
+    assert bool(np.isfinite(tree.sample_stats["lp"]).all())
+    report = bnn.elbo_report(posterior, DATA, num_draws=50)
+    assert {f"prior.{name}" for name in shapes} <= {site.name for site in report.sites}
+
+
+@pytest.mark.parametrize(
+    "guide", ["AutoNormal", "AutoMultivariateNormal", "map", {"prior.*": "map", "*": "mean_field"}]
+)
+def test_other_guides_draw_the_added_sites_too(guide):
+    prior = {
+        "0.weight": priors.RegularizedHorseshoe(),
+        "2.weight": priors.ARD(),
+        "0.bias": priors.SpikeAndSlab(),
+        "*": priors.Hierarchical(),
+    }
+    posterior = fit(prior, DATA, network(), steps=3, guide=guide)
+    draws = added(posterior.draw(7, seed=1))
+    assert len(draws) == 6
+    assert all(bool((value > 0).all()) for value in draws.values())
+    assert posterior.predict(X, num_draws=5).mean.shape == (8,)
+    assert posterior.predict(X, at_mean=True).num_draws == 1
+
+
+@every_prior
+def test_scales_start_at_typical_values(prior, shapes):
+    model = bnn.BNN(network(), prior=prior)
+    expected = {"scale": 1.0, "global_scale": 1.0, "local_scale": 1.0, "slab_variance": 4.0, "inclusion": 0.5}
+    starts = added(model.initial_values)
+    assert {name: tuple(value.shape) for name, value in starts.items()} == shapes
+    for name, value in starts.items():
+        assert bool((value == expected[name.rpartition(".")[2]]).all())
+    assert model.num_weights == sum(model.initial_values[name].numel() for name in model.site_names)
+    posterior = fit(prior, DATA, network(), steps=1, guide=bnn.guides.MeanField(init_rho=-20.0), lr=1e-9)
+    for name, value in added(posterior.mean()).items():
+        torch.testing.assert_close(value, starts[name].to(value.dtype), rtol=1e-5, atol=1e-5)
+
+
+def test_pyro_infers_the_scales_too():
+    pyro.set_rng_seed(0)
+    model = bnn.BNN(bnn.MLP(3, [2], 1), prior=priors.RegularizedHorseshoe(), likelihood=bnn.likelihoods.Gaussian(0.3))
+    mcmc = MCMC(NUTS(model, max_tree_depth=3), num_samples=5, warmup_steps=5, disable_progbar=True)
+    mcmc.run(X, DATA.y)
+    assert mcmc.get_samples()["prior.0.weight.local_scale"].shape == (5, 3)
+    assert Predictive(model, num_samples=4)(X)["prior.2.weight.slab_variance"].shape[0] == 4
+    pyro.clear_param_store()
+
+
+# Are the scales right?
+
+
+NUM_WEIGHTS, NOISE, TAU = 25, 0.5, 0.6
+
+
+def scale_problem(num):
+    weights = TAU * torch.randn(NUM_WEIGHTS, generator=torch.Generator().manual_seed(3), dtype=F64)
+    return simulated(num, weights, NOISE, seed=4)
+
+
+def exact_log_scale(data):
+    """Mean and standard deviation of log tau given the data, by quadrature: y ~ N(0, tau^2 X X' + noise^2 I)."""
+    log_tau = np.linspace(math.log(0.01), math.log(20.0), 4000)
+    eigenvalues, vectors = np.linalg.eigh((data.x @ data.x.T).numpy())
+    rotated = vectors.T @ data.y.numpy()
+    variances = np.exp(2 * log_tau)[:, None] * eigenvalues.clip(0) + NOISE**2
+    log_prior = stats.halfcauchy().logpdf(np.exp(log_tau)) + log_tau
+    log_joint = log_prior - 0.5 * (np.log(variances) + rotated**2 / variances).sum(1)
+    weights = np.exp(log_joint - log_joint.max())
+    weights /= weights.sum()
+    mean = (weights * log_tau).sum()
+    return mean, math.sqrt((weights * (log_tau - mean) ** 2).sum())
+
+
+def test_an_inferred_scale_agrees_with_quadrature():
+    """With 200 examples the weights are known well, and then a mean-field guide is nearly exact about tau.
+
+    The tolerances are 0.15 standard deviations; that of the noise of the last steps is 0.03.
+    """
+    data = scale_problem(200)
+    mean, deviation = exact_log_scale(data)
+    posterior = fit(priors.Hierarchical(), data, linear(NUM_WEIGHTS), lr=0.05, steps=600)
+    loc, scale = posterior.guide.moments()["prior.weight.scale"]
+    assert float(loc) == pytest.approx(mean, abs=0.15 * deviation)
+    assert float(scale) == pytest.approx(deviation, rel=0.15)
+
+
+def test_mean_field_is_too_sure_of_a_scale_where_data_are_few():
+    """The bias that `Hierarchical` documents: weights and scale depend on each other, the guide says they do not."""
+    data = scale_problem(12)
+    mean, deviation = exact_log_scale(data)
+    posterior = fit(priors.Hierarchical(), data, linear(NUM_WEIGHTS), lr=0.05, steps=600)
+    loc, scale = posterior.guide.moments()["prior.weight.scale"]
+    assert float(scale) < 0.75 * deviation
+    assert float(loc) < mean - deviation
+
+
+def test_relevance_determination_switches_useless_inputs_off():
+    """Two of eight inputs matter to five outputs: the scales of the others end at a quarter of theirs, at most."""
+    generator = torch.Generator().manual_seed(6)
+    weights = torch.cat([torch.randn(2, 5, generator=generator, dtype=F64), torch.zeros(6, 5, dtype=F64)])
+    x = torch.randn(60, 8, generator=generator, dtype=F64)
+    data = bnn.Data(x, x @ weights + 0.3 * torch.randn(60, 5, generator=generator, dtype=F64))
+    with seeded(0):
+        net = nn.Linear(8, 5, bias=False).double()
+    posterior = fit(priors.ARD(), data, net, noise=0.3, lr=0.05, steps=400)
+    scales = posterior.mean()["prior.weight.scale"]
+    assert float(scales[2:].max()) < 0.25 * float(scales[:2].min())
+
+
+def test_the_regularized_horseshoe_finds_the_useful_inputs():
+    """20 of 200 inputs matter, 150 examples; more steps and data sets are in benchmarks/horseshoe.py."""
+    generator = torch.Generator().manual_seed(7)
+    weights = torch.zeros(200, dtype=F64)
+    signs = torch.where(torch.rand(20, generator=generator) < 0.5, -1.0, 1.0)
+    weights[:20] = signs * (1 + torch.rand(20, generator=generator))
+    data = simulated(650, weights, 1.0, 8, torch.float32)
+    train, test = data[:150], data[150:]
+    scores, means = {}, {}
+    for name, prior in {"horseshoe": priors.RegularizedHorseshoe(0.01), "normal": priors.Normal(1.0)}.items():
+        posterior = fit(prior, train, linear(200, dtype=torch.float32), noise=1.0, steps=800, lr=0.05)
+        scores[name] = float(posterior.predict(test.x, num_draws=200).log_prob(test.y).mean())
+        means[name] = posterior.mean()["weight"][0]
+    assert scores["horseshoe"] > scores["normal"] + 0.5
+    assert float(means["horseshoe"][20:].abs().mean()) < 0.3 * float(means["normal"][20:].abs().mean())
+    assert float((means["horseshoe"] * weights)[:20].sum()) > 0.8 * float(weights.square().sum())
+
+
+# Before there are data
+
+
+def prior_of_line(weight=0.7, bias=0.3, noise=0.2, net=None):
+    prior = {"weight": priors.Normal(weight), "bias": priors.Normal(bias)}
+    net = net or linear(2, bias=True)
+    return bnn.BNN(net, prior=prior, likelihood=bnn.likelihoods.Gaussian(noise))
+
+
+def test_prior_predictive_of_a_line_has_the_variance_of_the_formula():
+    """f = w x + b has variance s^2 |x|^2 + s_b^2 and mean 0; z-tests at 4 standard errors, 1000 draws, seed 1."""
+    num, x = 1000, torch.tensor([[0.0, 0.0], [1.0, 0.0], [-2.0, 3.0]], dtype=F64)
+    prediction = prior_of_line().sample_prior_predictive(x, num_draws=num, seed=1)
+    variance = 0.7**2 * x.square().sum(1) + 0.3**2
+    assert prediction.draw_means.shape == (num, 3)
+    assert bool(((prediction.mean / (variance / num).sqrt()).abs() < 4).all())
+    assert bool(((prediction.epistemic_variance / variance - 1).abs() < 4 * math.sqrt(2 / num)).all())
+    torch.testing.assert_close(prediction.aleatoric_std, torch.full((3,), 0.2, dtype=F64))
+    draws = prediction.draw_means
+    correlation = float(torch.corrcoef(draws[:, :2].T)[0, 1])
+    assert correlation == pytest.approx(0.3 / math.hypot(0.7, 0.3), abs=4 / math.sqrt(num))
+
+
+def test_prior_predictive_under_a_hierarchical_prior():
+    """tau ~ half-normal(0.5): the variance of f is 0.25 |x|^2, and f is heavy-tailed with kurtosis 9."""
+    num, x = 1000, torch.tensor([[1.0, 2.0]], dtype=F64)
+    model = bnn.BNN(linear(2), prior=priors.Hierarchical("half_normal", 0.5))
+    draws = model.sample_prior_predictive(x, num_draws=num, seed=2).draw_means[:, 0]
+    square = draws.square()
+    assert float(square.mean()) == pytest.approx(1.25, abs=4 * float(square.std()) / math.sqrt(num))
+    assert float(draws.pow(4).mean() / square.mean() ** 2) > 5
+
+
+def test_prior_predictive_in_the_units_of_data():
+    """Standardised inputs and targets, noise known in original units; the moments are those of the formula."""
+    num = 1000
+    generator = torch.Generator().manual_seed(3)
+    x, y = 5 + 2 * torch.randn(30, 2, generator=generator), 100 + 10 * torch.randn(30, generator=generator)
+    data = bnn.Data(x, y, standardize=True)
+    prediction = prior_of_line(noise=3.0).sample_prior_predictive(data, num_draws=num, seed=4)
+    y_std = float(data.y.double().std(correction=0))
+    standard = (data.x.double() - data.x.double().mean(0)) / data.x.double().std(0, correction=0)
+    variance = y_std**2 * (0.7**2 * standard.square().sum(1) + 0.3**2)
+    # 30 inputs, and so a bound of 5 standard errors on the largest of 30 correlated z-scores
+    z = (prediction.mean.double() - data.y.double().mean()) / (variance / num).sqrt()
+    assert float(z.abs().max()) < 5
+    assert float((prediction.epistemic_variance / variance - 1).abs().max()) < 5 * math.sqrt(2 / num)
+    torch.testing.assert_close(prediction.aleatoric_std, torch.full((30,), 3.0, dtype=F64), check_dtype=False)
+
+
+def test_prior_predictive_leaves_model_and_random_state_alone():
+    model = prior_of_line()
+    before, state = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    first, second = (model.sample_prior_predictive(X[:, :2], num_draws=3, seed=5).draw_means for _ in range(2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, model.sample_prior_predictive(X[:, :2], num_draws=3, seed=6).draw_means)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert model.training
+    assert not pyro.get_param_store().keys()
+
+
+def test_prior_predictive_of_classes_and_of_weights_that_are_not_bayesian():
+    model = bnn.BNN(bnn.MLP(3, [4], 2), prior={"2.*": "horseshoe", "*": None}, likelihood="categorical")
+    prediction = model.sample_prior_predictive(X, num_draws=20, seed=1)
+    assert prediction.class_probs.shape == (8, 2)
+    torch.testing.assert_close(prediction.class_probs.sum(1), torch.ones(8))
+    assert float(prediction.epistemic_variance.min()) > 0
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(4, 7), "The network does not take inputs of shape \\(4, 7\\)"),
+        (torch.zeros(4), "must have shape \\(N, features\\)"),
+        (bnn.Data(torch.zeros(4, 7), torch.zeros(4)), "The network does not take inputs of shape \\(4, 7\\)"),
+    ],
+)
+def test_prior_predictive_refuses_inputs_that_do_not_fit(x, message):
+    with pytest.raises(InputError, match=message):
+        prior_of_line().sample_prior_predictive(x, seed=0)
