@@ -38,8 +38,9 @@ def score(prediction: Prediction, y: Any) -> dict[str, Score]:
     """Score predictions against the targets that were held out.
 
     Regression: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s); "rmse" of the predictive mean;
-    "coverage_95", the share of targets inside the central 95 % interval (real-valued targets only), and "width_95",
-    its mean width. With several target columns all but the log score are averaged over them.
+    "coverage_95", the share of targets inside the central 95 % interval, and "width_95", its mean width, both where
+    targets have a density: intervals of counts and of censored targets hold more than 95 % even if calibrated. With
+    several target columns all but the log score are averaged over them.
 
     Classification: "accuracy"; "log_likelihood"; "brier", the squared error of the probabilities summed over the
     classes (Brier 1950); "ece", the expected calibration error of the most probable class in 15 bins of its
@@ -53,7 +54,7 @@ def score(prediction: Prediction, y: Any) -> dict[str, Score]:
         y: their targets in original units, (N,) or (N, K).
 
     Raises:
-        InputError: not numeric, not finite, not one row an input, or labels out of range.
+        InputError: not numeric, not finite, not one row an input, labels out of range, or counts that are not whole.
     """
     log_scores = prediction.log_prob(y)
     targets = as_targets(y, len(prediction)).to(prediction.mean.device)
@@ -66,7 +67,7 @@ def score(prediction: Prediction, y: Any) -> dict[str, Score]:
 
 def _regression(prediction: Prediction, y: Tensor) -> dict[str, Score]:
     scores = {"rmse": _rmse(_columns(prediction.mean - y))}
-    if prediction.has_quantiles:
+    if prediction.is_continuous and prediction.has_quantiles:
         lower, upper = prediction.interval(_LEVEL)
         scores["coverage_95"] = _mean((y >= lower) & (y <= upper), higher_is_better=True)
         scores["width_95"] = _mean(upper - lower, higher_is_better=False)

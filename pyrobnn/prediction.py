@@ -11,11 +11,11 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from pyrobnn._checks import as_targets
 from pyrobnn._errors import InputError
+from pyrobnn._quantiles import count_quantile, real_quantile
 from pyrobnn._random import seeded
+from pyrobnn._target_distributions import CensoredNormal
 from pyrobnn.data import Scaler
-from pyrobnn.likelihoods.base import require_labels
-
-_BISECTIONS = 50
+from pyrobnn.likelihoods.base import require_labels, require_whole
 
 
 class Prediction:
@@ -52,6 +52,11 @@ class Prediction:
         return isinstance(self._base, (Bernoulli, Categorical))
 
     @property
+    def is_continuous(self) -> bool:
+        """Whether targets have a density everywhere: real numbers, without limits that hold probability themselves."""
+        return not self._base.support.is_discrete and not isinstance(self._base, CensoredNormal)
+
+    @property
     def draw_means(self) -> Tensor:
         """The mean of the targets under each draw, (S, N, K)."""
         return self._original(self._component_means)
@@ -68,7 +73,10 @@ class Prediction:
 
     @property
     def aleatoric_variance(self) -> Tensor:
-        """The mean over draws of their variances, (N, K): the part that stays (Kendall & Gal 2017)."""
+        """The mean over draws of their variances, (N, K): the part that stays (Kendall & Gal 2017).
+
+        Infinite, and the total variance with it, for Student-t targets with at most 2 degrees of freedom.
+        """
         if self.is_classification:
             return (self._base.probs * (1 - self._base.probs)).mean(0)
         return self._original_variance(self.distribution.variance.mean(0))
@@ -100,13 +108,15 @@ class Prediction:
             y: targets in original units, (N,) or (N, K).
 
         Raises:
-            InputError: not numeric, not finite, not one row an input, or labels out of range.
+            InputError: not numeric, not finite, not one row an input, labels out of range, or counts not whole.
         """
         return torch.logsumexp(self.draw_log_prob(y), 0) - math.log(self.num_draws)
 
     def draw_log_prob(self, y: Any) -> Tensor:
         """Return the log density (or probability) of targets under each draw, (S, N)."""
         targets = self._targets(y)
+        if self._is_count:
+            require_whole(targets, type(self._base).__name__, "counts")
         if not self.is_classification:
             scaled = self._scaler.transform(targets).to(self._like)
             return self.distribution.log_prob(scaled) - self._scaler.log_volume()
@@ -133,19 +143,23 @@ class Prediction:
         return self._original(values)
 
     def cdf(self, y: Any) -> Tensor:
-        """Return the distribution function of the mixture at targets, (N, K): uniform on (0, 1) if calibrated.
+        """Return the distribution function P(Y <= y) of the mixture at targets, (N, K).
+
+        It is uniform on (0, 1) for calibrated predictions of targets with a density (`is_continuous`).
 
         Args:
             y: targets in original units, (N,) or (N, K).
 
         Raises:
-            InputError: not the shape of the predictions, or a likelihood without a continuous distribution function.
+            InputError: not the shape of the predictions, or a likelihood without a distribution function.
         """
         self._require_quantiles("Values of the distribution function")
         return self._base.cdf(self._scaler.transform(self._targets(y)).to(self._like)).mean(0)
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:
-        """Return exact quantiles of the mixture, found by bisection on its distribution function.
+        """Return exact quantiles of the mixture: for counts, the smallest with P(Y <= y) >= q.
+
+        They are found by closing a bracket on the distribution function.
 
         Args:
             q: one level in (0, 1), or several.
@@ -154,7 +168,7 @@ class Prediction:
             (N, K) for one level, (len(q), N, K) for several.
 
         Raises:
-            InputError: a level outside (0, 1), or a likelihood without a continuous distribution function.
+            InputError: a level outside (0, 1), or a likelihood without a distribution function.
         """
         levels = torch.as_tensor(q, dtype=torch.float64)
         if not bool(((levels > 0) & (levels < 1)).all()):
@@ -165,16 +179,13 @@ class Prediction:
         return self._scaler.inverse(torch.stack([self._quantile(float(level)) for level in levels]))
 
     def _quantile(self, level: float) -> Tensor:
-        each = self._base.icdf(torch.full_like(self._base.mean, level))
-        low, high = each.amin(0), each.amax(0)
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            below = self._base.cdf(middle.expand(each.shape)).mean(0) < level
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        return (count_quantile if self._is_count else real_quantile)(self._base, level)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Return the bounds (lower, upper) of the equal-tailed interval that holds `level` of the mixture, (N, K)."""
+        """Return the bounds (lower, upper) of the equal-tailed interval that holds `level` of the mixture, (N, K).
+
+        Of counts, and of censored targets at a limit, it holds at least `level`; both bounds belong to it.
+        """
         if not 0 < level < 1:
             raise InputError(f"`level` must lie between 0 and 1, got {level}.")
         lower, upper = self.quantile([(1 - level) / 2, (1 + level) / 2])
@@ -216,13 +227,13 @@ class Prediction:
     def has_quantiles(self) -> bool:
         """Whether the likelihood has the distribution function that quantiles and intervals rest on."""
         kind = type(self._base)
-        known = kind.cdf is not Distribution.cdf and kind.icdf is not Distribution.icdf
-        return known and not self._base.support.is_discrete
+        has_inverse = self._is_count or kind.icdf is not Distribution.icdf
+        return kind.cdf is not Distribution.cdf and has_inverse and not self.is_classification
 
     def _require_quantiles(self, what: str) -> None:
         if not self.has_quantiles:
             raise InputError(
-                f"{what} need real-valued targets whose distribution function is known, not those of "
+                f"{what} need real-valued targets or counts whose distribution function is known, not those of "
                 f"{type(self._base).__name__}: use quantiles of `sample`."
             )
 
@@ -252,6 +263,10 @@ class Prediction:
         if self.is_classification:
             return variance
         return self._scaler.inverse_scale(self._scaler.inverse_scale(variance))
+
+    @property
+    def _is_count(self) -> bool:
+        return bool(self._base.support.is_discrete) and not self.is_classification
 
     @property
     def _is_binary(self) -> bool:

@@ -3,8 +3,26 @@
 from pyrobnn.likelihoods.base import Likelihood, registry
 from pyrobnn.likelihoods.bernoulli import Bernoulli
 from pyrobnn.likelihoods.categorical import Categorical
+from pyrobnn.likelihoods.censored_gaussian import CensoredGaussian
+from pyrobnn.likelihoods.counts import NegativeBinomial, Poisson
 from pyrobnn.likelihoods.gaussian import Gaussian
+from pyrobnn.likelihoods.laplace import Laplace
+from pyrobnn.likelihoods.ordinal import Ordinal
+from pyrobnn.likelihoods.student_t import StudentT
 
-__all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood", "registry", "resolve"]
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "CensoredGaussian",
+    "Gaussian",
+    "Laplace",
+    "Likelihood",
+    "NegativeBinomial",
+    "Ordinal",
+    "Poisson",
+    "StudentT",
+    "registry",
+    "resolve",
+]
 
 resolve = registry.resolve

@@ -60,12 +60,17 @@ def num_columns(y: Tensor) -> int:
     return 1 if y.ndim == 1 else y.shape[1]
 
 
-def require_labels(y: Tensor, name: str) -> None:
-    """Refuse targets that are not whole numbers from 0 up."""
+def require_whole(y: Tensor, name: str, what: str) -> None:
+    """Refuse targets, labels or counts, that are not whole numbers from 0 up."""
     if y.is_floating_point() and not torch.equal(y, y.round()):
-        raise InputError(f"{name} needs whole-number labels, got values such as {float(y[y != y.round()][0]):g}.")
+        raise InputError(f"{name} needs whole-number {what}, got values such as {float(y[y != y.round()][0]):g}.")
     if bool((y < 0).any()):
-        raise InputError(f"{name} needs labels from 0 up, got {int(y.min())}.")
+        raise InputError(f"{name} needs {what} from 0 up, got {int(y.min())}.")
+
+
+def require_labels(y: Tensor, name: str) -> None:
+    """Refuse labels that are not whole numbers from 0 up."""
+    require_whole(y, name, "labels")
 
 
 def squeeze_single(f: Tensor) -> tuple[Tensor, int]:

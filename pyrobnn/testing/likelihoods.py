@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from pyro import poutine
+from torch import Tensor, nn
 
 from pyrobnn import likelihoods
 from pyrobnn._errors import InputError
@@ -26,6 +27,20 @@ from pyrobnn.testing.common import (
 )
 
 _N, _S = 12, 4
+_EXTREME = 1e4
+
+
+class _WithFixedLatents(nn.Module):
+    """A likelihood whose own latents, drawn once, have the same values in every call."""
+
+    def __init__(self, likelihood: nn.Module, f: Tensor) -> None:
+        super().__init__()
+        trace = poutine.trace(likelihood).get_trace(f)
+        self._values = {name: trace.nodes[name]["value"].detach() for name in trace.stochastic_nodes}
+        self._likelihood = likelihood
+
+    def forward(self, f: Tensor) -> Any:
+        return poutine.condition(self._likelihood, data=self._values)(f)
 
 
 def _candidates() -> list[Tensor]:
@@ -58,7 +73,11 @@ def _cases(setting: Any, *leading: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
                     f = torch.randn(*leading, _N, outputs, dtype=dtype, device=device)
                     like = torch.empty(0, dtype=dtype, device=device)
                     module = setting.build(like, torch.ones(y.shape[1:], dtype=torch.float64))
-                    yield module, f, y.to(device, torch.int64 if setting.integer_targets else dtype)
+                    yield (
+                        _WithFixedLatents(module, f),
+                        f,
+                        y.to(device, torch.int64 if setting.integer_targets else dtype),
+                    )
 
 
 def check_likelihood_shape(setting: Any) -> None:
@@ -122,6 +141,16 @@ def check_likelihood_gradients(setting: Any) -> None:
         require(not unused, f"No gradient reaches the output columns {unused}.")
 
 
+def check_likelihood_takes_extreme_outputs(setting: Any) -> None:
+    """Outputs of +-1e4 give log densities and gradients that are finite."""
+    for module, f, y in _cases(setting):
+        extreme = (_EXTREME * f.sign()).requires_grad_()
+        log_prob = module(extreme).log_prob(y)
+        require(bool(log_prob.isfinite().all()), f"The log density is not finite for outputs of +-{_EXTREME:g}.")
+        (gradient,) = torch.autograd.grad(log_prob.sum(), extreme)
+        require(bool(gradient.isfinite().all()), f"The gradient is not finite for outputs of +-{_EXTREME:g}.")
+
+
 def check_likelihood_owns_its_parameters(setting: Any) -> None:
     """What the likelihood learns is in its module's parameters."""
     for module, f, y in _cases(setting):
@@ -174,6 +203,7 @@ LIKELIHOOD_CHECKS = [
     check_likelihood_is_rowwise,
     check_likelihood_draws,
     check_likelihood_gradients,
+    check_likelihood_takes_extreme_outputs,
     check_likelihood_owns_its_parameters,
     check_likelihood_num_outputs,
     check_likelihood_fits_and_predicts,

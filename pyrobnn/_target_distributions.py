@@ -1,0 +1,321 @@
+"""Distributions of targets that torch and Pyro lack, or have without a distribution function or a stable density."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+from torch.distributions.utils import broadcast_all
+
+_ONE_DRAW = torch.Size()
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class _Elementwise(TorchDistribution):
+    """Base of distributions of single numbers whose parameters, tensors of any shapes, broadcast together."""
+
+    def __init__(self, *, validate_args: bool | None = None, **parameters: Tensor | float) -> None:
+        values = broadcast_all(*parameters.values())
+        for name, value in zip(parameters, values, strict=True):
+            setattr(self, name, value)
+        super().__init__(values[0].shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        """Return the distribution over a larger batch shape."""
+        new = self._get_checked_instance(type(self), _instance)
+        vars(new).update({name: None for name in ("lower", "upper") if hasattr(self, name)})
+        for name in self.arg_constraints:
+            setattr(new, name, getattr(self, name).expand(batch_shape))
+        TorchDistribution.__init__(new, torch.Size(batch_shape), validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def _checked(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        return value
+
+
+class StudentT(_Elementwise):
+    """Student's t with location and scale; unlike torch's it has a distribution function and its inverse.
+
+    Args:
+        df: degrees of freedom, positive. The mean exists above 1; the variance is infinite up to 2.
+        loc: location.
+        scale: scale, positive; not the standard deviation.
+    """
+
+    arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for
+        "df": constraints.positive,
+        "loc": constraints.real,
+        "scale": constraints.positive,
+    }
+    support = constraints.real
+    has_rsample = False
+
+    def __init__(
+        self, df: Tensor | float, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        super().__init__(df=df, loc=loc, scale=scale, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        """The location; NaN where df <= 1, for no mean exists there."""
+        return torch.where(self.df > 1, self.loc, torch.nan)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance, scale^2 df / (df - 2); infinite where 1 < df <= 2, NaN where df <= 1."""
+        ratio = torch.where(self.df > 2, self.df / (self.df - 2), torch.inf)
+        return torch.where(self.df > 1, self.scale.square() * ratio, torch.nan)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density; the two log gammas nearly cancel for large df and are taken in double precision."""
+        z = (self._checked(value) - self.loc) / self.scale
+        half = 0.5 * self.df.double()
+        constant = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * (2 * math.pi * half).log()
+        return constant.to(z.dtype) - self.scale.log() - 0.5 * (self.df + 1) * torch.log1p(z.square() / self.df)
+
+    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+        """Draw a normal, divided by the root of an independent chi-squared over its degrees of freedom."""
+        with torch.no_grad():
+            precision = dist.Gamma(0.5 * self.df, 0.5 * self.df).sample(sample_shape)
+            return self.loc + self.scale * torch.randn_like(precision) * precision.rsqrt()
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the distribution function, computed by SciPy on the CPU; it has no gradient."""
+        return _scipy("stdtr", self.df, (value - self.loc) / self.scale)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Return quantiles at levels in (0, 1), likewise."""
+        return self.loc + self.scale * _scipy("stdtrit", self.df, value)
+
+
+class CensoredNormal(_Elementwise):
+    """A normal variable seen through limits: y = min(max(z, lower), upper), z ~ N(loc, scale^2) (Tobin 1958).
+
+    Values inside the limits have a density, the limits themselves a probability; `log_prob` gives the log of either.
+
+    Args:
+        loc: mean of z.
+        scale: standard deviation of z, positive.
+        lower: limit below which z is seen as `lower`, or None.
+        upper: limit above which z is seen as `upper`, or None.
+    """
+
+    support = constraints.real
+    has_rsample = False
+
+    def __init__(
+        self,
+        loc: Tensor | float,
+        scale: Tensor | float,
+        lower: Tensor | float | None = None,
+        upper: Tensor | float | None = None,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.lower: Any = None
+        self.upper: Any = None
+        limits = {name: limit for name, limit in (("lower", lower), ("upper", upper)) if limit is not None}
+        super().__init__(loc=loc, scale=scale, validate_args=validate_args, **limits)
+
+    @property
+    def arg_constraints(self) -> dict[str, Any]:
+        """The constraints of the parameters; a limit that is None is not among them."""
+        limits = {name: constraints.real for name in ("lower", "upper") if getattr(self, name) is not None}
+        return {"loc": constraints.real, "scale": constraints.positive} | limits
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of y, not of z, in closed form."""
+        above, below = self._moments()
+        return self._clip(self._clip(self.loc) + self.scale * (above[0] - below[0]))
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of y, not of z, in closed form."""
+        above, below = self._moments()
+        return self.scale.square() * (above[1] + below[1] - (above[0] - below[0]).square()).clamp_min(0)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density inside the limits, and the log probability of a limit at or beyond it."""
+        z = (self._checked(value) - self.loc) / self.scale
+        log_prob = -0.5 * z.square() - self.scale.log() - _HALF_LOG_2PI
+        if self.lower is not None:
+            tail = _log_ndtr((self.lower - self.loc) / self.scale)
+            log_prob = torch.where(value <= self.lower, tail, log_prob)
+        if self.upper is not None:
+            tail = _log_ndtr((self.loc - self.upper) / self.scale)
+            log_prob = torch.where(value >= self.upper, tail, log_prob)
+        return log_prob
+
+    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+        """Draw z, and clip it at the limits."""
+        with torch.no_grad():
+            noise = torch.randn(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
+            return self._clip(self.loc + self.scale * noise)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the distribution function: 0 below the lower limit, 1 from the upper one on."""
+        cdf = torch.special.ndtr((value - self.loc) / self.scale)
+        if self.lower is not None:
+            cdf = torch.where(value < self.lower, 0.0, cdf)
+        return cdf if self.upper is None else torch.where(value >= self.upper, 1.0, cdf)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Return quantiles at levels in (0, 1): those of z, clipped at the limits."""
+        return self._clip(self.loc + self.scale * torch.special.ndtri(value))
+
+    def _clip(self, value: Tensor) -> Tensor:
+        value = value if self.lower is None else torch.maximum(value, self.lower)
+        return value if self.upper is None else torch.minimum(value, self.upper)
+
+    def _moments(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Return the first two moments of the parts of (y - c) / scale above and below 0, for a centre c.
+
+        The centre is loc where the limits allow, else the nearer one: no large moments are subtracted from each other.
+        """
+        lower, upper = (
+            None if limit is None else (limit - self.loc) / self.scale for limit in (self.lower, self.upper)
+        )
+        centre = self._clip(self.loc).sub(self.loc) / self.scale
+        return _excess_up_to(centre, upper), _excess_up_to(-centre, None if lower is None else -lower)
+
+
+def _log_ndtr(z: Tensor) -> Tensor:
+    """Return the log of the normal distribution function; unlike torch's, its gradient is finite in the far tail."""
+    low, high = z.clamp_max(-1), z.clamp_min(-1)
+    tail = (0.5 * torch.special.erfcx(-low / math.sqrt(2))).log() - 0.5 * low.square()
+    return torch.where(z < -1, tail, torch.log1p(-_upper_tail(high)))
+
+
+def _upper_tail(z: Tensor) -> Tensor:
+    """Return the normal probability of more than z, in the tail too, where torch's ndtr(-z) has no digits."""
+    return 0.5 * torch.special.erfc(z / math.sqrt(2))
+
+
+def _excess_up_to(start: Tensor, end: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the first two moments of min(max(z - start, 0), end - start) for z ~ N(0, 1)."""
+    first, second = _excess(start)
+    if end is None:
+        return first, second
+    beyond, beyond_squared = _excess(end)
+    return first - beyond, second - beyond_squared - 2 * (end - start) * beyond
+
+
+def _excess(start: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first two moments of max(z - start, 0) for z ~ N(0, 1)."""
+    density = (-0.5 * start.square() - _HALF_LOG_2PI).exp()
+    tail = _upper_tail(start)
+    return density - start * tail, (1 + start.square()) * tail - start * density
+
+
+class Poisson(_Elementwise):
+    """Counts with a rate given by its log; log probabilities are exact for counts and rates of any size.
+
+    Args:
+        log_rate: log of the mean.
+    """
+
+    arg_constraints = {"log_rate": constraints.real}  # noqa: RUF012 - the form torch.distributions asks for
+    support = constraints.nonnegative_integer
+
+    def __init__(self, log_rate: Tensor | float, *, validate_args: bool | None = None) -> None:
+        super().__init__(log_rate=log_rate, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        """The rate."""
+        return self.log_rate.exp()
+
+    @property
+    def variance(self) -> Tensor:
+        """The rate."""
+        return self.mean
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log probability; its large terms are added in double precision."""
+        count, log_rate = self._checked(value).double(), self.log_rate.double()
+        return (count * log_rate - log_rate.exp() - torch.lgamma(count + 1)).to(self.log_rate.dtype)
+
+    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+        """Draw counts, as floats."""
+        with torch.no_grad():
+            return torch.poisson(self.mean.expand(self._extended_shape(sample_shape)))
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the probability of a count of at most `value`, the regularised upper incomplete gamma function."""
+        count, rate = torch.broadcast_tensors(value.double().floor(), self.log_rate.double().exp())
+        cdf = torch.special.gammaincc(count.clamp_min(0) + 1, rate)
+        return torch.where(count < 0, 0.0, cdf).to(self.log_rate.dtype)
+
+
+class NegativeBinomial(_Elementwise):
+    """Counts with the mean m = exp(log_mean) and the variance m + dispersion m^2 (NB2, Cameron & Trivedi 1998).
+
+    A Poisson whose rate is m times a Gamma(r, r) variable, r = 1 / dispersion; the limit of no dispersion is Poisson.
+
+    Args:
+        log_mean: log of the mean.
+        dispersion: positive; 1e-6 at least, below which the probabilities are Poisson's up to rounding.
+    """
+
+    arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for
+        "log_mean": constraints.real,
+        "dispersion": constraints.positive,
+    }
+    support = constraints.nonnegative_integer
+
+    def __init__(
+        self, log_mean: Tensor | float, dispersion: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        super().__init__(log_mean=log_mean, dispersion=dispersion, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, m."""
+        return self.log_mean.exp()
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance, m + dispersion m^2."""
+        return self.mean + self.dispersion * self.mean.square()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log probability; its large terms are added in double precision."""
+        count, log_mean, r = (
+            self._checked(value).double(),
+            self.log_mean.double(),
+            self.dispersion.double().reciprocal(),
+        )
+        log_odds = log_mean - r.log()
+        ways = torch.lgamma(count + r) - torch.lgamma(r) - torch.lgamma(count + 1)
+        log_prob = ways + count * torch.nn.functional.logsigmoid(log_odds)
+        return (log_prob + r * torch.nn.functional.logsigmoid(-log_odds)).to(self.log_mean.dtype)
+
+    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+        """Draw rates, then counts, as floats."""
+        with torch.no_grad():
+            r = self.dispersion.reciprocal()
+            return torch.poisson(self.mean * dist.Gamma(r, r).sample(sample_shape))
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the probability of a count of at most `value`, computed by SciPy on the CPU; it has no gradient."""
+        count, r = value.double().floor(), self.dispersion.double().reciprocal()
+        none = torch.sigmoid(r.log() - self.log_mean.double())
+        cdf = _scipy("betainc", r, count.clamp_min(0) + 1, none)
+        return torch.where(count < 0, 0.0, cdf).to(self.log_mean.dtype)
+
+
+def _scipy(function: str, *arguments: Tensor) -> Tensor:
+    """Return a function of scipy.special of tensors, in double precision, as a tensor like the last of them."""
+    from scipy import special  # type: ignore[import-untyped]
+
+    arrays = [argument.detach().cpu().double().numpy() for argument in arguments]
+    values = torch.from_numpy(np.asarray(getattr(special, function)(*arrays), dtype=np.float64))
+    return values.to(arguments[-1].device, arguments[-1].dtype)

@@ -1,0 +1,64 @@
+"""The censored Gaussian (Tobit) likelihood for real targets that a detection limit cuts off."""
+
+from typing import Any, ClassVar
+
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyrobnn import _target_distributions as targets
+from pyrobnn._errors import InputError
+from pyrobnn._settings import setting
+from pyrobnn.likelihoods.base import registry
+from pyrobnn.likelihoods.noise import NoisyLikelihood, NoisyOutputs, Scale
+
+
+@registry.register
+@setting
+class CensoredGaussian(NoisyLikelihood):
+    """y = min(max(z, lower), upper), z ~ N(f, scale^2), independently for each target column (Tobin 1958).
+
+    A target at or beyond a limit says that z lies there or further out, and counts with that probability; any other
+    counts with its density. Predictions are of the observed y, limits included.
+
+    Targets are not standardised: a log score adds densities, which have units, and probabilities, which have none.
+    Bring them to a spread of about 1 yourself where they are far from it, and the limits with them.
+
+    Attributes:
+        lower: limit below which nothing is told apart (left-censored), or None.
+        upper: limit above which nothing is told apart (right-censored), or None.
+        scale: noise standard deviation: a number, a tuple with one for each target column, "learned", a prior, or
+            "heteroscedastic"; see `pyrobnn.likelihoods.noise.Scale`.
+    """
+
+    lower: float | None = None
+    upper: float | None = None
+    scale: Scale = "learned"
+    standardizes_targets: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse limits that are absent or in the wrong order."""
+        if self.lower is None and self.upper is None:
+            raise InputError("CensoredGaussian needs a limit, `lower` or `upper` or both: without one use Gaussian.")
+        if self.lower is not None and self.upper is not None and self.lower >= self.upper:
+            raise InputError(f"CensoredGaussian: `lower` must lie below `upper`, got {self.lower} and {self.upper}.")
+
+    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
+        """Return the module that maps outputs to censored normal distributions."""
+        return CensoredGaussianNoise(self.scale, (self.lower, self.upper), like, target_scale)
+
+
+class CensoredGaussianNoise(NoisyOutputs):
+    """Real targets with normal noise around the network's outputs, seen through limits."""
+
+    def __init__(
+        self, scale: Any, limits: tuple[float | None, float | None], like: Tensor, target_scale: Tensor
+    ) -> None:
+        super().__init__(scale, like, target_scale)
+        for name, limit in zip(("lower", "upper"), limits, strict=True):
+            self.register_buffer(name, None if limit is None else like.new_full((), limit))
+
+    def forward(self, f: Tensor) -> TorchDistributionMixin:
+        """Map outputs (..., N, K), or (..., N, 2 K), to censored normal targets of batch shape (..., N)."""
+        loc, scale, event_dim = self.split(f)
+        return targets.CensoredNormal(loc, scale, self.lower, self.upper).to_event(event_dim)

@@ -1,0 +1,102 @@
+"""The Poisson and negative binomial likelihoods for counts, both with a log link."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyrobnn import _target_distributions as targets
+from pyrobnn._settings import setting
+from pyrobnn.likelihoods.base import check_width, num_columns, registry, require_whole, squeeze_single
+
+_LARGEST_LOG_MEAN = 20.0
+_SMALLEST_DISPERSION = 1e-6
+
+
+class CountLikelihood:
+    """Base for likelihoods of counts, with one output for each target column: the log of the mean.
+
+    The log mean is capped at 20, a mean of 5e8, so that no output overflows. The gradient passes the cap as that at the
+    cap, so that outputs beyond it come back. There is no lower bound: a mean may vanish, its log stays exact.
+    """
+
+    standardizes_targets: ClassVar[bool] = False
+    integer_targets: ClassVar[bool] = True
+
+    def num_outputs(self, y: Tensor) -> int:
+        """Return K, one log mean a target column."""
+        return num_columns(y)
+
+    def check_targets(self, y: Tensor, outputs: int) -> None:
+        """Refuse targets that are not counts, and a network of the wrong width."""
+        require_whole(y, type(self).__name__, "counts")
+        check_width(self, y, outputs)  # type: ignore[arg-type]
+
+
+@registry.register
+@setting
+class Poisson(CountLikelihood):
+    """y ~ Poisson(exp(f)), independently for each target column; targets are counts 0, 1, 2, ...
+
+    The log mean is capped at 20, as in `CountLikelihood`. The variance equals the mean; use `NegativeBinomial` where
+    counts vary more.
+    """
+
+    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
+        """Return the module that maps log rates to Poisson distributions."""
+        return PoissonCounts()
+
+
+class PoissonCounts(PyroModule):
+    """Counts whose log rates are the network's outputs."""
+
+    def forward(self, f: Tensor) -> TorchDistributionMixin:
+        """Map log rates (..., N, K) to Poisson targets of batch shape (..., N)."""
+        log_rate, event_dim = squeeze_single(_capped(f))
+        return targets.Poisson(log_rate).to_event(event_dim)
+
+
+@registry.register
+@setting
+class NegativeBinomial(CountLikelihood):
+    """Counts 0, 1, 2, ... with the mean m = exp(f) and the variance m + dispersion m^2, column by column.
+
+    This is the NB2 model (Cameron & Trivedi 1998, "Regression Analysis of Count Data", sec. 3.3): a Poisson whose rate
+    varies about m with the squared coefficient of variation `dispersion`. The log mean is capped at 20, as in
+    `CountLikelihood`.
+
+    Attributes:
+        dispersion: a number of at least 1e-6, or "learned" for one value a target column, optimised with the guide; it
+            starts at 1 and stays above 1e-6, where the distribution is all but Poisson.
+    """
+
+    dispersion: Annotated[float, Field(ge=_SMALLEST_DISPERSION)] | Literal["learned"] = "learned"
+
+    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
+        """Return the module that maps log means to negative binomial distributions."""
+        return NegativeBinomialCounts(self.dispersion, like, target_scale)
+
+
+class NegativeBinomialCounts(PyroModule):
+    """Counts whose log means are the network's outputs, with a dispersion that is a buffer or a parameter."""
+
+    def __init__(self, dispersion: float | Literal["learned"], like: Tensor, target_scale: Tensor) -> None:
+        super().__init__()
+        if dispersion == "learned":
+            allowed = constraints.greater_than(_SMALLEST_DISPERSION)
+            self.dispersion = PyroParam(like.new_ones(target_scale.shape), allowed)
+        else:
+            self.register_buffer("dispersion", like.new_full((), dispersion))
+
+    def forward(self, f: Tensor) -> TorchDistributionMixin:
+        """Map log means (..., N, K) to negative binomial targets of batch shape (..., N)."""
+        log_mean, event_dim = squeeze_single(_capped(f))
+        return targets.NegativeBinomial(log_mean, self.dispersion).to_event(event_dim)
+
+
+def _capped(f: Tensor) -> Tensor:
+    """Return log means no larger than the largest, with the gradient of f everywhere."""
+    return f.clamp_max(_LARGEST_LOG_MEAN).detach() + (f - f.detach())

@@ -1,0 +1,196 @@
+"""The scale of the noise around real targets: known, learned, inferred under a prior, or an output of the network."""
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import Annotated, Any, ClassVar, Literal
+
+import pyro.distributions as dist
+import torch
+from pydantic import Field, PlainValidator
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule, PyroParam, PyroSample
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn.functional import softplus
+
+from pyrobnn._errors import InputError
+from pyrobnn._registry import Registry
+from pyrobnn._settings import setting
+from pyrobnn.likelihoods.base import check_width, num_columns, squeeze_single
+
+_SMALLEST_SCALE = 1e-3
+_EXPECTED = (
+    'a positive number, a tuple of them (one a target column), "learned", "heteroscedastic", or a prior such as '
+    '{"type": "half_normal", "scale": 1.0}'
+)
+
+
+class NoisePrior:
+    """Base of the priors of a noise scale, whose own numbers are in the units of y.
+
+    Attributes:
+        family: the distribution, made from the numbers by name.
+    """
+
+    family: ClassVar[type[TorchDistributionMixin]]
+
+    def numbers(self, unit: Tensor) -> dict[str, Tensor]:
+        """Return the numbers of the prior of scale / unit, each of the shape of `unit`."""
+        raise NotImplementedError
+
+
+registry = Registry("noise_prior", accepts=lambda value: isinstance(value, NoisePrior))
+
+
+@registry.register
+@setting
+class HalfNormal(NoisePrior):
+    """scale = |z|, z ~ N(0, scale^2): no noise is plausible, much more than `scale` is not.
+
+    Attributes:
+        scale: standard deviation of z.
+    """
+
+    scale: Annotated[float, Field(gt=0)]
+    family: ClassVar[type[TorchDistributionMixin]] = dist.HalfNormal
+
+    def numbers(self, unit: Tensor) -> dict[str, Tensor]:
+        """Return the scale."""
+        return {"scale": self.scale / unit}
+
+
+@registry.register
+@setting
+class HalfCauchy(NoisePrior):
+    """scale = |z|, z ~ Cauchy(0, scale): heavy-tailed, for noise whose order of magnitude is open (Gelman 2006).
+
+    Attributes:
+        scale: median of the noise scale.
+    """
+
+    scale: Annotated[float, Field(gt=0)]
+    family: ClassVar[type[TorchDistributionMixin]] = dist.HalfCauchy
+
+    def numbers(self, unit: Tensor) -> dict[str, Tensor]:
+        """Return the scale."""
+        return {"scale": self.scale / unit}
+
+
+@registry.register
+@setting
+class Gamma(NoisePrior):
+    """scale ~ Gamma(concentration, rate), of mean concentration / rate; a concentration above 1 rules out no noise.
+
+    Attributes:
+        concentration: shape, positive.
+        rate: inverse scale, positive, in the inverse units of y.
+    """
+
+    concentration: Annotated[float, Field(gt=0)]
+    rate: Annotated[float, Field(gt=0)]
+    family: ClassVar[type[TorchDistributionMixin]] = dist.Gamma
+
+    def numbers(self, unit: Tensor) -> dict[str, Tensor]:
+        """Return concentration and rate."""
+        return {"concentration": torch.full_like(unit, self.concentration), "rate": self.rate * unit}
+
+
+def _as_scale(value: Any) -> Any:
+    """Return a scale as it is kept in a setting; refuse what is none."""
+    if isinstance(value, str) and value in ("learned", "heteroscedastic"):
+        return value
+    if isinstance(value, (Mapping, NoisePrior)):
+        return registry.resolve(value)
+    numbers = value if isinstance(value, (tuple, list)) else [value]
+    if not numbers or not all(_is_positive(number) for number in numbers):
+        raise InputError(f"`scale` must be {_EXPECTED}; got {value!r}.")
+    return tuple(map(float, numbers)) if isinstance(value, (tuple, list)) else float(value)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < float("inf")
+
+
+Scale = Annotated[
+    float | tuple[float, ...] | Literal["learned", "heteroscedastic"] | NoisePrior, PlainValidator(_as_scale)
+]
+"""What a noise scale may be.
+
+A number, in the units of y; a tuple with one for each target column; "learned" for one value a target column, optimised
+with the guide (it starts at 1 in the units that the model sees); a prior (`HalfNormal`, `HalfCauchy`, `Gamma`, or a
+table with their `type`), under which any guide infers it, one value a target column, as the site "likelihood.scale" in
+the units that the model sees; or "heteroscedastic" for noise that depends on the input. The network then has 2 K
+outputs for K targets, the locations first, and the scale is softplus(second half) + 0.001 in the units that the model
+sees, so that no output, however extreme, gives a density or a gradient that is not finite.
+"""
+
+
+class NoisyLikelihood:
+    """Base for likelihoods of real targets that stand around the network's outputs with noise of some scale."""
+
+    scale: Any
+    standardizes_targets: ClassVar[bool] = True
+    integer_targets: ClassVar[bool] = False
+
+    def num_outputs(self, y: Tensor) -> int:
+        """Return K, or 2 K for heteroscedastic noise."""
+        return num_columns(y) * (2 if self.scale == "heteroscedastic" else 1)
+
+    def check_targets(self, y: Tensor, outputs: int) -> None:
+        """Refuse a network of the wrong width, and scales that are not one a target column."""
+        if isinstance(self.scale, tuple) and len(self.scale) != num_columns(y):
+            raise InputError(
+                f"{self!r} has {len(self.scale)} noise scale(s), and targets of shape {tuple(y.shape)} have "
+                f"{num_columns(y)} column(s): give one scale a column, or a single number for all."
+            )
+        check_width(self, y, outputs)  # type: ignore[arg-type]
+
+
+class NoisyOutputs(PyroModule):
+    """Base of the modules of such likelihoods: it splits outputs into location and scale.
+
+    The scale is a buffer if known, a parameter if learned, and a latent site if it has a prior.
+
+    Args:
+        scale: the scale as set.
+        like: a tensor with the dtype and device of the network.
+        target_scale: original units in one unit of the model, () or (K,).
+    """
+
+    def __init__(self, scale: Any, like: Tensor, target_scale: Tensor) -> None:
+        super().__init__()
+        self.is_heteroscedastic = scale == "heteroscedastic"
+        unit = target_scale.double()
+        if isinstance(scale, NoisePrior):
+            for name, number in scale.numbers(unit).items():
+                self.register_buffer(f"prior_{name}", number.to(like.device, like.dtype), persistent=False)
+            self.scale = PyroSample(_ScalePrior(scale, tuple(scale.numbers(unit)), unit.ndim))
+        elif scale == "learned":
+            self.scale = PyroParam(like.new_ones(unit.shape), constraints.positive)
+        elif not self.is_heteroscedastic:
+            known = torch.tensor(scale, dtype=torch.float64, device=unit.device) / unit
+            self.register_buffer("scale", known.to(like.device, like.dtype))
+
+    def split(self, f: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Return location and scale, of shapes that broadcast to (..., N, K), and the number of event dimensions.
+
+        Args:
+            f: outputs (..., N, K), or (..., N, 2 K) for heteroscedastic noise; a single column is dropped.
+        """
+        if not self.is_heteroscedastic:
+            loc, event_dim = squeeze_single(f)
+            return loc, self.scale, event_dim
+        first, second = torch.chunk(f, 2, dim=-1)
+        loc, event_dim = squeeze_single(first)
+        return loc, softplus(squeeze_single(second)[0]) + _SMALLEST_SCALE, event_dim
+
+
+class _ScalePrior:
+    """The prior of a module's scale, made from its buffers when the scale is drawn."""
+
+    def __init__(self, prior: NoisePrior, names: tuple[str, ...], event_dim: int) -> None:
+        self.prior, self.names, self.event_dim = prior, names, event_dim
+
+    def __call__(self, module: PyroModule) -> Any:
+        numbers = {name: getattr(module, f"prior_{name}") for name in self.names}
+        return self.prior.family(**numbers).to_event(self.event_dim)

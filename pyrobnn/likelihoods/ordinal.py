@@ -1,0 +1,80 @@
+"""The ordinal likelihood for labels that have an order, such as ratings."""
+
+from typing import Annotated, ClassVar
+
+import pyro.distributions as dist
+import torch
+from pydantic import Field
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn.functional import logsigmoid
+
+from pyrobnn._errors import InputError
+from pyrobnn._settings import setting
+from pyrobnn.likelihoods.base import check_width, registry, require_labels
+
+_SMALLEST_GAP = 1e-4
+
+
+@registry.register
+@setting
+class Ordinal:
+    """P(y <= k) = sigmoid(c_k - f): cumulative logits, or proportional odds (McCullagh 1980); labels 0, ..., C - 1.
+
+    One network output moves an example along the scale, which the C - 1 cut points c_0 < c_1 < ... divide into labels.
+    They are optimised with the guide, the first as it is and the gaps to the next by their logs, each above 1e-4; at
+    the start all labels are equally probable for f = 0. Predictions are those of a classification.
+
+    Attributes:
+        num_classes: C, the number of labels. A label may be absent from some batch, but none may lie beyond C - 1.
+    """
+
+    num_classes: Annotated[int, Field(ge=2)]
+    standardizes_targets: ClassVar[bool] = False
+    integer_targets: ClassVar[bool] = True
+
+    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
+        """Return the module that maps positions on the scale to Categorical distributions."""
+        return CumulativeLogits(self.num_classes, like)
+
+    def num_outputs(self, y: Tensor) -> int:
+        """Return 1, whatever the number of labels."""
+        return 1
+
+    def check_targets(self, y: Tensor, outputs: int) -> None:
+        """Refuse labels that are not whole numbers below the number of classes, and a network of the wrong width."""
+        if y.ndim != 1:
+            raise InputError(f"{self!r} needs one label an example, y of shape (N,); got {tuple(y.shape)}.")
+        require_labels(y, repr(self))
+        if int(y.max()) >= self.num_classes:
+            found = ", ".join(f"{label:g}" for label in y.unique()[:10].tolist())
+            raise InputError(
+                f"{self!r} needs labels from 0 to {self.num_classes - 1} without gaps, the targets have {found}: "
+                "number them in their order, or raise `num_classes`."
+            )
+        check_width(self, y, outputs)
+
+
+class CumulativeLogits(PyroModule):
+    """Ordered labels, with cut points that are parameters."""
+
+    def __init__(self, num_classes: int, like: Tensor) -> None:
+        super().__init__()
+        cuts = torch.logit(torch.arange(1, num_classes, dtype=torch.float64) / num_classes)
+        first, gaps = (value.to(like.device, like.dtype) for value in (cuts[:1], cuts.diff()))
+        self.first_cut = PyroParam(first, constraints.real)
+        self.gaps = PyroParam(gaps, constraints.greater_than(_SMALLEST_GAP))
+
+    def forward(self, f: Tensor) -> TorchDistributionMixin:
+        """Map positions (..., N, 1) to Categorical targets of batch shape (..., N).
+
+        A label between the cut points a < b has sigmoid(b - f) - sigmoid(a - f), which is sigmoid(b - f) sigmoid(f - a)
+        (1 - exp(a - b)): a product, exact for positions far from both.
+        """
+        gaps = self.gaps
+        distance = self.first_cut + torch.cat([torch.zeros_like(self.first_cut), gaps.cumsum(-1)]) - f
+        below, above = logsigmoid(distance), logsigmoid(-distance)
+        between = below[..., 1:] + above[..., :-1] + (-torch.expm1(-gaps)).log()
+        return dist.Categorical(logits=torch.cat([below[..., :1], between, above[..., -1:]], -1))

@@ -1,0 +1,57 @@
+"""The Student-t likelihood for real targets with outliers."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyrobnn import _target_distributions as targets
+from pyrobnn._settings import setting
+from pyrobnn.likelihoods.base import registry
+from pyrobnn.likelihoods.noise import NoisyLikelihood, NoisyOutputs, Scale
+
+_FIRST_DF = 4.0
+
+
+@registry.register
+@setting
+class StudentT(NoisyLikelihood):
+    """y ~ f + scale t, t Student-t with df degrees of freedom, independently for each target column.
+
+    An outlier pulls at the fit with a force that falls off as one over its distance (Lange, Little & Taylor 1989,
+    "Robust Statistical Modeling Using the t Distribution").
+
+    Attributes:
+        scale: scale of the noise in the units of y, its standard deviation over sqrt(df / (df - 2)): a number, a tuple
+            with one for each target column, "learned", a prior, or "heteroscedastic"; see
+            `pyrobnn.likelihoods.noise.Scale`.
+        df: degrees of freedom, or "learned" for one value a target column, optimised with the guide; it starts at 4
+            and stays above 2. A number must be above 1, so that targets have a mean; up to 2 their variance is
+            infinite, and so are the aleatoric and total variance of predictions, but not log scores and intervals.
+    """
+
+    scale: Scale = "learned"
+    df: Annotated[float, Field(gt=1)] | Literal["learned"] = _FIRST_DF
+
+    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
+        """Return the module that maps outputs to Student-t distributions."""
+        return StudentTNoise(self.scale, self.df, like, target_scale)
+
+
+class StudentTNoise(NoisyOutputs):
+    """Real targets with Student-t noise around the network's outputs."""
+
+    def __init__(self, scale: Any, df: float | Literal["learned"], like: Tensor, target_scale: Tensor) -> None:
+        super().__init__(scale, like, target_scale)
+        if df == "learned":
+            self.df = PyroParam(like.new_full(target_scale.shape, _FIRST_DF), constraints.greater_than(2.0))
+        else:
+            self.register_buffer("df", like.new_full((), df))
+
+    def forward(self, f: Tensor) -> TorchDistributionMixin:
+        """Map outputs (..., N, K), or (..., N, 2 K), to Student-t targets of batch shape (..., N)."""
+        loc, scale, event_dim = self.split(f)
+        return targets.StudentT(self.df, loc, scale).to_event(event_dim)

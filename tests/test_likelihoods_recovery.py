@@ -1,0 +1,184 @@
+"""Fits recover what simulated data came from: maximum likelihood and its Fisher error, the posterior by quadrature.
+
+A linear network under a prior so wide (a standard deviation of 100) that the MAP is the maximum of the likelihood
+within a thousandth of its error. The reference is SciPy's optimum of SciPy's probabilities; its errors come from the
+inverse of their Hessian. Data have seed 0.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, special, stats
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn.likelihoods import CensoredGaussian, Gaussian, NegativeBinomial, Ordinal, Poisson, StudentT, noise
+
+NUM = 400
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(NUM, 2))
+WEIGHTS, BIAS = np.array([0.5, -0.3]), 1.0
+F = X @ WEIGHTS + BIAS
+DISPERSION, SCALE, CUTS, LIMIT = 0.4, 0.8, np.array([-0.5, 1.0, 2.0]), 0.5
+
+
+def predictor(theta):
+    return X @ theta[:2] + theta[2]
+
+
+def cumulative_logits(y, position, cuts):
+    cumulative = np.column_stack([np.zeros(NUM), special.expit(cuts - position[:, None]), np.ones(NUM)])
+    return np.log(np.diff(cumulative, axis=1)[np.arange(NUM), y])
+
+
+def negative_binomial(y, mean, dispersion):
+    return stats.nbinom.logpmf(y, 1 / dispersion, 1 / (1 + dispersion * mean))
+
+
+def tobit(y, loc, scale):
+    return np.where(y <= LIMIT, stats.norm.logcdf(LIMIT, loc, scale), stats.norm.logpdf(y, loc, scale))
+
+
+CASES = {
+    "poisson": (
+        Poisson(),
+        GENERATOR.poisson(np.exp(F)),
+        [*WEIGHTS, BIAS],
+        lambda y, t: stats.poisson.logpmf(y, np.exp(predictor(t))),
+        lambda likelihood: [],
+    ),
+    "negative_binomial": (
+        NegativeBinomial(),
+        GENERATOR.negative_binomial(1 / DISPERSION, 1 / (1 + DISPERSION * np.exp(F))),
+        [*WEIGHTS, BIAS, math.log(DISPERSION)],
+        lambda y, t: negative_binomial(y, np.exp(predictor(t)), math.exp(t[3])),
+        lambda likelihood: [likelihood.dispersion.log()],
+    ),
+    "ordinal": (
+        Ordinal(4),
+        (X @ WEIGHTS + GENERATOR.logistic(size=NUM) > CUTS[:, None]).sum(0),
+        [*WEIGHTS, *CUTS],
+        lambda y, t: cumulative_logits(y, X @ t[:2], t[2:]),
+        lambda likelihood: [likelihood.first_cut[0], *(likelihood.first_cut + likelihood.gaps.cumsum(0))],
+    ),
+    "student_t": (
+        StudentT(df=3.0),
+        F + SCALE * GENERATOR.standard_t(3.0, size=NUM),
+        [*WEIGHTS, BIAS, math.log(SCALE)],
+        lambda y, t: stats.t.logpdf(y, 3.0, predictor(t), math.exp(t[3])),
+        lambda likelihood: [likelihood.scale.log()],
+    ),
+    "censored_gaussian": (
+        CensoredGaussian(lower=LIMIT),
+        np.maximum(F + SCALE * GENERATOR.normal(size=NUM), LIMIT),
+        [*WEIGHTS, BIAS, math.log(SCALE)],
+        lambda y, t: tobit(y, predictor(t), math.exp(t[3])),
+        lambda likelihood: [likelihood.scale.log()],
+    ),
+}
+
+
+def hessian(function, at, step=1e-3):
+    shifts = step * np.eye(len(at))
+    return np.array(
+        [
+            [sum(s * r * function(at + s * a + r * b) for s in (-1, 1) for r in (-1, 1)) for b in shifts]
+            for a in shifts
+        ]
+    ) / (4 * step**2)  # fmt: skip
+
+
+def estimate(name):
+    """Return the fit, the maximum of the likelihood, its standard errors and the truth."""
+    setting, y, truth, log_prob, own = CASES[name]
+
+    def loss(theta):
+        return -log_prob(y, theta).sum()
+
+    best = optimize.minimize(loss, truth, method="BFGS", options={"gtol": 1e-6}).x
+    net = nn.Linear(2, 1, bias=name != "ordinal").double()
+    model = bnn.BNN(net, prior=bnn.priors.Normal(100.0), likelihood=setting)
+    steps = 500
+    decay = {"type": "exponential_lr", "gamma": 1e-3 ** (1 / steps)}
+    posterior = model.fit(
+        X, y, guide="map", steps=steps, lr=0.1, schedule=decay, seed=0, engine="eager", progress=False
+    )
+    with torch.no_grad():
+        fitted = torch.cat([*(v.flatten() for v in posterior.mean().values()), *(
+            value.flatten() for value in own(posterior.bnn.likelihood)
+        )])  # fmt: skip
+    return fitted.numpy(), best, np.sqrt(np.diag(np.linalg.inv(hessian(loss, best)))), np.array(truth)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fit_recovers_the_truth_as_maximum_likelihood_does(name):
+    fitted, best, errors, truth = estimate(name)
+    np.testing.assert_allclose((fitted - best) / errors, 0, atol=0.02)
+    assert (np.abs(fitted - truth) <= 3 * errors).all(), (fitted - truth) / errors
+    assert (errors < 0.3).all()
+
+
+def test_noise_under_a_prior_has_the_posterior_of_quadrature():
+    """One weight with a N(0, 1) prior, integrated out in closed form; the log of the noise scale on a grid.
+
+    Weight and log scale are independent in the Fisher information, so that a mean-field guide is off by the skewness of
+    the log scale alone, of the order N^-1/2 = 0.1 standard deviations: allowed are 0.1 of one in the mean, 10 % in the
+    standard deviation, 0.03 nats in the ELBO, and 4 Monte Carlo errors each (4000 draws, seeds 1 and 0).
+    """
+    num, prior = 100, noise.HalfNormal(0.3)
+    x = torch.linspace(-1, 1, num, dtype=torch.float64)[:, None]
+    y = 0.7 * x[:, 0] + 0.5 * torch.randn(num, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    grid = np.linspace(math.log(0.3), math.log(0.9), 2001)
+    squared, projected, length = float((y**2).sum()), float(x[:, 0] @ y), float((x**2).sum())
+    variance = np.exp(2 * grid)
+    quadratic = (squared - projected**2 / (variance + length)) / variance
+    log_likelihood = -0.5 * (num * math.log(2 * math.pi) + (num - 1) * 2 * grid + np.log(variance + length) + quadratic)
+    log_joint = log_likelihood + stats.halfnorm.logpdf(np.exp(grid), scale=0.3) + grid
+    log_evidence = special.logsumexp(log_joint) + math.log(grid[1] - grid[0])
+    mass = np.exp(log_joint - special.logsumexp(log_joint))
+    mean = (mass * grid).sum()
+    std = math.sqrt((mass * (grid - mean) ** 2).sum())
+
+    model = bnn.BNN(nn.Linear(1, 1, bias=False).double(), prior=bnn.priors.Normal(1.0), likelihood=Gaussian(prior))
+    decay = {"type": "exponential_lr", "gamma": 1e-3 ** (1 / 4000)}
+    posterior = model.fit(
+        x, y, steps=4000, lr=0.05, schedule=decay, num_particles=2, seed=0, engine="captured", progress=False
+    )
+    draws = posterior.draw(4000, seed=1)["likelihood.scale"].log().numpy()
+    assert draws.shape == (4000,)
+    assert abs(draws.mean() - mean) < 0.1 * std + 4 * std / math.sqrt(4000)
+    assert draws.std() / std == pytest.approx(1, abs=0.1 + 4 / math.sqrt(8000))
+    elbo = bnn.elbo_report(posterior, bnn.Data(x, y), num_draws=4000, seed=0).elbo
+    assert log_evidence - 0.03 - 4 * elbo.stderr <= elbo.mean <= log_evidence + 4 * elbo.stderr
+
+
+def test_predictions_take_the_noise_of_each_draw():
+    x = torch.linspace(-1, 1, 20)[:, None]
+    model = bnn.BNN(bnn.MLP(1, [4], 1), likelihood=Gaussian(noise.HalfNormal(1.0)))
+    posterior = model.fit(x, x[:, 0], standardize=True, steps=20, seed=0, progress=False)
+    draws = posterior.draw(7, seed=2)
+    prediction = posterior.predict(x, draws=draws)
+    unit = float(x.double().std(correction=0))
+    expected = (draws["likelihood.scale"] * unit)[:, None].expand(7, 20)
+    torch.testing.assert_close(prediction.distribution.stddev * unit, expected)
+    torch.testing.assert_close(prediction.aleatoric_variance, expected.square().mean(0))
+
+
+def test_robust_likelihoods_withstand_outliers():
+    """Five of 60 targets are 20 standard deviations off; the Gaussian's slope bends, those of the others do not."""
+    x = torch.linspace(-1, 1, 60, dtype=torch.float64)[:, None]
+    y = 2 * x[:, 0] + 0.1 * torch.randn(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y[50::2] -= 20 * 0.1
+    slopes = {}
+    for name in ("gaussian", "laplace", "student_t"):
+        model = bnn.BNN(nn.Linear(1, 1).double(), prior=bnn.priors.Normal(100.0), likelihood=name)
+        decay = {"type": "exponential_lr", "gamma": 1e-2 ** (1 / 200)}
+        posterior = model.fit(
+            x, y, guide="map", steps=200, lr=0.1, schedule=decay, seed=0, engine="eager", progress=False
+        )
+        slopes[name] = posterior.mean()["weight"].item()
+    assert abs(slopes["student_t"] - 2) < 0.1
+    assert abs(slopes["laplace"] - 2) < 0.2
+    assert slopes["gaussian"] < 1.8

@@ -1,0 +1,247 @@
+"""Predictions of counts, robust, censored and ordered targets: scores, distribution functions, quantiles."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, optimize, special, stats
+
+from pyrobnn import InputError, Prediction
+from pyrobnn._pyro import local_parameters
+from pyrobnn._quantiles import real_quantile
+from pyrobnn.likelihoods import CensoredGaussian, Gaussian, Laplace, NegativeBinomial, Ordinal, Poisson, StudentT
+from pyrobnn.metrics import score
+
+LEVELS = [0.001, 0.025, 0.3, 0.5, 0.9, 0.975, 0.9999]
+
+
+def predict(setting, outputs, dtype=torch.float64):
+    """Return the prediction for outputs (S, N) of a network with one output."""
+    like = torch.empty(0, dtype=dtype)
+    with torch.no_grad(), local_parameters():
+        f = torch.as_tensor(outputs, dtype=dtype)[..., None]
+        return Prediction(setting.build(like, torch.tensor(1.0, dtype=torch.float64))(f))
+
+
+def outputs(num_draws=6, num_inputs=5, seed=0):
+    return 2 * torch.randn(num_draws, num_inputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def negative_binomial(dispersion):
+    return lambda f: stats.nbinom(1 / dispersion, 1 / (1 + dispersion * np.exp(f)))
+
+
+FROZEN = {
+    "student_t": (StudentT(0.7, df=2.5), lambda f: stats.t(2.5, f, 0.7)),
+    "laplace": (Laplace(0.7), lambda f: stats.laplace(f, 0.7)),
+    "gaussian": (Gaussian(0.7), lambda f: stats.norm(f, 0.7)),
+    "poisson": (Poisson(), lambda f: stats.poisson(np.exp(f))),
+    "negative_binomial": (NegativeBinomial(0.6), negative_binomial(0.6)),
+}
+REAL = ["student_t", "laplace", "gaussian"]
+COUNTS = ["poisson", "negative_binomial"]
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_quantiles_of_a_single_draw_are_those_of_scipy(name):
+    setting, frozen = FROZEN[name]
+    f = outputs(num_draws=1)
+    found = predict(setting, f).quantile(LEVELS)
+    expected = np.stack([frozen(f[0].numpy()).ppf(level) for level in LEVELS])
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_distribution_function_is_that_of_the_mixture(name):
+    setting, frozen = FROZEN[name]
+    f, y = outputs(), torch.tensor([0.0, 1.0, 3.0, 10.0, 2.0], dtype=torch.float64)
+    expected = np.mean([frozen(draw.numpy()).cdf(y.numpy()) for draw in f], 0)
+    np.testing.assert_allclose(predict(setting, f).cdf(y).numpy(), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_quantiles_of_a_mixture_by_root_finding(name):
+    setting, frozen = FROZEN[name]
+    f = outputs()
+    found = predict(setting, f).quantile(LEVELS).numpy()
+    for i, level in enumerate(LEVELS):
+        for n in range(5):
+            mixture = frozen(f[:, n].numpy())
+            root = optimize.brentq(lambda t, m=mixture, q=level: m.cdf(t).mean() - q, -1e5, 1e5, xtol=1e-11, rtol=1e-14)
+            assert found[i, n] == pytest.approx(root, rel=1e-7, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("scale", "levels", "steps"), [(1.0, [0.1, 0.5, 0.9], 25), (1.0, LEVELS, 56), (1e-6, LEVELS, 56)]
+)
+def test_quantiles_take_few_steps_and_never_many_more_than_bisection(scale, levels, steps):
+    """Bisection takes 53 steps, a staircase of spikes or a tail that one component makes asks for most of them."""
+    base = predict(Gaussian(scale), outputs(50, 20)).distribution
+    calls = []
+
+    class Counted:
+        mean, icdf = base.mean, staticmethod(base.icdf)
+
+        @staticmethod
+        def cdf(value):
+            calls.append(value)
+            return base.cdf(value)
+
+    for level in levels:
+        calls.clear()
+        found = real_quantile(Counted, level)
+        assert len(calls) <= steps + 2
+        next_to = torch.stack([found * (1 - 1e-14), found * (1 + 1e-14)]).sort(0).values
+        below, above = (base.cdf(value.expand(50, 20)).mean(0) for value in next_to)
+        assert ((below <= level + 1e-15) & (above >= level - 1e-15)).all()
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_quantiles_of_counts_by_brute_force(name):
+    setting, frozen = FROZEN[name]
+    f = outputs()
+    found = predict(setting, f).quantile(LEVELS).numpy()
+    support = np.arange(3000)[:, None]
+    for n in range(5):
+        cdf = frozen(f[:, n].numpy()).cdf(support).mean(1)
+        assert cdf[-1] > max(LEVELS)
+        np.testing.assert_array_equal(found[:, n], [np.argmax(cdf >= level) for level in LEVELS])
+
+
+def test_quantiles_of_counts_in_single_precision_and_of_every_size():
+    f = torch.tensor([[-30.0, -1.0, 3.0, 12.0, 20.0]])
+    for setting, frozen in (FROZEN[name] for name in COUNTS):
+        found = predict(setting, f, torch.float32).quantile([0.025, 0.975]).numpy()
+        expected = np.stack([frozen(f[0].double().numpy()).ppf(level) for level in (0.025, 0.975)])
+        np.testing.assert_allclose(found, expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_intervals_of_counts_hold_at_least_their_level_and_no_count_too_many(name):
+    setting, frozen = FROZEN[name]
+    f = outputs()
+    lower, upper = (bound.numpy() for bound in predict(setting, f).interval(0.9))
+    for n in range(5):
+        mixture = frozen(f[:, n].numpy())
+        assert mixture.cdf(upper[n]).mean() - mixture.cdf(lower[n] - 1).mean() >= 0.9
+        assert mixture.cdf(upper[n] - 1).mean() < 0.95
+        assert mixture.cdf(lower[n] - 1).mean() < 0.05
+
+
+def test_scores_and_moments_of_counts():
+    f, y = outputs(), [0, 3, 1, 40, 2]
+    prediction, frozen = predict(NegativeBinomial(0.6), f), negative_binomial(0.6)
+    each = [frozen(draw.numpy()) for draw in f]
+    expected = special.logsumexp([m.logpmf(y) for m in each], 0) - math.log(6)
+    np.testing.assert_allclose(prediction.log_prob(y).numpy(), expected, rtol=1e-10)
+    np.testing.assert_allclose(prediction.mean.numpy(), np.exp(f.numpy()).mean(0), rtol=1e-12)
+    np.testing.assert_allclose(prediction.aleatoric_variance.numpy(), np.mean([m.var() for m in each], 0), rtol=1e-10)
+    np.testing.assert_allclose(prediction.epistemic_variance.numpy(), np.exp(f.numpy()).var(0), rtol=1e-10)
+    assert list(score(prediction, y)) == ["log_likelihood", "rmse"]
+    assert not prediction.is_continuous
+    assert (prediction.sample(3, seed=0) % 1 == 0).all()
+
+
+def test_counts_that_are_not_whole_have_no_score():
+    with pytest.raises(InputError, match="Poisson needs whole-number counts, got values such as 0.5"):
+        predict(Poisson(), outputs()).log_prob([0.5, 1, 2, 3, 4])
+    with pytest.raises(InputError, match="Poisson needs counts from 0 up, got -1"):
+        predict(Poisson(), outputs()).log_prob([-1, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_targets_have_all_scores(name):
+    setting, frozen = FROZEN[name]
+    f, y = outputs(), np.array([0.0, 1.0, 3.0, 10.0, -2.0])
+    found = score(predict(setting, f), y)
+    mixtures = [frozen(draw.numpy()) for draw in f]
+    expected = special.logsumexp([mixture.logpdf(y) for mixture in mixtures], 0) - math.log(6)
+    assert found["log_likelihood"].value == pytest.approx(expected.mean(), rel=1e-10)
+    assert list(found) == ["log_likelihood", "rmse", "coverage_95", "width_95"]
+
+
+def test_student_t_without_a_variance_says_infinity():
+    prediction = predict(StudentT(0.7, df=2.0), outputs())
+    assert prediction.aleatoric_variance.isinf().all()
+    assert prediction.std.isinf().all()
+    assert prediction.epistemic_std.isfinite().all()
+    assert prediction.mean.isfinite().all()
+    assert torch.stack(prediction.interval(0.95)).isfinite().all()
+    assert all(math.isfinite(entry.value) for entry in score(prediction, torch.zeros(5)).values())
+
+
+def censored():
+    f = outputs()
+    return predict(CensoredGaussian(-1.0, 1.5, 1.3), f), f.numpy()
+
+
+def test_censored_predictions_are_of_what_is_observed():
+    prediction, f = censored()
+    samples = prediction.sample(60_000, seed=0)
+    assert samples.min() == -1.0
+    assert samples.max() == 1.5
+    stderr = prediction.std / math.sqrt(60_000)
+    assert ((samples.mean(0) - prediction.mean).abs() <= 4 * stderr).all()
+    torch.testing.assert_close(samples.var(0), prediction.variance, rtol=0.03, atol=0)
+    limits = special.logsumexp(stats.norm.logcdf(-1.0, f, 1.3), 0) - math.log(6)
+    np.testing.assert_allclose(prediction.log_prob([-1.0] * 5).numpy(), limits, rtol=1e-10)
+    np.testing.assert_allclose(prediction.log_prob([-7.0] * 5).numpy(), limits, rtol=1e-10)
+
+
+def test_censored_quantiles_jump_to_the_limits():
+    prediction, f = censored()
+    found = prediction.quantile(LEVELS).numpy()
+    for i, level in enumerate(LEVELS):
+        for n in range(5):
+
+            def excess(t, n=n, level=level):
+                return stats.norm.cdf(t, f[:, n], 1.3).mean() - level
+
+            root = optimize.brentq(excess, -50, 50, xtol=1e-12)
+            assert found[i, n] == pytest.approx(min(max(root, -1.0), 1.5), abs=1e-9)
+    y = torch.tensor([-1.1, -1.0, 0.0, 1.4, 1.5], dtype=torch.float64)
+    inside = stats.norm.cdf(y.numpy(), f, 1.3).mean(0)
+    np.testing.assert_allclose(prediction.cdf(y).numpy(), [0, *inside[1:4], 1], rtol=1e-12)
+
+
+def test_censored_targets_have_no_coverage_to_aim_at():
+    prediction, _ = censored()
+    assert list(score(prediction, [0.0] * 5)) == ["log_likelihood", "rmse"]
+    density = [
+        integrate.quad(lambda t, n=n: float(prediction.log_prob([t] * 5)[n].exp()), -1 + 1e-9, 1.5 - 1e-9)[0]
+        for n in range(5)
+    ]
+    limits = sum(prediction.log_prob([limit] * 5).exp().numpy() for limit in (-1.0, 1.5))
+    np.testing.assert_allclose(np.array(density) + limits, 1, atol=1e-7)
+
+
+def test_ordinal_predictions_are_those_of_classes():
+    f = outputs()
+    prediction = predict(Ordinal(3), f)
+    cumulative = special.expit(special.logit(np.array([1, 2]) / 3)[:, None, None] - f.numpy())
+    probs = np.stack([cumulative[0], cumulative[1] - cumulative[0], 1 - cumulative[1]], -1)
+    np.testing.assert_allclose(prediction.class_probs.numpy(), probs.mean(0), rtol=1e-10)
+    np.testing.assert_array_equal(prediction.label.numpy(), probs.mean(0).argmax(-1))
+    entropy = stats.entropy(probs.mean(0), axis=-1)
+    np.testing.assert_allclose(prediction.entropy.numpy(), entropy, rtol=1e-10)
+    np.testing.assert_allclose(
+        prediction.mutual_information.numpy(), entropy - stats.entropy(probs, axis=-1).mean(0), rtol=1e-9
+    )
+    assert prediction.is_classification
+    assert not prediction.has_quantiles
+    found = score(prediction, [0, 1, 2, 1, 0])
+    assert list(found) == ["accuracy", "log_likelihood", "brier", "ece"]
+    with pytest.raises(InputError, match="need real-valued targets or counts whose distribution function is known"):
+        prediction.quantile(0.5)
+
+
+def test_several_columns_of_counts():
+    f = outputs().reshape(6, 5, 1).repeat(1, 1, 2)
+    with torch.no_grad():
+        module = Poisson().build(torch.empty(0, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+    both, one = Prediction(module(f)), predict(Poisson(), f[..., 0])
+    y = torch.tensor([0, 1, 2, 3, 4])
+    torch.testing.assert_close(both.quantile(0.9)[:, 1], one.quantile(0.9))
+    torch.testing.assert_close(both.cdf(torch.stack([y, y], 1))[:, 0], one.cdf(y))
+    torch.testing.assert_close(both.draw_log_prob(torch.stack([y, y], 1)), 2 * one.draw_log_prob(y))
