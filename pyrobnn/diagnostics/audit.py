@@ -12,6 +12,7 @@ from torch.distributions import kl_divergence
 from pyrobnn._errors import InputError
 from pyrobnn._random import derive
 from pyrobnn.data import Data
+from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior import Posterior, latent_names
 
 _AUXILIARY_SUFFIX = "_unconstrained"
@@ -116,6 +117,7 @@ def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed
     """
     if num_draws < 2:
         raise InputError(f"`num_draws` must be at least 2 for a standard error, got {num_draws}.")
+    require_density(posterior.guide)
     log_volume = posterior.y_scaler.log_volume() * len(data)
     sizes: dict[str, int] = {}
 

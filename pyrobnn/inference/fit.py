@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, get_args
+from typing import Any, get_args, overload
 
 import torch
 from pyro import poutine
@@ -19,10 +19,12 @@ from pyrobnn._settings import to_dict
 from pyrobnn._threads import threads_for
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
+from pyrobnn.guides.empirical import require_density
 from pyrobnn.inference.batches import Batch
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.engine import Engine, Training
 from pyrobnn.inference.history import EngineRecord, History
+from pyrobnn.inference.method import Method
 from pyrobnn.inference.monitor import Callback, Monitor
 from pyrobnn.inference.source import Source, as_data, make_source
 from pyrobnn.inference.svi import SVI
@@ -31,9 +33,35 @@ from pyrobnn.posterior import Posterior, latent_names
 _DRAWS_TO_VALIDATE = 50
 
 
+@overload
 def fit(
     bnn: BNN,
     method: SVI,
+    data: Any,
+    *,
+    seed: int,
+    device: str = ...,
+    engine: Engine = ...,
+    progress: bool = ...,
+    validation: Any = ...,
+    callbacks: Sequence[Callback] = ...,
+) -> Posterior: ...
+@overload
+def fit[R](
+    bnn: BNN,
+    method: Method[R],
+    data: Any,
+    *,
+    seed: int,
+    device: str = ...,
+    engine: Engine = ...,
+    progress: bool = ...,
+    validation: Any = ...,
+    callbacks: Sequence[Callback] = ...,
+) -> R: ...
+def fit(
+    bnn: BNN,
+    method: Any,
     data: Any,
     *,
     seed: int,
@@ -42,7 +70,7 @@ def fit(
     progress: bool = True,
     validation: Any = None,
     callbacks: Sequence[Callback] = (),
-) -> Posterior:
+) -> Any:
     """Infer the posterior of a model's weights.
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
@@ -51,7 +79,7 @@ def fit(
 
     Args:
         bnn: the model.
-        method: how to infer it.
+        method: how to infer it: `SVI`, or any setting with a function `run` (`Method`), such as `NUTS`.
         data: `Data`, a pair (x, y) of arrays or tensors, or a DataLoader of such pairs.
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
@@ -59,13 +87,25 @@ def fit(
             "auto" times a few steps and takes what is predicted to end sooner, which may differ from run to run;
             `Posterior.info` tells what was used, and asking for that gives the same bits again.
         progress: show a progress bar with the ELBO.
-        validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set.
+        validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set; for
+            `SVI` only.
         callbacks: functions called with a `Progress` after every 50 steps; one that returns True ends the fit.
+
+    Returns:
+        The `Posterior`, or what the method's `run` returns.
 
     Raises:
         InputError: anything that does not fit together, before training starts.
         FloatingPointError: the ELBO is no longer finite.
     """
+    if isinstance(method, Method) and not isinstance(method, type):
+        check_engine(engine)
+        if validation is not None:
+            raise InputError(
+                f"`validation` is followed along the steps of SVI, not by {type(method).__name__}: leave it out, and "
+                "score the posterior afterwards."
+            )
+        return method.run(bnn, data, seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks)
     check_request(method, engine)
     if method.patience is not None and validation is None:
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
@@ -99,9 +139,14 @@ def fit(
 
 
 def check_request(method: Any, engine: Any) -> None:
-    """Refuse what is not a method or an engine."""
+    """Refuse what is not SVI or an engine."""
     if not isinstance(method, SVI):
         raise InputError(f"Expected a method such as SVI(...), got {method!r}.")
+    check_engine(engine)
+
+
+def check_engine(engine: Any) -> None:
+    """Refuse what is not an engine."""
     if engine not in get_args(Engine):
         raise InputError(f"`engine` must be one of {', '.join(get_args(Engine))}, got {engine!r}.")
 
@@ -121,10 +166,9 @@ def running(bnn: BNN, batch_size: int, seed: int, purpose: str) -> Iterator[int]
 
 def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, Eager]:
     """Return the untrained posterior, and the fit that trains it."""
-    model = bnn.fresh().to(resolve_device(device))
-    model.scale_targets(_target_scale(source))
-    example = source.example(model)
-    guide = method.guide.build(model.eval(), *example).to(example[0].device)
+    model, example = fresh_model(bnn, source, device)
+    guide = method.guide.build(model, *example).to(example[0].device)
+    require_density(guide)
     _check_covers(guide, model, example, method)
     posterior = Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
     batches = source.batches(model, method.batch_size, derive(seed, "batches"))
@@ -132,6 +176,13 @@ def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tupl
     return posterior, Eager(
         model, guide, method, batches, example=example, num_data=source.num_data, num_steps=num_steps
     )
+
+
+def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, Batch]:
+    """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""
+    model = bnn.fresh().to(resolve_device(device))
+    model.scale_targets(_target_scale(source))
+    return model.eval(), source.example(model)
 
 
 def train(fits: Sequence[Eager], engine: Engine, monitor: Monitor, num_steps: int) -> EngineRecord:

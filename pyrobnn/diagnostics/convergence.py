@@ -1,0 +1,76 @@
+"""Have the chains converged? Asked of the function that the network computes, not of its weights."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from pyrobnn._errors import InputError
+from pyrobnn.posterior import Posterior
+
+_FEWEST_DRAWS = 4
+_TAILS = (0.05, 0.95)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FunctionConvergence:
+    """R-hat and effective sample sizes of function values; str() shows the worst of each.
+
+    Attributes:
+        rhat: rank-normalised split R-hat (Vehtari et al. 2021), (N, K) or (N,): near 1 if the chains agree; above 1.01
+            they do not yet.
+        ess_bulk: effective number of independent draws for means, the same shape; 400 or more are enough.
+        ess_tail: the same for 5 % and 95 % quantiles.
+    """
+
+    rhat: np.ndarray
+    ess_bulk: np.ndarray
+    ess_tail: np.ndarray
+
+    def __str__(self) -> str:
+        return (
+            f"largest R-hat {np.max(self.rhat):.3f}, smallest effective sample size "
+            f"{np.min(self.ess_bulk):.0f} (bulk) and {np.min(self.ess_tail):.0f} (tail), over "
+            f"{self.rhat.size} function values"
+        )
+
+
+def function_rhat(posterior: Posterior, x: Any) -> FunctionConvergence:
+    """Compare chains by the means of the targets that they predict at some inputs.
+
+    The weights themselves would not do: permuting hidden units, or flipping signs of odd ones, leaves the function and
+    the posterior density as they are, so that chains may sit in mirror images of one mode. Their weights then disagree
+    for ever, and their predictions agree. A chain that is stuck in another function shows here too.
+
+    Args:
+        posterior: what `NUTS`, `HMC`, `SGLD` or `SGHMC` gave, with two or more chains of at least 4 draws.
+        x: probe inputs (N, *in) in original units; a dozen, inside and outside the data, tell enough.
+
+    Returns:
+        R-hat and effective sample sizes of the mean of the target, or the class probabilities, at each input.
+
+    Raises:
+        InputError: a posterior without chains, or with too few or too short ones.
+    """
+    import arviz as az
+
+    if not hasattr(posterior.guide, "chains"):
+        raise InputError(
+            f"R-hat compares Markov chains, and the guide {type(posterior.guide).__name__} has none: its draws are "
+            "independent. Fit with NUTS, HMC, SGLD or SGHMC."
+        )
+    chains = posterior.guide.chains()
+    num_chains, num_draws = next(iter(chains.values())).shape[:2]
+    if num_chains < 2 or num_draws < _FEWEST_DRAWS:
+        raise InputError(
+            f"R-hat needs two or more chains of at least {_FEWEST_DRAWS} draws, got {num_chains} of {num_draws}: set "
+            "`num_chains` and `num_draws`."
+        )
+    prediction = posterior.predict(x, draws={name: values.flatten(0, 1) for name, values in chains.items()})
+    means = prediction.draw_means.double().cpu().numpy()
+    values = means.reshape(num_chains, num_draws, *means.shape[1:])
+    return FunctionConvergence(
+        np.asarray(az.rhat(values)),
+        np.asarray(az.ess(values, method="bulk")),
+        np.asarray(az.ess(values, method="tail", prob=_TAILS)),
+    )

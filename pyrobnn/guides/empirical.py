@@ -1,0 +1,119 @@
+"""Stored draws as a guide: what Markov chains leave, in their order."""
+
+from typing import Annotated, Any, NoReturn
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pydantic import Field
+from pyro.nn import PyroModule
+from torch import Tensor
+from torch.distributions import register_kl
+
+from pyrobnn._errors import InputError
+from pyrobnn._settings import setting
+from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.sites import Site, latent_sites
+
+Count = Annotated[int, Field(gt=0)]
+_NO_DENSITY = (
+    "Stored draws of Markov chains have no density log q(w), so there is no ELBO, KL or importance weight to have: "
+    "judge them by `function_rhat` and by predictive scores, and train another guide."
+)
+
+
+@registry.register
+@setting
+class Empirical:
+    """q(w) is uniform over stored joint draws, such as those of the chains of `NUTS`, `HMC`, `SGLD` or `SGHMC`.
+
+    These methods fill it; there is nothing in it to train. It has no density, so an ELBO, a KL or importance weights do
+    not exist, and what asks for them is refused.
+
+    Attributes:
+        num_chains: number of chains.
+        num_draws: draws of each chain.
+        statistics: names of the numbers kept with each draw, such as "diverging".
+    """
+
+    num_chains: Count
+    num_draws: Count
+    statistics: tuple[str, ...] = ()
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide, in which every draw is the starting value until `hold` is called."""
+        return EmpiricalGuide(latent_sites(model, *args), self)
+
+
+class EmpiricalGuide(PyroModule):
+    """Chains of joint draws, each a flat vector with one segment a site, in the constrained space of the sites.
+
+    Attributes:
+        draws: (chain, draw, P).
+        statistics: (chain, draw, number of statistics) in float64.
+    """
+
+    vmappable = True
+
+    def __init__(self, sites: list[Site], setting: Empirical) -> None:
+        super().__init__()
+        self._shapes = {site.name: site.start.shape for site in sites}
+        self._statistics = setting.statistics
+        start = torch.cat([site.start.detach().reshape(-1) for site in sites])
+        shape = (setting.num_chains, setting.num_draws)
+        self.register_buffer("draws", start.repeat(*shape, 1))
+        self.register_buffer("statistics", start.new_zeros(*shape, len(setting.statistics), dtype=torch.float64))
+
+    def hold(self, draws: Tensor, statistics: Tensor) -> None:
+        """Store draws (chain, draw, P) and their statistics (chain, draw, number of statistics)."""
+        self.draws.copy_(draws)
+        self.statistics.copy_(statistics)
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw every site from one stored draw, picked at random, and return the values by name."""
+        stored = self.draws.flatten(0, 1)
+        index = torch.randint(len(stored), (1,), device=stored.device)
+        values = self._by_name(stored.index_select(0, index)[0])
+        return {name: pyro.sample(name, StoredDraw(v, event_dim=v.ndim)) for name, v in values.items()}
+
+    def mean(self) -> dict[str, Tensor]:
+        """Return the mean of all draws of each site."""
+        return self._by_name(self.draws.double().mean((0, 1)).to(self.draws.dtype))
+
+    def chains(self) -> dict[str, Tensor]:
+        """Return the draws of each site in their order, (chain, draw, *event) by name."""
+        return self._by_name(self.draws)
+
+    def sample_stats(self) -> dict[str, Tensor]:
+        """Return the numbers kept with the draws, (chain, draw) by name."""
+        return dict(zip(self._statistics, self.statistics.unbind(-1), strict=True))
+
+    def _by_name(self, flat: Tensor) -> dict[str, Tensor]:
+        values = segments(flat, list(self._shapes.values()))
+        return dict(zip(self._shapes, values, strict=True))
+
+
+class StoredDraw(dist.Delta):
+    """A stored draw: a point whose density under the guide is not known."""
+
+    def log_prob(self, value: Tensor) -> NoReturn:
+        """Refuse: an ELBO or an importance weight with the density of a point mass would be wrong."""
+        raise InputError(_NO_DENSITY)
+
+
+@register_kl(StoredDraw, dist.Distribution)
+def _no_closed_form(q: StoredDraw, p: Any) -> NoReturn:
+    """Refuse Pyro's KL of a point mass."""
+    raise NotImplementedError
+
+
+def require_density(guide: PyroModule) -> None:
+    """Refuse a guide of stored draws where log q(w) is needed."""
+    if isinstance(guide, EmpiricalGuide):
+        raise InputError(_NO_DENSITY)
+
+
+def segments(flat: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
+    """Return the parts of flat vectors (..., P) as tensors (..., *shape) of the shapes given, in their order."""
+    pieces = flat.split([shape.numel() for shape in shapes], -1)
+    return [piece.reshape((*flat.shape[:-1], *shape)) for piece, shape in zip(pieces, shapes, strict=True)]

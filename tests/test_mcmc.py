@@ -1,0 +1,523 @@
+"""NUTS and HMC against exact posteriors, the potential against densities by hand, and what becomes of the draws."""
+
+import dataclasses
+import functools
+import json
+
+import arviz as az
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from scipy import stats
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pyrobnn as bnn
+from pyrobnn import guides
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._settings import to_dict
+from pyrobnn.inference import method
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.chains import Target
+from pyrobnn.inference.potential import Potential, captured_potential, eager_potential, make_potential
+from pyrobnn.inference.source import make_source
+from pyrobnn.posterior import latent_names
+from pyrobnn.testing import guides as guide_checks
+
+NOISE, SCALE, F64 = 0.5, 0.8, torch.float64
+X = torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=F64) @ torch.tensor(
+    [[1.0, 0.6], [0.0, 0.8]]
+).to(F64)
+Y = (
+    X @ torch.tensor([1.0, -0.5], dtype=F64)
+    + 0.3
+    + NOISE * torch.randn(20, generator=torch.Generator().manual_seed(1)).to(F64)
+)
+INFERRED_NOISE = bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0})
+LARGEST_Z = 4.5
+"""Largest of some twenty z-scores that is let pass; the seeds are fixed, so that a test passes always or never."""
+
+
+def linear_model(likelihood=None, dtype=F64):
+    net = nn.Linear(2, 1).to(dtype)
+    return bnn.BNN(net, prior=bnn.priors.Normal(SCALE), likelihood=likelihood or bnn.likelihoods.Gaussian(NOISE))
+
+
+def exact_posterior(noise=NOISE):
+    """Mean and covariance of weights and bias."""
+    features = torch.cat([X, torch.ones(len(X), 1)], 1).double().numpy()
+    covariance = np.linalg.inv(features.T @ features / noise**2 + np.eye(3) / SCALE**2)
+    return covariance @ features.T @ Y.numpy() / noise**2, covariance
+
+
+def log_evidence(noise):
+    features = torch.cat([X, torch.ones(len(X), 1)], 1).numpy()
+    covariance = SCALE**2 * features @ features.T + noise**2 * np.eye(len(X))
+    return stats.multivariate_normal(np.zeros(len(X)), covariance).logpdf(Y.numpy())
+
+
+def z_scores(chains, mean, covariance):
+    """Distances of means and covariances of chains (chain, draw, P) from exact ones, in standard errors by ESS."""
+    centred = chains - mean
+    pairs = [(i, j) for i in range(len(mean)) for j in range(i + 1)]
+    series = [centred[..., i] for i in range(len(mean))]
+    series += [centred[..., i] * centred[..., j] - covariance[i, j] for i, j in pairs]
+    return np.array([values.mean() / float(az.mcse(values, method="mean")) for values in series])
+
+
+def flat_chains(posterior):
+    return posterior.guide.draws.double().numpy()
+
+
+def run(setting, model=None, data=(X, Y), **arguments):
+    given = {"seed": 0, "progress": False, "device": "cpu", "engine": "eager"} | arguments
+    return bnn.fit(model or linear_model(), setting, data, **given)
+
+
+# The posterior
+
+
+KERNELS = {
+    "NUTS": bnn.NUTS(num_draws=250, warmup=100, num_chains=2),
+    "NUTS with a full mass matrix": bnn.NUTS(num_draws=200, warmup=100, num_chains=2, full_mass=True),
+    "HMC": bnn.HMC(num_draws=300, warmup=100, num_chains=2),
+    "HMC with a step size": bnn.HMC(step_size=0.1, trajectory_length=0.3, num_draws=400, warmup=30, num_chains=2),
+}
+
+
+@functools.cache
+def recovered(name):
+    return run(KERNELS[name], engine="captured")
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_chains_recover_the_exact_posterior_of_a_linear_regression(name):
+    """Three means and six covariances; seed 0, standard errors from effective sample sizes."""
+    posterior = recovered(name)
+    z = z_scores(flat_chains(posterior), *exact_posterior())
+    assert np.abs(z).max() < LARGEST_Z, z
+    assert posterior.info["engine"]["used"] == "captured"
+
+
+def test_nuts_recovers_an_inferred_noise_scale():
+    """Moments of noise and weights against one-dimensional quadrature over the noise; seed 0, z-scores by ESS."""
+    posterior = run(bnn.NUTS(num_draws=250, warmup=100, num_chains=2), linear_model(INFERRED_NOISE), engine="captured")
+    assert list(posterior.guide.chains()) == ["weight", "bias", "likelihood.scale"]
+    grid = np.linspace(0.05, 3.0, 3000)
+    density = np.exp([log_evidence(noise) + stats.halfnorm.logpdf(noise) for noise in grid])
+    density /= density.sum()
+    moments = [exact_posterior(noise) for noise in grid]
+    means = np.stack([np.append(mean, noise) for (mean, _), noise in zip(moments, grid, strict=True)])
+    mean = density @ means
+    within = np.stack([np.pad(covariance, (0, 1)) for _, covariance in moments])
+    spread = within + (means - mean)[:, :, None] * (means - mean)[:, None, :]
+    z = z_scores(flat_chains(posterior), mean, (density[:, None, None] * spread).sum(0))
+    assert np.abs(z).max() < LARGEST_Z, z
+
+
+def test_z_scores_see_a_wrong_covariance():
+    mean, covariance = exact_posterior()
+    draws = np.random.default_rng(0).multivariate_normal(mean, covariance, size=(2, 500))
+    assert np.abs(z_scores(draws, mean, covariance)).max() < LARGEST_Z
+    assert np.abs(z_scores(draws, mean, 1.5 * covariance)).max() > LARGEST_Z
+    assert np.abs(z_scores(draws, mean + 0.05, covariance)).max() > LARGEST_Z
+
+
+# The potential
+
+
+def target(model, x=X, y=Y, init="prior"):
+    source = make_source(bnn.Data(x, y), model, None)
+    with fast_pyro():
+        made = Target(model, source, "cpu", 0, init)
+        return made, source.scaled(made.bnn, source.data.x, source.data.y)
+
+
+def test_log_joint_is_the_density_by_hand():
+    """Normal weights, half-normal noise s = exp(z) with its Jacobian, and the normal likelihood, in float64."""
+    made, data = target(linear_model(INFERRED_NOISE))
+    z = torch.tensor([0.4, -0.7, 0.2, -0.3], dtype=F64)
+    weights, noise = z[:3].numpy(), np.exp(-0.3)
+    expected = stats.norm(0, SCALE).logpdf(weights).sum() + stats.halfnorm.logpdf(noise) - 0.3
+    expected += stats.norm(X.numpy() @ weights[:2] + weights[2], noise).logpdf(Y.numpy()).sum()
+    with fast_pyro():
+        assert float(made.log_joint(z, *data)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_log_joint_of_mini_batches_is_unbiased():
+    """The batches of an epoch, each scaled by N / B, average to the density of all data."""
+    made, (x, y) = target(linear_model(INFERRED_NOISE))
+    z = torch.linspace(-1, 1, 4, dtype=F64)
+    with fast_pyro():
+        parts = [made.log_joint(z, x[rows], y[rows]) for rows in torch.randperm(20).split(5)]
+        torch.testing.assert_close(torch.stack(parts).mean(), made.log_joint(z, x, y), rtol=1e-12, atol=0)
+
+
+MODELS = {
+    "normal weights": (bnn.MLP(2, [4], 1), {"likelihood": bnn.likelihoods.Gaussian(0.3)}),
+    "horseshoe, inferred noise": (
+        bnn.MLP(2, [3], 1, activation="tanh"),
+        {"prior": "horseshoe", "likelihood": INFERRED_NOISE},
+    ),
+    "mixture prior, classes": (bnn.MLP(2, [3], 3), {"prior": "scale_mixture", "likelihood": "categorical"}),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_captured_potential_equals_the_eager_one(name, dtype):
+    """Value and gradient at three points, to 1e-9 in float64 and 1e-4 in float32."""
+    net, parts = MODELS[name]
+    model = bnn.BNN(net.build().to(dtype), **parts)
+    y = torch.arange(20) % 3 if "classes" in name else Y
+    made, data = target(model, y=y)
+    tolerance = {"rtol": 1e-9, "atol": 1e-9} if dtype == F64 else {"rtol": 1e-4, "atol": 1e-3}
+    with fast_pyro():
+        like = made.start(0, lambda z: True)
+        eager = eager_potential(made.log_joint, data)
+        captured, library = captured_potential(made.log_joint, data, like, interpret)
+        for z in (like, 0.1 * like, -like):
+            for found, expected in zip(captured(z), eager(z), strict=True):
+                assert found.dtype == dtype
+                torch.testing.assert_close(found, expected, **tolerance)
+    assert library is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
+def test_compiled_potential_equals_the_eager_one(dtype):
+    made, data = target(linear_model(INFERRED_NOISE, dtype))
+    with fast_pyro():
+        z = made.start(0, lambda z: True)
+        eager = eager_potential(made.log_joint, data)
+        compiled, library = captured_potential(made.log_joint, data, z)
+        for point in (z, -z):
+            for found, expected in zip(compiled(point), eager(point), strict=True):
+                bound = 1e-9 if dtype == F64 else 1e-4
+                torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+    assert library is not None
+
+
+def test_captured_results_do_not_change_with_the_next_evaluation():
+    made, data = target(linear_model())
+    with fast_pyro():
+        captured, _ = captured_potential(made.log_joint, data, torch.zeros(3, dtype=F64), interpret)
+        first = captured(torch.zeros(3, dtype=F64))
+        before = [tensor.clone() for tensor in first]
+        captured(torch.ones(3, dtype=F64))
+    for tensor, value in zip(first, before, strict=True):
+        assert torch.equal(tensor, value)
+
+
+def test_gradient_is_that_of_the_potential():
+    """Central differences in float64."""
+    made, data = target(linear_model(INFERRED_NOISE))
+    potential = Potential(eager_potential(made.log_joint, data))
+    with fast_pyro():
+        z = torch.tensor([0.4, -0.7, 0.2, -0.3], dtype=F64)
+        assert torch.autograd.gradcheck(lambda point: potential({"z": point}), z.requires_grad_())
+    assert potential.num_evaluations > 4
+
+
+def test_engine_is_chosen_by_the_predicted_time():
+    made, data = target(linear_model())
+    like = torch.zeros(3, dtype=F64)
+    with fast_pyro():
+        used = [make_potential(made.log_joint, data, like, "auto", count)[1] for count in (10, 10**6)]
+    assert [record.used for record in used] == ["eager", "captured"]
+    assert all("predicted" in record.reason for record in used)
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+
+    def forward(self, x):
+        f = self.linear(x)
+        return f if f.sum() > 0 else 2 * f
+
+
+def test_network_that_branches_runs_eagerly_and_says_why():
+    model = bnn.BNN(Branching(), likelihood=bnn.likelihoods.Gaussian(NOISE))
+    with pytest.warns(UserWarning, match="The chains run eagerly, since the model branches on values"):
+        posterior = run(
+            bnn.HMC(step_size=0.01, trajectory_length=0.02, num_draws=3, warmup=1, num_chains=1),
+            model,
+            engine="captured",
+        )
+    assert posterior.info["engine"]["used"] == "eager"
+    assert "not capturable" in posterior.info["engine"]["reason"]
+
+
+# Chains
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return run(bnn.NUTS(num_draws=60, warmup=40, num_chains=3), linear_model(INFERRED_NOISE), engine="captured")
+
+
+SHORT = bnn.NUTS(num_draws=4, warmup=5, num_chains=2)
+
+
+def test_the_same_seed_gives_the_same_bits_and_chains_do_not_depend_on_their_number():
+    model, state = linear_model(), torch.get_rng_state()
+    first, again, other = (flat_chains(run(SHORT, model, seed=seed)) for seed in (1, 1, 2))
+    more = flat_chains(run(dataclasses.replace(SHORT, num_chains=3), model, seed=1))
+    assert np.array_equal(first, again)
+    assert np.array_equal(first, more[:2])
+    assert not np.array_equal(first, other)
+    assert not np.array_equal(more[0], more[2])
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_statistics_of_transitions(posterior):
+    numbers = posterior.guide.sample_stats()
+    assert list(numbers) == ["diverging", "acceptance_rate", "step_size", "n_steps"]
+    assert all(values.shape == (3, 60) for values in numbers.values())
+    assert 0.6 < float(numbers["acceptance_rate"].mean()) < 0.97  # the aim is 0.8
+    assert torch.equal(numbers["n_steps"], numbers["n_steps"].round())
+    assert float(numbers["n_steps"].min()) >= 1
+    assert bool((numbers["step_size"] == numbers["step_size"][:, :1]).all())
+
+
+def test_number_of_leapfrog_steps_of_hmc():
+    posterior = run(bnn.HMC(step_size=0.1, trajectory_length=0.3, num_draws=5, warmup=2, num_chains=1))
+    assert posterior.guide.sample_stats()["n_steps"].tolist() == [[3.0] * 5]
+
+
+def test_divergences_are_counted_and_said():
+    setting = bnn.HMC(step_size=20.0, trajectory_length=100.0, num_draws=5, warmup=1, num_chains=2)
+    with pytest.warns(UserWarning, match="10 of 10 draws diverged"):
+        posterior = run(setting)
+    assert posterior.info["num_diverging"] == 10
+    assert bool(posterior.guide.sample_stats()["diverging"].all())
+
+
+def test_starts_from_the_prior_have_its_spread():
+    """400 starts of three weights; standard error of a standard deviation sqrt(1 / 2S), bound 4.5 of them."""
+    made, _ = target(linear_model())
+    with fast_pyro():
+        starts = torch.stack([made.start(chain, lambda z: True) for chain in range(400)])
+    z = (starts.std(0) / SCALE - 1) * (2 * 400) ** 0.5
+    assert float(z.abs().max()) < LARGEST_Z
+
+
+def test_starts_at_the_network():
+    """A network given starts every chain near its weights, a declared one draws new weights for each."""
+    model = linear_model()
+    given, _ = target(model, init="net")
+    declared, _ = target(bnn.BNN(bnn.MLP(2, [5], 1), likelihood=bnn.likelihoods.Gaussian(NOISE)), init="net")
+    with fast_pyro():
+        near = torch.stack([given.start(chain, lambda z: True) for chain in range(20)])
+        apart = [declared.start(chain, lambda z: True) for chain in range(2)]
+    own = torch.cat([value.reshape(-1) for value in model.initial_values.values()])
+    assert 0 < float((near - own).abs().max()) < 0.6
+    assert float((apart[0] - apart[1]).abs().max()) > 0.6
+
+
+def test_progress_bar(capsys):
+    run(SHORT, progress=True)
+    assert "18/18" in capsys.readouterr().err
+
+
+def test_inputs_are_standardised_as_in_other_fits():
+    data = bnn.Data(10 + 5 * X, 100 + 20 * Y, standardize=True)
+    model = bnn.BNN(nn.Linear(2, 1), likelihood=bnn.likelihoods.Gaussian(20 * NOISE))
+    prediction = run(bnn.NUTS(num_draws=30, warmup=30, num_chains=1), model, data).predict(data.x)
+    assert float((prediction.mean - data.y).abs().mean()) < 20.0
+    assert float((prediction.mean - 100).abs().mean()) > 5.0
+
+
+# The guide
+
+
+def test_draws_are_stored_draws(posterior):
+    stored = flat_chains(posterior).reshape(-1, 4)
+    drawn = torch.cat([value.reshape(1000, -1) for value in posterior.draw(1000).values()], 1).double().numpy()
+    rows = [np.flatnonzero((stored == row).all(1)) for row in drawn]
+    assert all(len(row) for row in rows)
+    counts = np.bincount([row[0] for row in rows], minlength=180)
+    assert stats.chisquare(counts).pvalue > 1e-4  # repeats of rejected proposals count at their first place
+    means = posterior.mean()
+    np.testing.assert_allclose(means["likelihood.scale"], stored[:, 3].mean(), rtol=1e-12)
+
+
+def test_guide_passes_the_checks_that_need_no_training():
+    setting = guides.Empirical(2, 5, ("diverging",))
+    untrained = ("covers_latents", "is_value", "round_trips")
+    for check in guide_checks.GUIDE_CHECKS:
+        if check.__name__.endswith(untrained):
+            check(setting)
+
+
+def test_saved_posterior_predicts_the_same(posterior, tmp_path):
+    bnn.save(posterior, tmp_path / "saved")
+    again = bnn.load(tmp_path / "saved", net=nn.Linear(2, 1).double())
+    assert torch.equal(again.predict(X).mean, posterior.predict(X).mean)
+    assert torch.equal(again.guide.draws, posterior.guide.draws)
+    for name, values in posterior.guide.sample_stats().items():
+        assert torch.equal(again.guide.sample_stats()[name], values)
+    assert again.info == posterior.info
+
+
+def test_tree_has_the_chains_in_order(posterior):
+    tree = bnn.to_datatree(posterior, bnn.Data(X, Y))
+    assert dict(tree.posterior.sizes)["chain"] == 3
+    assert dict(tree.posterior.sizes)["draw"] == 60
+    for name, values in posterior.guide.chains().items():
+        np.testing.assert_array_equal(tree.posterior[name].values, values.numpy())
+    assert tree.sample_stats["diverging"].dtype == bool
+    assert tree.sample_stats["n_steps"].dtype.kind == "i"
+    assert "log_q" not in tree.sample_stats
+    assert tree.attrs["inference_method"] == "NUTS"
+    assert tree.attrs["num_draws"] == 180
+    assert tree.posterior_predictive["mu"].shape == (3, 60, 20)
+    assert "svi" not in tree.children
+
+
+def test_log_density_in_the_tree_is_the_joint_density(posterior):
+    tree = bnn.to_datatree(posterior, bnn.Data(X, Y))
+    values = [posterior.guide.chains()[name][1, 7].reshape(-1).numpy() for name in ("weight", "bias")]
+    noise = float(posterior.guide.chains()["likelihood.scale"][1, 7])
+    expected = stats.norm(0, SCALE).logpdf(np.concatenate(values)).sum() + stats.halfnorm.logpdf(noise)
+    expected += stats.norm(X.numpy() @ values[0] + values[1], noise).logpdf(Y.numpy()).sum()
+    assert float(tree.sample_stats["lp"][1, 7]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_tree_of_fewer_draws_has_the_last_of_each_chain(posterior):
+    tree = bnn.to_datatree(posterior, bnn.Data(X, Y), num_draws=30)
+    np.testing.assert_array_equal(tree.posterior["bias"].values, posterior.guide.chains()["bias"][:, 50:].numpy())
+    numbers = posterior.guide.sample_stats()["acceptance_rate"][:, 50:].numpy()
+    np.testing.assert_array_equal(tree.sample_stats["acceptance_rate"].values, numbers)
+
+
+# Convergence of the function
+
+
+def shifted(posterior, change):
+    """The posterior with the draws of its second chain changed."""
+    guide = guides.Empirical(*posterior.guide.draws.shape[:2]).build(posterior.bnn, *posterior.example)
+    draws = posterior.guide.draws.clone()
+    draws[1] = change(draws[1])
+    guide.hold(draws, guide.statistics)
+    parts = {"example": posterior.example, "x_scaler": posterior.x_scaler, "y_scaler": posterior.y_scaler}
+    return bnn.Posterior(posterior.bnn, guide, **parts, seed=0)
+
+
+def test_function_rhat_is_near_one_for_chains_that_agree_and_large_for_a_stuck_one():
+    probes = torch.tensor([[-2.0, 0.0], [0.0, 0.0], [1.0, 3.0]])
+    good = bnn.function_rhat(recovered("HMC"), probes)
+    assert good.rhat.shape == good.ess_bulk.shape == good.ess_tail.shape == (3,)
+    assert good.rhat.max() < 1.02
+    assert good.ess_bulk.min() > 50
+    stuck = bnn.function_rhat(shifted(recovered("HMC"), lambda draws: draws + 2.0), probes)
+    assert stuck.rhat.max() > 1.5
+    assert stuck.ess_bulk.min() < 10
+    assert str(stuck).startswith(f"largest R-hat {stuck.rhat.max():.3f}, smallest effective sample size")
+
+
+def test_function_rhat_does_not_see_symmetries_of_the_weights():
+    """Chains in mirror images of one mode, all signs of the hidden units flipped, agree in the function."""
+    model = bnn.BNN(bnn.MLP(2, [2], 1, activation="tanh"), likelihood=bnn.likelihoods.Gaussian(NOISE))
+    made = run(bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=30, warmup=1, num_chains=2), model)
+    flips = torch.tensor([-1.0] * 8 + [1.0])  # two hidden units: weights 2 x 2, biases 2, outgoing weights 2; bias 1
+    mirrored = shifted(made, lambda draws: draws * flips)
+    before, after = (bnn.function_rhat(one, X).rhat for one in (made, mirrored))
+    np.testing.assert_allclose(after, before, rtol=1e-5)
+
+
+def test_function_rhat_of_classes():
+    model = bnn.BNN(bnn.MLP(2, [2], 3), likelihood="categorical")
+    setting = bnn.HMC(step_size=0.05, trajectory_length=0.1, num_draws=10, warmup=1, num_chains=2)
+    convergence = bnn.function_rhat(run(setting, model, (X, torch.arange(20) % 3)), X[:4])
+    assert convergence.rhat.shape == (4, 3)
+
+
+# Settings and refusals
+
+
+@pytest.mark.parametrize("setting", [*KERNELS.values(), bnn.HMC(), bnn.NUTS(init="net")], ids=repr)
+def test_settings_round_trip(setting):
+    assert method.registry.resolve(json.loads(json.dumps(to_dict(setting)))) == setting
+
+
+def refused(call, *, match):
+    with pytest.raises(InputError, match=match):
+        call()
+
+
+def test_parameters_without_a_prior_are_refused_by_name():
+    mixture = bnn.priors.ScaleMixture(learnable=True)
+    cases = {
+        "NUTS draws what has a prior, and likelihood.scale would have to be optimised.*half_normal": linear_model(
+            bnn.likelihoods.Gaussian("learned")
+        ),
+        "and bias would have to be optimised beside it: give the weights a prior instead of None": bnn.BNN(
+            nn.Linear(2, 1), prior={"weight": "normal", "*": None}, likelihood=bnn.likelihoods.Gaussian(NOISE)
+        ),
+        "and prior.pi, prior.sigma1, prior.sigma2 would.*learnable=False": bnn.BNN(
+            nn.Linear(2, 1), prior=mixture, likelihood=bnn.likelihoods.Gaussian(NOISE)
+        ),
+    }
+    for match, model in cases.items():
+        refused(lambda model=model: run(SHORT, model), match=match)
+
+
+def test_frozen_parameters_are_no_obstacle():
+    net = nn.Linear(2, 1)
+    net.bias.requires_grad_(requires_grad=False)
+    model = bnn.BNN(net, prior={"weight": "normal"}, likelihood=bnn.likelihoods.Gaussian(NOISE))
+    assert list(run(SHORT, model).draw(1)) == ["weight"]
+
+
+def test_requests_that_do_not_fit_are_refused():
+    loader = DataLoader(TensorDataset(X, Y), batch_size=5)
+    refused(lambda: run(SHORT, data=loader), match="NUTS uses all data at every step: pass Data")
+    refused(lambda: run(SHORT, callbacks=[print]), match="`callbacks` see the steps of SVI, and NUTS has none")
+    refused(lambda: run(SHORT, validation=(X, Y)), match="`validation` is followed along the steps of SVI, not by NUTS")
+    refused(lambda: run(bnn.NUTS), match="Expected a method such as SVI")
+    refused(lambda: bnn.NUTS(target_accept=1.0), match="NUTS: `target_accept`")
+
+
+def test_start_without_a_finite_density_is_refused():
+    made, _ = target(linear_model())
+    refused(lambda: made.start(0, lambda z: False), match="None of 100 starts with init='prior' has a finite density")
+
+
+def test_what_needs_a_density_is_refused(posterior):
+    model = linear_model(bnn.likelihoods.Gaussian("learned"))
+    calls = (
+        lambda: bnn.elbo_report(posterior, bnn.Data(X, Y)),
+        lambda: posterior.map_draws(lambda draws, log_q: log_q, 3),
+        lambda: model.fit(X, Y, guide=guides.Empirical(2, 3), steps=2, seed=0, progress=False),
+    )
+    for call in calls:
+        refused(call, match="Stored draws of Markov chains have no density")
+
+
+def test_point_masses_of_stored_draws_have_no_divergence(posterior):
+    law = poutine.trace(posterior.guide).get_trace().nodes["bias"]["fn"]
+    with pytest.raises(NotImplementedError):
+        torch.distributions.kl_divergence(law, dist.Normal(0.0, 1.0))
+
+
+def test_guide_draws_every_site(posterior):
+    assert latent_names(poutine.trace(posterior.guide).get_trace()) == ["weight", "bias", "likelihood.scale"]
+
+
+def test_comparing_chains_that_are_not_there_is_refused(posterior):
+    svi = linear_model().fit(X, Y, steps=2, seed=0, progress=False)
+    refused(
+        lambda: bnn.function_rhat(svi, X), match="R-hat compares Markov chains, and the guide MeanFieldGuide has none"
+    )
+    alone = run(dataclasses.replace(SHORT, num_chains=1))
+    refused(lambda: bnn.function_rhat(alone, X), match="R-hat needs two or more chains of at least 4 draws, got 1 of 4")
+    refused(
+        lambda: bnn.to_datatree(posterior, bnn.Data(X, Y), num_draws=2),
+        match="`num_draws` must be at least 3, one for each chain, got 2",
+    )

@@ -1,0 +1,230 @@
+"""SGLD and SGHMC against the exact stationary law of their discretised chains, and what they refuse."""
+
+import dataclasses
+import functools
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy import linalg
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pyrobnn as bnn
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._settings import to_dict
+from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference import method
+from pyrobnn.inference.potential import LogJoint
+from pyrobnn.inference.sgmcmc import _log_posterior
+
+NOISE, SCALE, F64 = 0.5, 0.8, torch.float64
+X = torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=F64) @ torch.tensor(
+    [[1.0, 0.3], [0.0, 1.0]], dtype=F64
+)
+Y = X @ torch.tensor([1.0, -0.5], dtype=F64) + NOISE * torch.randn(
+    20, generator=torch.Generator().manual_seed(1), dtype=F64
+)
+PRECISION = (X.T @ X / NOISE**2 + torch.eye(2) / SCALE**2).numpy()
+MEAN = np.linalg.solve(PRECISION, (X.T @ Y / NOISE**2).numpy())
+COVARIANCE = np.linalg.inv(PRECISION)
+LARGEST_Z = 4.0
+CHAINS = 400
+
+
+def linear_model():
+    net = nn.Linear(2, 1, bias=False).double()
+    return bnn.BNN(net, prior=bnn.priors.Normal(SCALE), likelihood=bnn.likelihoods.Gaussian(NOISE))
+
+
+def run(setting, model=None, data=(X, Y), **arguments):
+    return bnn.fit(model or linear_model(), setting, data, **({"seed": 0, "progress": False} | arguments))
+
+
+def stationary_covariance(setting):
+    """Covariance of the discretised chain on the Gaussian posterior, from its Lyapunov equation."""
+    step, temperature, one = setting.step_size, setting.temperature, np.eye(2)
+    if isinstance(setting, bnn.SGLD):
+        return linalg.solve_discrete_lyapunov(one - step * PRECISION, 2 * step * temperature * one)
+    move = np.block([[one, step * one], [-step * PRECISION, (1 - step * setting.friction) * one]])
+    noise = linalg.block_diag(0 * one, 2 * step * setting.friction * temperature * one)
+    return linalg.solve_discrete_lyapunov(move, noise)[:2, :2]
+
+
+def z_scores(posterior, mean, covariance):
+    """Distances of means and covariances from exact ones, in standard errors over independent chains."""
+    centred = posterior.guide.draws.numpy() - mean
+    series = [centred[..., 0], centred[..., 1]]
+    series += [centred[..., i] * centred[..., j] - covariance[i, j] for i, j in ((0, 0), (1, 0), (1, 1))]
+    by_chain = np.stack([values.mean(1) for values in series])
+    return by_chain.mean(1) / (by_chain.std(1, ddof=1) / by_chain.shape[1] ** 0.5)
+
+
+LANGEVIN = bnn.SGLD(step_size=1e-3, num_draws=10, burn_in=130, thinning=18, num_chains=CHAINS)
+HAMILTONIAN = bnn.SGHMC(step_size=8e-3, friction=16.0, num_draws=10, burn_in=175, thinning=15, num_chains=CHAINS)
+COLD = [dataclasses.replace(setting, temperature=0.25, num_chains=200) for setting in (LANGEVIN, HAMILTONIAN)]
+
+
+@functools.cache
+def recovered(setting):
+    return run(setting)
+
+
+@pytest.mark.parametrize("setting", [LANGEVIN, HAMILTONIAN, *COLD], ids=["SGLD", "SGHMC", "cold SGLD", "cold SGHMC"])
+def test_chains_recover_a_gaussian_posterior(setting):
+    """Independent chains, seed 0: mean and covariance within Monte Carlo error of the discretised chain's.
+
+    Its covariance is 4 to 5 % above that of the posterior at the temperature, the price of the step size.
+    """
+    discretised = stationary_covariance(setting)
+    assert 0.03 < np.abs(discretised / (setting.temperature * COVARIANCE) - 1).max() < 0.05
+    z = z_scores(recovered(setting), MEAN, discretised)
+    assert np.abs(z).max() < LARGEST_Z, z
+
+
+def test_the_comparison_sees_what_is_wrong():
+    """Langevin noise of variance e instead of 2 e is a temperature of 1/2, and a mean that is off by 0.03."""
+    right = stationary_covariance(LANGEVIN)
+    assert np.abs(z_scores(recovered(LANGEVIN), MEAN, 0.5 * right)).max() > LARGEST_Z
+    assert np.abs(z_scores(recovered(LANGEVIN), MEAN + 0.03, right)).max() > LARGEST_Z
+
+
+def test_mini_batches_keep_the_mean_and_add_a_little_spread():
+    """10 of 20 examples a step, each chain its own batches, seed 0.
+
+    The noise of the gradient adds e / 2 times its variance, N^2 / B (1 - B / N) times that of single gradients: some
+    4 % here. The bound on the variance leaves three standard errors beside it, 4 % each.
+    """
+    posterior = run(dataclasses.replace(LANGEVIN, num_chains=200, batch_size=10))
+    discretised = stationary_covariance(LANGEVIN)
+    z = z_scores(posterior, MEAN, discretised)
+    assert np.abs(z[:2]).max() < LARGEST_Z, z
+    variances = posterior.guide.draws.flatten(0, 1).numpy().var(0)
+    assert (np.abs(variances / np.diag(discretised) - 1) < 0.16).all()
+
+
+def log_joint_of(bnn_model):
+    with fast_pyro():
+        return LogJoint(bnn_model, latent_sites(bnn_model, X[:1], Y[:1]), len(X))
+
+
+@pytest.mark.parametrize("own_batches", [False, True])
+def test_density_of_all_chains_has_the_gradient_of_each(own_batches):
+    log_joint = log_joint_of(linear_model())
+    points = torch.tensor([[0.1, -0.4], [1.0, 2.0], [0.3, 0.0]], dtype=F64)
+    batch = (X[:15].view(3, 5, 2), Y[:15].view(3, 5)) if own_batches else (X, Y)
+    with fast_pyro():
+        together = _log_posterior(log_joint, points, batch, own_batches=own_batches)
+        gradient, (_, densities) = torch.func.grad_and_value(together, has_aux=True)(points, batch)
+        for chain in range(3):
+            own = (batch[0][chain], batch[1][chain]) if own_batches else batch
+            alone, value = torch.func.grad_and_value(log_joint)(points[chain], *own)
+            torch.testing.assert_close(gradient[chain], alone)
+            torch.testing.assert_close(densities[chain], value[0] if isinstance(value, tuple) else value)
+
+
+class Branching(nn.Module):
+    """A network that vmap cannot take."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 1, bias=False).double()
+
+    def forward(self, x):
+        f = self.linear(x)
+        return f if f.sum() < 1e9 else -f
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_network_that_vmap_cannot_take_runs_chain_by_chain(batch_size):
+    setting = bnn.SGLD(step_size=1e-4, num_draws=3, burn_in=0, thinning=1, num_chains=2, batch_size=batch_size)
+    model = linear_model()
+    plain = run(setting, model).guide.draws
+    other = bnn.BNN(Branching(), prior=bnn.priors.Normal(SCALE), likelihood=bnn.likelihoods.Gaussian(NOISE))
+    torch.testing.assert_close(run(setting, other).guide.draws, plain)
+
+
+SHORT = bnn.SGHMC(step_size=1e-3, num_draws=4, burn_in=3, thinning=2, num_chains=2, batch_size=8)
+
+
+def test_the_same_seed_gives_the_same_bits():
+    model, state = linear_model(), torch.get_rng_state()
+    first, again, other = (run(SHORT, model, seed=seed).guide.draws for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first[0], first[1])
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_draws_are_thinned_after_the_burn_in():
+    """Every second draw of a chain with thinning 1 is a draw of the same chain with thinning 2."""
+    dense = run(bnn.SGLD(step_size=1e-4, num_draws=9, burn_in=0, thinning=1, num_chains=2)).guide.draws
+    thin = run(bnn.SGLD(step_size=1e-4, num_draws=3, burn_in=3, thinning=2, num_chains=2)).guide.draws
+    assert torch.equal(thin, dense[:, [4, 6, 8]])
+
+
+def test_schedule_lowers_the_step_size():
+    setting = bnn.SGLD(
+        step_size=0.1, num_draws=10, burn_in=0, thinning=1, schedule={"type": "exponential_lr", "gamma": 0.5}
+    )
+    np.testing.assert_allclose(setting._rates(), 0.1 * 0.5 ** np.arange(10))
+    moved = run(bnn.SGLD(step_size=1e-3, num_draws=40, burn_in=0, thinning=1, schedule=setting.schedule)).guide.draws
+    steps = moved.diff(dim=1).abs().mean((0, 2))
+    assert float(steps[-1]) < 1e-4 * float(steps[0])
+
+
+def test_chains_of_a_network_save_and_predict(tmp_path):
+    model = bnn.BNN(bnn.MLP(2, [4], 1), likelihood=bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0}))
+    data = bnn.Data(10 * X, 5 * Y, standardize=True)
+    posterior = run(SHORT, model, data)
+    again = bnn.load(bnn.save(posterior, tmp_path / "saved"))
+    assert torch.equal(again.predict(data.x).mean, posterior.predict(data.x).mean)
+    assert bnn.to_datatree(again, data).posterior["likelihood.scale"].shape == (2, 4)
+    assert bnn.function_rhat(again, data.x[:3]).rhat.shape == (3,)
+    assert posterior.info["method"]["type"] == "sghmc"
+    assert posterior.info["num_steps"] == 11
+
+
+def test_loaders_are_taken():
+    loader = DataLoader(TensorDataset(X, Y), batch_size=5, shuffle=True)
+    setting = bnn.SGLD(step_size=1e-4, num_draws=3, burn_in=2, thinning=2, num_chains=2)
+    first, again = (run(setting, data=loader).guide.draws for _ in range(2))
+    assert torch.equal(first, again)
+    assert first.shape == (2, 3, 2)
+
+
+def test_progress_bar(capsys):
+    run(SHORT, progress=True)
+    assert "11/11" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "setting", [LANGEVIN, HAMILTONIAN, SHORT, bnn.SGLD(1e-3, schedule="cosine_annealing_lr")], ids=repr
+)
+def test_settings_round_trip(setting):
+    assert method.registry.resolve(json.loads(json.dumps(to_dict(setting)))) == setting
+
+
+def test_engine_is_eager_and_says_so():
+    with pytest.warns(UserWarning, match="SGHMC has no captured form"):
+        posterior = run(SHORT, engine="captured")
+    assert posterior.info["engine"]["used"] == "eager"
+
+
+def test_a_step_size_that_diverges_is_named():
+    with pytest.raises(FloatingPointError, match="of SGLD is no longer finite at step .*: lower `step_size`"):
+        run(bnn.SGLD(step_size=1.0, num_draws=100, burn_in=300, num_chains=2))
+
+
+def test_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "posteriors", None)
+    with pytest.raises(InputError, match="SGLD needs the library posteriors: pip install"):
+        run(LANGEVIN)
+
+
+def test_step_size_must_be_given():
+    with pytest.raises(InputError, match="SGLD: `step_size` is missing"):
+        bnn.SGLD()
