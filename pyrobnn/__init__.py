@@ -9,56 +9,83 @@ if TYPE_CHECKING:
     from pyrobnn.bnn import BNN
     from pyrobnn.data import Data
     from pyrobnn.diagnostics.audit import elbo_report
+    from pyrobnn.diagnostics.convergence import function_rhat
     from pyrobnn.diagnostics.convert import to_datatree
-    from pyrobnn.inference import SVI
+    from pyrobnn.inference import HMC, NUTS, SGHMC, SGLD, SVI, SWAG, Ensemble
     from pyrobnn.inference.fit import fit
     from pyrobnn.metrics import score
+    from pyrobnn.mixture import Mixture
     from pyrobnn.nets import MLP
     from pyrobnn.posterior import Posterior
     from pyrobnn.prediction import Prediction
     from pyrobnn.storage import load_posterior as load
     from pyrobnn.storage import save_posterior as save
+    from pyrobnn.weights import prune, sample_function, update_prior, weight_table
 
 __all__ = [
     "BNN",
+    "HMC",
     "MLP",
+    "NUTS",
+    "SGHMC",
+    "SGLD",
     "SVI",
+    "SWAG",
     "Data",
+    "Ensemble",
     "InputError",
+    "Mixture",
     "Posterior",
     "Prediction",
     "datasets",
     "elbo_report",
     "fit",
     "fit_replicates",
+    "function_rhat",
     "guides",
     "likelihoods",
     "load",
     "plots",
     "priors",
+    "prune",
     "report",
+    "sample_function",
     "save",
     "score",
     "testing",
     "to_datatree",
+    "update_prior",
+    "weight_table",
 ]
 __version__ = "0.1.0"
 
 _HOMES = {
     "BNN": "bnn:BNN",
+    "HMC": "inference:HMC",
     "MLP": "nets:MLP",
+    "NUTS": "inference:NUTS",
+    "SGHMC": "inference:SGHMC",
+    "SGLD": "inference:SGLD",
     "SVI": "inference:SVI",
+    "SWAG": "inference:SWAG",
     "Data": "data:Data",
+    "Ensemble": "inference:Ensemble",
     "InputError": "_errors:InputError",
+    "Mixture": "mixture:Mixture",
     "Posterior": "posterior:Posterior",
     "Prediction": "prediction:Prediction",
     "elbo_report": "diagnostics.audit:elbo_report",
     "fit": "inference:fit",
     "fit_replicates": "inference:fit_replicates",
+    "function_rhat": "diagnostics.convergence:function_rhat",
     "load": "storage:load_posterior",
+    "prune": "weights:prune",
+    "sample_function": "weights:sample_function",
     "save": "storage:save_posterior",
     "score": "metrics:score",
     "to_datatree": "diagnostics.convert:to_datatree",
+    "update_prior": "weights:update_prior",
+    "weight_table": "weights:weight_table",
 }
 
 

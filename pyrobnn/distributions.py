@@ -1,7 +1,7 @@
 """Distributions that Pyro lacks, written so that they can be recorded as a graph and vmapped."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyro.distributions as dist
@@ -186,13 +186,34 @@ def stack_likelihood(likelihood: Callable[[Tensor], Any], outputs: Tensor, laten
     kinds: list[tuple[Any, int]] = []
 
     def parameters(f: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        base, event_dim = poutine.condition(likelihood, data=values)(f), 0
-        while isinstance(base, Independent):
-            base, event_dim = base.base_dist, event_dim + base.reinterpreted_batch_ndims
-        names = set(base.arg_constraints) - ({"probs"} if "logits" in base.arg_constraints else set())
-        kinds.append((type(base), event_dim))
-        return {name: getattr(base, name) for name in names}
+        kind, event_dim, found = take_apart(poutine.condition(likelihood, data=values)(f))
+        kinds.append((kind, event_dim))
+        return found
 
     stacked = torch.func.vmap(parameters)(outputs, dict(latents))
     kind, event_dim = kinds[0]
     return kind(**stacked).to_event(event_dim)
+
+
+def concatenate(distributions: Sequence[Any]) -> Any:
+    """Return distributions of one kind, batch shapes (S_k, N), as a single one of batch shape (sum S_k, N)."""
+    kinds, event_dims, parameters = zip(*map(take_apart, distributions), strict=True)
+    joined = {name: torch.cat([found[name] for found in parameters]) for name in parameters[0]}
+    return kinds[0](**joined).to_event(event_dims[0])
+
+
+def take_apart(distribution: Any) -> tuple[Any, int, dict[str, Tensor]]:
+    """Return the class of a distribution of independent entries, its event dimensions, and its parameters by name.
+
+    Parameters are expanded to the batch shape of the entries.
+    """
+    base, event_dim = distribution, 0
+    while isinstance(base, Independent):
+        base, event_dim = base.base_dist, event_dim + base.reinterpreted_batch_ndims
+    names = set(base.arg_constraints) - ({"probs"} if "logits" in base.arg_constraints else set())
+    parameters = {}
+    for name in names:
+        value = getattr(base, name)
+        batch_dims = value.ndim - base.arg_constraints[name].event_dim
+        parameters[name] = value.expand(base.batch_shape + value.shape[batch_dims:])
+    return type(base), event_dim, parameters

@@ -18,6 +18,7 @@ from pyrobnn._vectorize import draws_at_once, map_draws, run_stacked, stack_line
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Scaler
 from pyrobnn.distributions import stack_likelihood
+from pyrobnn.guides.empirical import require_density
 from pyrobnn.prediction import Prediction
 
 _DRAWS_FOR_MEAN = 1000
@@ -89,7 +90,11 @@ class Posterior:
 
         Returns:
             The results, one a block.
+
+        Raises:
+            InputError: stored draws, which have no density.
         """
+        require_density(self.guide)
         return self.map_traces(_values_and_log_q, lambda block: function(*block), num_draws, seed=seed)
 
     def map_traces[R, T](

@@ -17,6 +17,7 @@ from pyrobnn._random import seeded
 from pyrobnn._settings import to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Scaler
+from pyrobnn.mixture import Mixture
 from pyrobnn.posterior import Posterior
 
 FORMAT_VERSION = 1
@@ -24,12 +25,13 @@ _TENSORS, _SETTINGS = "tensors.safetensors", "posterior.json"
 _CUSTOM = "custom"
 
 
-def save_posterior(posterior: Posterior, path: str | Path) -> Path:
+def save_posterior(posterior: Posterior | Mixture, path: str | Path) -> Path:
     """Write a posterior to a new folder, which appears whole or not at all.
 
     The folder has the trained tensors of model and guide, the scalers, and the settings from which `load_posterior`
     builds both anew. The record of the fit (`history`) is not kept. A network given as a `torch.nn.Module` cannot be
-    written as a setting: its weights are saved, and `load_posterior` then needs `net=`.
+    written as a setting: its weights are saved, and `load_posterior` then needs `net=`. A mixture has a folder inside
+    for each member.
 
     Args:
         posterior: what `fit` returned.
@@ -41,15 +43,34 @@ def save_posterior(posterior: Posterior, path: str | Path) -> Path:
     Raises:
         InputError: the folder exists, or prior, likelihood or guide are not settings and cannot be written.
     """
-    settings = _settings(posterior)
+    members = posterior.members if isinstance(posterior, Mixture) else [posterior]
+    settings = [_settings(member) for member in members]
     with new_folder(Path(path)) as folder:
-        save_file(_tensors(posterior), folder / _TENSORS)
-        settings["sha256"] = _sha256(folder / _TENSORS)
-        (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        if not isinstance(posterior, Mixture):
+            _write(posterior, settings[0], folder)
+            return Path(path)
+        for index, (member, own) in enumerate(zip(members, settings, strict=True)):
+            (folder / _member(index)).mkdir()
+            _write(member, own, folder / _member(index))
+        shared = {"format_version": FORMAT_VERSION, "members": len(members), "seed": posterior.seed}
+        _write_json(shared | {"info": posterior.info}, folder)
     return Path(path)
 
 
-def load_posterior(path: str | Path, *, net: nn.Module | None = None) -> Posterior:
+def _write(posterior: Posterior, settings: dict[str, Any], folder: Path) -> None:
+    save_file(_tensors(posterior), folder / _TENSORS)
+    _write_json(settings | {"sha256": _sha256(folder / _TENSORS)}, folder)
+
+
+def _write_json(settings: dict[str, Any], folder: Path) -> None:
+    (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def _member(index: int) -> str:
+    return f"member_{index:03d}"
+
+
+def load_posterior(path: str | Path, *, net: nn.Module | None = None) -> Posterior | Mixture:
     """Read a posterior that `save_posterior` wrote; for the same seed it draws and predicts the same bits on a CPU.
 
     Args:
@@ -60,6 +81,14 @@ def load_posterior(path: str | Path, *, net: nn.Module | None = None) -> Posteri
         InputError: not such a folder, a file that was changed, another format version, or tensors that do not fit.
     """
     folder = Path(path)
+    settings = _read_settings(folder)
+    if "members" in settings:
+        members = [_load(folder / _member(index), net) for index in range(settings["members"])]
+        return Mixture(members, seed=settings["seed"], info=settings["info"])
+    return _load(folder, net)
+
+
+def _load(folder: Path, net: nn.Module | None) -> Posterior:
     settings = _read_settings(folder)
     if _sha256(folder / _TENSORS) != settings["sha256"]:
         raise InputError(f"{folder / _TENSORS} is not the file that was saved (its SHA-256 differs): restore it.")
@@ -95,9 +124,7 @@ def _tensors(posterior: Posterior) -> dict[str, Tensor]:
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
-    for name in (_TENSORS, _SETTINGS):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} is not a saved posterior, it has no {name}: pass a folder of save_posterior.")
+    _require_file(folder, _SETTINGS)
     try:
         settings = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
     except ValueError:
@@ -109,10 +136,18 @@ def _read_settings(folder: Path) -> dict[str, Any]:
             f"{folder} has format version {settings['format_version']}, this pyrobnn reads {FORMAT_VERSION}: use the "
             "pyrobnn that wrote it."
         )
-    missing = {"seed", "info", "parts", "guide", "sha256"} - set(settings)
+    own = set() if "members" in settings else {"parts", "guide", "sha256"}
+    missing = {"seed", "info"}.union(own) - set(settings)
     if missing:
-        raise InputError(f"{folder / _SETTINGS} lacks {sorted(missing)[0]!r}: restore it, or save the posterior again.")
+        raise InputError(f"{folder / _SETTINGS} lacks {min(missing)!r}: restore it, or save the posterior again.")
+    if own:
+        _require_file(folder, _TENSORS)
     return settings
+
+
+def _require_file(folder: Path, name: str) -> None:
+    if not (folder / name).is_file():
+        raise InputError(f"{folder} is not a saved posterior, it has no {name}: pass a folder of save_posterior.")
 
 
 def _net(settings: dict[str, Any], net: nn.Module | None, folder: Path) -> Any:

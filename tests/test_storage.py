@@ -37,7 +37,6 @@ ROUND_TRIPS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:The `init_loc_fn` argument to AutoIAFNormal")
 @pytest.mark.parametrize("make", ROUND_TRIPS.values(), ids=ROUND_TRIPS.keys())
 def test_a_loaded_posterior_predicts_the_same_bits(make, tmp_path):
     posterior = make()

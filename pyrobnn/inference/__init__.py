@@ -1,10 +1,29 @@
 """Inference: from a model and data to a posterior."""
 
+from pyrobnn.inference.ensemble import Ensemble
 from pyrobnn.inference.fit import fit
 from pyrobnn.inference.history import History
+from pyrobnn.inference.mcmc import HMC, NUTS
+from pyrobnn.inference.method import Method
 from pyrobnn.inference.monitor import Progress
 from pyrobnn.inference.replicates import fit_replicates
+from pyrobnn.inference.sgmcmc import SGHMC, SGLD
 from pyrobnn.inference.sugar import fit_svi
 from pyrobnn.inference.svi import SVI
+from pyrobnn.inference.swag import SWAG
 
-__all__ = ["SVI", "History", "Progress", "fit", "fit_replicates", "fit_svi"]
+__all__ = [
+    "HMC",
+    "NUTS",
+    "SGHMC",
+    "SGLD",
+    "SVI",
+    "SWAG",
+    "Ensemble",
+    "History",
+    "Method",
+    "Progress",
+    "fit",
+    "fit_replicates",
+    "fit_svi",
+]

@@ -41,7 +41,7 @@ Callback = Callable[[Progress], object]
 
 
 class Monitor:
-    """Told of each step, it reports, validates, and says when to stop."""
+    """Told of each step, it reports, validates, and says when to stop; it looks after every `block` steps."""
 
     def __init__(
         self,
@@ -54,7 +54,9 @@ class Monitor:
         validate: Callable[[], float] | None,
         eval_every: int,
         patience: int | None,
+        block: int = _BLOCK,
     ) -> None:
+        self._block = block
         self.recorder = Recorder()
         self.stop_reason = "all steps done"
         self._bnn, self._guide = bnn, guide
@@ -74,14 +76,14 @@ class Monitor:
 
     def steps_to_next_look(self, done: int) -> int:
         """Return how many steps to do before `stops_after` is to be asked again."""
-        intervals = [_BLOCK] if self._validate is None else [_BLOCK, self._eval_every]
+        intervals = [self._block] if self._validate is None else [self._block, self._eval_every]
         return min(self._num_steps - done, *(interval - done % interval for interval in intervals))
 
     def stops_after(self, done: int) -> bool:
         """Look at the fit after that many steps, and say whether it should end here."""
         at_end = done == self._num_steps
         stop = False
-        if done % _BLOCK == 0 or at_end:
+        if done % self._block == 0 or at_end:
             stop = self._report(done)
         if self._validate is not None and (done % self._eval_every == 0 or at_end or stop):
             stop = self._validated_long_ago(done, self._validate) or stop

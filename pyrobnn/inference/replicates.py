@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from pyrobnn._errors import InputError
 from pyrobnn._random import derive, seeded
 from pyrobnn.bnn import BNN
@@ -29,6 +31,7 @@ def fit_replicates(
     *,
     seed: int,
     replicates: int | None = None,
+    bootstrap: bool = False,
     device: str = "auto",
     engine: Engine = "auto",
     progress: bool = True,
@@ -47,6 +50,7 @@ def fit_replicates(
             examples.
         seed: each replicate gets a seed derived from it.
         replicates: number of replicates R; not needed where a list tells.
+        bootstrap: train each on as many examples drawn from its data with replacement; units stay those of the data.
         device: as in `fit`.
         engine: as in `fit`.
         progress: show one progress bar with the mean ELBO.
@@ -68,7 +72,7 @@ def fit_replicates(
     sources = [prepare_source(*parts) for parts in zip(bnns, methods, sets, seeds, strict=True)]
     batch_size = sources[0].batch_size(methods[0].batch_size)
     with running(bnns[0], batch_size * len(bnns), seed, "replicates") as threads:
-        posteriors, fits = _start_all(bnns, methods, sources, seeds, device)
+        posteriors, fits = _start_all(bnns, methods, sources, seeds, device, bootstrap=bootstrap)
         num_steps = methods[0].num_steps(sources[0].batches_per_epoch(methods[0].batch_size))
         monitor = Monitor(
             posteriors[0].bnn,
@@ -84,7 +88,7 @@ def fit_replicates(
     seconds = time.perf_counter() - started
     parts = zip(posteriors, methods, sources, monitor.recorder.histories(record), strict=True)
     for index, (posterior, one, source, history) in enumerate(parts):
-        _own_storage(posterior)
+        own_storage(posterior)
         finish(posterior, one, source, history)
         posterior.info |= {"stop_reason": monitor.stop_reason, "threads": threads, "seconds": seconds}
         posterior.info |= {"replicate": index, "replicates": len(posteriors)}
@@ -117,7 +121,7 @@ def _check_methods(methods: list[SVI]) -> None:
 
 
 def _start_all(
-    bnns: list[BNN], methods: list[SVI], sources: list[Source], seeds: list[int], device: str
+    bnns: list[BNN], methods: list[SVI], sources: list[Source], seeds: list[int], device: str, *, bootstrap: bool
 ) -> tuple[list[Posterior], list[Eager]]:
     pairs = []
     for bnn, method, source, seed in zip(bnns, methods, sources, seeds, strict=True):
@@ -125,6 +129,9 @@ def _start_all(
             pairs.append(start(bnn, method, source, seed, device))
     fits = [fit for _, fit in pairs]
     _share_data([fit.batches for fit in fits])
+    if bootstrap:
+        for fit, seed in zip(fits, seeds, strict=True):
+            resample(fit.batches, seed)
     return [posterior for posterior, _ in pairs], fits
 
 
@@ -144,7 +151,14 @@ def _share_data(batches: list[Any]) -> None:
             other.x, other.y = first.x, first.y
 
 
-def _own_storage(posterior: Posterior) -> None:
+def resample(batches: Any, seed: int) -> None:
+    """Put as many examples, drawn with replacement, in the place of the data."""
+    with seeded(seed, "bootstrap"):
+        rows = torch.randint(len(batches.x), (len(batches.x),)).to(batches.x.device)
+    batches.x, batches.y = batches.x[rows], batches.y[rows]
+
+
+def own_storage(posterior: Posterior) -> None:
     """Cut the tensors of a replicate out of the stacked ones."""
     for module in (posterior.bnn, posterior.guide):
         for value in itertools.chain(module.parameters(), module.buffers()):

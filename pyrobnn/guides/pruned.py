@@ -1,0 +1,88 @@
+"""A trained guide with some of its weights set to zero."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pydantic import BeforeValidator
+from pyro import poutine
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyrobnn._pyro import allow_new_home
+from pyrobnn._settings import setting
+from pyrobnn.guides.auto import resolve_one
+from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.mean_field import MeanField
+
+
+@registry.register
+@setting
+class Pruned:
+    """The draws of another guide with some weights at zero, as `pyrobnn.prune` makes it; built, it keeps all of them.
+
+    Attributes:
+        guide: the guide that draws.
+    """
+
+    guide: Annotated[Any, BeforeValidator(resolve_one)] = MeanField()
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide, with nothing pruned yet."""
+        guide = self.guide.build(model, *args)
+        with torch.no_grad(), poutine.block():
+            masks = {name: torch.ones_like(value) for name, value in guide(*args).items()}
+        return PrunedGuide(guide, masks)
+
+
+class PrunedGuide(PyroModule):
+    """A guide whose draws are multiplied by masks of zeros and ones, buffers named as the sites.
+
+    Args:
+        guide: the guide that draws.
+        masks: zeros for what is pruned, ones for the rest, by site name; sites without a mask stay as they are.
+    """
+
+    def __init__(self, guide: PyroModule, masks: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        allow_new_home(guide)
+        self.guide = guide
+        self.vmappable = getattr(guide, "vmappable", False)
+        self._buffer_of = {name: f"mask_{index}" for index, name in enumerate(masks)}
+        for name, mask in masks.items():
+            self.register_buffer(self._buffer_of[name], mask)
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw every site and return the values by name; log q is that of the draw before pruning."""
+        with poutine.block():
+            trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
+        nodes = {name: node for name, node in trace.nodes.items() if node["type"] == "sample"}
+        return {
+            name: pyro.sample(
+                name,
+                dist.Delta(
+                    self._keep(name, node["value"]),
+                    log_density=node["fn"].log_prob(node["value"]).sum(),
+                    event_dim=node["value"].ndim,
+                ),
+            )
+            for name, node in nodes.items()
+            if not node["infer"].get("is_auxiliary")
+        }
+
+    @property
+    def mean(self) -> Any:
+        """The function that returns the mean of each site by name; absent if the guide that draws has none."""
+        mean = self.guide.mean
+        return lambda: {name: self._keep(name, value) for name, value in mean().items()}
+
+    @property
+    def moments(self) -> Any:
+        """The function that returns mean and standard deviation by site name; absent likewise."""
+        moments = self.guide.moments
+        return lambda: {name: tuple(self._keep(name, v) for v in pair) for name, pair in moments().items()}
+
+    def _keep(self, name: str, value: Tensor) -> Tensor:
+        return value * getattr(self, self._buffer_of[name]) if name in self._buffer_of else value

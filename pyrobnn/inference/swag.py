@@ -1,0 +1,209 @@
+"""SWAG: a Gaussian fitted to the path of stochastic gradient descent around a mode."""
+
+import dataclasses
+import math
+import time
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import derive, seeded
+from pyrobnn._settings import setting, to_dict
+from pyrobnn.bnn import BNN
+from pyrobnn.guides.low_rank import LowRank, LowRankGuide
+from pyrobnn.guides.map import MapGuide
+from pyrobnn.inference.eager import Eager
+from pyrobnn.inference.engine import Engine
+from pyrobnn.inference.fit import finish, prepare_source, running, train
+from pyrobnn.inference.method import registry
+from pyrobnn.inference.monitor import Monitor
+from pyrobnn.inference.replicates import fit_replicates, own_storage, resample
+from pyrobnn.inference.source import Source
+from pyrobnn.inference.svi import SVI
+from pyrobnn.optimizers import Optimizer
+from pyrobnn.posterior import Posterior
+
+_SMALLEST_SCALE = 1e-8
+
+
+@registry.register
+@setting
+class SWAG:
+    """Stochastic weight averaging, Gaussian (Maddox et al. 2019): a mode by SVI, then SGD at a constant rate around it.
+
+    The weights after every `every` steps of SGD have mean m, variances v and, of the last R of them, deviations D from
+    the running mean. Then q(w) = N(m, diag(v) / 2 + D D^T / (2 (R - 1))), a `LowRank` guide of rank R. The noise of
+    mini-batches makes the path spread: without a `batch_size` it ends in a point.
+
+    Attributes:
+        method: how the mode is found; its guide must be "map".
+        lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper.
+        momentum: of SGD.
+        steps: steps of SGD.
+        every: steps between two collected weights.
+        rank: R.
+    """
+
+    method: SVI = SVI(guide="map")
+    lr: Annotated[float, Field(gt=0)] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    steps: Annotated[int, Field(gt=0)] = 1000
+    every: Annotated[int, Field(gt=0)] = 20
+    rank: Annotated[int, Field(gt=1)] = 20
+
+    def __post_init__(self) -> None:
+        """Refuse a method without a mode, and a path too short for the rank."""
+        if to_dict(self.method)["guide"] != {"type": "map"}:
+            raise InputError(f"SWAG: averages points: its method needs guide='map', got {self.method.guide!r}.")
+        if self.steps // self.every < self.rank:
+            raise InputError(
+                f"SWAG: {self.steps} steps with weights collected every {self.every} give {self.steps // self.every} "
+                f"of them, fewer than the rank {self.rank}: take more steps, collect more often, or lower the rank."
+            )
+
+    def run(self, bnn: BNN, data: Any, **arguments: Any) -> Posterior:
+        """Fit one posterior; arguments are those of `fit_replicates`."""
+        return self.run_side_by_side(bnn, data, replicates=1, **arguments)[0]
+
+    def run_side_by_side(
+        self,
+        bnn: BNN,
+        data: Any,
+        *,
+        seed: int,
+        replicates: int,
+        bootstrap: bool = False,
+        engine: Engine = "auto",
+        progress: bool = True,
+        **arguments: Any,
+    ) -> list[Posterior]:
+        """Fit several posteriors from random starts; arguments are those of `fit_replicates`."""
+        started = time.perf_counter()
+        modes = fit_replicates(
+            bnn,
+            self.method,
+            data,
+            seed=seed,
+            replicates=replicates,
+            bootstrap=bootstrap,
+            engine=engine,
+            progress=progress,
+            **arguments,
+        )
+        sources = [prepare_source(mode.bnn, self.method, data, mode.seed) for mode in modes]
+        paths = self._walk(modes, sources, seed, engine, bootstrap=bootstrap, progress=progress)
+        seconds = time.perf_counter() - started
+        return [self._posterior(*parts, seconds) for parts in zip(modes, sources, paths, strict=True)]
+
+    def _walk(
+        self,
+        modes: list[Posterior],
+        sources: list[Source],
+        seed: int,
+        engine: Engine,
+        *,
+        bootstrap: bool,
+        progress: bool,
+    ) -> "list[_Path]":
+        """Take the steps of SGD, in place, and return what was collected of each."""
+        num_data, batch_size = sources[0].num_data, self.method.batch_size
+        walk = dataclasses.replace(
+            self.method,
+            steps=self.steps,
+            epochs=None,
+            lr=self.lr / num_data,
+            optimizer=Optimizer("sgd", {"momentum": self.momentum}),
+            schedule=None,
+            kl_warmup=0,
+        )
+        paths = [_Path(self.rank) for _ in modes]
+        guides = [mode.guide for mode in modes]
+
+        def collect(progress: Any) -> None:
+            if progress.step % self.every == 0:
+                for path, guide in zip(paths, guides, strict=True):
+                    path.add(_flat(guide))
+
+        with running(modes[0].bnn, sources[0].batch_size(batch_size) * len(modes), seed, "swag"):
+            fits = [
+                Eager(
+                    mode.bnn,
+                    mode.guide,
+                    walk,
+                    source.batches(mode.bnn, batch_size, derive(mode.seed, "swag batches")),
+                    example=mode.example,
+                    num_data=num_data,
+                    num_steps=self.steps,
+                )
+                for mode, source in zip(modes, sources, strict=True)
+            ]
+            if bootstrap:
+                for fit, mode in zip(fits, modes, strict=True):
+                    resample(fit.batches, mode.seed)
+            monitor = Monitor(
+                modes[0].bnn,
+                modes[0].guide,
+                num_steps=self.steps,
+                progress=progress,
+                callbacks=[collect],
+                validate=None,
+                eval_every=self.steps,
+                patience=None,
+                block=self.every,
+            )
+            train(fits, engine, monitor, self.steps)
+        for mode in modes:
+            own_storage(mode)
+        return paths
+
+    def _posterior(self, mode: Posterior, source: Source, path: "_Path", seconds: float) -> Posterior:
+        with seeded(mode.seed, "swag"), fast_pyro():
+            guide = LowRank(rank=self.rank).build(mode.bnn, *mode.example).to(mode.example[0].device)
+        path.write_into(guide)
+        posterior = Posterior(
+            mode.bnn,
+            guide,
+            example=mode.example,
+            x_scaler=mode.x_scaler,
+            y_scaler=mode.y_scaler,
+            seed=mode.seed,
+        )
+        finish(posterior, self.method, source, mode.history)
+        own = {"method": to_dict(self) | {"guide": to_dict(LowRank(rank=self.rank))}, "seconds": seconds}
+        posterior.info = mode.info | posterior.info | own
+        return posterior
+
+
+class _Path:
+    """Running moments of collected weights (D,), in float64, and the last R deviations from the running mean."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank, self._count = rank, 0
+        self._mean, self._square = torch.zeros(()), torch.zeros(())
+        self._deviations: list[Tensor] = []
+
+    def add(self, weights: Tensor) -> None:
+        """Collect."""
+        self._count += 1
+        change = weights.double() - self._mean
+        self._mean = self._mean + change / self._count
+        self._square = self._square + change * (weights.double() - self._mean)
+        self._deviations = [*self._deviations, weights.double() - self._mean][-self._rank :]
+
+    def write_into(self, guide: LowRankGuide) -> None:
+        """Give a guide the mean and the covariance diag(v) / 2 + D D^T / (2 (R - 1))."""
+        scale = (self._square / self._count / 2).sqrt().clamp_min(_SMALLEST_SCALE)
+        columns = torch.stack(self._deviations, 1) / math.sqrt(2 * (self._rank - 1))
+        with torch.no_grad():
+            guide.loc.copy_(self._mean)
+            guide.rho.copy_(scale + torch.log(-torch.expm1(-scale)))
+            guide.factor.copy_(columns / softplus(guide.rho.double())[:, None])
+
+
+def _flat(guide: MapGuide) -> Tensor:
+    return torch.cat([point.detach().reshape(-1) for point in guide.points])

@@ -1,0 +1,143 @@
+"""Equal-weight mixtures of posteriors: deep ensembles and several runs of one guide."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobnn._errors import InputError
+from pyrobnn._random import derive
+from pyrobnn._types import Draws
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Scaler
+from pyrobnn.distributions import concatenate
+from pyrobnn.posterior import Posterior
+from pyrobnn.prediction import Prediction
+
+
+class Mixture:
+    """The equal-weight mixture of K posteriors of one model: q(w) = 1/K sum_k q_k(w).
+
+    With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017). Members may have found modes of
+    their own, and have parameters of their own beside the weights, such as a learned noise.
+
+    Args:
+        members: K posteriors of the same model, in the same units.
+        seed: default seed for draws; that of the first member if not given.
+        info: how they were fitted.
+
+    Attributes:
+        members, seed, info: as given.
+
+    Raises:
+        InputError: no members, or members of different models or units.
+    """
+
+    history = None
+
+    def __init__(
+        self, members: Sequence[Posterior], *, seed: int | None = None, info: dict[str, Any] | None = None
+    ) -> None:
+        if not members:
+            raise InputError("A mixture needs at least one posterior.")
+        self.members = tuple(members)
+        self.seed = members[0].seed if seed is None else seed
+        self.info = info or {}
+        for other in self.members[1:]:
+            self._check_alike(members[0], other)
+
+    @staticmethod
+    def _check_alike(first: Posterior, other: Posterior) -> None:
+        if _shapes(first.bnn) != _shapes(other.bnn):
+            raise InputError(f"Members of a mixture must have the same weights; got {first.bnn!r} and {other.bnn!r}.")
+        for mine, theirs in ((first.x_scaler, other.x_scaler), (first.y_scaler, other.y_scaler)):
+            if not (torch.equal(mine.loc, theirs.loc) and torch.equal(mine.scale, theirs.scale)):
+                raise InputError("Members of a mixture must have seen data in the same units: fit them to one Data.")
+
+    def __repr__(self) -> str:
+        return f"Mixture({len(self)} members, {self.members[0]!r})"
+
+    def __len__(self) -> int:
+        """Return K, the number of members."""
+        return len(self.members)
+
+    @property
+    def bnn(self) -> BNN:
+        """The model of the first member."""
+        return self.members[0].bnn
+
+    @property
+    def x_scaler(self) -> Scaler:
+        """The map from inputs in original units to those of the model."""
+        return self.members[0].x_scaler
+
+    @property
+    def y_scaler(self) -> Scaler:
+        """The same for targets."""
+        return self.members[0].y_scaler
+
+    def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
+        """Draw all latent sites jointly, an equal share from each member, one member after the other.
+
+        Args:
+            num_draws: number of draws S, at least one a member; of what does not divide, first members get one more.
+            seed: seed of the draws; that of the mixture if not given.
+
+        Returns:
+            Values (S, *event) by site name.
+        """
+        parts = [
+            member.draw(count, seed=own)
+            for member, count, own in zip(self.members, self._shares(num_draws), self._seeds(seed), strict=True)
+        ]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def mean(self) -> dict[str, Tensor]:
+        """Return the mean of each site by name: that of the members' means."""
+        means = [member.mean() for member in self.members]
+        return {name: torch.stack([mean[name] for mean in means]).mean(0) for name in means[0]}
+
+    def predict(
+        self, x: Any, *, num_draws: int = 500, seed: int | None = None, draws: Draws | None = None
+    ) -> Prediction:
+        """Predict targets at inputs x (N, *in), given in original units.
+
+        Args:
+            x: inputs with the same columns as in training.
+            num_draws: number of draws S in the mixture, at least one a member.
+            seed: seed of the draws; that of the mixture if not given.
+            draws: draws to use, as `draw` returns them, instead of new ones.
+
+        Returns:
+            The mixture of the members' likelihoods over their draws, in original units.
+
+        Raises:
+            InputError: as `Posterior.predict`, or fewer draws than members.
+        """
+        if draws is None:
+            shares = zip(self.members, self._shares(num_draws), self._seeds(seed), strict=True)
+            parts = [member.predict(x, num_draws=count, seed=own) for member, count, own in shares]
+        else:
+            pairs = zip(self.members, self.split(draws), strict=True)
+            parts = [member.predict(x, draws=part) for member, part in pairs]
+        return Prediction(concatenate([part.distribution for part in parts]), self.y_scaler)
+
+    def split(self, draws: Draws) -> list[dict[str, Tensor]]:
+        """Return the draws of each member, from those that `draw` returned."""
+        shares = self._shares(len(next(iter(draws.values()))))
+        pieces = {name: value.split(shares) for name, value in draws.items()}
+        return [{name: value[k] for name, value in pieces.items()} for k in range(len(self))]
+
+    def _shares(self, num_draws: int) -> list[int]:
+        if num_draws < len(self):
+            raise InputError(f"`num_draws` must be at least {len(self)}, one for each member, got {num_draws}.")
+        each, rest = divmod(num_draws, len(self))
+        return [each + (k < rest) for k in range(len(self))]
+
+    def _seeds(self, seed: int | None) -> list[int]:
+        return [derive(self.seed if seed is None else seed, f"member {k}") for k in range(len(self))]
+
+
+def _shapes(bnn: BNN) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in bnn.initial_values.items()}

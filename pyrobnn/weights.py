@@ -1,0 +1,121 @@
+"""What to do with the weights of a posterior: look at them, prune them, draw functions, learn on from them."""
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import local_parameters
+from pyrobnn.bnn import BNN
+from pyrobnn.guides.pruned import PrunedGuide
+from pyrobnn.posterior import Posterior
+from pyrobnn.priors.from_posterior import FromPosterior
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NUM_DRAWS = 1000
+
+
+def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return mean and standard deviation of every weight by site name: exact where the guide knows, else of 1000 draws.
+
+    Sites that a prior or a likelihood adds are left out.
+    """
+    names = posterior.bnn.site_names
+    if hasattr(posterior.guide, "moments"):
+        with torch.no_grad():
+            moments = posterior.guide.moments()
+        return {name: moments[name] for name in names}
+    sums = posterior.map_traces(
+        lambda trace: {name: trace.nodes[name]["value"].double() for name in names},
+        lambda draws: {name: torch.stack([v.sum(0), v.square().sum(0)]) for name, v in draws.items()},
+        _NUM_DRAWS,
+    )
+    totals = {name: torch.stack([part[name] for part in sums]).sum(0) / _NUM_DRAWS for name in names}
+    like = posterior.bnn.initial_values
+    return {
+        name: (mean.to(like[name]), (square - mean.square()).clamp_min(0).sqrt().to(like[name]))
+        for name, (mean, square) in totals.items()
+    }
+
+
+def weight_table(posterior: Posterior) -> "pd.DataFrame":
+    """Return a row for every weight: its site, its index in it, mean, standard deviation and signal-to-noise ratio.
+
+    The ratio |mean| / std is what Blundell et al. (2015, sec. 5.1) prune by.
+    """
+    import numpy as np
+    import pandas as pd
+
+    parts = []
+    for name, (mean, std) in weight_moments(posterior).items():
+        index = [tuple(map(int, place)) for place in np.ndindex(*mean.shape)]
+        columns = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
+        parts.append(pd.DataFrame({"site": name, "index": index} | columns))
+    table = pd.concat(parts, ignore_index=True)
+    return table.assign(snr=table["mean"].abs() / table["std"])
+
+
+def prune(posterior: Posterior, fraction: float) -> Posterior:
+    """Return the posterior with that fraction of its weights at zero: those of the smallest signal-to-noise ratio.
+
+    It draws, predicts and saves like any other; the weights that stay keep their distribution. (Blundell et al. 2015,
+    sec. 5.1; Graves 2011.)
+
+    Args:
+        posterior: what to prune, unchanged.
+        fraction: share of all weights, in [0, 1).
+
+    Raises:
+        InputError: a fraction outside the range.
+    """
+    if not 0 <= fraction < 1:
+        raise InputError(f"`fraction` must be at least 0 and below 1, got {fraction}.")
+    ratios = {name: mean.abs() / std for name, (mean, std) in weight_moments(posterior).items()}
+    flat = torch.cat([ratio.flatten() for ratio in ratios.values()])
+    kept = torch.ones_like(flat)
+    kept[flat.argsort(stable=True)[: round(fraction * len(flat))]] = 0
+    pieces = kept.split([ratio.numel() for ratio in ratios.values()])
+    masks = {name: piece.view(ratio.shape) for (name, ratio), piece in zip(ratios.items(), pieces, strict=True)}
+    pruned = copy.copy(posterior)
+    with local_parameters():
+        pruned.guide = PrunedGuide(copy.deepcopy(posterior.guide), masks)
+    pruned.info = posterior.info | _pruned_method(posterior.info)
+    return pruned
+
+
+def _pruned_method(info: dict[str, Any]) -> dict[str, Any]:
+    method = info.get("method")
+    if not isinstance(method, dict):
+        return {}
+    return {"method": method | {"guide": {"type": "pruned", "guide": method["guide"]}}}
+
+
+def sample_function(posterior: Posterior, *, seed: int) -> Callable[[Any], Tensor]:
+    """Return one function drawn from the posterior, for Thompson sampling (Thompson 1933).
+
+    Args:
+        posterior: where to draw from.
+        seed: seed of the draw; the same seed gives the same function.
+
+    Returns:
+        A function from inputs (N, *in) to the mean of the targets under that draw, (N, K), in original units: the same
+        weights at every call.
+    """
+    draw = posterior.draw(1, seed=seed)
+    return lambda x: posterior.predict(x, draws=draw).mean
+
+
+def update_prior(posterior: Posterior) -> BNN:
+    """Return the model with this posterior, as independent normals, for its prior: the next task learns on from it.
+
+    Sites that prior or likelihood add are inferred anew; so are learned parameters, such as a noise. (Nguyen et al.
+    2018, variational continual learning.)
+    """
+    parts = posterior.bnn.settings
+    prior = FromPosterior(weight_moments(posterior))
+    return BNN(parts["net"], prior=prior, likelihood=parts["likelihood"])

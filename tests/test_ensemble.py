@@ -1,0 +1,152 @@
+"""Ensembles: each member against the closed form of its own problem, and the mixture against its members."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn._errors import InputError
+from pyrobnn._random import derive, seeded
+from pyrobnn.distributions import concatenate
+
+NOISE, SCALE = 0.5, 0.8
+
+
+def problem(num=30):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(num, 2, generator=generator, dtype=torch.float64)
+    return x, x @ torch.tensor([1.0, -0.5], dtype=torch.float64) + NOISE * torch.randn(
+        num, generator=generator
+    ).double()
+
+
+def linear_model():
+    net = nn.Linear(2, 1, bias=False).double()
+    return bnn.BNN(net, prior=bnn.priors.Normal(SCALE), likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
+
+
+def posterior_mode(x, y, centre=0.0):
+    precision = torch.eye(2, dtype=torch.float64) / SCALE**2 + x.T @ x / NOISE**2
+    return torch.linalg.solve(precision, x.T @ y / NOISE**2 + centre / SCALE**2)
+
+
+def fit_members(members=3, steps=400, **settings):
+    decay = {"type": "exponential_lr", "gamma": 0.98}
+    method = bnn.SVI(guide="map", steps=steps, lr=0.1, schedule=decay)
+    return bnn.fit(linear_model(), bnn.Ensemble(method, members=members, **settings), problem(), seed=0, progress=False)
+
+
+def test_members_of_a_deep_ensemble_reach_the_mode():
+    mixture = fit_members()
+    expected = posterior_mode(*problem())
+    for member in mixture.members:
+        torch.testing.assert_close(member.mean()["weight"][0], expected, rtol=0, atol=1e-4)
+
+
+def test_anchored_members_reach_the_mode_under_priors_centred_at_their_anchors():
+    x, y = problem()
+    mixture = fit_members(anchored=True)
+    anchors = [member.bnn.prior.shift_0[0] for member in mixture.members]
+    assert len({float(anchor[0]) for anchor in anchors}) == 3
+    for member, anchor in zip(mixture.members, anchors, strict=True):
+        torch.testing.assert_close(member.mean()["weight"][0], posterior_mode(x, y, anchor), rtol=0, atol=1e-4)
+
+
+def test_anchors_are_draws_from_the_prior():
+    values = {"weight": torch.zeros(4000, dtype=torch.float64)}
+    prior = bnn.priors.ScaleMixture(pi=0.3, sigma1=2.0, sigma2=0.1)
+    with seeded(0):
+        module = bnn.priors.Anchored(prior).build(values)
+    variance = 0.3 * 4 + 0.7 * 0.01
+    fourth = 3 * (0.3 * 16 + 0.7 * 1e-4)
+    error = math.sqrt((fourth - variance**2) / 4000)
+    assert abs(float(module.shift_0.square().mean()) - variance) < 4 * error
+    own = prior.build(values)("weight", values["weight"])
+    shifted = module("weight", values["weight"]).log_prob(values["weight"] + module.shift_0)
+    torch.testing.assert_close(shifted, own.log_prob(values["weight"]))
+
+
+def test_bootstrapped_members_reach_the_mode_of_their_own_sample():
+    x, y = problem()
+    mixture = fit_members(bootstrap=True)
+    for index, member in enumerate(mixture.members):
+        with seeded(derive(0, f"replicate {index}"), "bootstrap"):
+            rows = torch.randint(len(x), (len(x),))
+        torch.testing.assert_close(member.mean()["weight"][0], posterior_mode(x[rows], y[rows]), rtol=0, atol=1e-4)
+
+
+def regression():
+    x = torch.linspace(-1, 1, 24)[:, None]
+    return x, torch.sin(3 * x[:, 0])
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    model = bnn.BNN(bnn.MLP(1, [6], 1), prior="normal", likelihood="gaussian")
+    method = bnn.SVI(steps=60, lr=0.05)
+    data = bnn.Data(*regression(), standardize=True)
+    return bnn.fit(model, bnn.Ensemble(method, members=3), data, seed=0, progress=False)
+
+
+def test_prediction_is_the_equal_weight_mixture_of_the_members(mixture):
+    x, y = regression()
+    prediction = mixture.predict(x, num_draws=30)
+    draws = mixture.split(mixture.draw(30))
+    parts = [member.predict(x, draws=part) for member, part in zip(mixture.members, draws, strict=True)]
+    expected = torch.logsumexp(torch.stack([part.log_prob(y) for part in parts]), 0) - math.log(3)
+    torch.testing.assert_close(prediction.log_prob(y), expected)
+    torch.testing.assert_close(prediction.mean, torch.stack([part.mean for part in parts]).mean(0))
+    spread = torch.stack([part.mean for part in parts]).var(0, unbiased=False)
+    within = torch.stack([part.variance for part in parts]).mean(0)
+    torch.testing.assert_close(prediction.variance, spread + within)
+    torch.testing.assert_close(mixture.predict(x, draws=mixture.draw(30)).mean, prediction.mean)
+
+
+def test_members_keep_their_own_noise_and_draws_are_shared_out(mixture):
+    scales = [float(member.bnn.likelihood.scale.detach()) for member in mixture.members]
+    assert len(set(scales)) == 3
+    aleatoric = mixture.predict(regression()[0], num_draws=6).distribution.stddev
+    np.testing.assert_allclose(aleatoric[:, 0].detach(), np.repeat(scales, 2), rtol=1e-6)
+    draws = mixture.draw(8)
+    assert [len(part["0.weight"]) for part in mixture.split(draws)] == [3, 3, 2]
+    assert torch.equal(draws["0.weight"][:3], mixture.members[0].draw(3, seed=derive(0, "member 0"))["0.weight"])
+    means = torch.stack([member.mean()["0.weight"] for member in mixture.members])
+    torch.testing.assert_close(mixture.mean()["0.weight"], means.mean(0))
+    assert "3 members" in repr(mixture)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli", "categorical"])
+def test_concatenation_keeps_every_density(likelihood):
+    module = bnn.likelihoods.resolve(likelihood).build(torch.zeros(()), torch.tensor(1.0))
+    outputs = torch.randn(5, 4, 3 if likelihood == "categorical" else 1)
+    y = torch.tensor([0.0, 1.0, 1.0, 0.0])
+    joined = concatenate([module(outputs[:2]), module(outputs[2:])])
+    torch.testing.assert_close(joined.log_prob(y), module(outputs).log_prob(y))
+
+
+def test_a_mixture_refuses_what_does_not_belong_together(mixture):
+    with pytest.raises(InputError, match="at least one posterior"):
+        bnn.Mixture([])
+    other = bnn.BNN(bnn.MLP(1, [5], 1)).fit(*regression(), seed=0, steps=2, progress=False)
+    with pytest.raises(InputError, match="the same weights"):
+        bnn.Mixture([mixture.members[0], other])
+    raw = bnn.BNN(bnn.MLP(1, [6], 1)).fit(*regression(), seed=0, steps=2, progress=False)
+    with pytest.raises(InputError, match="same units"):
+        bnn.Mixture([mixture.members[0], raw])
+    with pytest.raises(InputError, match="at least 3, one for each member"):
+        mixture.draw(2)
+    with pytest.raises(InputError, match="leave `patience` out"):
+        bnn.Ensemble(bnn.SVI(patience=3))
+
+
+def test_a_mixture_saves_and_loads(mixture, tmp_path):
+    x, _ = regression()
+    loaded = bnn.load(bnn.save(mixture, tmp_path / "mixture"))
+    assert torch.equal(loaded.predict(x, num_draws=9).mean, mixture.predict(x, num_draws=9).mean)
+    assert loaded.info == mixture.info
+    (tmp_path / "mixture" / "member_001" / "tensors.safetensors").unlink()
+    with pytest.raises(InputError, match="has no tensors.safetensors"):
+        bnn.load(tmp_path / "mixture")
