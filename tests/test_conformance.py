@@ -40,6 +40,8 @@ PRIORS = registered(
         priors.ARD("half_normal", 0.5),
         priors.Horseshoe("fan_in", "weight"),
         priors.RegularizedHorseshoe(0.1, local="weight"),
+        priors.Anchored(Normal(0.5)),
+        priors.Anchored(ScaleMixture()),
         priors.resolve({"0.weight": "ard", "2.weight": "regularized_horseshoe", "*": "hierarchical"}),
         priors.resolve({"*.bias": Normal(2.0), "*": ScaleMixture(pi=0.2, learnable=True)}),
         priors.resolve({"2.*": "normal", "*": None}),

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 import pyro.distributions as dist
+import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
@@ -27,6 +28,15 @@ class FromPosterior:
 
     def __repr__(self) -> str:
         return "FromPosterior()"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FromPosterior) or (self.moments or {}).keys() != (other.moments or {}).keys():
+            return False
+        pairs = ((self.moments[name], other.moments[name]) for name in self.moments or {})  # type: ignore[index]
+        return all(torch.equal(a, b) for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.moments or ()))
 
     def as_dict(self) -> dict[str, str]:
         """Return the name: the numbers are in the tensors of the model."""
