@@ -17,25 +17,28 @@ from pyrobnn.priors.from_posterior import FromPosterior
 if TYPE_CHECKING:
     import pandas as pd
 
-_NUM_DRAWS = 1000
+_NUM_DRAWS, _DRAW_BUDGET = 1000, 2**25
+"""Draws for moments without a formula, at most, and the numbers that they may come to."""
 
 
 def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return mean and standard deviation of every weight by site name: exact where the guide knows, else of 1000 draws.
+    """Return mean and standard deviation of every weight by site: exact where the guide knows, else of draws.
 
-    Sites that a prior or a likelihood adds are left out.
+    There are 1000 of them, fewer for networks of more than 33,554 weights. Sites that a prior or a likelihood adds are
+    left out.
     """
     names = posterior.bnn.site_names
     if hasattr(posterior.guide, "moments"):
         with torch.no_grad():
             moments = posterior.guide.moments()
         return {name: moments[name] for name in names}
+    num_draws = min(_NUM_DRAWS, max(2, _DRAW_BUDGET // posterior.bnn.num_weights))
     sums = posterior.map_traces(
         lambda trace: {name: trace.nodes[name]["value"].double() for name in names},
         lambda draws: {name: torch.stack([v.sum(0), v.square().sum(0)]) for name, v in draws.items()},
-        _NUM_DRAWS,
+        num_draws,
     )
-    totals = {name: torch.stack([part[name] for part in sums]).sum(0) / _NUM_DRAWS for name in names}
+    totals = {name: torch.stack([part[name] for part in sums]).sum(0) / num_draws for name in names}
     like = posterior.bnn.initial_values
     return {
         name: (mean.to(like[name]), (square - mean.square()).clamp_min(0).sqrt().to(like[name]))

@@ -13,8 +13,10 @@ from matplotlib.figure import Figure
 
 import pyrobnn as bnn
 from pyrobnn import plots
+from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.inference import History
 from pyrobnn.plots.regression import LEVELS
+from pyrobnn.weights import weight_moments
 
 
 @pytest.fixture(scope="module")
@@ -277,9 +279,9 @@ def test_weights_from_moments_count_each_weight_once(posterior):
 
 
 def test_weights_from_draws_agree_with_moments(posterior, monkeypatch):
-    exact = plots.parameters.weight_moments(posterior)
-    monkeypatch.delattr(type(posterior.guide), "moments")
-    for name, (mean, scale) in plots.parameters.weight_moments(posterior).items():
+    exact = weight_moments(posterior)
+    monkeypatch.delattr(GuideWithMoments, "moments")
+    for name, (mean, scale) in weight_moments(posterior).items():
         torch.testing.assert_close(mean, exact[name][0], atol=0.02, rtol=0)
         torch.testing.assert_close(scale, exact[name][1], atol=0, rtol=0.2)
 

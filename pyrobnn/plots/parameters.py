@@ -11,9 +11,9 @@ from torch import Tensor
 
 from pyrobnn.plots._style import DASHES, GREY, LIGHT_BLUE, SEQUENCE, Layout, as_array, legend, panels, title
 from pyrobnn.posterior import Posterior
+from pyrobnn.weights import weight_moments
 
 _MOST_LAYERS = 6
-_DRAW_BUDGET = 2**25
 _SMALLEST_RATIO = 1e-3
 _NO_SPREAD = 1e-5
 
@@ -34,16 +34,6 @@ def weights(posterior: Posterior, *, layout: Layout = "row") -> Figure:
     mean, scale = (torch.cat([pair[i].reshape(-1) for pair in moments.values()]) for i in range(2))
     _signal_to_noise(axes[1], as_array(mean), as_array(scale))
     return figure
-
-
-def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return posterior mean and standard deviation of each weight by site name."""
-    names = posterior.bnn.site_names
-    if hasattr(posterior.guide, "moments"):
-        moments = posterior.guide.moments()
-        return {name: moments[name] for name in names}
-    draws = posterior.draw(min(500, max(2, _DRAW_BUDGET // posterior.bnn.num_weights)))
-    return {name: (draws[name].mean(0), draws[name].std(0)) for name in names}
 
 
 def _by_layer(means: dict[str, Tensor]) -> dict[str, np.ndarray]:
