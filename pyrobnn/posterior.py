@@ -182,7 +182,8 @@ class Posterior:
             return map_draws(self.bnn.outputs, weights, inputs, per_pair), draws
 
     def _likelihood(self, outputs: Tensor, others: dict[str, Tensor]) -> Any:
-        """Return the distribution of targets in the model's units, batch shape (S, N)."""
+        """Return the distribution of targets in the model's units, (S, N); sites of the prior play no part."""
+        others = {name: value for name, value in others.items() if not name.startswith("prior.")}
         with torch.no_grad(), fast_pyro(), poutine.block():
             return stack_likelihood(self.bnn.likelihood, outputs, others) if others else self.bnn.likelihood(outputs)
 

@@ -84,9 +84,10 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
     kept[flat.argsort(stable=True)[: round(fraction * len(flat))]] = 0
     pieces = kept.split([ratio.numel() for ratio in ratios.values()])
     masks = {name: piece.view(ratio.shape) for (name, ratio), piece in zip(ratios.items(), pieces, strict=True)}
+    others = {name: torch.ones_like(value[0]) for name, value in posterior.draw(1).items()}
     pruned = copy.copy(posterior)
     with local_parameters():
-        pruned.guide = PrunedGuide(copy.deepcopy(posterior.guide), masks)
+        pruned.guide = PrunedGuide(copy.deepcopy(posterior.guide), others | masks)
     pruned.info = posterior.info | _pruned_method(posterior.info)
     return pruned
 

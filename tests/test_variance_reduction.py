@@ -15,6 +15,7 @@ from pyrobnn._random import seeded
 from pyrobnn.inference.antithetic import RecordedNoise
 from pyrobnn.inference.capture.objective import FreshNoise, Objective
 from pyrobnn.inference.capture.step import _make_estimate
+from pyrobnn.inference.objective import make_elbo
 from pyrobnn.testing.captured import require_capturable
 
 LOCAL, FLIPOUT = guides.MeanField(noise="local"), guides.MeanField(noise="flipout")
@@ -370,6 +371,29 @@ def test_noise_for_each_example_varies_less(noise):
     own, one = (gradients("mlp", setting, **options) for setting in (PER_EXAMPLE[noise], guides.MeanField()))
     assert total_variance(own, 0) < total_variance(one, 0) / 4
     assert total_variance(own, 1) < total_variance(one, 1)
+
+
+def wide_gradients(setting, draws=12):
+    """Gradients of -ELBO, KL in closed form, on 784-400-400-10 and 128 inputs, (draws, parameters), loc first."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(128, 784, generator=generator) * (torch.rand(128, 784, generator=generator) < 0.2)
+    y = torch.randint(10, (128,), generator=generator)
+    torch.manual_seed(0)
+    model = bnn.BNN(bnn.MLP(784, [400, 400], 10), likelihood="categorical")
+    with fast_pyro():
+        guide = setting.build(model.eval(), x[:1], y[:1])
+        model.train()
+        elbo, found = make_elbo("analytic", 1), []
+        for _ in range(draws):
+            loss = elbo.differentiable_loss(model, guide, x, y, num_data=60_000)
+            found.append(torch.cat(torch.autograd.grad(loss, [guide.loc, guide.rho])))
+    return torch.stack(found)
+
+
+@pytest.mark.xfail(strict=True, reason="1.3 times less here, 3.0 to 3.8 times on MNIST")
+def test_flipout_varies_ten_times_less_on_a_wide_network():
+    own, one = (wide_gradients(setting) for setting in (FLIPOUT, guides.MeanField()))
+    assert total_variance(own, 0) < total_variance(one, 0) / 10
 
 
 def test_antithetic_particles_vary_less_than_two():

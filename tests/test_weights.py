@@ -64,6 +64,16 @@ def test_a_pruned_posterior_saves_and_loads(posterior, tmp_path):
         assert torch.equal(loaded.draw(5)[name], value)
 
 
+def test_a_pruned_guide_made_of_several_saves_and_loads(tmp_path):
+    guide = {"*.bias": "map", "*": "mean_field"}
+    model = bnn.BNN(bnn.MLP(1, [4], 1), prior="hierarchical")
+    fitted = model.fit(*problem(), seed=0, steps=5, guide=guide, progress=False)
+    pruned = bnn.prune(fitted, 0.3)
+    loaded = bnn.load(bnn.save(pruned, tmp_path / "pruned"))
+    for name, value in pruned.draw(5).items():
+        assert torch.equal(loaded.draw(5)[name], value)
+
+
 @pytest.mark.parametrize("fraction", [-0.1, 1.0])
 def test_pruning_refuses_fractions_outside_the_range(posterior, fraction):
     with pytest.raises(InputError, match="at least 0 and below 1"):

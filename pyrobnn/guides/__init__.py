@@ -1,10 +1,8 @@
 """Guides: families of approximate posteriors over the latent sites of a model."""
 
-from typing import Any
-
-from pyrobnn.guides.auto import Auto, autoguide_names, resolve_one
+from pyrobnn.guides.auto import Auto, autoguide_names
 from pyrobnn.guides.base import Guide, Model, registry
-from pyrobnn.guides.by_name import ByName
+from pyrobnn.guides.by_name import ByName, resolve
 from pyrobnn.guides.dropout import Dropout
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.flow import Flow
@@ -38,10 +36,3 @@ __all__ = [
     "registry",
     "resolve",
 ]
-
-
-def resolve(value: Any) -> Guide:
-    """Return the guide that a name, a table, a mapping from name patterns, or an object stands for."""
-    if isinstance(value, dict) and "type" not in value:
-        return ByName(choices=tuple(value.items()))
-    return resolve_one(value)

@@ -12,7 +12,7 @@ from pyrobnn._globs import assign
 from pyrobnn._pyro import allow_new_home
 from pyrobnn._settings import setting, to_dict
 from pyrobnn.guides.auto import resolve_one
-from pyrobnn.guides.base import Model
+from pyrobnn.guides.base import Guide, Model
 from pyrobnn.guides.sites import latent_sites
 
 
@@ -92,3 +92,10 @@ class GuideByName(PyroModule):
     def _merged(self, method: str) -> Callable[[], dict[str, Any]]:
         methods = [getattr(part, method) for part in self.children()]  # AttributeError: this guide lacks it too
         return lambda: {name: value for values in methods for name, value in values().items()}
+
+
+def resolve(value: Any) -> Guide:
+    """Return the guide that a name, a table, a mapping from name patterns, or an object stands for."""
+    if isinstance(value, dict) and "type" not in value:
+        return ByName(choices=tuple(value.items()))
+    return resolve_one(value)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from pyrobnn._pyro import allow_new_home
 from pyrobnn._settings import setting
-from pyrobnn.guides.auto import resolve_one
 from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.by_name import resolve
 from pyrobnn.guides.mean_field import MeanField
 
 
@@ -27,7 +27,7 @@ class Pruned:
         guide: the guide that draws.
     """
 
-    guide: Annotated[Any, BeforeValidator(resolve_one)] = MeanField()
+    guide: Annotated[Any, BeforeValidator(resolve)] = MeanField()
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with nothing pruned yet."""
@@ -38,11 +38,11 @@ class Pruned:
 
 
 class PrunedGuide(PyroModule):
-    """A guide whose draws are multiplied by masks of zeros and ones, buffers named as the sites.
+    """A guide whose draws are multiplied by masks of zeros and ones, buffers in the order of the sites' names.
 
     Args:
         guide: the guide that draws.
-        masks: zeros for what is pruned, ones for the rest, by site name; sites without a mask stay as they are.
+        masks: zeros for what is pruned, ones for the rest, for every site by name.
     """
 
     def __init__(self, guide: PyroModule, masks: Mapping[str, Tensor]) -> None:
@@ -50,7 +50,7 @@ class PrunedGuide(PyroModule):
         allow_new_home(guide)
         self.guide = guide
         self.vmappable = getattr(guide, "vmappable", False)
-        self._buffer_of = {name: f"mask_{index}" for index, name in enumerate(masks)}
+        self._buffer_of = {name: f"mask_{index}" for index, name in enumerate(sorted(masks))}
         for name, mask in masks.items():
             self.register_buffer(self._buffer_of[name], mask)
 
@@ -85,4 +85,4 @@ class PrunedGuide(PyroModule):
         return lambda: {name: tuple(self._keep(name, v) for v in pair) for name, pair in moments().items()}
 
     def _keep(self, name: str, value: Tensor) -> Tensor:
-        return value * getattr(self, self._buffer_of[name]) if name in self._buffer_of else value
+        return value * getattr(self, self._buffer_of[name])

@@ -15,12 +15,7 @@ from torch import Tensor
 from pyrobnn._pyro import allow_new_home
 from pyrobnn._settings import setting
 from pyrobnn.priors.base import registry
-from pyrobnn.priors.by_name import ByName
-from pyrobnn.priors.given import resolve_one
-
-
-def _resolve(prior: Any) -> Any:
-    return ByName(tuple(prior.items())) if isinstance(prior, dict) and "type" not in prior else resolve_one(prior)
+from pyrobnn.priors.by_name import resolve
 
 
 @registry.register
@@ -36,7 +31,7 @@ class Anchored:
         prior: the prior to centre anew.
     """
 
-    prior: Annotated[Any, BeforeValidator(_resolve)]
+    prior: Annotated[Any, BeforeValidator(resolve)]
 
     def covers(self, names: list[str]) -> list[str]:
         """Return the names of the parameters that get a prior."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyrobnn._globs import assign
 from pyrobnn._settings import setting, to_dict
+from pyrobnn.priors.base import Prior
 from pyrobnn.priors.given import resolve_one
 
 _NONE = {"type": "none"}
@@ -84,3 +85,14 @@ class PriorByName(PyroModule):
 def _covered(choices: list[tuple[str, Any]], names: list[str]) -> list[tuple[str, Any, list[str]]]:
     by_pattern = assign([pattern for pattern, _ in choices], names, "prior")
     return [(pattern, prior, by_pattern[pattern]) for pattern, prior in choices]
+
+
+def resolve(value: object) -> Prior:
+    """Return the prior that a name, a table, a mapping from name patterns, or an object stands for.
+
+    A distribution of `pyro.distributions` is understood too, and so is any function from a parameter's name and initial
+    value to one.
+    """
+    if isinstance(value, dict) and "type" not in value:
+        return ByName(choices=tuple(value.items()))
+    return resolve_one(value)
