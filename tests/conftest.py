@@ -15,6 +15,7 @@ logging.getLogger("torch.__trace").propagate = False  # thousands of records for
 
 
 @pytest.fixture(autouse=True)
-def the_same_random_numbers_whatever_ran_before():
-    """Layers made in a test start from the same weights in every order of the tests and on every worker."""
+def the_same_state_whatever_ran_before():
+    """Random numbers and Pyro's parameter store start alike in every order of the tests and on every worker."""
+    pyro.clear_param_store()
     pyro.set_rng_seed(0)
