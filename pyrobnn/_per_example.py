@@ -177,10 +177,12 @@ class PerExample(TorchFunctionMode):
     Args:
         weights: the values given to the network, by parameter name.
         num_examples: B, the length of the first axis of inputs to which perturbations apply.
+        time_first: whether the network has sequences (T, B, units), which where T = B look as if examples came first.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], num_examples: int) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], num_examples: int, *, time_first: bool = False) -> None:
         super().__init__()
+        self._time_first = time_first
         self._names = {id(value): name for name, value in weights.items() if perturbation_of(value) is not None}
         self._num_examples = num_examples
         self._owners: dict[int, int | None] = {}
@@ -191,7 +193,8 @@ class PerExample(TorchFunctionMode):
         if func in _CHANNEL:
             x, weight, bias, rest, options = _arguments(*args, **kwargs)
             noise = perturbation_of(weight)
-            if noise is not None and len(x) == self._num_examples:
+            time_first = self._time_first and x.ndim > 2 and _CHANNEL[func] == -1
+            if noise is not None and len(x) == self._num_examples and not time_first:
                 self._claim(weight, id(weight))
                 if bias is not None:
                     self._claim(bias, id(weight))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 _BUDGET = 2**26
 """Floats that the weights of a block of draws, or one chunk of activations on an accelerator, may hold."""
@@ -33,8 +34,7 @@ def widest_activation(net: nn.Module, call: Callable[[], object]) -> int:
     sizes = [1]
 
     def record(module: nn.Module, inputs: object, output: object) -> None:
-        if isinstance(output, Tensor):
-            sizes.append(output.numel())
+        sizes.extend(value.numel() for value in tree_leaves(output) if isinstance(value, Tensor))
 
     handles = [module.register_forward_hook(record) for module in net.modules()]
     try:
@@ -169,7 +169,7 @@ def map_draws(
 ) -> Tensor:
     """Return function(draw, x) for every draw through `torch.func.vmap`, in chunks of bounded memory.
 
-    A function that vmap cannot take (recurrent layers, branches on values) runs draw by draw instead.
+    A function that vmap cannot take (branches on values) runs draw by draw instead.
 
     Args:
         function: function of one draw and a batch of inputs (B, *in), with results (B, ...).

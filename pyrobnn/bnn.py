@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from pyrobnn import likelihoods, nets, priors
 from pyrobnn._errors import InputError
+from pyrobnn._kernels import plain_kernels
 from pyrobnn._per_example import PerExample, carries_noise, without_noise
 from pyrobnn._pyro import local_parameters
 from pyrobnn._settings import to_dict
@@ -21,16 +22,18 @@ if TYPE_CHECKING:
     from pyrobnn.posterior import Posterior
     from pyrobnn.prediction import Prediction
 
+_LOOKS_UP = (nn.Embedding, nn.EmbeddingBag)
+
 
 class BNN(PyroModule):
     """A network whose weights have a prior and whose outputs have a likelihood.
 
     The trainable parameters that the prior covers are `PyroSample` sites named as in the network ("0.weight"); frozen
-    ones (requires_grad=False) stay as they are. The targets are the observed site "y" in a plate "data" over the
-    examples. It works as it is with `pyro.infer.SVI`, `Predictive`, `NUTS` and every autoguide: call it with a batch x
-    (and y), and with the number of examples N in the whole data set if the batch is a part of it; the plate then scales
-    the log-likelihood by N / B, here and nowhere else. `fit` keeps all parameters in the modules; with Pyro's own tools
-    they follow Pyro's setting `module_local_params`.
+    ones (requires_grad=False) stay as they are, and so does the padding row of an embedding. The targets are the
+    observed site "y" in a plate "data" over the examples. It works as it is with `pyro.infer.SVI`, `Predictive`, `NUTS`
+    and every autoguide: call it with a batch x (and y), and with the number of examples N in the whole data set if the
+    batch is a part of it; the plate then scales the log-likelihood by N / B, here and nowhere else. `fit` keeps all
+    parameters in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`.
 
     Args:
         net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed.
@@ -45,7 +48,8 @@ class BNN(PyroModule):
         settings: the three parts as given, by name.
 
     Raises:
-        InputError: an unknown name, a pattern that matches nothing, or a network without parameters.
+        InputError: an unknown name, a pattern that matches nothing, a network without parameters, or a layer that
+            changes its weights by itself.
 
     Example:
         >>> import torch, pyrobnn as bnn
@@ -73,7 +77,10 @@ class BNN(PyroModule):
         names = _parameter_names(self.net)
         self.site_names = tuple(prior.covers(names) if hasattr(prior, "covers") else names)
         self._check_site_names()
+        _refuse_max_norm(self.net, self.site_names)
         self._aliases = _make_buffers(self.net, self.site_names)
+        self._padding = _padding_rows(self.net)
+        self._time_first = any(not getattr(module, "batch_first", True) for module in self.net.modules())
         if self.site_names:
             self.prior = prior.build(self._weights)
         for name in self.site_names:
@@ -146,13 +153,24 @@ class BNN(PyroModule):
         if self.training and carries_noise(weights.values()):
             tied = [name for name, aliases in self._aliases.items() if len(aliases) > 1]
             weights = {name: without_noise(value) if name in tied else value for name, value in weights.items()}
-            with PerExample(weights, len(x)):
+            with plain_kernels(), PerExample(weights, len(x), time_first=self._time_first):
                 return self._call(weights, x)
-        return self._call(weights, x)
+        with plain_kernels():
+            return self._call(weights, x)
 
     def _call(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        every_name = {alias: weights[name] for name, aliases in self._aliases.items() for alias in aliases}
+        every_name = {
+            alias: self._with_padding(alias, weights[name])
+            for name, aliases in self._aliases.items()
+            for alias in aliases
+        }
         return functional_call(self.net, every_name, (x,), tie_weights=False)
+
+    def _with_padding(self, name: str, value: Tensor) -> Tensor:
+        row = self._padding.get(name)
+        if row is None:
+            return value
+        return torch.cat([value[:row], self.net.get_buffer(name)[row, None], value[row + 1 :]])
 
     def cast_targets(self, y: Tensor, like: Tensor) -> Tensor:
         """Return targets in the type that the likelihood asks for, on the device of the outputs, (B,) or (B, K)."""
@@ -161,7 +179,7 @@ class BNN(PyroModule):
 
     def cast_inputs(self, x: Tensor) -> Tensor:
         """Return inputs on the network's device, and in its precision unless it looks integers up in an embedding."""
-        looks_up = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in self.net.modules())
+        looks_up = any(isinstance(module, _LOOKS_UP) for module in self.net.modules())
         keeps_integers = looks_up and not x.is_floating_point()
         return x.to(self._like.device, x.dtype if keeps_integers else self._like.dtype)
 
@@ -238,6 +256,25 @@ def _parameter_names(net: nn.Module) -> list[str]:
     if not names:
         raise InputError(f"The network has no trainable parameters to be Bayesian about: {type(net).__name__}.")
     return names
+
+
+def _refuse_max_norm(net: nn.Module, names: tuple[str, ...]) -> None:
+    weights = {id(net.get_parameter(name)) for name in names}
+    for prefix, module in net.named_modules():
+        if isinstance(module, _LOOKS_UP) and module.max_norm is not None and id(module.weight) in weights:
+            raise InputError(
+                f"The layer {prefix!r}, {type(module).__name__}(max_norm={module.max_norm}), changes its weights in "
+                "place, so that they are not those that a guide drew: leave out max_norm, since a prior bounds weights."
+            )
+
+
+def _padding_rows(net: nn.Module) -> dict[str, int]:
+    """Return the row of each embedding that stands for padding, by the name of its weight."""
+    return {
+        f"{prefix}.weight" if prefix else "weight": module.padding_idx
+        for prefix, module in net.named_modules()
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None
+    }
 
 
 def _make_buffers(net: nn.Module, names: tuple[str, ...]) -> dict[str, list[str]]:

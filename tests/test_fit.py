@@ -416,16 +416,6 @@ def test_the_model_given_keeps_its_batch_statistics():
     assert model.training
 
 
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gru = nn.GRU(2, 3, batch_first=True)
-        self.head = nn.Linear(3, 1)
-
-    def forward(self, x):
-        return self.head(self.gru(x)[0][:, -1])
-
-
 class Lookup(nn.Module):
     def __init__(self):
         super().__init__()
@@ -434,15 +424,6 @@ class Lookup(nn.Module):
 
     def forward(self, x):
         return self.head(self.table(x).mean(1))
-
-
-def test_networks_that_vmap_cannot_take_predict_draw_by_draw():
-    x = torch.randn(6, 4, 2, generator=torch.Generator().manual_seed(0))
-    model = bnn.BNN(Recurrent(), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
-    posterior = fit(model, (x, torch.zeros(6)), steps=3)
-    draws = posterior.draw(3)
-    by_hand = torch.stack([posterior.bnn.outputs({k: v[s] for k, v in draws.items()}, x)[:, 0] for s in range(3)])
-    torch.testing.assert_close(posterior.predict(x, draws=draws).draw_means, by_hand.detach())
 
 
 def test_embedding_networks_take_integers():

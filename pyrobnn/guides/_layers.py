@@ -74,11 +74,20 @@ def fed_weights(model: Callable[..., Any]) -> list[FedWeight]:
 
 def _refuse_own_dropout(net: nn.Module) -> None:
     for name, module in net.named_modules():
-        if isinstance(module, _DropoutNd) and module.p > 0:
+        p = _own_dropout(module)
+        if p > 0:
             raise InputError(
-                f"The network has a dropout layer of its own, {name!r} with p={module.p}, which would act beside the "
-                "masks of the guide, and in training only: leave it out, or set its p to 0."
+                f"The network has a dropout layer of its own, {name!r} with p={p} ({type(module).__name__}), which "
+                "would act beside the masks of the guide Dropout, and in training only: leave it out, or set it to 0."
             )
+
+
+def _own_dropout(module: nn.Module) -> float:
+    if isinstance(module, _DropoutNd):
+        return module.p
+    if isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1):
+        return module.dropout
+    return 0.0
 
 
 def _weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

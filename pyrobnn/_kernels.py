@@ -1,0 +1,52 @@
+"""Fused kernels that `torch.func` cannot transform, run as the plain operations that they join."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._C._functorch import peek_interpreter_stack
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+_RECURRENT: dict[Any, Any] = {
+    torch.lstm: torch.ops.aten.lstm.input,
+    torch.gru: torch.ops.aten.gru.input,
+    torch.rnn_tanh: torch.ops.aten.rnn_tanh.input,
+    torch.rnn_relu: torch.ops.aten.rnn_relu.input,
+}
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Run recurrent layers and attention by plain operations inside a transformation of `torch.func`.
+
+    vmap has no rule for the fused kernels of LSTM, GRU, scaled dot-product attention and encoder layers of transformers
+    in evaluation; it has rules for what they join. Outside of vmap and grad the fused kernels are quicker and stay.
+    """
+    if peek_interpreter_stack() is None:
+        yield
+        return
+    with sdpa_kernel(SDPBackend.MATH), _PlainRecurrence():
+        yield
+
+
+class _PlainRecurrence(TorchFunctionMode):
+    """Unrolls recurrent layers over time; as a mode of functions it also keeps attention off its own fused path."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _RECURRENT and isinstance(args[3], bool):  # else a packed sequence
+            with _without_mkldnn():
+                return _RECURRENT[func].decompose(*args)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """Keep LSTM from the fused kernel for the CPU, to which even its decomposition goes."""
+    mkldnn: Any = torch.backends.mkldnn
+    before, mkldnn.enabled = mkldnn.enabled, False
+    try:
+        yield
+    finally:
+        mkldnn.enabled = before

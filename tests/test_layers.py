@@ -1,0 +1,426 @@
+"""Layers of torch under every registered guide: trained, predicted with, saved and loaded, or refused by name."""
+
+import contextlib
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+import pyrobnn as bnn
+from pyrobnn import guides
+from pyrobnn._errors import InputError
+from pyrobnn._random import seeded
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.storage import load_posterior, save_posterior
+from pyrobnn.testing.captured import require_capturable
+
+N, STEPS, F64 = 12, 20, torch.float64
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.norm, self.head = nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(x + torch.tanh(self.norm(self.inner(x))))
+
+
+class Sequences(nn.Module):
+    """A layer that maps sequences (B, T, 2), or (T, B, 2), to outputs whose last step is read."""
+
+    def __init__(self, layer, width, *, time_first=False):
+        super().__init__()
+        self.layer, self.head, self.time_first = layer, nn.Linear(width, 1), time_first
+
+    def forward(self, x):
+        out = self.layer(x.transpose(0, 1) if self.time_first else x)
+        out = out[0] if isinstance(out, tuple) else out
+        return self.head(out[-1] if self.time_first else out[:, -1])
+
+
+def encoder(dropout=0.0, *, batch_first=True, norm_first=True, **options):
+    options |= {"dropout": dropout, "batch_first": batch_first, "norm_first": norm_first}
+    layer = nn.TransformerEncoderLayer(2, 1, 4, **options)
+    return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+
+def convolutions():
+    return nn.Sequential(
+        nn.Conv3d(1, 2, 2, bias=False),
+        nn.Flatten(2, 3),
+        nn.Conv2d(2, 2, (1, 2), bias=False),
+        nn.BatchNorm2d(2),
+        nn.Flatten(2),
+        nn.Conv1d(2, 2, 2, groups=2, bias=False),
+        nn.InstanceNorm1d(2, affine=True, track_running_stats=True),
+        nn.ConvTranspose1d(2, 2, 2, bias=False),
+        nn.GroupNorm(2, 2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8, 1),
+    )
+
+
+WORDS = "words"
+NETS = {
+    "linear, dropout": (lambda: nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.2), nn.Tanh(), nn.Linear(2, 1)), (3,)),
+    "residual, batch norm": (Residual, (3,)),
+    "convolutions, their norms": (convolutions, (1, 2, 3, 4)),
+    "embedding, layer norm": (
+        lambda: nn.Sequential(nn.Embedding(4, 2, padding_idx=0), nn.LayerNorm(2), nn.Flatten(), nn.Linear(6, 1)),
+        WORDS,
+    ),
+    "lstm": (lambda: Sequences(nn.LSTM(2, 2, batch_first=True), 2), (3, 2)),
+    "transformer": (lambda: Sequences(encoder(bias=False), 2), (3, 2)),
+}
+UNSUPPORTED = {("Dropout", "linear, dropout"): nn.Dropout}
+"""Guide and net, with the layer that the guide refuses."""
+VARIANTS = [
+    guides.Auto("AutoNormal"),
+    guides.MeanField(noise="local"),
+    guides.MeanField(noise="flipout"),
+    guides.Dropout(0.3, learned=True, per_example=True),
+]
+SLOWER = {"Laplace": "Laplace: .* belong to layers of unknown structure, and took a slower path"}
+"""Guides that take some layers with a warning that names their parameters."""
+FILLED_BY_METHODS = {"Empirical", "BlockGaussian"}
+"""Guides without anything to train."""
+
+
+def all_guides():
+    found = list(VARIANTS)
+    for name in guides.registry.names:
+        with contextlib.suppress(InputError):  # settings that must be given come as variants
+            found.append(guides.registry.get(name)())
+    return [guide for guide in found if type(guide).__name__ not in FILLED_BY_METHODS]
+
+
+def make_net(name):
+    with seeded(0):
+        return NETS[name][0]()
+
+
+def make_data(name, num=N):
+    shape, generator = NETS[name][1], torch.Generator().manual_seed(1)
+    x = (
+        torch.randint(4, (num, 3), generator=generator)
+        if shape is WORDS
+        else torch.randn(num, *shape, generator=generator)
+    )
+    return bnn.Data(x, x.flatten(1).float().mean(1))
+
+
+def make_model(net, prior="normal"):
+    return bnn.BNN(net, prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=0.3))
+
+
+def fit(net, data, *, prior="normal", engine="eager", **settings):
+    method = bnn.SVI(**{"steps": STEPS} | settings)
+    return bnn.fit(make_model(net, prior), method, data, seed=0, engine=engine, device="cpu", progress=False)
+
+
+def running(net):
+    """Running statistics by name."""
+    return {name: value.clone() for name, value in net.named_buffers() if "running" in name}
+
+
+def statistics(posterior):
+    return running(posterior.bnn.net)
+
+
+def by_hand(posterior, draws, x):
+    """Outputs for each draw, one after the other through torch alone, (S, N)."""
+    net, outputs = posterior.bnn.net, []
+    for index in range(len(next(iter(draws.values())))):
+        outputs.append(functional_call(net, {name: value[index] for name, value in draws.items()}, (x,))[:, 0])
+    return torch.stack(outputs).detach()
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("guide", all_guides(), ids=repr)
+def test_every_guide_takes_every_layer(guide, name, tmp_path):
+    data, layer = make_data(name), UNSUPPORTED.get((type(guide).__name__, name))
+    if layer is not None:
+        with pytest.raises(InputError, match=rf"{layer.__name__}.*{type(guide).__name__}"):
+            fit(make_net(name), data, guide=guide)
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", SLOWER.get(type(guide).__name__, "none"))
+        posterior = fit(make_net(name), data, guide=guide)
+    assert torch.as_tensor(posterior.history.elbo).isfinite().all()
+    assert posterior.bnn.num_weights == sum(p.numel() for p in make_net(name).parameters())
+    trained, start = statistics(posterior), running(make_net(name))
+    assert all((value != start[key]).any() for key, value in trained.items())
+    mean = posterior.predict(data.x, num_draws=3).mean
+    assert mean.isfinite().all()
+    torch.testing.assert_close(posterior.predict(data.x[:1], num_draws=3).mean, mean[:1])
+    assert equal(statistics(posterior), trained)
+
+    loaded = load_posterior(save_posterior(posterior, tmp_path / "p"), net=make_net(name))
+    assert torch.equal(loaded.predict(data.x, num_draws=3).mean, mean)
+    assert equal(statistics(loaded), trained)
+
+
+def test_every_registered_guide_is_tried():
+    missing = {guides.registry.get(name).__name__ for name in guides.registry.names}
+    missing -= {type(guide).__name__ for guide in all_guides()} | FILLED_BY_METHODS
+    assert not missing, f"add a variant of {missing}, which has settings without defaults"
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_layers_can_be_recorded(name):
+    require_capturable(make_model(make_net(name)), make_data(name))
+
+
+@pytest.mark.parametrize(
+    ("layer", "named"),
+    [
+        (nn.Sequential(nn.Linear(2, 2), nn.Dropout1d(0.2)), "'layer.1' with p=0.2 (Dropout1d)"),
+        (nn.LSTM(2, 2, 2, dropout=0.3, batch_first=True), "'layer' with p=0.3 (LSTM)"),
+        (encoder(0.1), "'layer.layers.0.self_attn' with p=0.1 (MultiheadAttention)"),
+    ],
+    ids=["dropout", "lstm", "attention"],
+)
+def test_the_dropout_guide_refuses_layers_that_drop_units_themselves(layer, named):
+    with pytest.raises(InputError) as raised:
+        fit(Sequences(layer, 2), make_data("lstm"), guide="dropout")
+    assert named in str(raised.value)
+    assert "of the guide Dropout" in str(raised.value)
+
+
+# Running statistics
+
+
+def normalised():
+    """Batch normalisation of the inputs themselves, whose running statistics are known, before a linear layer."""
+    with seeded(0):
+        return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
+
+
+def linear_data(seed=2):
+    x = 1.0 + 2.0 * torch.randn(N, 3, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    return bnn.Data(x, x.sum(1))
+
+
+def assert_exact_statistics(posterior, data, updates=STEPS):
+    """m <- 0.9 m + 0.1 batch mean from 0, and likewise the unbiased variance from 1, in every step."""
+    left, layer = 0.9**updates, posterior.bnn.net[0]
+    torch.testing.assert_close(layer.running_mean, (1 - left) * data.x.mean(0))
+    torch.testing.assert_close(layer.running_var, left + (1 - left) * data.x.var(0))
+    assert layer.num_batches_tracked == updates
+
+
+@pytest.mark.parametrize("engine", ["eager", "captured"])
+def test_running_statistics_follow_the_batches(monkeypatch, engine):
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
+    data = linear_data()
+    posterior = fit(normalised(), data, engine=engine)
+    assert posterior.history.engine.used == engine
+    assert_exact_statistics(posterior, data)
+
+    trained = statistics(posterior)
+    draws = posterior.draw(3)
+    mean, var = trained["0.running_mean"], trained["0.running_var"]
+    inputs = (data.x - mean) / (var + 1e-5).sqrt() * draws["0.weight"][:, None] + draws["0.bias"][:, None]
+    expected = (inputs @ draws["1.weight"].mT + draws["1.bias"][:, None])[..., 0]
+    torch.testing.assert_close(posterior.predict(data.x, draws=draws).draw_means, expected)
+    first = bnn.elbo_report(posterior, data, num_draws=4).elbo.mean
+    assert bnn.elbo_report(posterior, data, num_draws=4).elbo.mean == first
+    posterior.bnn.sample_prior_predictive(data.x, num_draws=2, seed=0)
+    assert equal(statistics(posterior), trained)
+
+
+def test_the_elbo_in_evaluation_uses_the_running_statistics():
+    data = linear_data()
+    posterior = fit(normalised(), data, guide="map")
+    f = by_hand(posterior, posterior.draw(1), data.x)[0]
+    expected = torch.distributions.Normal(f, 0.3).log_prob(data.y).sum()
+    assert bnn.elbo_report(posterior, data, num_draws=2).log_likelihood.mean == pytest.approx(float(expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["eager", "captured"])
+def test_replicates_have_running_statistics_of_their_own(monkeypatch, engine):
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
+    sets = [linear_data(2), linear_data(3)]
+    model, method = make_model(normalised()), bnn.SVI(steps=STEPS)
+    posteriors = bnn.fit_replicates(model, method, sets, seed=0, engine=engine, device="cpu", progress=False)
+    for posterior, data in zip(posteriors, sets, strict=True):
+        assert posterior.history.engine.used == engine
+        assert_exact_statistics(posterior, data)
+
+
+def test_members_of_an_ensemble_have_running_statistics_of_their_own(tmp_path):
+    method = bnn.Ensemble(bnn.SVI(guide="map", steps=5, batch_size=4), members=2)
+    data = linear_data()
+    mixture = bnn.fit(make_model(normalised()), method, data, seed=0, engine="eager", device="cpu", progress=False)
+    first, second = (statistics(member) for member in mixture.members)
+    assert not torch.equal(first["0.running_mean"], second["0.running_mean"])
+    loaded = load_posterior(save_posterior(mixture, tmp_path / "p"), net=normalised())
+    assert equal(statistics(loaded.members[1]), second)
+    assert torch.equal(loaded.predict(data.x, num_draws=2).mean, mixture.predict(data.x, num_draws=2).mean)
+
+
+def test_particles_with_statistics_of_their_own_cannot_be_captured():
+    name = "residual, batch norm"
+    with pytest.warns(UserWarning, match="The fit runs eagerly, since .*Batch norm"):
+        posterior = fit(make_net(name), make_data(name), num_particles=2, engine="captured")
+    assert posterior.bnn.net.norm.num_batches_tracked == 2 * STEPS
+
+
+# Parameters that are not Bayesian
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(2), nn.LayerNorm(2), nn.GroupNorm(1, 2)], ids=lambda one: one._get_name()
+)
+def test_affine_weights_without_a_prior_are_trained_or_left_frozen(layer, tmp_path):
+    def make(*, frozen=False):
+        with seeded(0):
+            net = nn.Sequential(nn.Linear(3, 2), layer, nn.Tanh(), nn.Linear(2, 1))
+        net[1].bias.requires_grad_(not frozen)
+        return net
+
+    data, prior = make_data("residual, batch norm"), {"1.*": None, "*": "normal"}
+    posterior = fit(make(), data, prior=prior)
+    assert posterior.bnn.site_names == ("0.weight", "0.bias", "3.weight", "3.bias")
+    trained = posterior.bnn.net[1]
+    assert (trained.weight != 1).all()
+    assert (trained.bias != 0).all()
+    draws = posterior.draw(3)
+    prediction = posterior.predict(data.x, draws=draws)
+    torch.testing.assert_close(prediction.draw_means, by_hand(posterior, draws, data.x))
+    loaded = load_posterior(save_posterior(posterior, tmp_path / "p"), net=make())
+    assert torch.equal(loaded.predict(data.x, draws=draws).mean, prediction.mean)
+
+    frozen = fit(make(frozen=True), data, prior=prior).bnn.net[1]
+    assert (frozen.weight != 1).all()
+    assert (frozen.bias == 0).all()
+
+
+# Kernels that vmap cannot take
+
+
+RECURRENT = {
+    "LSTM": lambda: nn.LSTM(2, 3, 2, batch_first=True, bidirectional=True),
+    "LSTM without biases": lambda: nn.LSTM(2, 3, bias=False, batch_first=True),
+    "GRU": lambda: nn.GRU(2, 3, 2, batch_first=True, bidirectional=True),
+    "RNN": lambda: nn.RNN(2, 3, batch_first=True),
+    "RNN with ReLU": lambda: nn.RNN(2, 3, bias=False, nonlinearity="relu", batch_first=True),
+    "transformer": encoder,
+    "transformer, GELU, norm last": lambda: encoder(activation="gelu", norm_first=False),
+}
+
+
+def model_and_draws(make, dtype):
+    """A model in evaluation, three draws of its weights, and inputs."""
+    x = torch.randn(4, 5, 2, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    with seeded(0):
+        layer = make().to(dtype)
+        width = layer(x)[0].shape[-1] if isinstance(layer, nn.RNNBase) else 2
+        model = make_model(Sequences(layer, width).to(dtype)).eval()
+        return model, {name: torch.randn(3, *v.shape, dtype=dtype) for name, v in model.initial_values.items()}, x
+
+
+@pytest.mark.parametrize("make", RECURRENT.values(), ids=RECURRENT)
+@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=str)
+def test_draws_side_by_side_equal_the_fused_kernels_one_by_one(make, dtype):
+    model, draws, x = model_and_draws(make, dtype)
+    side_by_side = vmap(model.outputs, in_dims=(0, None))(draws, x)
+    with torch.no_grad():
+        fused = torch.stack([model.outputs({name: v[s] for name, v in draws.items()}, x) for s in range(3)])
+    tolerance = 1e-10 if dtype is F64 else 1e-4
+    torch.testing.assert_close(side_by_side, fused, rtol=tolerance, atol=tolerance)
+    assert torch.backends.mkldnn.enabled
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+@pytest.mark.parametrize("make", RECURRENT.values(), ids=RECURRENT)
+def test_gradients_inside_torch_func_equal_those_of_autograd(make):
+    model, draws, x = model_and_draws(make, F64)
+
+    def loss(weights):
+        return model.outputs(weights, x).square().sum()
+
+    weights = {name: value[0] for name, value in draws.items()}
+    expected = torch.autograd.grad(loss({k: v.requires_grad_() for k, v in weights.items()}), list(weights.values()))
+    found = grad(loss)({name: value.detach() for name, value in weights.items()})
+    for name, value in zip(weights, expected, strict=True):
+        torch.testing.assert_close(found[name], value)
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_fused_kernels_and_plain_ones_predict_and_score_alike(name):
+    data = make_data(name)
+    posterior = fit(make_net(name), data, guide="map")
+    draws = posterior.draw(2)
+    with torch.no_grad():
+        expected = by_hand(posterior, draws, data.x)
+    torch.testing.assert_close(posterior.predict(data.x, draws=draws).draw_means, expected)
+    log_likelihood = torch.distributions.Normal(expected[0], 0.3).log_prob(data.y).sum()
+    report = bnn.elbo_report(posterior, data, num_draws=2)
+    assert report.log_likelihood.mean == pytest.approx(float(log_likelihood), rel=1e-4)
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x):
+        out = self.layer(x)
+        return out if bool(self.layer.bias > 0) else -out
+
+
+def test_networks_that_branch_on_weights_predict_draw_by_draw():
+    data = make_data("residual, batch norm")
+    posterior = fit(Branching(), data, steps=2, guide=guides.MeanField(init_rho=1.0))
+    draws = posterior.draw(6)
+    assert len(draws["layer.bias"].sign().unique()) == 2
+    torch.testing.assert_close(posterior.predict(data.x, draws=draws).draw_means, by_hand(posterior, draws, data.x))
+
+
+@pytest.mark.parametrize("noise", ["local", "flipout"])
+def test_as_many_steps_as_examples_are_not_taken_for_examples(noise):
+    with seeded(0):
+        model = make_model(Sequences(encoder(batch_first=False), 2, time_first=True)).train()
+        x, y = torch.randn(4, 4, 2), torch.randn(4)
+        values = guides.MeanField(noise=noise).build(model, x, y)()
+        plain = {name: v for name, v in values.items() if not name.startswith("head")}
+        shared = functional_call(
+            model.net.layer, {k.removeprefix("layer."): v for k, v in plain.items()}, (x.transpose(0, 1),)
+        )
+        seen = []
+        model.net.head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+        model.outputs(values, x)
+    torch.testing.assert_close(seen[0], shared[-1])
+
+
+# Embeddings
+
+
+def test_padding_stays_at_its_starting_value():
+    net = nn.Sequential(nn.Embedding(4, 2, padding_idx=-2), nn.Flatten())
+    with torch.no_grad():
+        net[0].weight[2] = torch.tensor([0.25, -0.5])
+    model = make_model(net)
+    table = torch.randn(4, 2)
+    words = torch.tensor([[0, 2], [3, 1]])
+    held = torch.tensor([0.25, -0.5])
+    expected = torch.stack([torch.cat([table[0], held]), torch.cat([table[3], table[1]])])
+    assert torch.equal(model.outputs({"0.weight": table}, words), expected)
+
+
+@pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
+def test_embeddings_that_change_their_weights_are_refused(layer):
+    net = nn.Sequential(layer(4, 2, max_norm=1.0), nn.Flatten(), nn.LazyLinear(1))
+    net(torch.zeros(2, 3, dtype=torch.int64))
+    with pytest.raises(InputError, match=rf"The layer '0', {layer.__name__}\(max_norm=1.0\), changes its weights"):
+        make_model(net)
+    assert make_model(net, {"0.*": None, "*": "normal"}).site_names == ("2.weight", "2.bias")
