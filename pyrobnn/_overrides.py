@@ -1,13 +1,15 @@
 """Changes to a spec from the command line, such as guide.type=map."""
 
-import dataclasses
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._errors import InputError
-from pyrobnn.inference import SVI
+from pyrobnn._registry import Registry
+from pyrobnn._spec_data import OF_ANY_FIT
+from pyrobnn.inference import method as methods
+from pyrobnn.likelihoods import noise
 
 _REGISTRIES = {
     "net": nets.registry,
@@ -19,9 +21,11 @@ _DEFAULT_TYPES = {"net": "mlp", "prior": "normal", "guide": "mean_field"}
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the tables of a spec with changes applied, those of a `type` first.
+    """Return the tables of a spec with changes applied: the method first, then every other `type`, then the rest.
 
-    A new `type` drops the options of the old one that it does not have.
+    A new `type` drops the options of the old one that it does not have. A new method that takes another inside, such as
+    ensemble, takes in the old one, and one that was inside comes out; one that trains no guide drops the section
+    [guide].
 
     Args:
         tables: the sections of the spec.
@@ -32,7 +36,9 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
     """
     changed: dict[str, Any] = {name: _copy(table) for name, table in tables.items()}
     parsed = [_parse(text) for text in overrides]
-    for keys, value in sorted(parsed, key=lambda item: item[0][-1] != "type"):
+    for keys, value in sorted(parsed, key=lambda item: (item[0][-1] != "type", not _is_method(item[0][:-1]))):
+        if keys == ["fit", "type"] and isinstance(value, str) and not _takes_guide(value):
+            changed.pop("guide", None)
         _assign(changed, keys, value)
     return changed
 
@@ -74,8 +80,10 @@ def _assign(tables: dict[str, Any], keys: list[str], value: Any) -> None:
             inner = {"type": inner} if isinstance(inner, str) else _start(path[: depth + 1])
         table[key] = inner
         table = inner
-    if last == "type":
-        _keep_only(table, _options(path, value))
+    if last == "type" and isinstance(value, str):
+        kept = _retyped(path, table, value)
+        table.clear()
+        table.update(kept)
     table[last] = value
 
 
@@ -84,20 +92,26 @@ def _start(path: list[str]) -> dict[str, Any]:
     return {"type": _DEFAULT_TYPES[path[0]]} if is_part else {}
 
 
-def _options(path: list[str], new_type: Any) -> set[str]:
-    """Return the options that a type has; of an optimizer or schedule only `lr` outlives a change of type."""
-    if path == ["fit"]:
-        return {"seed", "device", *_field_names(SVI)}
-    registry = _REGISTRIES.get(path[0]) if path else None
-    if registry is None or not isinstance(new_type, str):
-        return {"lr"}
-    return set(_field_names(registry.get(new_type)))
+def _is_method(path: list[str]) -> bool:
+    return path[:1] == ["fit"] and set(path[1:]) <= {"method"}
 
 
-def _field_names(cls: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+def _takes_guide(method: str) -> bool:
+    return not {"guide", "method"}.isdisjoint(methods.fields_of(methods.registry.get(method)))
 
 
-def _keep_only(table: dict[str, Any], names: set[str]) -> None:
-    for name in set(table) - names:
-        del table[name]
+def _retyped(path: list[str], table: dict[str, Any], new_type: str) -> dict[str, Any]:
+    """Return a table with the options that stay when its type changes."""
+    if _is_method(path):
+        own = {key: table[key] for key in OF_ANY_FIT if key in table}
+        return methods.retyped({key: value for key, value in table.items() if key not in own}, new_type) | own
+    registry = _registry(path)
+    known = {"lr"} if registry is None else methods.fields_of(registry.get(new_type))
+    return {key: value for key, value in table.items() if key in known}
+
+
+def _registry(path: list[str]) -> Registry | None:
+    """Return where a type at that place is known; None for optimizers and schedules, of which `lr` alone stays."""
+    if path[:1] == ["likelihood"] and len(path) > 1:
+        return noise.registry
+    return _REGISTRIES.get(path[0]) if path else None

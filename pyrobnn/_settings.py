@@ -50,7 +50,7 @@ def _with_plain_errors(init: Callable[..., None], name: str) -> Callable[..., No
         try:
             init(self, *args, **kwargs)
         except pydantic.ValidationError as error:
-            raise InputError(f"{name}: {describe(error, self)}") from None
+            raise InputError(f"{name}: {describe(error, self).removeprefix(f'{name}: ')}") from None
 
     return wrapped
 

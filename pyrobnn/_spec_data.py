@@ -6,18 +6,21 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from pyrobnn import datasets
 from pyrobnn._errors import InputError
-from pyrobnn._settings import setting, to_dict
+from pyrobnn._settings import setting
 from pyrobnn.data import Data
 from pyrobnn.datasets import Dataset
 from pyrobnn.inference import SVI
+from pyrobnn.inference import method as methods
 from pyrobnn.inference.engine import Engine
 
 _TOYS = {"sinusoid": datasets.sinusoid, "quartic": datasets.quartic}
 _NUM_TEST = 200
+OF_ANY_FIT = ("seed", "device", "engine")
+"""Keys of [fit] that do not belong to the method."""
 
 
 @setting
@@ -81,39 +84,45 @@ def _toy(name: str) -> Dataset:
 
 @setting
 class FitSpec:
-    """How to fit: a method without its guide, which has a section of its own, a seed and a device.
+    """How to fit: a method, a seed and a device.
+
+    In a file the guide has a section of its own, [guide], and the method inside another one a table in this section:
+
+        [fit]
+        type = "ensemble"
+        members = 5
+        [fit.method]
+        steps = 2000
 
     Attributes:
-        method: SVI with its settings.
+        method: any registered method: svi, ensemble, swag, nuts, hmc, sgld, sghmc. What a table leaves out has the
+            default of the method around it: members of an ensemble are points, svi with the guide "map", if there is
+            no section [guide].
         seed: seed of the fit.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
         engine: "auto", "eager" or "captured", as in `pyrobnn.fit`.
     """
 
-    method: SVI = SVI()
+    method: Annotated[Any, BeforeValidator(methods.registry.resolve)] = SVI()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     device: str = "auto"
     engine: Engine = "auto"
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> "FitSpec":
-        """Return the section that a table stands for: `type = "svi"`, seed, device, engine, and settings of `SVI`."""
-        options = dict(table)
-        kind = options.pop("type", "svi")
-        if kind != "svi":
-            raise InputError(f"Unknown method {kind!r}. Known: svi.")
-        own = {key: options.pop(key) for key in ("seed", "device", "engine") if key in options}
-        known = ["type", "seed", "device", "engine", *(f.name for f in dataclasses.fields(SVI) if f.name != "guide")]
-        unknown = [key for key in options if key not in known]
-        if unknown:
-            raise InputError(f"unknown setting `{unknown[0]}`; known are {', '.join(known)}")
-        return cls(method=SVI(**options), **own)
+        """Return the section that a table stands for: the settings of the method of that `type`, and those above."""
+        own = {key: value for key, value in table.items() if key in OF_ANY_FIT}
+        options = {key: value for key, value in table.items() if key not in OF_ANY_FIT}
+        return cls(method=methods.from_table(options, also=OF_ANY_FIT), **own)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the table of this section."""
-        method = to_dict(self.method)
-        del method["guide"]
-        return method | {"seed": self.seed, "device": self.device, "engine": self.engine}
+        return methods.to_table(self.method) | {key: getattr(self, key) for key in OF_ANY_FIT}
+
+    @property
+    def num_parts(self) -> int:
+        """The number of members, of an ensemble, or of Markov chains: each needs a draw."""
+        return int(getattr(self.method, "members", getattr(self.method, "num_chains", 1)))
 
 
 @setting

@@ -1,8 +1,10 @@
 """Equal-weight mixtures of posteriors: deep ensembles and several runs of one guide."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,8 +35,6 @@ class Mixture:
     Raises:
         InputError: no members, or members of different models or units.
     """
-
-    history = None
 
     def __init__(
         self, members: Sequence[Posterior], *, seed: int | None = None, info: dict[str, Any] | None = None
@@ -77,6 +77,18 @@ class Mixture:
         """The same for targets."""
         return self.members[0].y_scaler
 
+    @property
+    def history(self) -> Any:
+        """The record of the fits, each step the mean over the members; None if one has none or they differ in length.
+
+        Members have their own, `members[k].history`; loaded ones have none.
+        """
+        records = [member.history for member in self.members]
+        if any(record is None for record in records) or len({len(record) for record in records}) > 1:
+            return None
+        means = {name: np.mean([getattr(record, name) for record in records], 0) for name in ("log_likelihood", "kl")}
+        return dataclasses.replace(records[0], **means, validation_steps=[], validation_scores=[])
+
     def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
         """Draw all latent sites jointly, an equal share from each member, one member after the other.
 
@@ -87,10 +99,7 @@ class Mixture:
         Returns:
             Values (S, *event) by site name.
         """
-        parts = [
-            member.draw(count, seed=own)
-            for member, count, own in zip(self.members, self._shares(num_draws), self._seeds(seed), strict=True)
-        ]
+        parts = [member.draw(count, seed=own) for member, count, own in self.shares(num_draws, seed=seed)]
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def mean(self) -> dict[str, Tensor]:
@@ -116,7 +125,7 @@ class Mixture:
             InputError: as `Posterior.predict`, or fewer draws than members.
         """
         if draws is None:
-            shares = zip(self.members, self._shares(num_draws), self._seeds(seed), strict=True)
+            shares = self.shares(num_draws, seed=seed)
             parts = [member.predict(x, num_draws=count, seed=own) for member, count, own in shares]
         else:
             pairs = zip(self.members, self.split(draws), strict=True)
@@ -125,18 +134,34 @@ class Mixture:
 
     def split(self, draws: Draws) -> list[dict[str, Tensor]]:
         """Return the draws of each member, from those that `draw` returned."""
-        shares = self._shares(len(next(iter(draws.values()))))
-        pieces = {name: value.split(shares) for name, value in draws.items()}
+        counts = self._counts(len(next(iter(draws.values()))))
+        pieces = {name: value.split(counts) for name, value in draws.items()}
         return [{name: value[k] for name, value in pieces.items()} for k in range(len(self))]
 
-    def _shares(self, num_draws: int) -> list[int]:
+    def shares(self, num_draws: int, *, seed: int | None = None) -> list[tuple[Posterior, int, int]]:
+        """Return each member with its number of draws and the seed of these, which together make `draw(num_draws)`.
+
+        Args:
+            num_draws: number of draws S of all members together.
+            seed: seed of the draws; that of the mixture if not given.
+
+        Raises:
+            InputError: fewer draws than members.
+        """
+        whole = self.seed if seed is None else seed
+        seeds = [derive(whole, f"member {index}") for index in range(len(self))]
+        return list(zip(self.members, self._counts(num_draws), seeds, strict=True))
+
+    def _counts(self, num_draws: int) -> list[int]:
         if num_draws < len(self):
             raise InputError(f"`num_draws` must be at least {len(self)}, one for each member, got {num_draws}.")
         each, rest = divmod(num_draws, len(self))
         return [each + (k < rest) for k in range(len(self))]
 
-    def _seeds(self, seed: int | None) -> list[int]:
-        return [derive(self.seed if seed is None else seed, f"member {k}") for k in range(len(self))]
+
+def members_of(posterior: Posterior | Mixture) -> tuple[Posterior, ...]:
+    """Return the members of a mixture, or a posterior as its only one."""
+    return posterior.members if isinstance(posterior, Mixture) else (posterior,)
 
 
 def _shapes(bnn: BNN) -> dict[str, torch.Size]:

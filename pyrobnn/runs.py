@@ -16,6 +16,7 @@ from pyrobnn.data import Data
 from pyrobnn.datasets import load_features
 from pyrobnn.inference import fit
 from pyrobnn.metrics import Score, score
+from pyrobnn.mixture import Mixture, members_of
 from pyrobnn.posterior import Posterior
 from pyrobnn.prediction import Prediction
 from pyrobnn.spec import Prepared, RunSpec
@@ -30,14 +31,14 @@ class RunResult:
     """What a run gave.
 
     Attributes:
-        posterior: the posterior.
+        posterior: the posterior, or a mixture of those of the members of an ensemble.
         train: the data it was trained on.
         test: the data it was scored on.
         scores: the scores on the test data by name.
         path: the run folder.
     """
 
-    posterior: Posterior
+    posterior: Posterior | Mixture
     train: Data
     test: Data
     scores: dict[str, Score]
@@ -68,7 +69,7 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
     started = time.perf_counter()
     prepared = spec.prepare()
     with new_folder(path, replaces=replaces) as folder:
-        posterior = fit(
+        posterior: Posterior | Mixture = fit(
             prepared.bnn,
             prepared.spec.method,
             prepared.train,
@@ -80,7 +81,8 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
         )
         test = prepared.test
         scores = score(posterior.predict(test.x, num_draws=spec.predict.num_draws), test.y)
-        manifest = make_manifest(prepared, posterior, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        manifest = make_manifest(prepared, members_of(posterior)[0], seconds)
         _write_fit(folder, prepared, posterior, scores, manifest)
     try:
         _write_views(path, prepared, posterior, scores, manifest)
@@ -122,7 +124,7 @@ def _is_run_folder(path: Path) -> bool:
 
 
 def _write_fit(
-    folder: Path, prepared: Prepared, posterior: Posterior, scores: dict[str, Score], manifest: dict[str, Any]
+    folder: Path, prepared: Prepared, posterior: Posterior | Mixture, scores: dict[str, Score], manifest: dict[str, Any]
 ) -> None:
     (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
     _write_json(folder / "metrics.json", _metrics(prepared, posterior, scores))
@@ -131,7 +133,7 @@ def _write_fit(
 
 
 def _write_views(
-    folder: Path, prepared: Prepared, posterior: Posterior, scores: dict[str, Score], manifest: dict[str, Any]
+    folder: Path, prepared: Prepared, posterior: Posterior | Mixture, scores: dict[str, Score], manifest: dict[str, Any]
 ) -> None:
     """Write what is made from the fit, each file or folder whole or not at all."""
     from pyrobnn.diagnostics.convert import to_datatree
@@ -167,7 +169,7 @@ def _new_file(path: Path) -> Iterator[Path]:
         work.unlink(missing_ok=True)
 
 
-def _metrics(prepared: Prepared, posterior: Posterior, scores: dict[str, Score]) -> dict[str, Any]:
+def _metrics(prepared: Prepared, posterior: Posterior | Mixture, scores: dict[str, Score]) -> dict[str, Any]:
     validation = prepared.validation
     return {
         "scores": {name: dataclasses.asdict(entry) for name, entry in scores.items()},
@@ -175,8 +177,8 @@ def _metrics(prepared: Prepared, posterior: Posterior, scores: dict[str, Score])
         "num_validation": 0 if validation is None else len(validation),
         "num_test": len(prepared.test),
         "num_draws": prepared.spec.predict.num_draws,
-        "num_steps": posterior.info["num_steps"],
-        "stop_reason": posterior.info["stop_reason"],
+        "num_steps": posterior.info.get("num_steps"),
+        "stop_reason": posterior.info.get("stop_reason"),
         "seed": posterior.seed,
     }
 

@@ -6,25 +6,43 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import BeforeValidator
+from pyro import poutine
+from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._errors import InputError
 from pyrobnn._overrides import apply_overrides
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import seeded
 from pyrobnn._settings import setting, to_dict
 from pyrobnn._spec_data import DataSpec, FitSpec, PredictSpec
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
 from pyrobnn.datasets import Dataset
 from pyrobnn.inference import SVI
+from pyrobnn.inference import method as methods
 from pyrobnn.inference.fit import resolve_device
 from pyrobnn.inference.source import make_source
+from pyrobnn.prediction import Prediction
 
 __all__ = ["DataSpec", "FitSpec", "PredictSpec", "Prepared", "RunSpec"]
 
 
 def _optional_likelihood(value: Any) -> Any:
     return None if value is None else likelihoods.resolve(value)
+
+
+def _optional_guide(value: Any) -> Any:
+    return None if value is None else guides.resolve(value)
+
+
+def _with_guide(method: Any, guide: Any) -> Any:
+    try:
+        return methods.with_guide(method, guide)
+    except InputError as error:
+        raise InputError(f"[guide] {error}") from None
 
 
 @setting
@@ -36,18 +54,41 @@ class RunSpec:
         net: section [net]; inputs and outputs that are left out follow from the data and the likelihood.
         prior: section [prior], with a `type` or with patterns of parameter names.
         likelihood: section [likelihood]; without it Gaussian with learned noise, or Categorical, as the task asks.
-        guide: section [guide], with a `type` or with patterns of site names.
+        guide: section [guide], with a `type` or with patterns of site names: what the method, or the one inside it,
+            trains. Without it the default of the method: mean_field for svi, map for ensemble and swag, none for nuts,
+            hmc, sgld and sghmc, which refuse one.
         fit: section [fit].
         predict: section [predict].
+
+    Raises:
+        InputError: a guide that the method does not take, validation data for another method than svi, or fewer draws
+            to predict with than members or Markov chains.
     """
 
     data: DataSpec
     net: Annotated[Any, BeforeValidator(nets.registry.resolve)] = nets.MLP()
     prior: Annotated[Any, BeforeValidator(priors.resolve)] = priors.Normal()
     likelihood: Annotated[Any, BeforeValidator(_optional_likelihood)] = None
-    guide: Annotated[Any, BeforeValidator(guides.resolve)] = guides.MeanField()
+    guide: Annotated[Any, BeforeValidator(_optional_guide)] = None
     fit: FitSpec = FitSpec()
     predict: PredictSpec = PredictSpec()
+
+    def __post_init__(self) -> None:
+        """Put the guide and the method together, and refuse sections that do not fit each other."""
+        if self.guide is not None:
+            fit = dataclasses.replace(self.fit, method=_with_guide(self.fit.method, self.guide))
+            object.__setattr__(self, "fit", fit)
+        object.__setattr__(self, "guide", methods.guide_of(self.fit.method))
+        name = to_dict(self.fit.method)["type"]
+        if self.data.validation is not None and not isinstance(self.fit.method, SVI):
+            raise InputError(
+                f"[data] `validation` is followed along the steps of svi, and [fit] has {name}: leave it out."
+            )
+        if self.predict.num_draws < self.fit.num_parts:
+            raise InputError(
+                f"[predict] `num_draws` must be at least {self.fit.num_parts}, a draw from each member or Markov chain "
+                f"of {name}, got {self.predict.num_draws}."
+            )
 
     @classmethod
     def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> "RunSpec":
@@ -76,7 +117,11 @@ class RunSpec:
             raise InputError(f"Unknown section [{unknown[0]}] in the spec. Known: {', '.join(_READERS)}.")
         if "data" not in tables:
             raise InputError('The spec needs a section [data], such as name = "diabetes".')
-        return cls(**{name: _read(name, table) for name, table in tables.items()})
+        sections = {name: _read(name, table) for name, table in tables.items()}
+        try:
+            return cls(**sections)
+        except InputError as error:
+            raise InputError(str(error).removeprefix(f"{cls.__name__}: ")) from None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the sections as tables."""
@@ -97,9 +142,9 @@ class RunSpec:
         return tomli_w.dumps(self.as_dict())
 
     @property
-    def method(self) -> SVI:
+    def method(self) -> Any:
         """The method with its guide."""
-        return dataclasses.replace(self.fit.method, guide=self.guide)
+        return self.fit.method
 
     def prepare(self) -> "Prepared":
         """Load the data, fill in what follows from them, build the model, and check that all of it fits together.
@@ -116,25 +161,46 @@ class RunSpec:
         if self.data.validation is not None:
             train, validation = train.split(self.data.validation, seed=self.fit.seed)
         bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
-        for part in (dataset.data, train):
-            make_source(part, bnn, self.fit.method.batch_size)
+        try:
+            for part in (dataset.data, train):
+                make_source(part, bnn, None)
+        except InputError as error:
+            raise InputError(f"{dataset.name}: {error}") from None
         return Prepared(spec, dataset, train, validation, test, bnn)
 
     def _resolved(self, dataset: Dataset) -> "RunSpec":
         """Return the spec with the likelihood of the task and the widths of the network filled in."""
         by_task = likelihoods.Gaussian() if dataset.task == "regression" else likelihoods.Categorical()
         likelihood = self.likelihood or by_task
-        if dataset.task == "classification" and likelihood.standardizes_targets:
-            raise InputError(
-                f"{dataset.name} has classes as targets, and {likelihood!r} is for real values: choose "
-                "likelihood.type=categorical, or data.task=regression for a table of your own."
-            )
+        _check_task(dataset, likelihood)
         net: Any = self.net
         if hasattr(net, "in_features") and net.in_features is None:
             net = dataclasses.replace(net, in_features=dataset.data.x.shape[1])
         if hasattr(net, "out_features") and net.out_features is None:
             net = dataclasses.replace(net, out_features=likelihood.num_outputs(dataset.data.y))
         return dataclasses.replace(self, likelihood=likelihood, net=net)
+
+
+def _check_task(dataset: Dataset, likelihood: Any) -> None:
+    """Refuse classes as targets for a likelihood of numbers, and numbers for one of classes."""
+    has_classes, wants_classes = dataset.task == "classification", _is_of_classes(likelihood, dataset.data.y)
+    if has_classes == wants_classes:
+        return
+    found, wanted = ("classes", "numbers") if has_classes else ("numbers", "classes")
+    advice = "categorical, ordinal or, for two classes, bernoulli" if has_classes else "gaussian or poisson"
+    task = "regression" if has_classes else "classification"
+    raise InputError(
+        f"{dataset.name} has {found} as targets, and {likelihood!r} is for {wanted}: choose a likelihood such as "
+        f"{advice}, or data.task={task} for a table of your own."
+    )
+
+
+def _is_of_classes(likelihood: Any, y: Tensor) -> bool:
+    """Whether predictions by a likelihood are of classes; targets y (N,) or (N, K) tell the number of columns."""
+    labels = torch.zeros((1, *y.shape[1:]), dtype=torch.int64)
+    with seeded(0), torch.no_grad(), fast_pyro(), poutine.block():
+        module = likelihood.build(torch.zeros(()), torch.ones(y.shape[1:]))
+        return Prediction(module(torch.zeros(1, 1, likelihood.num_outputs(labels)))).is_classification
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

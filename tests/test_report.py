@@ -12,9 +12,11 @@ import pytest
 import torch
 
 import pyrobnn as bnn
+from pyrobnn.diagnostics import FunctionConvergence
 from pyrobnn.inference import History
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Rendered, cautions, render, words
+from pyrobnn.report.chains import Chains, chains_of
 
 HOSTILE = "<script>alert('x')</script>"
 MANIFEST = {"pyrobnn": "0.1.0", "git": {"commit": "abc", "changed": None}, "note": HOSTILE}
@@ -270,3 +272,101 @@ def test_collect_without_history_or_coverage():
     assert cautions.collect(None, prediction(1.0), {}, 5) == ()
     level = History(noise(100), np.zeros(100), [], [])
     assert cautions.collect(level, prediction(1.0), {}, 5) == ()
+
+
+# other methods than SVI
+
+
+def ensemble(train, guide, members=2, **settings):
+    model = bnn.BNN(bnn.MLP(1, (3,), 1), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+    method = bnn.Ensemble(bnn.SVI(guide=guide, steps=120, **settings), members=members)
+    return bnn.fit(model, method, train, seed=0, progress=False, engine="eager")
+
+
+def test_a_mixture_has_the_elbo_of_each_member(regression):
+    train, _ = regression
+    mixture = ensemble(train, "mean_field")
+    rendered = report(mixture, train)
+    text = flat_text(rendered)
+    assert "was fitted to 12 examples" in text
+    assert "by an ensemble of 2 fits with a mean field guide, in 120 steps." in text
+    for number, member in enumerate(mixture.members, 1):
+        audit = bnn.elbo_report(member, train, num_draws=300)
+        assert f"{number}{audit.elbo}{audit.log_likelihood}{audit.kl}{audit.kl_exact:.2f}" in text
+    assert "The audited ELBO" not in text
+    assert "Markov" not in text
+    assert list(rendered.figures) == ["observed_vs_predicted.png", "elbo.png"]
+    assert "the mean over the members" in text
+
+
+def test_a_long_table_of_members_is_cut(regression, monkeypatch):
+    from pyrobnn.report import page as module
+
+    monkeypatch.setattr(module, "_MOST_ROWS", 1)
+    monkeypatch.setattr(module, "_AUDIT_DRAWS", 5)
+    train, _ = regression
+    assert "These are 1 of the 2 members." in flat_text(report(ensemble(train, "map"), train))
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    model = bnn.BNN(torch.nn.Linear(1, 1).double(), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+    data = bnn.Data(torch.linspace(-1, 1, 30).double()[:, None], torch.linspace(-2, 2, 30).double())
+    method = bnn.HMC(step_size=0.15, trajectory_length=0.45, num_draws=60, warmup=20, num_chains=2)
+    return data, bnn.fit(model, method, data, seed=0, progress=False, engine="eager")
+
+
+def test_markov_chains_have_their_own_section(sampled):
+    data, posterior = sampled
+    rendered = report(posterior, data)
+    text = flat_text(rendered)
+    rows = torch.linspace(0, 29, 20).round().long()
+    found = bnn.function_rhat(posterior, data.x[rows])
+    assert "by HMC with 2 chains of 60 draws, in 80 steps." in text
+    assert "means that they predict at 20 training inputs" in text
+    for fact in (
+        "chains2",
+        f"largest R-hat{found.rhat.max():.3f}",
+        f"smallest ESS, bulk{found.ess_bulk.min():.0f}",
+        f"smallest ESS, tail{found.ess_tail.min():.0f}",
+        "divergent draws0 of 120",
+        f"acceptance rate{posterior.guide.sample_stats()['acceptance_rate'].mean():.2f}",
+    ):
+        assert fact in text
+    assert "ELBO" not in text
+    assert list(rendered.figures) == ["fit.png", "weights.png"]
+
+
+def chains(rhat=1.0, ess=500.0, diverging=0):
+    shape = np.ones((3, 1))
+    found = FunctionConvergence(rhat * shape, ess * shape, ess * shape)
+    return Chains(4, 1000, 3, found, diverging, 0.8)
+
+
+def test_chains_are_judged_by_rhat_size_and_divergences():
+    assert cautions.not_converged(chains()) is None
+    assert "largest R-hat is 1.020, above 1.01" in cautions.not_converged(chains(rhat=1.02))
+    assert "worth as little as 399 independent ones" in cautions.not_converged(chains(ess=399.0))
+    assert "They are stuck" in cautions.not_converged(chains(rhat=math.nan))
+    assert cautions.divergences(chains()) is None
+    assert "3 of 4000 draws diverged" in cautions.divergences(chains(diverging=3))
+    assert cautions.divergences(dataclasses.replace(chains(), num_diverging=None)) is None
+    found = cautions.collect(None, prediction(1.0), {}, 5, chains(rhat=1.02, diverging=3))
+    assert len(found) == 2
+
+
+def test_a_single_chain_cannot_be_judged(sampled):
+    data, posterior = sampled
+    alone = dataclasses.replace(chains(), num_chains=1, convergence=None, num_diverging=None, acceptance_rate=None)
+    assert "R-hat needs two or more of at least 4 draws, here there are 1 of 1000" in cautions.not_converged(alone)
+    assert [name for name, *_ in alone.rows()] == ["chains"]
+    guide = bnn.guides.Empirical(num_chains=1, num_draws=60).build(posterior.bnn, *posterior.example)
+    single = bnn.Posterior(
+        posterior.bnn,
+        guide,
+        example=posterior.example,
+        x_scaler=posterior.x_scaler,
+        y_scaler=posterior.y_scaler,
+        seed=0,
+    )
+    assert chains_of(single, data).convergence is None

@@ -13,6 +13,7 @@ from pyrobnn._errors import InputError
 from pyrobnn._random import derive
 from pyrobnn.data import Data
 from pyrobnn.guides.empirical import require_density
+from pyrobnn.mixture import Mixture
 from pyrobnn.posterior import Posterior, latent_names
 
 _AUXILIARY_SUFFIX = "_unconstrained"
@@ -104,17 +105,28 @@ def _row(name: str, size: int, terms: SiteTerms | ElboReport) -> str:
     return f"{name:<24}{size:>9}{columns}{exact:>14}"
 
 
-def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed: int | None = None) -> ElboReport:
+def elbo_report(
+    posterior: Posterior | Mixture, data: Data, *, num_draws: int = 1000, seed: int | None = None
+) -> ElboReport:
     """Estimate each term of the ELBO, per site and in total, beside the closed-form KL where there is one.
 
     The KL is not weighted by a temperature: this is the bound on the evidence, whatever objective was trained.
 
     Args:
-        posterior: the posterior to audit.
+        posterior: the posterior to audit: one guide with a density, such as SVI and SWAG give.
         data: the training data, in original units.
         num_draws: number of draws, at least 2.
         seed: seed of the draws; that of the fit if not given.
+
+    Raises:
+        InputError: a mixture, stored draws of Markov chains, fewer than 2 draws, or data that do not fit the model.
     """
+    if isinstance(posterior, Mixture):
+        raise InputError(
+            f"`elbo_report` takes one posterior, got a mixture of {len(posterior)}: pass its `members` one by one. If "
+            "they share one model without parameters of their own, the ELBO of the mixture is at least the mean of "
+            f"theirs, and at most log {len(posterior)} = {math.log(len(posterior)):.2f} nats above it."
+        )
     if num_draws < 2:
         raise InputError(f"`num_draws` must be at least 2 for a standard error, got {num_draws}.")
     require_density(posterior.guide)

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from pyrobnn._errors import InputError
+from pyrobnn.mixture import Mixture
 from pyrobnn.posterior import Posterior
 
-_FEWEST_DRAWS = 4
+FEWEST_DRAWS = 4
+"""Draws of a chain below which there is no R-hat."""
 _TAILS = (0.05, 0.95)
 
 
@@ -35,7 +37,7 @@ class FunctionConvergence:
         )
 
 
-def function_rhat(posterior: Posterior, x: Any) -> FunctionConvergence:
+def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence:
     """Compare chains by the means of the targets that they predict at some inputs.
 
     The weights themselves would not do: permuting hidden units, or flipping signs of odd ones, leaves the function and
@@ -50,10 +52,15 @@ def function_rhat(posterior: Posterior, x: Any) -> FunctionConvergence:
         R-hat and effective sample sizes of the mean of the target, or the class probabilities, at each input.
 
     Raises:
-        InputError: a posterior without chains, or with too few or too short ones.
+        InputError: a mixture, or a posterior without chains, or with too few or too short ones.
     """
     import arviz as az
 
+    if isinstance(posterior, Mixture):
+        raise InputError(
+            f"R-hat compares the Markov chains of one fit, got a mixture of {len(posterior)}: pass its `members` one "
+            "by one."
+        )
     if not hasattr(posterior.guide, "chains"):
         raise InputError(
             f"R-hat compares Markov chains, and the guide {type(posterior.guide).__name__} has none: its draws are "
@@ -61,9 +68,9 @@ def function_rhat(posterior: Posterior, x: Any) -> FunctionConvergence:
         )
     chains = posterior.guide.chains()
     num_chains, num_draws = next(iter(chains.values())).shape[:2]
-    if num_chains < 2 or num_draws < _FEWEST_DRAWS:
+    if num_chains < 2 or num_draws < FEWEST_DRAWS:
         raise InputError(
-            f"R-hat needs two or more chains of at least {_FEWEST_DRAWS} draws, got {num_chains} of {num_draws}: set "
+            f"R-hat needs two or more chains of at least {FEWEST_DRAWS} draws, got {num_chains} of {num_draws}: set "
             "`num_chains` and `num_draws`."
         )
     prediction = posterior.predict(x, draws={name: values.flatten(0, 1) for name, values in chains.items()})

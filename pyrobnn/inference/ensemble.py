@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from pyrobnn import priors
 from pyrobnn._errors import InputError
@@ -33,7 +33,7 @@ class Ensemble:
             where there are no data: for a wide linear model an ensemble of MAP members is then exact in the limit.
     """
 
-    method: SVI | SWAG = SVI(guide="map")
+    method: Annotated[SVI | SWAG, BeforeValidator(registry.resolve)] = SVI(guide="map")
     members: Annotated[int, Field(gt=0)] = 5
     bootstrap: bool = False
     anchored: bool = False

@@ -1,17 +1,25 @@
-"""What a method of inference is: a setting whose `run` gives a posterior."""
+"""What a method of inference is: a setting whose `run` gives a posterior; and methods as tables, apart from guides."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+import dataclasses
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Protocol, get_args, get_origin, runtime_checkable
 
+from pyrobnn._errors import InputError
 from pyrobnn._registry import Registry
+from pyrobnn._settings import snake_case, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.monitor import Callback
+from pyrobnn.inference.svi import SVI
 
 
 @runtime_checkable
 class Method[R](Protocol):
-    """A method other than `SVI`, which `fit` runs itself. Any setting with this function will do."""
+    """A method other than `SVI`, which `fit` runs itself. Any setting with this function will do.
+
+    A field called `method` is a method that runs inside it, as in `Ensemble`, and has a default.
+    """
 
     def run(
         self,
@@ -33,4 +41,110 @@ class Method[R](Protocol):
         ...
 
 
-registry = Registry("method", accepts=lambda value: isinstance(value, Method))
+registry = Registry("method", accepts=lambda value: isinstance(value, (SVI, Method)))
+registry.register(SVI)
+_DEFAULT = SVI()
+
+
+def guide_of(method: Any) -> Any:
+    """Return the guide that a method, or the one inside it, trains; None if it trains none, as `NUTS`."""
+    return guide_of(method.method) if hasattr(method, "method") else getattr(method, "guide", None)
+
+
+def with_guide(method: Any, guide: Any) -> Any:
+    """Return the method with another guide in it, or in the one inside it.
+
+    Raises:
+        InputError: a method that trains no guide, or not this one.
+    """
+    if hasattr(method, "method"):
+        return dataclasses.replace(method, method=with_guide(method.method, guide))
+    if not hasattr(method, "guide"):
+        name = snake_case(type(method).__name__)
+        raise InputError(f"{name} draws from the posterior itself and trains no guide, got {guide!r}: leave it out.")
+    return dataclasses.replace(method, guide=guide)
+
+
+def to_table(method: Any) -> dict[str, Any]:
+    """Return a method as a table without its guide, which has a table of its own."""
+    table: dict[str, Any] = to_dict(method)
+    if hasattr(method, "method"):
+        return table | {"method": to_table(method.method)}
+    return {key: value for key, value in table.items() if key != "guide"}
+
+
+def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any = _DEFAULT) -> Any:
+    """Return the method that a table without a guide stands for.
+
+    Args:
+        table: `type` and settings; `method` is a table too.
+        also: names of further keys that stand beside these, for the message.
+        start: the method whose type, guide and settings hold where the table says nothing.
+
+    Raises:
+        InputError: an unknown method or setting, or a value that a setting refuses.
+    """
+    options = dict(table)
+    cls: Any = registry.get(options.pop("type", snake_case(type(start).__name__)))
+    fields = fields_of(cls)
+    unknown = [key for key in options if key not in fields or key == "guide"]
+    if unknown:
+        known = ["type", *also, *(name for name in fields if name != "guide")]
+        raise InputError(f"unknown setting `{unknown[0]}`; known are {', '.join(known)}{_hint(unknown[0], fields)}")
+    if "method" in options:
+        options["method"] = _inner(options["method"], fields["method"].default)
+    return dataclasses.replace(start, **options) if type(start) is cls else cls(**options)
+
+
+def _hint(key: str, fields: Mapping[str, Any]) -> str:
+    if key == "guide":
+        return ". The guide has a section of its own, [guide]"
+    return f". `{key}` may belong to the method inside, [fit.method]" if "method" in fields else ""
+
+
+def _inner(table: Any, default: Any) -> Any:
+    if not isinstance(table, Mapping):
+        table = {"type": table}
+    try:
+        return from_table(table, start=default)
+    except InputError as error:
+        raise InputError(f"`method`: {error}") from None
+
+
+def fields_of(cls: type) -> dict[str, Any]:
+    """Return the fields of a setting's class by name."""
+    return {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+
+
+def retyped(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return the table of a method changed to another type, with the settings that the new one has.
+
+    A method that takes another inside takes in the old one; a method that was inside comes out; else settings of the
+    same name stay.
+
+    Args:
+        table: the old method.
+        kind: name of the new one.
+    """
+    new = fields_of(registry.get(kind))
+    chain = list(_from_outside_in(table))
+    same = next((old for old in chain if old.get("type", "svi") == kind), None)
+    if same is not None:
+        return dict(same) | {"type": kind}
+    inside = next((old for old in chain if "method" in new and _fits(old, new["method"].type)), None)
+    if inside is not None:
+        return {"type": kind, "method": dict(inside)}
+    return {"type": kind} | {key: value for key, value in table.items() if key in new}
+
+
+def _from_outside_in(table: Any) -> Iterator[Mapping[str, Any]]:
+    while isinstance(table, Mapping):
+        yield table
+        table = table.get("method")
+
+
+def _fits(table: Mapping[str, Any], annotation: Any) -> bool:
+    accepted = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    return isinstance(accepted, (type, types.UnionType)) and issubclass(
+        registry.get(table.get("type", "svi")), accepted
+    )

@@ -5,18 +5,26 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from pyrobnn.diagnostics.convergence import FEWEST_DRAWS
 from pyrobnn.inference.history import History
 from pyrobnn.metrics import Score
 from pyrobnn.prediction import Prediction
+from pyrobnn.report.chains import Chains
 
 _FEWEST_STEPS = 100
 _BLOCKS = 10
 _STANDARD_ERRORS = 3.0
 _NEGLIGIBLE = 1e-4
+_LARGEST_RHAT = 1.01
+_SMALLEST_ESS = 400
 
 
 def collect(
-    history: History | None, prediction: Prediction, scores: Mapping[str, Score], num_scored: int
+    history: History | None,
+    prediction: Prediction,
+    scores: Mapping[str, Score],
+    num_scored: int,
+    chains: Chains | None = None,
 ) -> tuple[str, ...]:
     """Return the warnings of a run.
 
@@ -25,10 +33,13 @@ def collect(
         prediction: predictions on the data that were scored.
         scores: scores by name.
         num_scored: number of examples that the scores rest on.
+        chains: Markov chains, if the draws come from them.
     """
     coverage = scores.get("coverage_95")
     found = [
         None if history is None else still_moving(history.elbo),
+        None if chains is None else not_converged(chains),
+        None if chains is None else divergences(chains),
         no_epistemic_part(prediction),
         None if coverage is None else wrong_coverage(coverage, num_scored),
     ]
@@ -57,6 +68,41 @@ def still_moving(elbo: np.ndarray) -> str | None:
 
 def _block_means(values: np.ndarray) -> np.ndarray:
     return np.array([block.mean() for block in np.array_split(values, _BLOCKS)])
+
+
+def not_converged(chains: Chains) -> str | None:
+    """Judge chains by R-hat and effective sample sizes of what they predict (Vehtari et al. 2021)."""
+    found = chains.convergence
+    if found is None:
+        return (
+            f"Nothing tells whether the Markov chains have converged: R-hat needs two or more of at least "
+            f"{FEWEST_DRAWS} draws, here there are {chains.num_chains} of {chains.num_draws}. Raise `num_chains` or "
+            "`num_draws`."
+        )
+    rhat, ess = float(np.max(found.rhat)), float(min(np.min(found.ess_bulk), np.min(found.ess_tail)))
+    if not math.isfinite(rhat):
+        return "R-hat cannot be computed: at some input the predictions of the chains never change. They are stuck."
+    if rhat > _LARGEST_RHAT:
+        return (
+            f"The Markov chains do not agree yet in what they predict: the largest R-hat is {rhat:.3f}, above "
+            f"{_LARGEST_RHAT}. Draw more, or warm up longer."
+        )
+    if ess < _SMALLEST_ESS:
+        return (
+            f"The draws of the Markov chains are worth as little as {ess:.0f} independent ones for some prediction; "
+            f"{_SMALLEST_ESS} or more are enough. Draw more."
+        )
+    return None
+
+
+def divergences(chains: Chains) -> str | None:
+    """Say so if draws diverged."""
+    if not chains.num_diverging:
+        return None
+    return (
+        f"{chains.num_diverging} of {chains.num_chains * chains.num_draws} draws diverged: some region of the "
+        "posterior is too narrow for the step size and not explored. Raise `target_accept`, or choose a smoother prior."
+    )
 
 
 def no_epistemic_part(prediction: Prediction) -> str | None:

@@ -12,15 +12,17 @@ from matplotlib.figure import Figure
 
 from pyrobnn import plots
 from pyrobnn.data import Data
-from pyrobnn.diagnostics.audit import elbo_report
+from pyrobnn.diagnostics.audit import ElboReport, elbo_report
 from pyrobnn.metrics import Score
+from pyrobnn.mixture import Mixture, members_of
 from pyrobnn.posterior import Posterior
 from pyrobnn.prediction import Prediction
 from pyrobnn.report import cautions, words
+from pyrobnn.report.chains import chains_of
 
 _AUDIT_DRAWS = 300
 _PREDICTIVE_DRAWS = 500
-_MOST_SITES = 30
+_MOST_ROWS = 30
 _DPI = 160
 
 
@@ -50,7 +52,7 @@ class _Picture:
 
 
 def render(
-    posterior: Posterior,
+    posterior: Posterior | Mixture,
     *,
     train: Data,
     test: Data | None,
@@ -60,6 +62,9 @@ def render(
     class_names: Sequence[str] = (),
 ) -> Rendered:
     """Make the report of a run.
+
+    One guide with a density has the audited ELBO in it, a mixture the ELBO of each member that has one, and Markov
+    chains their R-hat, effective sample sizes and divergences.
 
     Args:
         posterior: what was fitted.
@@ -73,16 +78,19 @@ def render(
     scored = train if test is None else test
     prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
     pictures = _pictures(posterior, train, scored, prediction)
+    chains = chains_of(posterior, train)
     html = _template().render(
         title=f"{train.target_name}: Bayesian neural network",
         sentence=words.sentence(posterior, train),
-        warnings=cautions.collect(posterior.history, prediction, scores, len(scored)),
+        warnings=cautions.collect(posterior.history, prediction, scores, len(scored), chains),
         scores=[(name, score, words.SCORE_MEANINGS.get(name, "")) for name, score in scores.items()],
         scored="training" if test is None else "test",
         num_scored=len(scored),
         pictures=pictures,
-        audit=elbo_report(posterior, train, num_draws=_AUDIT_DRAWS),
-        most_sites=_MOST_SITES,
+        audits=_audits(posterior, train),
+        num_members=len(members_of(posterior)),
+        most_rows=_MOST_ROWS,
+        chains=chains,
         tables=[
             ("Data", words.data_rows(train, test, class_names)),
             ("Settings", words.flat(words.settings(posterior) if spec is None else spec)),
@@ -92,29 +100,39 @@ def render(
     return Rendered(html, {picture.name: picture.png for picture in pictures})
 
 
-def _pictures(posterior: Posterior, train: Data, scored: Data, prediction: Prediction) -> list[_Picture]:
-    pictures = [_predictive(posterior, train, scored, prediction)]
+def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, ElboReport]]:
+    """Return the audited ELBO of each member that has a density, with its number; a posterior is its only member."""
+    members = [pair for pair in enumerate(members_of(posterior), 1) if not hasattr(pair[1].guide, "chains")]
+    return [(number, elbo_report(member, train, num_draws=_AUDIT_DRAWS)) for number, member in members[:_MOST_ROWS]]
+
+
+def _pictures(posterior: Posterior | Mixture, train: Data, scored: Data, prediction: Prediction) -> list[_Picture]:
+    pictures = _predictive(posterior, train, scored, prediction)
     if posterior.history is not None and len(posterior.history):
-        caption = "Evidence lower bound by step; a fit that has converged ends flat."
+        mean = ", the mean over the members" if isinstance(posterior, Mixture) else ""
+        caption = f"Evidence lower bound by step{mean}; a fit that has converged ends flat."
         pictures.append(_picture("elbo.png", "Training", caption, plots.elbo(posterior.history, layout="column")))
-    caption = "Weights with a ratio well below 1 are hardly told from 0 by the data."
-    pictures.append(_picture("weights.png", "Weights", caption, plots.weights(posterior, layout="column")))
+    if not isinstance(posterior, Mixture):  # members have modes of their own, whose weights do not correspond
+        caption = "Weights with a ratio well below 1 are hardly told from 0 by the data."
+        pictures.append(_picture("weights.png", "Weights", caption, plots.weights(posterior, layout="column")))
     return pictures
 
 
-def _predictive(posterior: Posterior, train: Data, scored: Data, prediction: Prediction) -> _Picture:
+def _predictive(posterior: Posterior | Mixture, train: Data, scored: Data, prediction: Prediction) -> list[_Picture]:
     if prediction.is_classification:
         caption = "On the diagonal, predictions are right as often as their confidence says."
         figure = plots.reliability(prediction, scored.y, layout="column")
-        return _picture("reliability.png", "Predictions", caption, figure)
-    if train.x.shape[1:].numel() == 1 and train.x.ndim == 2:
+        return [_picture("reliability.png", "Predictions", caption, figure)]
+    if train.x.shape[1:].numel() == 1 and train.x.ndim == 2 and not isinstance(posterior, Mixture):
         caption = (
             "The blue band is what more data would narrow; the grey one around it is all of the predictive spread."
         )
-        return _picture("fit.png", "Predictions", caption, plots.fit_1d(posterior, train))
+        return [_picture("fit.png", "Predictions", caption, plots.fit_1d(posterior, train))]
+    if not prediction.has_quantiles:
+        return []
     caption = "Calibrated intervals hold their nominal share of the targets."
     figure = plots.observed_vs_predicted(prediction, scored.y, layout="column")
-    return _picture("observed_vs_predicted.png", "Predictions", caption, figure)
+    return [_picture("observed_vs_predicted.png", "Predictions", caption, figure)]
 
 
 def _picture(name: str, title: str, caption: str, figure: Figure) -> _Picture:

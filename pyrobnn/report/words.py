@@ -7,6 +7,8 @@ from torch import nn
 
 from pyrobnn._settings import snake_case, to_dict
 from pyrobnn.data import Data
+from pyrobnn.inference.method import registry
+from pyrobnn.mixture import Mixture
 from pyrobnn.posterior import Posterior
 
 SCORE_MEANINGS = {
@@ -20,18 +22,29 @@ SCORE_MEANINGS = {
 }
 
 
-def sentence(posterior: Posterior, train: Data) -> str:
+def sentence(posterior: Posterior | Mixture, train: Data) -> str:
     """Say in one plain sentence what was fitted."""
     settings, info = posterior.bnn.settings, posterior.info
-    method = info.get("method")
-    guide = method.get("guide") if isinstance(method, Mapping) else None
-    by_guide = f" with a {_kind(guide)} guide" if guide else ""
     steps = f", in {info['num_steps']} steps" if "num_steps" in info else ""
     return (
         f"A Bayesian neural network with {posterior.bnn.num_weights} uncertain weights ({_net(settings['net'])}; "
         f"{_kind(settings['prior'])} prior; {_kind(settings['likelihood'])} likelihood) was fitted to {len(train)} "
-        f"examples of {train.target_name}{by_guide}{steps}."
+        f"examples of {train.target_name}{_by(info.get('method'))}{steps}."
     )
+
+
+def _by(method: Any) -> str:
+    """Say by which method, given as the table in `Posterior.info`."""
+    if not isinstance(method, Mapping):
+        return ""
+    kind = str(method.get("type", "svi"))
+    if isinstance(method.get("method"), Mapping) and "members" in method:
+        return f" by an ensemble of {method['members']} fits{_by(method['method'])}"
+    if kind != "svi":
+        chains = f" with {method['num_chains']} chains of {method['num_draws']} draws" if "num_chains" in method else ""
+        name = registry.get(kind).__name__ if kind in registry.names else kind
+        return f" by {name}{chains}"
+    return f" with a {_kind(method['guide'])} guide" if method.get("guide") else ""
 
 
 def _net(net: Any) -> str:
@@ -49,7 +62,7 @@ def _kind(setting: Any) -> str:
     )
 
 
-def settings(posterior: Posterior) -> dict[str, Any]:
+def settings(posterior: Posterior | Mixture) -> dict[str, Any]:
     """Return the parts and the method of a fit as tables, for a posterior that has no spec."""
     return {kind: repr(part) for kind, part in posterior.bnn.settings.items()} | {
         "method": posterior.info.get("method")

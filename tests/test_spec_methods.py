@@ -1,0 +1,221 @@
+"""Methods, guides and likelihoods of a spec: read, written, changed, and refused where they do not fit each other."""
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+
+import pyrobnn as bnn
+from pyrobnn import InputError
+from pyrobnn.inference import method as methods
+from pyrobnn.likelihoods.noise import HalfNormal
+from pyrobnn.spec import DataSpec, FitSpec, RunSpec
+
+DATA = '[data]\nname = "sinusoid"\n'
+SVI = '[fit]\ntype = "svi"\nsteps = 7\nlr = 0.1\nseed = 4\n'
+ENSEMBLE = '[fit]\ntype = "ensemble"\nmembers = 3\nseed = 4\n[fit.method]\nsteps = 7\n'
+NUTS = '[fit]\ntype = "nuts"\nnum_draws = 10\n'
+LOW_RANK = '[guide]\ntype = "low_rank"\nrank = 2\n'
+SWAG = '[fit]\ntype = "swag"\nrank = 3\nsteps = 30\nevery = 10\n[fit.method]\nsteps = 7\n'
+
+
+def read(tmp_path, text, *overrides):
+    (tmp_path / "spec.toml").write_text(DATA + text, encoding="utf-8")
+    return RunSpec.from_toml(tmp_path / "spec.toml", overrides=overrides)
+
+
+READ = {
+    "svi": (SVI, bnn.SVI(steps=7, lr=0.1)),
+    "ensemble of points": (ENSEMBLE, bnn.Ensemble(bnn.SVI(guide="map", steps=7), members=3)),
+    "ensemble as it is": ('[fit]\ntype = "ensemble"\n', bnn.Ensemble()),
+    "ensemble with a guide": (
+        ENSEMBLE + LOW_RANK,
+        bnn.Ensemble(bnn.SVI(guide=bnn.guides.LowRank(rank=2), steps=7), members=3),
+    ),
+    "swag": (SWAG, bnn.SWAG(bnn.SVI(guide="map", steps=7), rank=3, steps=30, every=10)),
+    "multi-swag": ('[fit]\ntype = "ensemble"\nmethod = "swag"\n', bnn.Ensemble(bnn.SWAG())),
+    "multi-swag with settings": (
+        '[fit]\ntype = "ensemble"\n[fit.method]\ntype = "swag"\nrank = 3\n[fit.method.method]\nlr = 0.1\n',
+        bnn.Ensemble(bnn.SWAG(bnn.SVI(guide="map", lr=0.1), rank=3)),
+    ),
+    "nuts": (NUTS, bnn.NUTS(num_draws=10)),
+    "hmc": ('[fit]\ntype = "hmc"\nstep_size = 0.1\n', bnn.HMC(step_size=0.1)),
+    "sgld": ('[fit]\ntype = "sgld"\nstep_size = 1e-3\nschedule = "cosine_annealing_lr"\n', None),
+    "sghmc": ('[fit]\ntype = "sghmc"\nstep_size = 1e-3\nbatch_size = 8\n', bnn.SGHMC(step_size=1e-3, batch_size=8)),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), READ.values(), ids=READ.keys())
+def test_a_method_is_read_and_written(text, expected, tmp_path):
+    spec = read(tmp_path, text)
+    assert spec.method == (expected or bnn.SGLD(step_size=1e-3, schedule="cosine_annealing_lr"))
+    assert spec.guide == methods.guide_of(spec.method)
+    assert RunSpec.from_dict(tomllib.loads(spec.to_toml())) == spec
+    assert RunSpec.from_dict(json.loads(json.dumps(spec.as_dict()))) == spec
+    assert ("guide" in spec.as_dict()) == (spec.guide is not None)
+    assert "guide" not in json.dumps(spec.as_dict()["fit"])
+
+
+def test_every_registered_method_is_tried():
+    tried = {type(RunSpec.from_dict(tomllib.loads(DATA + text)).method) for text, _ in READ.values()}
+    assert {methods.registry.get(name) for name in ("svi", "ensemble", "swag", "nuts", "hmc", "sgld", "sghmc")} <= tried
+
+
+def test_a_method_in_python_keeps_its_guide():
+    spec = RunSpec(data=DataSpec(name="sinusoid"), fit=FitSpec(method=bnn.SVI(guide="map")))
+    assert spec.guide == bnn.guides.Map()
+    assert RunSpec.from_dict(spec.as_dict()) == spec
+
+
+CHANGED = {
+    "svi to ensemble": (SVI + LOW_RANK, ["fit.type=ensemble"], {"members": 5, "seed": 4}, {"steps": 7, "lr": 0.1}),
+    "and its members": (SVI + LOW_RANK, ["fit.members=2", "fit.type=ensemble"], {"members": 2}, {"steps": 7}),
+    "without a section": ("", ["fit.type=ensemble"], {"members": 5, "seed": 0}, {"lr": 0.01}),
+    "ensemble to svi": (ENSEMBLE, ["fit.type=svi"], {"steps": 7, "seed": 4}, None),
+    "ensemble to swag": (ENSEMBLE, ["fit.type=swag"], {"rank": 20, "seed": 4}, {"steps": 7}),
+    "ensemble of swag": (ENSEMBLE, ["fit.method.type=swag"], {"members": 3}, {"type": "swag", "steps": 1000}),
+    "swag to svi": (SWAG, ["fit.type=svi"], {"steps": 7}, None),
+    "the method inside": (ENSEMBLE, ["fit.method.lr=0.5"], {"members": 3}, {"lr": 0.5, "steps": 7}),
+    "to itself": (ENSEMBLE, ["fit.type=ensemble"], {"members": 3}, {"steps": 7}),
+    "svi to nuts": (SVI + LOW_RANK, ["fit.num_draws=10", "fit.type=nuts"], {"num_draws": 10, "seed": 4}, None),
+    "nuts to hmc": (NUTS, ["fit.type=hmc"], {"num_draws": 10, "warmup": 1000}, None),
+    "svi to sgld": ("[fit]\nbatch_size = 8\n", ["fit.type=sgld", "fit.step_size=0.1"], {"batch_size": 8}, None),
+}
+
+
+@pytest.mark.parametrize(("text", "overrides", "outer", "inner"), CHANGED.values(), ids=CHANGED.keys())
+def test_a_change_of_method(text, overrides, outer, inner, tmp_path):
+    table = read(tmp_path, text, *overrides).as_dict()["fit"]
+    assert outer.items() <= table.items()
+    assert ("method" in table) == (inner is not None)
+    assert (inner or {}).items() <= table.get("method", {}).items()
+
+
+def test_a_change_of_method_keeps_the_guide_where_there_is_one(tmp_path):
+    assert read(tmp_path, SVI + LOW_RANK, "fit.type=ensemble").method.method.guide == bnn.guides.LowRank(rank=2)
+    assert read(tmp_path, SVI + LOW_RANK, "fit.type=nuts").guide is None
+    assert read(tmp_path, SVI + LOW_RANK, "fit.type=swag", "guide.type=map").guide == bnn.guides.Map()
+
+
+NOISE = '[likelihood]\ntype = "gaussian"\nscale = {type = "gamma", concentration = 2.0, rate = 3.0}\n'
+
+
+def test_a_type_of_noise_is_looked_up_among_noises(tmp_path):
+    changes = ("likelihood.scale.type=half_normal", "likelihood.scale.scale=2.0")
+    expected = bnn.likelihoods.Gaussian(scale=HalfNormal(scale=2.0))
+    assert read(tmp_path, NOISE, *changes).likelihood == expected
+    assert read(tmp_path, '[likelihood]\ntype = "gaussian"\nscale = "learned"\n', *changes).likelihood == expected
+    assert read(tmp_path, '[likelihood]\ntype = "gaussian"\nscale = 3.0\n', *changes).likelihood == expected
+    assert read(tmp_path, NOISE, "likelihood.scale.type=gamma").likelihood == read(tmp_path, NOISE).likelihood
+    with pytest.raises(InputError, match="Unknown noise_prior 'half_norml'. Did you mean 'half_normal'"):
+        read(tmp_path, NOISE, "likelihood.scale.type=half_norml")
+
+
+def test_a_type_inside_a_prior_is_looked_up_among_priors(tmp_path):
+    text = '[prior]\ntype = "anchored"\nprior = {type = "scale_mixture", pi = 0.3}\n'
+    assert read(tmp_path, text, "prior.prior.type=normal").prior == bnn.priors.Anchored(bnn.priors.Normal())
+
+
+REFUSED = {
+    "guide for nuts": (NUTS + LOW_RANK, r"^\[guide\] nuts draws from the posterior itself and trains no guide, got L"),
+    "guide set for nuts": (NUTS, "nuts draws from the posterior itself", "guide.type=map"),
+    "guide for swag": (SWAG + LOW_RANK, r"^\[guide\] SWAG: .*averages points: its method needs guide='map', got Low"),
+    "guide inside": (ENSEMBLE + 'guide = "map"\n', r"\[fit\] `method`: unknown setting `guide`.*section of its own"),
+    "setting of the inside": (
+        '[fit]\ntype = "ensemble"\nsteps = 3\n',
+        r"unknown setting `steps`; known are type, seed, device, engine, method.*may belong to the method inside",
+    ),
+    "seed inside": (ENSEMBLE + "seed = 3\n", r"\[fit\] `method`: unknown setting `seed`; known are type, steps"),
+    "unknown inside": ('[fit]\ntype = "ensemble"\nmethod = "nutz"\n', r"\[fit\] `method`: Unknown method 'nutz'"),
+    "nuts inside": ('[fit]\ntype = "ensemble"\nmethod = "nuts"\n', r"\[fit\] Ensemble: `method`"),
+    "a number inside": ('[fit]\ntype = "ensemble"\nmethod = 3\n', "The type of a method must be a name, got 3"),
+    "patience inside": (ENSEMBLE + "patience = 3\n", r"\[fit\] Ensemble: .*members run the same number of steps"),
+    "no step size": ('[fit]\ntype = "sgld"\n', r"\[fit\] SGLD: `step_size` is missing"),
+    "validation": (
+        NUTS,
+        r"^\[data\] `validation` is followed along the steps of svi, and \[fit\] has nuts",
+        "data.validation=0.2",
+    ),
+    "fewer draws than members": (
+        ENSEMBLE,
+        r"\[predict\] `num_draws` must be at least 3, a draw from each member or Markov chain of ensemble, got 2",
+        "predict.num_draws=2",
+    ),
+    "fewer draws than chains": (NUTS, "must be at least 4, a draw from each member", "predict.num_draws=3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED.keys())
+def test_what_does_not_fit_the_method_is_refused(case, tmp_path):
+    text, message, *overrides = case
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, text, *overrides)
+
+
+# Likelihoods and data
+
+
+def table(tmp_path, values):
+    rows = [f"{i / 10},{value}" for i, value in enumerate(values)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b", *rows]), encoding="utf-8")
+    return tmp_path / "t.csv"
+
+
+COUNTS = [0, 1, 3, 2] * 10
+TARGETS = {"classes": ["no", "yes", "may"] * 13, "counts": COUNTS, "real values": [0.5 * i for i in range(40)]}
+LIMIT = {"type": "censored_gaussian", "lower": 0.0}
+PAIRS = {
+    **{("classes", kind): f"t has classes as targets, and {name}.* is for numbers" for kind, name in
+       {"gaussian": "Gaussian", "student_t": "StudentT", "laplace": "Laplace", "poisson": "Poisson",
+        "negative_binomial": "NegativeBinomial", "censored_gaussian": "CensoredGaussian"}.items()},
+    **{("real values", kind): f"t has numbers as targets, and {name}.* is for classes" for kind, name in
+       {"categorical": "Categorical", "bernoulli": "Bernoulli", "ordinal": "Ordinal"}.items()},
+    **{("counts", kind): "t has numbers as targets" for kind in ("categorical", "bernoulli", "ordinal")},
+    **{("real values", kind): f"t: {name} needs whole-number counts, got values such as 0.5" for kind, name in
+       {"poisson": "Poisson", "negative_binomial": "NegativeBinomial"}.items()},
+    ("classes", "bernoulli"): "t: Bernoulli needs targets 0 and 1",
+    ("classes", "categorical"): None,
+    ("classes", "ordinal"): None,
+    **{("counts", kind): None for kind in ("gaussian", "poisson", "negative_binomial", "censored_gaussian")},
+    **{("real values", kind): None for kind in ("gaussian", "student_t", "laplace", "censored_gaussian")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("pair", "message"), PAIRS.items(), ids=[" and ".join(pair) for pair in PAIRS])
+def test_likelihood_and_targets_fit_or_are_refused(pair, message, tmp_path):
+    targets, kind = pair
+    options = {"censored_gaussian": {"lower": 0.0}, "ordinal": {"num_classes": 3}}.get(kind, {})
+    data = {"path": str(table(tmp_path, TARGETS[targets])), "target": "b"}
+    data |= {} if targets == "classes" else {"task": "regression"}
+    spec = RunSpec.from_dict({"data": data, "likelihood": {"type": kind} | options, "net": {"hidden": [2]}})
+    if message is not None:
+        with pytest.raises(InputError, match=message):
+            spec.prepare()
+    else:
+        assert spec.prepare().spec.likelihood == spec.likelihood
+
+
+def test_every_likelihood_is_paired():
+    assert {kind for _, kind in PAIRS} >= set(bnn.likelihoods.registry.names)
+
+
+def test_noise_with_a_prior_or_by_input_is_for_numbers(tmp_path):
+    path = str(table(tmp_path, TARGETS["classes"]))
+    for scale in ("heteroscedastic", {"type": "half_normal", "scale": 1.0}):
+        tables = {"data": {"path": path, "target": "b"}, "likelihood": {"type": "gaussian", "scale": scale}}
+        with pytest.raises(InputError, match="t has classes as targets, and Gaussian"):
+            RunSpec.from_dict(tables).prepare()
+
+
+@pytest.mark.parametrize("kind", ["poisson", "negative_binomial"])
+def test_counts_stay_counts_where_inputs_are_standardised(kind, tmp_path):
+    data = {"path": str(table(tmp_path, COUNTS)), "target": "b", "task": "regression"}
+    spec = RunSpec.from_dict({"data": data, "likelihood": {"type": kind}, "net": {"hidden": []}})
+    prepared = spec.prepare()
+    assert prepared.train.standardize
+    posterior = bnn.fit(prepared.bnn, bnn.SVI(steps=2), prepared.train, seed=0, progress=False, engine="eager")
+    assert posterior.y_scaler.is_identity
+    assert not posterior.x_scaler.is_identity
+    drawn = posterior.predict(prepared.test.x).sample(seed=0).numpy()
+    np.testing.assert_array_equal(drawn, np.round(drawn))
