@@ -26,7 +26,8 @@ HERE = Path(__file__).parent
 NUM_DATA, BATCH, STEPS = 60_000, 128, 1000
 ELBOS = {"analytic": TraceMeanField_ELBO, "mc": Trace_ELBO}
 ESTIMATORS = {"shared": "shared", "flipout": "flipout", "local": "local", "own weights": "shared"}
-DRAWS = {"shared": 64, "flipout": 64, "local": 64, "own weights": 8}
+DRAWS = {"shared": 64, "flipout": 64, "local": 64, "own weights": 4}
+SCALES = (-3.0, -5.0)
 LAYERS = ("0", "2", "4")
 PARAMETERS = ("loc", "rho")
 Batch = tuple[Tensor, Tensor]
@@ -91,7 +92,7 @@ def measure(state: str, model: bnn.BNN, trained: dict[str, Tensor], batch: Batch
         sums = {}
         for name, noise in ESTIMATORS.items():
             if name == "own weights" and kl == "mc":
-                continue
+                continue  # 128 draws of the KL instead of one: not the same estimator
             guide = bnn.guides.MeanField(noise=noise).build(model, *batch)
             guide.load_state_dict(trained)
             sums[name] = by_layer(variance(name, model, guide, batch, kl), guide)
@@ -116,8 +117,10 @@ def main(folder: Path) -> None:
         "|---|---|---|" + "---|" * len(columns),
     ]
     with pyro.settings.context(module_local_params=True), pyro.validation_enabled(is_validate=False):
-        torch.manual_seed(0)
-        lines += measure("start", model, bnn.guides.MeanField().build(model, *batch).state_dict(), batch)
+        for rho in SCALES:
+            torch.manual_seed(0)
+            guide = bnn.guides.MeanField(init_rho=rho).build(model, *batch)
+            lines += measure(f"start, rho = {rho:g}", model, guide.state_dict(), batch)
         method = bnn.SVI(guide=bnn.guides.MeanField(noise="local"), steps=STEPS, batch_size=BATCH, lr=1e-3)
         posterior = bnn.fit(model, method, data, seed=0, progress=False)
         accuracy = bnn.score(posterior.predict(data.x[-5000:], num_draws=10), data.y[-5000:])["accuracy"].value

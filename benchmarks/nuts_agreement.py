@@ -10,7 +10,9 @@ means over test inputs, between NUTS and the method:
 - function: Wasserstein-1 distance of the draws of the mean function (for classes: of the probability of class 1), in
   units of the standard deviation of the targets, or in probability;
 - predictive: total variation distance of the predictive distributions of a target, on a grid of 200 cells;
-- agreement: share of test inputs with the same most probable class (classes only).
+- agreement: share of test inputs with the same most probable class (classes only);
+- member: for ensembles, the predictive distance of one member alone, mean and standard deviation over the members. A
+  mixture is never farther than its members are on average, for total variation is convex.
 
 Two halves of NUTS, chains 1-2 against 3-4, give the floor: what Monte Carlo error alone leaves.
 """
@@ -126,11 +128,15 @@ METHODS: dict[str, Any] = {
     "low_rank": svi(bnn.guides.LowRank(rank=5)),
     "full_rank": svi("full_rank"),
     "flow": svi("flow", steps=5000),
-    "swag": bnn.SWAG(svi("map", steps=5000), lr=0.01, steps=2000, every=20),
+    "swag": bnn.SWAG(svi("map", steps=5000, batch_size=16), lr=1e-3, steps=5000, every=50),
     "ensemble of map": bnn.Ensemble(svi("map", steps=5000), members=20),
     "ensemble of map, anchored": bnn.Ensemble(svi("map", steps=5000), members=20, anchored=True),
     "ensemble of mean_field": bnn.Ensemble(svi("mean_field"), members=20),
     "ensemble of full_rank": bnn.Ensemble(svi("full_rank"), members=20),
+    "laplace, full": svi(bnn.guides.Laplace(structure="full"), steps=5000),
+    "laplace, kron": svi(bnn.guides.Laplace(structure="kron"), steps=5000),
+    "laplace, diag": svi(bnn.guides.Laplace(structure="diag"), steps=5000),
+    "ensemble of laplace, full": bnn.Ensemble(svi(bnn.guides.Laplace(structure="full"), steps=5000), members=20),
 }
 
 
@@ -186,6 +192,11 @@ def grid_probabilities(parts: dict[str, np.ndarray], limits: tuple[float, float]
     return np.diff(torch.cat([ends, below, ends + 1], -1).numpy(), axis=-1)
 
 
+def distance_of(posterior: Any, reference: dict[str, np.ndarray], problem: Problem) -> dict[str, float]:
+    """Return the distances of a posterior to the reference."""
+    return distances(parameters(posterior.predict(problem.test, num_draws=DRAWS)), reference, problem)
+
+
 def halves(reference: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     """Return the draws of the first two and of the last two chains."""
     return [{key: np.split(value, 2)[half] for key, value in reference.items()} for half in (0, 1)]
@@ -202,8 +213,11 @@ def run(name: str, methods: list[str]) -> list[dict[str, Any]]:
         started = time.perf_counter()
         posterior = bnn.fit(problem.model(), METHODS[method], problem.data, seed=SEED, progress=False)
         seconds = time.perf_counter() - started
-        found = parameters(posterior.predict(problem.test, num_draws=DRAWS))
-        rows.append({"problem": name, "method": method, **distances(found, reference, problem), "seconds": seconds})
+        own = {"problem": name, "method": method, **distance_of(posterior, reference, problem), "seconds": seconds}
+        if isinstance(posterior, bnn.Mixture):
+            singles = [distance_of(member, reference, problem)["predictive"] for member in posterior.members]
+            own |= {"member": float(np.mean(singles)), "member_std": float(np.std(singles, ddof=1))}
+        rows.append(own)
         print(
             {key: value if isinstance(value, str) else round(value, 3) for key, value in rows[-1].items()}, flush=True
         )
@@ -226,18 +240,25 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# Distance of each method to NUTS",
         "",
-        "Made by benchmarks/nuts_agreement.py, which says what the columns are; seed 0, one run of each method.",
+        "Made by benchmarks/nuts_agreement.py, which says what the columns are; seed 0, one run of each method. Seconds are those of a\nmachine that did other work too; the speed tables tell what methods cost.",
     ]
     for name in dict.fromkeys(row["problem"] for row in rows):
         own = [row for row in rows if row["problem"] == name]
         worst = f"largest R-hat of the function {own[0]['max_rhat']:.3f}, smallest ESS {own[0]['min_ess']:.0f}"
         lines += ["", f"## {name}", "", f"NUTS (NumPyro): {worst}.", ""]
-        columns = ["function", "predictive", *(["agreement"] if "agreement" in own[0] else []), "seconds"]
+        columns = ["function", "predictive", *(["agreement"] if "agreement" in own[0] else []), "member", "seconds"]
         lines += ["| method | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
         for row in own:
-            cells = [f"{row[c]:.0f}" if c == "seconds" else f"{row[c]:.3f}" for c in columns]
+            cells = [cell(row, column) for column in columns]
             lines.append(f"| {row['method']} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def cell(row: dict[str, Any], column: str) -> str:
+    """Return one entry of the table."""
+    if column == "member":
+        return f"{row['member']:.3f} ± {row['member_std']:.3f}" if "member" in row else ""
+    return f"{row[column]:.0f}" if column == "seconds" else f"{row[column]:.3f}"
 
 
 def draw_figure(rows: list[dict[str, Any]]) -> None:
@@ -267,12 +288,10 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--reference", action="store_true", help="run NUTS anew")
     arguments = parser.parse_args()
-    rows = []
     for name in arguments.problems:
         if arguments.reference:
             make_reference(name, PROBLEMS[name]())
-        rows += run(name, arguments.methods)
-    merged = merge(rows)
+        merged = merge(run(name, arguments.methods))
     (RESULTS / "nuts-agreement.md").write_text(table(merged), encoding="utf-8")
     draw_figure(merged)
 

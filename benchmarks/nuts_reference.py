@@ -17,7 +17,7 @@ import time
 from itertools import pairwise
 from typing import Any
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from numpyro.infer import MCMC, NUTS, Predictive
 
 SMALLEST_SCALE = 1e-3
 """What pyrobnn adds to the softplus of a heteroscedastic scale."""
-CHAINS, DRAWS, WARMUP, THIN = 4, 5000, 2000, 20
+CHAINS, DRAWS, WARMUP, THIN = 4, 2500, 1000, 10
 
 
 def network(x: Any, widths: tuple[int, ...]) -> Any:
@@ -60,13 +60,12 @@ def main(problem_file: str, out_file: str) -> None:
     given = np.load(problem_file)
     widths, kind = tuple(int(width) for width in given["widths"]), str(given["kind"])
     settings = {"widths": widths, "kind": kind, "noise": float(given["noise"])}
-    numpyro.set_host_device_count(2)
     sampler = MCMC(
-        NUTS(model, target_accept_prob=0.9, max_tree_depth=11),
+        NUTS(model, target_accept_prob=0.9, max_tree_depth=10),
         num_warmup=WARMUP,
         num_samples=DRAWS,
         num_chains=CHAINS,
-        chain_method="parallel" if jax.local_device_count() >= CHAINS else "sequential",
+        chain_method="parallel",
         progress_bar=False,
     )
     started = time.perf_counter()
