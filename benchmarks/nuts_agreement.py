@@ -240,7 +240,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# Distance of each method to NUTS",
         "",
-        "Made by benchmarks/nuts_agreement.py, which says what the columns are; seed 0, one run of each method. Seconds are those of a\nmachine that did other work too; the speed tables tell what methods cost.",
+        "Made by benchmarks/nuts_agreement.py, which says what the columns are; seed 0, one run of each method. "
+        "Seconds are those of a machine that did other work too; the speed tables tell what methods cost.",
     ]
     for name in dict.fromkeys(row["problem"] for row in rows):
         own = [row for row in rows if row["problem"] == name]

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from pyrobnn.diagnostics.audit import elbo_report
     from pyrobnn.diagnostics.convergence import function_rhat
     from pyrobnn.diagnostics.convert import to_datatree
-    from pyrobnn.inference import HMC, NUTS, SGHMC, SGLD, SVI, SWAG, Ensemble
+    from pyrobnn.functional import functional
+    from pyrobnn.inference import HMC, NUTS, SGHMC, SGLD, SVI, SWAG, Ensemble, MarginalLikelihood
     from pyrobnn.inference.fit import fit
+    from pyrobnn.inference.tuning import tune_prior
     from pyrobnn.metrics import score
     from pyrobnn.mixture import Mixture
     from pyrobnn.nets import MLP
@@ -34,6 +36,7 @@ __all__ = [
     "Data",
     "Ensemble",
     "InputError",
+    "MarginalLikelihood",
     "Mixture",
     "Posterior",
     "Prediction",
@@ -42,6 +45,7 @@ __all__ = [
     "fit",
     "fit_replicates",
     "function_rhat",
+    "functional",
     "guides",
     "likelihoods",
     "load",
@@ -54,6 +58,7 @@ __all__ = [
     "score",
     "testing",
     "to_datatree",
+    "tune_prior",
     "update_prior",
     "weight_table",
 ]
@@ -71,6 +76,7 @@ _HOMES = {
     "Data": "data:Data",
     "Ensemble": "inference:Ensemble",
     "InputError": "_errors:InputError",
+    "MarginalLikelihood": "inference:MarginalLikelihood",
     "Mixture": "mixture:Mixture",
     "Posterior": "posterior:Posterior",
     "Prediction": "prediction:Prediction",
@@ -78,12 +84,14 @@ _HOMES = {
     "fit": "inference:fit",
     "fit_replicates": "inference:fit_replicates",
     "function_rhat": "diagnostics.convergence:function_rhat",
+    "functional": "functional:functional",
     "load": "storage:load_posterior",
     "prune": "weights:prune",
     "sample_function": "weights:sample_function",
     "save": "storage:save_posterior",
     "score": "metrics:score",
     "to_datatree": "diagnostics.convert:to_datatree",
+    "tune_prior": "inference.tuning:tune_prior",
     "update_prior": "weights:update_prior",
     "weight_table": "weights:weight_table",
 }

@@ -314,7 +314,7 @@ class NegativeBinomial(_Elementwise):
 
 def _scipy(function: str, *arguments: Tensor) -> Tensor:
     """Return a function of scipy.special of tensors, in double precision, as a tensor like the last of them."""
-    from scipy import special  # type: ignore[import-untyped]
+    from scipy import special
 
     arrays = [argument.detach().cpu().double().numpy() for argument in arguments]
     values = torch.from_numpy(np.asarray(getattr(special, function)(*arrays), dtype=np.float64))

@@ -1,6 +1,6 @@
 """The posterior: a trained model and its guide, which draw weights and predict."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from pyrobnn._checks import as_tensor, check_inputs
 from pyrobnn._errors import InputError
+from pyrobnn._forward_mode import load_forward_mode
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
 from pyrobnn._types import Draws
@@ -140,6 +141,7 @@ class Posterior:
         seed: int | None = None,
         draws: Draws | None = None,
         at_mean: bool = False,
+        linearized: bool | None = None,
     ) -> Prediction:
         """Predict targets at inputs x (N, *in), given in original units.
 
@@ -149,30 +151,31 @@ class Posterior:
             seed: seed of the draws; that of the fit if not given.
             draws: draws to use, as `draw` returns them, instead of new ones.
             at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
+            linearized: take for the outputs of a draw w those of the network linearised around the posterior mean m,
+                f(m) + J (w - m) (Immer et al. 2021); if not given, as the guide says: Laplace guides do.
 
         Returns:
             The mixture of the likelihood over the draws, in original units.
 
         Raises:
-            InputError: not numeric, not finite, or not the columns of the training inputs.
+            InputError: not numeric, not finite, or not the columns of the training inputs; draws without a site.
         """
         inputs = self.inputs(x)
         if at_mean:
             draws = {name: value[None] for name, value in self.mean().items()}
+        linear = getattr(self.guide, "linearized", False) if linearized is None else linearized
+        apply = self._apply_linearized(self.mean()) if linear and not at_mean else self._apply
         if draws is not None:
-            parts = [self._apply(dict(draws), inputs)]
+            parts = [apply(dict(draws), inputs)]
         else:
-            parts = self.map_traces(_values, lambda block: self._apply(block, inputs), num_draws, seed=seed)
+            parts = self.map_traces(_values, lambda block: apply(block, inputs), num_draws, seed=seed)
         outputs = torch.cat([f for f, _ in parts])
         others = {name: torch.cat([other[name] for _, other in parts]) for name in parts[0][1]}
         return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
     def _apply(self, draws: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the outputs for a block of draws, (S, N, outputs), and its sites that are not weights."""
-        missing = [name for name in self.bnn.site_names if name not in draws]
-        if missing:
-            raise InputError(f"`draws` must hold every site, as `draw` returns them; {missing[0]!r} is not among them.")
-        weights = {name: draws.pop(name) for name in self.bnn.site_names}
+        weights = self._take_weights(draws)
         with torch.no_grad():
             layers = stack_linear(self.bnn.net, weights) if weights and inputs.ndim == 2 else None
             if layers is not None:
@@ -180,6 +183,31 @@ class Posterior:
             first = {name: value[0] for name, value in weights.items()}
             per_pair = widest_activation(self.bnn.net, lambda: self.bnn.outputs(first, inputs[:1]))
             return map_draws(self.bnn.outputs, weights, inputs, per_pair), draws
+
+    def _take_weights(self, draws: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Take the weights out of draws of all sites."""
+        missing = [name for name in self.bnn.site_names if name not in draws]
+        if missing:
+            raise InputError(f"`draws` must hold every site, as `draw` returns them; {missing[0]!r} is not among them.")
+        return {name: draws.pop(name) for name in self.bnn.site_names}
+
+    def _apply_linearized(self, mean: dict[str, Tensor]) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
+        """Return a function like `_apply` for the network linearised around the mean of the weights."""
+        load_forward_mode()
+        center = {name: mean[name] for name in self.bnn.site_names}
+
+        def outputs(weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+            change = {name: weights[name] - center[name] for name in center}
+            f, slope, *_ = torch.func.jvp(lambda values: self.bnn.outputs(values, x), (center,), (change,))
+            return f + slope
+
+        def apply(draws: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            weights = self._take_weights(draws)
+            per_pair = widest_activation(self.bnn.net, lambda: self.bnn.outputs(center, inputs[:1]))
+            with torch.no_grad():
+                return map_draws(outputs, weights, inputs, 2 * per_pair), draws
+
+        return apply
 
     def _likelihood(self, outputs: Tensor, others: dict[str, Tensor]) -> Any:
         """Return the distribution of targets in the model's units, (S, N); sites of the prior play no part."""

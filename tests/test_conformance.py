@@ -73,6 +73,7 @@ GUIDES = registered(
         guides.MatrixNormal(factors="diagonal"),
         guides.Dropout(0.3, input_rate=0.2, per_example=True),
         guides.Dropout(0.3, input_rate=0.2, learned=True),
+        guides.Laplace(structure="full", sites=("*.weight",), subnetwork=3),
         guides.Auto("AutoNormal"),
         guides.Auto("AutoLowRankMultivariateNormal", {"rank": 2}),
         guides.resolve({"2.*": guides.Auto("AutoMultivariateNormal"), "*": "mean_field"}),
@@ -81,7 +82,7 @@ GUIDES = registered(
 )
 
 
-FILLED_BY_METHODS = {guides.Empirical}
+FILLED_BY_METHODS = {guides.BlockGaussian, guides.Empirical}
 """Guides without anything to train, tested with the methods that fill them."""
 
 

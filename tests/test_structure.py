@@ -17,9 +17,9 @@ FLOORS = [
     {"data", "distributions"},  # and the private modules, except those in HELPERS
     {"priors", "likelihoods", "guides", "nets", "datasets", "optimizers"},
     {"bnn"},
-    {"prediction"},
+    {"prediction", "curvature"},
     {"posterior"},
-    {"mixture"},
+    {"mixture", "functional"},
     {"inference", "metrics", "storage", "weights"},
     {"diagnostics", "spec"},
     {"plots"},
@@ -29,8 +29,8 @@ FLOORS = [
 ]
 HELPERS = {"_spec_data": "spec", "_overrides": "spec", "_manifest": "runs", "_demo": "cli"}
 """Private modules that are a part of one public module, and stand on its floor."""
-UPWARD = {("bnn", "inference")}
-"""The one import upwards, inside `BNN.fit`."""
+UPWARD = {("bnn", "inference"), ("guides", "inference")}
+"""The imports upwards, inside `BNN.fit` and `Laplace.around`."""
 
 
 def unit(path):

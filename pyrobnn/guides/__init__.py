@@ -7,6 +7,7 @@ from pyrobnn.guides.dropout import Dropout
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.flow import Flow
 from pyrobnn.guides.full_rank import FullRank
+from pyrobnn.guides.laplace import BlockGaussian, Laplace
 from pyrobnn.guides.low_rank import LowRank
 from pyrobnn.guides.map import Map
 from pyrobnn.guides.matrix_normal import MatrixNormal
@@ -17,12 +18,14 @@ from pyrobnn.guides.sites import Site, latent_sites
 
 __all__ = [
     "Auto",
+    "BlockGaussian",
     "ByName",
     "Dropout",
     "Empirical",
     "Flow",
     "FullRank",
     "Guide",
+    "Laplace",
     "LowRank",
     "Map",
     "MatrixNormal",

@@ -8,11 +8,13 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyrobnn._errors import InputError
 from pyrobnn._globs import assign
 from pyrobnn._pyro import allow_new_home
 from pyrobnn._settings import setting, to_dict
 from pyrobnn.guides.auto import resolve_one
 from pyrobnn.guides.base import Guide, Model
+from pyrobnn.guides.laplace import BlockGaussian, Laplace
 from pyrobnn.guides.sites import latent_sites
 
 
@@ -32,7 +34,13 @@ class ByName:
     @classmethod
     def _resolve(cls, choices: Any) -> Any:
         pairs = choices.items() if isinstance(choices, Mapping) else choices
-        return tuple((pattern, resolve_one(guide)) for pattern, guide in pairs)
+        resolved = tuple((pattern, resolve_one(guide)) for pattern, guide in pairs)
+        if any(isinstance(guide, (Laplace, BlockGaussian)) for _, guide in resolved):
+            raise InputError(
+                "A Laplace guide has a second phase over the whole model and cannot be one of several guides by name: "
+                "use Laplace(sites=...), which leaves the other weights at the mode."
+            )
+        return resolved
 
     def as_dict(self) -> dict[str, Any]:
         """Return the mapping from pattern to guide."""

@@ -45,6 +45,10 @@ class MapGuide(PyroModule):
         """Return the point of each site."""
         return {name: value.detach().clone() for name, value in self.values().items()}
 
+    def points_by_name(self) -> dict[str, Tensor]:
+        """Return the parameters, by site name; they are on the unconstrained side for constrained sites."""
+        return {name: point for (name, _), point in zip(self._sites, self.points, strict=True)}
+
     def values(self) -> dict[str, Tensor]:
         """Return the point of each site by name, as the parameters make it."""
         pairs = zip(self._sites, self.points, strict=True)

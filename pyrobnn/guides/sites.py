@@ -71,11 +71,17 @@ def _site(name: str, node: Any, start: Tensor | None) -> Site:
     if support.is_discrete:
         raise InputError(f"Site {name!r} is discrete; this guide covers continuous latents only.")
     transform = biject_to(support)
-    is_real = getattr(transform, "base_transform", transform) == identity_transform
+    is_real = _innermost(transform) == identity_transform
     draw = node["value"].detach().clone()
     value = draw if start is None else torch.where(_inside(support, start, transform), start.detach(), draw)
     mean, variance = (_moment(node["fn"], name) for name in ("mean", "variance"))
     return Site(name, value, mean, variance, None if is_real else transform)
+
+
+def _innermost(transform: Any) -> Any:
+    while hasattr(transform, "base_transform"):
+        transform = transform.base_transform
+    return transform
 
 
 def _inside(support: Any, value: Tensor, transform: Any) -> Tensor:

@@ -3,6 +3,7 @@
 from pyrobnn.inference.ensemble import Ensemble
 from pyrobnn.inference.fit import fit
 from pyrobnn.inference.history import History
+from pyrobnn.inference.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.mcmc import HMC, NUTS
 from pyrobnn.inference.method import Method
 from pyrobnn.inference.monitor import Progress
@@ -21,6 +22,7 @@ __all__ = [
     "SWAG",
     "Ensemble",
     "History",
+    "MarginalLikelihood",
     "Method",
     "Progress",
     "fit",

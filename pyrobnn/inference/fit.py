@@ -20,7 +20,9 @@ from pyrobnn._threads import threads_for
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
 from pyrobnn.guides.empirical import require_density
+from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.inference.batches import Batch
+from pyrobnn.inference.curve import checked_sites, curve
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.engine import Engine, Training
 from pyrobnn.inference.history import EngineRecord, History
@@ -135,6 +137,16 @@ def fit(
         "threads": threads,
         "seconds": time.perf_counter() - started,
     }
+    return complete(posterior, method, source, progress=progress)
+
+
+def complete(posterior: Posterior, method: SVI, source: Source, *, progress: bool) -> Posterior:
+    """Return a posterior after the second phase of its guide, if that has one."""
+    if not isinstance(method.guide, guides.Laplace):
+        return posterior
+    started = time.perf_counter()
+    curve(posterior, method.guide, source, progress=progress)
+    posterior.info["seconds"] += time.perf_counter() - started
     return posterior
 
 
@@ -165,10 +177,18 @@ def running(bnn: BNN, batch_size: int, seed: int, purpose: str) -> Iterator[int]
 
 
 def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, Eager]:
-    """Return the untrained posterior, and the fit that trains it."""
+    """Return the untrained posterior, and the fit that trains it.
+
+    Raises:
+        InputError: a guide that has nothing to train, that misses a site, or that does not go with the method.
+    """
     model, example = fresh_model(bnn, source, device)
+    if isinstance(method.guide, guides.Laplace):
+        _check_laplace(method, model, example)
     guide = method.guide.build(model, *example).to(example[0].device)
     require_density(guide)
+    if isinstance(guide, BlockGuide):
+        raise InputError("BlockGaussian holds what Laplace computed and has nothing to train: use guides.Laplace().")
     _check_covers(guide, model, example, method)
     posterior = Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
     batches = source.batches(model, method.batch_size, derive(seed, "batches"))
@@ -176,6 +196,15 @@ def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tupl
     return posterior, Eager(
         model, guide, method, batches, example=example, num_data=source.num_data, num_steps=num_steps
     )
+
+
+def _check_laplace(method: SVI, model: BNN, example: Batch) -> None:
+    if method.temperature != 1:
+        raise InputError(
+            "Laplace puts the curvature of the posterior itself around its mode, at temperature 1, got "
+            f"temperature={method.temperature}: leave it out."
+        )
+    checked_sites(method.guide, model, example)
 
 
 def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, Batch]:

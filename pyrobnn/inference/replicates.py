@@ -14,7 +14,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.inference.batches import TensorBatches
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.engine import Engine
-from pyrobnn.inference.fit import check_request, finish, prepare_source, running, start, train
+from pyrobnn.inference.fit import check_request, complete, finish, prepare_source, running, start, train
 from pyrobnn.inference.monitor import Callback, Monitor
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi import SVI
@@ -92,6 +92,7 @@ def fit_replicates(
         finish(posterior, one, source, history)
         posterior.info |= {"stop_reason": monitor.stop_reason, "threads": threads, "seconds": seconds}
         posterior.info |= {"replicate": index, "replicates": len(posteriors)}
+        complete(posterior, one, source, progress=progress)
     return posteriors
 
 

@@ -1,6 +1,7 @@
 """Training data made ready for a model: scaled, cast, moved to its device, and cut into batches."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -62,6 +63,15 @@ class Source:
             return self.scaled(bnn, x, y)
 
         return LoaderBatches(self.data, prepare)
+
+    def one_pass(self, bnn: BNN, batch_size: int) -> Iterator[Batch]:
+        """Return every example once, in parts of at most that many (a loader keeps its own), ready for the model."""
+        if isinstance(self.data, Data):
+            x, y = self.scaled(bnn, self.data.x, self.data.y)
+            yield from zip(x.split(batch_size), y.split(batch_size), strict=True)
+            return
+        for batch in self.data:
+            yield self.scaled(bnn, *checked_batch(batch))
 
     def scaled(self, bnn: BNN, x: Tensor, y: Tensor) -> Batch:
         """Return examples in the units, precision and place of the model."""

@@ -1,0 +1,124 @@
+"""Curvature of the negative log-likelihood, added up over the data, in each structure.
+
+Every function takes parts of the data as columns pulled back through the network (`Pulled`), whose outer products are
+the curvature, and holds one part at a time.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from pyrobnn.curvature.layers import Use
+from pyrobnn.curvature.sweep import Pulled
+
+
+def diagonal(parts: Iterable[Pulled], sites: list[str]) -> dict[str, Tensor]:
+    """Return the diagonal by site, in the shape of the site."""
+    total: dict[str, Tensor] = {}
+    for pulled in parts:
+        for name in sites:
+            found = pulled.squares(name)
+            total[name] = total[name] + found if name in total else found
+    return total
+
+
+def full(parts: Iterable[Pulled], sites: list[str], index: Tensor | None = None) -> Tensor:
+    """Return the whole matrix over the sites' entries in their order, or over some of them, (D, D)."""
+    total: Tensor | None = None
+    for pulled in parts:
+        alone = pulled.only_matrix(sites) if index is None else None
+        found = _rows_squared(pulled, sites, index) if alone is None else _one_layer(*alone)
+        total = found if total is None else total.add_(found)
+    if total is None:
+        raise ValueError("there were no data")
+    return total
+
+
+def _rows_squared(pulled: Pulled, sites: list[str], index: Tensor | None) -> Tensor:
+    rows = torch.cat([pulled.derivative(name) for name in sites], 2).flatten(0, 1)
+    rows = rows if index is None else rows[:, index]
+    return rows.T @ rows
+
+
+def _one_layer(g: Tensor, a: Tensor, order: Tensor) -> Tensor:
+    """Return the matrix over one layer's weight and bias: a^T diag(sum_k g_o g_p) a for each pair of outputs.
+
+    Columns are added up before products are taken, which saves their number as a factor.
+
+    Args:
+        g: derivatives in the outputs, (K, B, O).
+        a: inputs, of which the bias's is the last column, (B, I).
+        order: where each entry of the sites stands in an (O, I) matrix.
+    """
+    outputs, inputs = g.shape[2], a.shape[1]
+    total = a.new_empty(outputs, inputs, outputs, inputs)
+    for o in range(outputs):
+        for p in range(o, outputs):
+            found = (a * (g[:, :, o] * g[:, :, p]).sum(0)[:, None]).T @ a
+            total[o, :, p] = found
+            total[p, :, o] = found.T
+    return total.view(outputs * inputs, outputs * inputs)[order][:, order]
+
+
+@dataclasses.dataclass(eq=False)
+class Factors:
+    """The Kronecker factors of one layer: the curvature is outer (x) inner, about.
+
+    Attributes:
+        sites: weight, bias, or both.
+        transposed: whether the weight is held as (inputs, outputs).
+        outer: (O, O), the sum of outer products of derivatives in outputs.
+        inner: (I, I), the sum of those of inputs, of which the bias's is 1, until it is divided by `count`.
+        count: number of examples times positions.
+    """
+
+    sites: tuple[str, ...]
+    transposed: bool
+    outer: Tensor
+    inner: Tensor
+    count: int = 0
+
+
+def kronecker(parts: Iterable[Pulled], sharing: str, *, joint_bias: bool) -> tuple[list[Factors], dict[str, Tensor]]:
+    """Return factors of the layers that are matrices, and the diagonal of all other sites.
+
+    With weights at T positions of each of N examples, "expand" takes (N T)^-1 (sum g g^T) (x) (sum a a^T), sums over
+    both; "reduce" takes N^-1 (sum g g^T) (x) (sum a a^T) with g added and a averaged over positions.
+
+    Args:
+        parts: the data.
+        sharing: "expand" or "reduce".
+        joint_bias: whether a bias is one more input of its weight.
+    """
+    found: dict[tuple[str, ...], Factors] = {}
+    rest: dict[str, Tensor] = {}
+    for pulled in parts:
+        pairs = [pair for pair in zip(pulled.uses, pulled.gradients, strict=True) if pair[0].kind == "matrix"]
+        for use, g in pairs:
+            for sites in [tuple(use.sites)] if joint_bias else [(name,) for name in use.sites]:
+                _add(found, sites, use, g, sharing)
+        in_factors = {name for use, _ in pairs for name in use.sites}
+        for name in [name for name in pulled.shapes if name not in in_factors]:
+            rest[name] = rest[name] + pulled.squares(name) if name in rest else pulled.squares(name)
+    for factors in found.values():
+        factors.inner /= factors.count
+    return list(found.values()), rest
+
+
+def _add(found: dict[tuple[str, ...], Factors], sites: tuple[str, ...], use: Use, g: Tensor, sharing: str) -> None:
+    if sharing == "reduce":
+        g, inputs = g.sum(2), use.inputs.mean(1)
+    else:
+        g, inputs = g.flatten(1, 2), use.inputs.flatten(0, 1)
+    ones = inputs.new_ones(len(inputs), 1)
+    parts = [inputs] * (use.weight in sites) + [ones] * (use.bias in sites)
+    a, g = torch.cat(parts, 1) if len(parts) > 1 else parts[0], g.flatten(0, 1)
+    if sites not in found:
+        outer, inner = g.new_zeros(g.shape[1], g.shape[1]), a.new_zeros(a.shape[1], a.shape[1])
+        found[sites] = Factors(sites, use.transposed, outer, inner)
+    factors = found[sites]
+    factors.outer.addmm_(g.T, g)
+    factors.inner.addmm_(a.T, a)
+    factors.count += len(a)

@@ -1,0 +1,145 @@
+"""Curvature of the negative log prior at a point, for any prior, kept positive."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.autograd.functional import hessian
+from torch.distributions import AffineTransform, Independent, TransformedDistribution
+
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import seeded
+from pyrobnn.bnn import BNN
+
+_DRAWS = 1000
+_NORMAL_MAD = 0.6745
+"""Median absolute deviation of a standard normal."""
+_SMALLEST = 1e-6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PriorCurvature:
+    """Second derivatives of the negative log prior at a point.
+
+    Attributes:
+        precision: the diagonal by site name, in the shape of the site, positive.
+        clipped: how many entries of each site had no positive curvature there. They have 1 / variance of the prior
+            instead, so that no weight is less certain than before it saw data.
+        joint: the whole matrix of sites whose entries the prior correlates, by name; the diagonal has its diagonal.
+    """
+
+    precision: dict[str, Tensor]
+    clipped: dict[str, int]
+    joint: dict[str, Tensor]
+
+
+def log_prior(bnn: BNN, weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the log prior density of each weight site, (), given those that prior and likelihood add.
+
+    Args:
+        bnn: the model.
+        weights: values of its weights by name.
+        others: values of the other latent sites.
+    """
+    laws = prior_laws(bnn, weights, others)
+    return {name: laws[name].log_prob(value).sum() for name, value in weights.items()}
+
+
+def prior_laws(bnn: BNN, weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the prior distribution of each weight site, given those that prior and likelihood add."""
+    with poutine.block(), fast_pyro(), poutine.condition(data=dict(others)):
+        return {name: bnn.prior(name, bnn.net.get_buffer(name)) for name in weights}
+
+
+def prior_curvature(
+    bnn: BNN, weights: Mapping[str, Tensor], others: Mapping[str, Tensor], sites: list[str]
+) -> PriorCurvature:
+    """Return the curvature of the negative log prior of some weight sites, by automatic differentiation.
+
+    Args:
+        bnn: the model.
+        weights: the point: values of all weights by name.
+        others: values of the other latent sites, which stay as they are.
+        sites: names of the weights of interest.
+
+    Raises:
+        InputError: a prior so wide that its precision is zero in the precision of the network.
+    """
+    laws = prior_laws(bnn, weights, others)
+    precision, clipped, joint = {}, {}, {}
+    for name in sites:
+        law, value = laws[name], weights[name].detach()
+        if is_factorized(law):
+            found = _diagonal(law, value)
+        else:
+            matrix = hessian(lambda w, law=law: -law.log_prob(w).sum(), value)
+            joint[name] = matrix.reshape(value.numel(), value.numel())
+            found = joint[name].diagonal().reshape(value.shape)
+        spread = _precision_of(law, value)
+        is_bad = ~(found > _SMALLEST * spread)
+        precision[name] = torch.where(is_bad, spread, found)
+        clipped[name] = int(is_bad.sum())
+        if not bool((precision[name] > 0).all()):
+            raise InputError(
+                f"Laplace: the prior of {name!r} is flat, its precision is zero in {value.dtype}: give it a scale."
+            )
+    return PriorCurvature(precision, clipped, joint)
+
+
+def is_factorized(law: Any) -> bool:
+    """Say whether the entries of a prior are independent of each other."""
+    return not _entrywise(law)[0].event_shape
+
+
+def log_entries(law: Any, value: Tensor) -> Tensor:
+    """Return the log density of each entry under a prior of independent ones, in the shape of the value."""
+    entries, shifts = _entrywise(law)
+    log_volume: Any = 0.0
+    for shift in shifts:
+        value = shift.inv(value)
+        log_volume = log_volume + torch.as_tensor(shift.scale).abs().log()
+    return (entries.log_prob(value) - log_volume).expand(value.shape)
+
+
+def _entrywise(law: Any) -> tuple[Any, list[Any]]:
+    """Return what a prior does to single entries as far as it can be told: a law, and maps from its draws, last first.
+
+    Under an `Independent` and an affine map of each entry lies the law of the entries.
+    """
+    shifts: list[Any] = []
+    while isinstance(law, (Independent, TransformedDistribution)):
+        if isinstance(law, TransformedDistribution):
+            if not all(isinstance(transform, AffineTransform) for transform in law.transforms):
+                break
+            shifts += reversed(law.transforms)
+        law = law.base_dist
+    return law, shifts
+
+
+def _diagonal(law: Any, value: Tensor) -> Tensor:
+    """Return the second derivatives of independent entries, those of their sum along a vector of ones."""
+    with torch.enable_grad():
+        point = value.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(-law.log_prob(point).sum(), point, create_graph=True)
+        if not slope.requires_grad:
+            return torch.zeros_like(value)
+        (found,) = torch.autograd.grad(slope.sum(), point, allow_unused=True)
+    return torch.zeros_like(value) if found is None else found.detach()
+
+
+def _precision_of(law: Any, value: Tensor) -> Tensor:
+    """Return 1 / variance of the prior, or if that is not finite 1 / spread^2 with a normal's spread of its draws."""
+    try:
+        variance = law.variance.detach().expand(value.shape)
+    except (NotImplementedError, AttributeError):
+        variance = torch.full_like(value, torch.nan)
+    if bool((variance.isfinite() & (variance > 0)).all()):
+        return variance.reciprocal()
+    with seeded(0, "spread of a prior"), torch.no_grad():
+        drawn = law.sample((_DRAWS,))
+    spread = (drawn - drawn.median(0).values).abs().median(0).values / _NORMAL_MAD
+    return spread.square().reciprocal()

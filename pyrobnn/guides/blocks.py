@@ -1,0 +1,317 @@
+"""Blocks of a Gaussian over weights, each held in the structure of its precision."""
+
+import math
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from pyrobnn._errors import InputError
+from pyrobnn._settings import setting
+from pyrobnn.guides.joint import HALF_LOG_2PI
+
+Kind = Literal["diag", "kron", "full", "low_rank"]
+
+
+@setting
+class BlockSpec:
+    """What a block covers, and how.
+
+    Attributes:
+        kind: "diag" for independent entries, "kron" for a weight (and bias) with a Kronecker product plus a prior,
+            "full" for all correlations, "low_rank" for a prior plus a few directions.
+        sites: names of the sites; of "diag" one, of "kron" a weight, a bias, or both in this order.
+        size: of "full", the number of entries, if these are not all those of the sites; of "low_rank", the rank.
+        transposed: of "kron", whether the weight is held as (inputs, outputs).
+    """
+
+    kind: Kind
+    sites: Annotated[tuple[str, ...], Field(min_length=1)]
+    size: int | None = None
+    transposed: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        fields = {"kind": self.kind, "sites": list(self.sites), "size": self.size, "transposed": self.transposed}
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+class Block(nn.Module):
+    """A centred Gaussian over the entries of some sites.
+
+    Args:
+        spec: what it covers.
+        shapes: shapes of its sites.
+    """
+
+    def __init__(self, spec: BlockSpec, shapes: dict[str, torch.Size]) -> None:
+        super().__init__()
+        self.spec, self.shapes = spec, shapes
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of entries of each site."""
+        return [shape.numel() for shape in self.shapes.values()]
+
+    @property
+    def dimension(self) -> int:
+        """The number of entries that have a density; the others of its sites stay at the mode."""
+        return sum(self.sizes)
+
+    def fill(self, *curvature: Any) -> None:
+        """Take the precision, in the form that its structure gives it."""
+        raise NotImplementedError
+
+    def transform(self, noise: Tensor) -> Tensor:
+        """Return standard normal noise (dimension,) as a deviation from the mode, flat over the sites."""
+        raise NotImplementedError
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of every entry, flat over the sites."""
+        raise NotImplementedError
+
+    def log_det(self) -> Tensor:
+        """Return the log determinant of the precision, ()."""
+        raise NotImplementedError
+
+    def root(self, rows: Tensor) -> Tensor:
+        """Return rows R with R R^T = J Sigma J^T for rows J (M, entries of the sites)."""
+        raise NotImplementedError
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the parts of a vector over the sites, by name and in their shapes."""
+        parts = flat.split(self.sizes, -1)
+        return {name: part.view(shape) for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)}
+
+    def log_density(self, noise: Tensor) -> Tensor:
+        """Return the log density of the draw that noise makes, ()."""
+        return -0.5 * noise.square().sum() - self.dimension * HALF_LOG_2PI + 0.5 * self.log_det()
+
+    def entropy(self) -> Tensor:
+        """Return minus the expected log density, ()."""
+        return self.dimension * (HALF_LOG_2PI + 0.5) - 0.5 * self.log_det()
+
+
+class DiagonalBlock(Block):
+    """Independent entries; the buffer `scale` has their standard deviations."""
+
+    scale: Tensor
+
+    def __init__(self, spec: BlockSpec, shapes: dict[str, torch.Size], like: Tensor) -> None:
+        super().__init__(spec, shapes)
+        self.register_buffer("scale", like.new_ones(self.dimension))
+
+    def fill(self, precision: Tensor) -> None:
+        """Take the precision of each entry, flat."""
+        self.scale.copy_(precision.rsqrt())
+
+    def transform(self, noise: Tensor) -> Tensor:
+        """Return scaled noise."""
+        return self.scale * noise
+
+    def spread(self) -> Tensor:
+        """Return the scale."""
+        return self.scale
+
+    def log_det(self) -> Tensor:
+        """Return the log determinant of the precision, ()."""
+        return -2 * self.scale.log().sum()
+
+    def root(self, rows: Tensor) -> Tensor:
+        """Return the rows times the scale."""
+        return rows * self.scale
+
+
+class KroneckerBlock(Block):
+    """D^(1/2) (B (x) A + 1) D^(1/2) for D = d_B (x) d_A: B and A are whitened by the prior, which is a product.
+
+    With eigenvectors Q and eigenvalues l of the whitened factors, a draw is left (eps s) right^T, an (outputs, inputs)
+    matrix whose last column is the bias, with left = d_B^(-1/2) Q_B, right = d_A^(-1/2) Q_A, and
+    s^2 = 1 / (1 + l_B l_A^T).
+    """
+
+    left: Tensor
+    right: Tensor
+    left_values: Tensor
+    right_values: Tensor
+    log_prior: Tensor
+
+    def __init__(self, spec: BlockSpec, shapes: dict[str, torch.Size], like: Tensor) -> None:
+        super().__init__(spec, shapes)
+        outputs, inputs = matrix_shape(spec, shapes)
+        for name, shape in {
+            "left": (outputs, outputs),
+            "right": (inputs, inputs),
+            "left_values": (outputs,),
+            "right_values": (inputs,),
+            "log_prior": (),
+        }.items():
+            self.register_buffer(name, like.new_zeros(shape))
+
+    def fill(self, outer: Tensor, inner: Tensor, outer_prior: Tensor, inner_prior: Tensor) -> None:
+        """Take the factors B (O, O) and A (I, I) of the curvature, and d_B (O,) and d_A (I,) of the prior precision."""
+        sides = (self.left, self.left_values, outer, outer_prior), (self.right, self.right_values, inner, inner_prior)
+        for basis, eigenvalues, factor, prior in sides:
+            root = prior.rsqrt()
+            values, vectors = torch.linalg.eigh(root[:, None] * factor * root)
+            basis.copy_(root[:, None] * vectors)
+            eigenvalues.copy_(values.clamp_min(0))
+        logs = (outer_prior.log().sum(), inner_prior.log().sum())
+        self.log_prior.copy_(len(inner_prior) * logs[0] + len(outer_prior) * logs[1])
+
+    @property
+    def scale(self) -> Tensor:
+        """s, the standard deviations in the eigenbasis, (outputs, inputs)."""
+        return (1 + self.left_values[:, None] * self.right_values).rsqrt()
+
+    def transform(self, noise: Tensor) -> Tensor:
+        """Return noise, scaled in the eigenbasis and brought back."""
+        scale = self.scale
+        return self._flat(self.left @ (noise.view(scale.shape) * scale) @ self.right.T)
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of every entry, flat."""
+        return self._flat((self.left.square() @ self.scale.square() @ self.right.square().T).sqrt())
+
+    def log_det(self) -> Tensor:
+        """Return the log determinant of the precision, ()."""
+        return -2 * self.scale.log().sum() + self.log_prior
+
+    def root(self, rows: Tensor) -> Tensor:
+        """Return rows in the eigenbasis, scaled."""
+        return (self.left.T @ self._matrix(rows) @ self.right * self.scale).flatten(1)
+
+    def _flat(self, matrix: Tensor) -> Tensor:
+        """Return the entries of an (outputs, inputs) matrix in the layout of the sites."""
+        if len(self.shapes) == 1:
+            return (matrix.T if self.spec.transposed else matrix).reshape(-1)
+        weight = matrix[:, :-1]
+        return torch.cat([(weight.T if self.spec.transposed else weight).reshape(-1), matrix[:, -1]])
+
+    def _matrix(self, rows: Tensor) -> Tensor:
+        """Return rows over the sites as (outputs, inputs) matrices, (M, outputs, inputs)."""
+        outputs, inputs = self.scale.shape
+        weight, *bias = rows.split(self.sizes, -1)
+        columns = inputs - len(bias)
+        shape = (columns, outputs) if self.spec.transposed else (outputs, columns)
+        matrix = weight.view(-1, *shape)
+        matrix = matrix.transpose(1, 2) if self.spec.transposed else matrix
+        return torch.cat([matrix, *(part[:, :, None] for part in bias)], 2)
+
+
+class FullBlock(Block):
+    """Any covariance R R^T of all entries of the sites, or of some: the buffers are R, `factor`, and their `index`."""
+
+    factor: Tensor
+    index: Tensor
+
+    def __init__(self, spec: BlockSpec, shapes: dict[str, torch.Size], like: Tensor) -> None:
+        super().__init__(spec, shapes)
+        self.register_buffer("factor", like.new_zeros(self.dimension, self.dimension))
+        self.register_buffer("index", torch.arange(self.dimension, device=like.device))
+
+    @property
+    def dimension(self) -> int:
+        """The number of entries that have a density; the others of its sites stay at the mode."""
+        return self.spec.size or sum(self.sizes)
+
+    def fill(self, precision: Tensor) -> None:
+        """Take the precision, positive definite."""
+        lower = torch.linalg.cholesky(precision)
+        eye = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
+        self.factor.copy_(torch.linalg.solve_triangular(lower.mT, eye, upper=True))
+
+    def transform(self, noise: Tensor) -> Tensor:
+        """Return R noise, with zeros for the entries that stay at the mode."""
+        return noise.new_zeros(sum(self.sizes)).index_add(0, self.index, self.factor @ noise)
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of every entry, flat, 0 at the mode."""
+        own = self.factor.square().sum(1).sqrt()
+        return own.new_zeros(sum(self.sizes)).index_copy(0, self.index, own)
+
+    def log_det(self) -> Tensor:
+        """Return the log determinant of the precision, ()."""
+        return -2 * self.factor.diagonal().log().sum()
+
+    def root(self, rows: Tensor) -> Tensor:
+        """Return rows R."""
+        return rows[:, self.index] @ self.factor
+
+
+class LowRankBlock(Block):
+    """D^(1/2) (1 + V diag(l) V^T) D^(1/2), with D the prior's precision and V (entries, rank) orthonormal."""
+
+    prior_scale: Tensor
+    vectors: Tensor
+    values: Tensor
+
+    def __init__(self, spec: BlockSpec, shapes: dict[str, torch.Size], like: Tensor) -> None:
+        super().__init__(spec, shapes)
+        rank = spec.size or 1
+        self.register_buffer("prior_scale", like.new_ones(self.dimension))
+        self.register_buffer("vectors", like.new_zeros(self.dimension, rank))
+        self.register_buffer("values", like.new_zeros(rank))
+
+    def fill(self, prior: Tensor, vectors: Tensor, values: Tensor) -> None:
+        """Take D (entries,), V and l, none of which is negative."""
+        self.prior_scale.copy_(prior.rsqrt())
+        self.vectors.copy_(vectors)
+        self.values.copy_(values)
+
+    @property
+    def _shrinkage(self) -> Tensor:
+        return (1 + self.values).rsqrt() - 1
+
+    def transform(self, noise: Tensor) -> Tensor:
+        """Return noise, shrunk along V and scaled."""
+        return self.prior_scale * (noise + self.vectors @ (self._shrinkage * (noise @ self.vectors)))
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of every entry, flat."""
+        removed = (self.vectors.square() * (self.values / (1 + self.values))).sum(1)
+        return self.prior_scale * (1 - removed).clamp_min(0).sqrt()
+
+    def log_det(self) -> Tensor:
+        """Return the log determinant of the precision, ()."""
+        return self.values.log1p().sum() - 2 * self.prior_scale.log().sum()
+
+    def root(self, rows: Tensor) -> Tensor:
+        """Return rows times the symmetric root of the covariance."""
+        scaled = rows * self.prior_scale
+        return scaled + (scaled @ self.vectors * self._shrinkage) @ self.vectors.T
+
+
+def matrix_shape(spec: BlockSpec, shapes: dict[str, torch.Size]) -> tuple[int, int]:
+    """Return the numbers of outputs and inputs, with 1 for the bias, of the matrix that a Kronecker block covers."""
+    first, *rest = shapes.values()
+    if len(first) == 1:
+        return first[0], 1
+    outputs, inputs = (first[1], first[0]) if spec.transposed else (first[0], math.prod(first[1:]))
+    return outputs, inputs + len(rest)
+
+
+_CLASSES: dict[str, Any] = {
+    "diag": DiagonalBlock,
+    "kron": KroneckerBlock,
+    "full": FullBlock,
+    "low_rank": LowRankBlock,
+}
+
+
+def make_block(spec: BlockSpec, shapes: dict[str, torch.Size], like: Tensor) -> Any:
+    """Return an empty block.
+
+    Args:
+        spec: what it covers.
+        shapes: shapes of the sites of the model by name.
+        like: a tensor with the dtype and device of the network.
+
+    Raises:
+        InputError: a site that the model does not have.
+    """
+    missing = [name for name in spec.sites if name not in shapes]
+    if missing:
+        raise InputError(f"{spec!r} covers {missing[0]!r}, which is no latent site of the model.")
+    return _CLASSES[spec.kind](spec, {name: shapes[name] for name in spec.sites}, like)

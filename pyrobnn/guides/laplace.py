@@ -1,0 +1,218 @@
+"""The Laplace guide: a mode first, then a Gaussian whose precision is the curvature of the log joint density there."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pydantic import BeforeValidator, Field
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+
+from pyrobnn._errors import InputError
+from pyrobnn._settings import setting
+from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.blocks import Block, BlockSpec, make_block
+from pyrobnn.guides.joint import GuideWithMoments, JointPart, RealPart
+from pyrobnn.guides.map import MapGuide
+from pyrobnn.guides.sites import Site, latent_sites
+
+if TYPE_CHECKING:
+    from pyrobnn.posterior import Posterior
+
+Curvature = Literal["ggn", "hessian", "fisher", "recursion"]
+Structure = Literal["kron", "full", "diag", "low_rank"]
+_STRUCTURES: dict[str, tuple[str, ...]] = {
+    "ggn": get_args(Structure),
+    "hessian": ("full", "diag"),
+    "fisher": get_args(Structure),
+    "recursion": ("diag",),
+}
+
+
+def _as_patterns(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+@registry.register
+@setting
+class Laplace:
+    """The Laplace approximation: `fit` finds a mode of the log joint density, then puts a Gaussian around it.
+
+    Its precision is the curvature of the negative log-likelihood at the mode, over all data, plus that of the negative
+    log prior (MacKay 1992, "A Practical Bayesian Framework for Backpropagation Networks"; Ritter et al. 2018; Daxberger
+    et al. 2021, "Laplace Redux"). Only weights are Gaussian: scales that a prior or a likelihood adds stay at the mode.
+
+    Attributes:
+        curvature: "ggn", J^T F J with F the Fisher information of the likelihood in the outputs, never negative;
+            "hessian", exact second derivatives; "fisher", the empirical Fisher, the sum of outer products of the
+            gradients; "recursion", the diagonal that back-propagation of second derivatives gives when off-diagonal
+            terms are dropped on the way (Becker & LeCun 1989; Bishop 1992).
+        structure: what is kept of it: "full"; "kron", for each layer the Kronecker product of two small matrices
+            (Martens & Grosse 2015), which is exact where inputs and derivatives of a layer are independent; "diag";
+            "low_rank", the `rank` largest directions relative to the prior.
+        sites: patterns of the names of the weights that are Gaussian, "*" for all, "last_layer" for those of the last
+            layer; the others stay at the mode.
+        subnetwork: keep only that many weights Gaussian, those of the largest marginal variance (Daxberger et al. 2021,
+            "Bayesian Deep Learning via Subnetwork Inference"); the structure must be "full".
+        rank: of "low_rank".
+        sharing: for weights used at many positions (convolutions, sequences), "expand" takes positions as examples,
+            "reduce" adds derivatives and averages inputs over them first (Eschenhagen et al. 2023); for "kron".
+        joint_bias: whether "kron" takes a layer's bias as one more column of its weight, or as a block of its own.
+        batch_size: examples taken at once while curvature is added up.
+        linearized: predict with the network linearised around the mode, which is the model that the "ggn" belongs to
+            (Immer et al. 2021), or with the network itself.
+    """
+
+    curvature: Curvature = "ggn"
+    structure: Structure = "kron"
+    sites: Annotated[tuple[str, ...], BeforeValidator(_as_patterns)] = ("*",)
+    subnetwork: Annotated[int, Field(gt=0)] | None = None
+    rank: Annotated[int, Field(gt=0)] = 20
+    sharing: Literal["expand", "reduce"] = "expand"
+    joint_bias: bool = True
+    batch_size: Annotated[int, Field(gt=0)] = 256
+    linearized: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a structure that does not go with the curvature."""
+        possible = _STRUCTURES[self.curvature]
+        if self.structure not in possible:
+            raise InputError(
+                f"Laplace: curvature={self.curvature!r} has structure {' or '.join(map(repr, possible))}, got "
+                f"{self.structure!r}."
+            )
+        if self.subnetwork is not None and self.structure != "full":
+            raise InputError(
+                f"Laplace: a subnetwork has all its correlations: it needs structure='full', got {self.structure!r}."
+            )
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide of the first phase: a point for every site, which training moves to the mode."""
+        return MapGuide(latent_sites(model, *args))
+
+    def around(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        weights: Mapping[str, Tensor] | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        progress: bool = True,
+    ) -> "Posterior":
+        """Return the posterior around weights that were trained elsewhere, without training.
+
+        Args:
+            model: a `BNN` around the trained network; or the network itself (any `torch.nn.Module`), which then gets
+                the prior N(0, 1) and the likelihood "categorical" for integer targets and "gaussian" for others.
+            data: the training data, as for `fit`. `Data` standardises them by default: pass `standardize=False` unless
+                the network was trained on standardised data.
+            weights: the mode by site name, as `Posterior.mean` returns it; where it has none the network's own weights,
+                and for sites that prior or likelihood add where guides start. What a likelihood has learned stays.
+            seed: seed of starting values of sites that a likelihood adds, and default seed of draws.
+            device: as in `fit`.
+            progress: show a progress bar.
+
+        Raises:
+            InputError: weights that are not those of the network, data that do not fit the model, or a setting that
+                does not fit the network or its prior.
+            FloatingPointError: curvature that is not finite.
+        """
+        from pyrobnn.inference.laplace import laplace_around
+
+        return laplace_around(model, data, self, weights=weights, seed=seed, device=device, progress=progress)
+
+
+@registry.register
+@setting
+class BlockGaussian:
+    """A Gaussian made of independent blocks, around a point: what `Laplace` becomes when its curvature is known.
+
+    `fit` fills it; there is nothing in it to train.
+
+    Attributes:
+        blocks: what each of them covers; other sites stay at the point.
+        linearized: predict with the network linearised around the point.
+    """
+
+    blocks: Annotated[tuple[BlockSpec, ...], Field(min_length=1)]
+    linearized: bool = True
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        """Return the guide, with its point at the starting values and its blocks still empty.
+
+        Raises:
+            InputError: a block covers what is no latent site, or a site whose support is not the whole real line.
+        """
+        return BlockGuide(latent_sites(model, *args), self)
+
+
+class BlockGuide(GuideWithMoments):
+    """A point `loc`, and Gaussian blocks around it, which are buffers.
+
+    Attributes:
+        linearized: whether predictions linearise the network.
+        blocks: the blocks.
+    """
+
+    def __init__(self, sites: list[Site], setting: BlockGaussian) -> None:
+        super().__init__(sites, [site.unconstrained for site in sites])
+        self.linearized = setting.linearized
+        shapes = {site.name: site.start.shape for site in sites}
+        self.blocks = nn.ModuleList(make_block(spec, shapes, self.loc.detach()) for spec in setting.blocks)
+        require_real(sites, [name for block in self.covered() for name in block.shapes])
+
+    def covered(self) -> Iterator[Block]:
+        """Return the blocks."""
+        return (block for block in self.blocks if isinstance(block, Block))
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw every site once and return the values by name; sites without a block are always at their point."""
+        parts = {name: part for block in self.covered() for name, part in self._parts(block)}
+        points = zip(self._named(), self._split(self.loc), strict=True)
+        values = {}
+        for (name, transform), point in points:
+            value = point if transform is None else transform(point)
+            law = parts.get(name) or dist.Delta(value, event_dim=value.ndim)
+            values[name] = pyro.sample(name, law)
+        return values
+
+    def _parts(self, block: Block) -> Iterator[tuple[str, Any]]:
+        """Return the parts of a draw; the first site has the density of the whole block, the others have none."""
+        noise = torch.randn(block.dimension, dtype=self.loc.dtype, device=self.loc.device)
+        deviations, spreads = block.split(block.transform(noise)), block.split(block.spread())
+        density, entropy, points = block.log_density(noise), block.entropy(), self.points()
+        is_whole = block.dimension == sum(block.sizes)
+        for name, deviation in deviations.items():
+            value = points[name] + deviation
+            whole = functools.partial(RealPart, loc=points[name], scale=spreads[name], entropy=entropy)
+            yield name, whole(value, density) if is_whole else JointPart(value, density)
+            density, entropy = torch.zeros_like(density), torch.zeros_like(entropy)
+
+    def points(self) -> dict[str, Tensor]:
+        """Return the point of each site by name, on the unconstrained side for constrained sites."""
+        return {name: part for (name, _), part in zip(self._named(), self._split(self.loc), strict=True)}
+
+    def spread(self) -> Tensor:
+        """Return the standard deviation of every entry, flat; 0 for what stays at the point."""
+        spreads = {name: part for block in self.covered() for name, part in block.split(block.spread()).items()}
+        points = self.points().items()
+        return torch.cat([spreads.get(name, torch.zeros_like(point)).reshape(-1) for name, point in points])
+
+    def log_det(self) -> Tensor:
+        """Return the log determinant of the precision of all blocks together, ()."""
+        return torch.stack([block.log_det() for block in self.covered()]).sum()
+
+
+def require_real(sites: list[Site], names: list[str]) -> None:
+    """Refuse names of sites whose support is not the whole real line."""
+    bounded = {site.name for site in sites if site.transform is not None}
+    for name in names:
+        if name in bounded:
+            raise InputError(
+                f"Laplace puts a Gaussian on weights of the whole real line, and the prior of {name!r} has another "
+                "support: leave it out of `sites`."
+            )

@@ -1,0 +1,134 @@
+"""Training by the marginal likelihood: prior precision and noise are tuned between stretches of training."""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BeforeValidator, Field
+
+from pyrobnn._errors import InputError
+from pyrobnn._random import derive
+from pyrobnn._settings import setting, to_dict
+from pyrobnn.bnn import BNN
+from pyrobnn.guides.laplace import Laplace
+from pyrobnn.inference.engine import Engine
+from pyrobnn.inference.fit import complete, finish, prepare_source, running, start, train
+from pyrobnn.inference.method import registry
+from pyrobnn.inference.monitor import Callback, Monitor
+from pyrobnn.inference.source import Source
+from pyrobnn.inference.svi import SVI
+from pyrobnn.inference.tuning import Per, tune_prior
+from pyrobnn.posterior import Posterior
+
+
+@registry.register
+@setting
+class MarginalLikelihood:
+    """Laplace approximations in turns with the tuning of the prior by their evidence (Immer et al. 2021).
+
+    "Scalable Marginal Likelihood Estimation for Model Selection in Deep Learning": each round trains on from the last
+    round's weights, takes the curvature at the mode, and moves the precision of the prior (and the noise) to the
+    maximum of the evidence. No validation data are needed.
+
+    Attributes:
+        method: how each round trains; its guide is a `Laplace` one, and `steps` are those of a round.
+        rounds: number of rounds.
+        per: groups of weights with a precision of their own, as in `tune_prior`.
+        noise: whether to tune the scale of Gaussian noise too.
+        by: "evidence" or "mackay", as in `tune_prior`.
+    """
+
+    method: Annotated[SVI, BeforeValidator(registry.resolve)] = SVI(guide=Laplace(), steps=1000)
+    rounds: Annotated[int, Field(gt=0)] = 5
+    per: Per = "site"
+    noise: bool = False
+    by: Literal["evidence", "mackay"] = "evidence"
+
+    def __post_init__(self) -> None:
+        """Refuse a guide without evidence."""
+        if not isinstance(self.method.guide, Laplace):
+            raise InputError(f"MarginalLikelihood: its method needs a Laplace guide, got {self.method.guide!r}.")
+        if self.method.patience is not None:
+            raise InputError("MarginalLikelihood: rounds have a fixed length: leave `patience` out of the method.")
+
+    def run(
+        self,
+        bnn: BNN,
+        data: Any,
+        *,
+        seed: int,
+        device: str,
+        engine: Engine,
+        progress: bool,
+        callbacks: Sequence[Callback],
+    ) -> Posterior:
+        """Fit and tune in turns; `info["laplace"]["rounds"]` of the last posterior has the evidence of each."""
+        started = time.perf_counter()
+        posterior, evidence = None, []
+        for index in range(self.rounds):
+            own_seed = derive(seed, f"round {index}")
+            source = prepare_source(bnn, self.method, data, own_seed)
+            posterior = self._round(
+                bnn if posterior is None else posterior.bnn,
+                posterior,
+                source,
+                seed=own_seed,
+                device=device,
+                engine=engine,
+                progress=progress,
+                callbacks=callbacks,
+            )
+            posterior = tune_prior(posterior, data, by=self.by, per=self.per, noise=self.noise)
+            evidence.append(posterior.info["laplace"]["log_evidence"])
+        assert posterior is not None
+        posterior.seed = seed
+        guide = posterior.info["method"]["guide"]
+        posterior.info["method"] = to_dict(self) | {"guide": guide}
+        posterior.info["laplace"]["rounds"] = evidence
+        posterior.info["seconds"] = time.perf_counter() - started
+        return posterior
+
+    def _round(
+        self,
+        bnn: BNN,
+        last: Posterior | None,
+        source: Source,
+        *,
+        seed: int,
+        device: str,
+        engine: Engine,
+        progress: bool,
+        callbacks: Sequence[Callback],
+    ) -> Posterior:
+        """Train on from the last posterior's mode, and take the curvature there."""
+        method = self.method
+        with running(bnn, source.batch_size(method.batch_size), seed, "fit"):
+            posterior, eager = start(bnn, method, source, seed, device)
+            if last is not None:
+                _move(posterior, last)
+            num_steps = method.num_steps(source.batches_per_epoch(method.batch_size))
+            monitor = Monitor(
+                posterior.bnn,
+                posterior.guide,
+                num_steps=num_steps,
+                progress=progress,
+                callbacks=callbacks,
+                validate=None,
+                eval_every=method.eval_every,
+                patience=None,
+            )
+            record = train([eager], engine, monitor, num_steps)
+        finish(posterior, method, source, monitor.recorder.histories(record)[0])
+        posterior.info["seconds"] = 0.0
+        return complete(posterior, method, source, progress=progress)
+
+
+def _move(posterior: Posterior, last: Posterior) -> None:
+    """Put a posterior that is about to be trained where another one stands."""
+    points = last.guide.points()
+    with torch.no_grad():
+        for name, point in posterior.guide.points_by_name().items():
+            point.copy_(points[name])
+        posterior.bnn.net.load_state_dict(last.bnn.net.state_dict())
+        posterior.bnn.likelihood.load_state_dict(last.bnn.likelihood.state_dict())

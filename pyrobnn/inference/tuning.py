@@ -1,0 +1,363 @@
+"""Prior precision and noise of a Laplace approximation, chosen by its evidence or by a validation score."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.distributions import Independent
+
+from pyrobnn import priors
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import seeded
+from pyrobnn.bnn import BNN
+from pyrobnn.curvature.gaussian import assemble
+from pyrobnn.curvature.likelihood import LikelihoodCurvature, Point, likelihood_curvature
+from pyrobnn.curvature.prior import PriorCurvature, prior_laws
+from pyrobnn.guides.laplace import BlockGuide, Laplace
+from pyrobnn.inference.curve import conditioned_likelihood, fill, one_pass
+from pyrobnn.inference.fit import prepare_source
+from pyrobnn.inference.source import Source, as_data
+from pyrobnn.inference.svi import SVI
+from pyrobnn.likelihoods.gaussian import Gaussian
+from pyrobnn.posterior import Posterior
+
+By = Literal["evidence", "mackay", "validation"]
+Per = Literal["all", "site", "weight"]
+_LARGEST_LOG = 25.0
+_GRID = np.logspace(-3, 3, 25)
+_ROUNDS, _TOLERANCE = 500, 1e-7
+_DRAWS = 200
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Evidence:
+    """The log evidence as a function of log precisions, with the mode and the likelihood's curvature held fixed.
+
+    Attributes:
+        point: the mode.
+        curvature: of the likelihood, at the present noise.
+        guide: a Gaussian to fill.
+        group: for each covered entry the number of its group, flat over the sites of the blocks.
+        squares: squared distance of each entry to the mean of its prior, likewise.
+        log_likelihood: at the present noise, in the units of the model.
+        num_targets: how many numbers the targets are, and 0 if the noise stays as it is.
+        precision: 1 / variance of the noise at present, in the units of the model.
+    """
+
+    point: Point
+    curvature: LikelihoodCurvature
+    guide: BlockGuide
+    group: Tensor
+    squares: Tensor
+    log_likelihood: float
+    num_targets: int
+    precision: float
+
+    def fill(self, logs: np.ndarray) -> float:
+        """Fill the guide for log precisions of groups, and of noise if it is tuned; return the ratio of the noise's."""
+        alphas = torch.from_numpy(np.exp(logs[: self.num_groups])).to(self.squares)[self.group]
+        ratio = math.exp(logs[-1]) / self.precision if self.num_targets else 1.0
+        shapes = [self.point.weights[name].shape for name in self.point.sites]
+        pieces = alphas.split([shape.numel() for shape in shapes])
+        named = zip(self.point.sites, pieces, shapes, strict=True)
+        prior = PriorCurvature({name: piece.view(shape) for name, piece, shape in named}, {}, {})
+        fill(self.guide, assemble(dataclasses.replace(self.point, prior=prior), self.curvature.scaled(ratio)))
+        return ratio
+
+    @property
+    def num_groups(self) -> int:
+        """The number of groups of weights."""
+        return int(self.group.max()) + 1
+
+    def __call__(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return log evidence and its gradient in the logs (MacKay 1992, "Bayesian Interpolation", eq. 4.10 on).
+
+        With alpha the precision of n weights, d/dlog alpha = (n - alpha (sum w^2 + trace of their covariance)) / 2;
+        with beta that of the noise, d/dlog beta = (targets - beta SSE - gamma) / 2, gamma the number of well-determined
+        weights.
+        """
+        ratio = self.fill(logs)
+        alphas = np.exp(logs[: self.num_groups])
+        counts, squares, traces = (self._by_group(value) for value in self._entries())
+        value = self._log_likelihood_at(ratio) - 0.5 * float(self.guide.log_det())
+        value += 0.5 * float((counts * logs[: self.num_groups] - alphas * squares).sum())
+        gradient = 0.5 * (counts - alphas * (squares + traces))
+        if self.num_targets:
+            gamma = float((counts - alphas * traces).sum())
+            gradient = np.append(gradient, 0.5 * (self.num_targets - ratio * self._errors - gamma))
+        return value, gradient
+
+    def fixed_point(self, logs: np.ndarray) -> np.ndarray:
+        """Return MacKay's next precisions: gamma / sum w^2, and (targets - gamma) / SSE for the noise."""
+        ratio = self.fill(logs)
+        counts, squares, traces = (self._by_group(value) for value in self._entries())
+        gamma = np.clip(counts - np.exp(logs[: self.num_groups]) * traces, 1e-10 * counts, counts)
+        found = np.log(gamma) - np.log(np.maximum(squares, 1e-30))
+        if self.num_targets:
+            beta = (self.num_targets - gamma.sum()) / (ratio * self._errors)
+            found = np.append(found, logs[-1] + math.log(max(beta, 1e-10)))
+        return np.clip(found, -_LARGEST_LOG, _LARGEST_LOG)
+
+    @property
+    def _errors(self) -> float:
+        """The sum of squared errors times the present precision of the noise."""
+        return self.num_targets * (math.log(self.precision) - math.log(2 * math.pi)) - 2 * self.log_likelihood
+
+    def _log_likelihood_at(self, ratio: float) -> float:
+        if not self.num_targets:
+            return self.log_likelihood
+        return self.log_likelihood + 0.5 * self.num_targets * math.log(ratio) - 0.5 * (ratio - 1) * self._errors
+
+    def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return, for the entries that are Gaussian, 1, the squares, and the variances; 0 for others."""
+        spreads = {name: s for block in self.guide.covered() for name, s in block.split(block.spread()).items()}
+        variance = torch.cat([spreads[name].reshape(-1) for name in self.point.sites]).square()
+        is_covered = (variance > 0).to(variance)
+        return is_covered, self.squares * is_covered, variance
+
+    def _by_group(self, values: Tensor) -> np.ndarray:
+        total = torch.zeros(self.num_groups, dtype=torch.float64).to(values.device)
+        return total.index_add(0, self.group, values.double()).cpu().numpy()
+
+
+def tune_prior(
+    posterior: Posterior,
+    data: Any,
+    *,
+    by: str = "evidence",
+    per: str = "all",
+    noise: bool = False,
+    validation: Any = None,
+) -> Posterior:
+    """Return a Laplace posterior with other prior precisions, and noise, around the same mode.
+
+    Args:
+        posterior: of a `Laplace` guide with normal priors; it stays as it is.
+        data: the training data, as for `fit`.
+        by: "evidence" maximises the log evidence (type-II maximum likelihood); "mackay" runs MacKay's fixed point,
+            alpha = gamma / sum w^2, to the same end; "validation" takes the best mean log score among 25 precisions.
+        per: one precision for all weights, one for each site, or one for each weight (automatic relevance
+            determination: most go to infinity).
+        noise: whether to tune the scale of Gaussian noise too, to beta = (targets - gamma) / SSE.
+        validation: data for "validation".
+
+    Returns:
+        A posterior of a model with the priors N(loc, 1 / alpha); `info["laplace"]` has the new log evidence.
+
+    Raises:
+        InputError: another guide, a structure or a prior whose precision is not one number a weight, noise that is not
+            one Gaussian scale, or validation data that are missing or not asked for.
+    """
+    setting = _checked(posterior, by, per, validation)
+    source = prepare_source(posterior.bnn, SVI(guide=setting), data, posterior.seed)
+    with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block():
+        evidence, start = _problem(posterior, setting, source, per, noise=noise)
+        if by == "validation":
+            logs = _by_validation(posterior, evidence, as_data(validation))
+        else:
+            logs = _fixed_point(evidence, start) if by == "mackay" else _maximum(evidence, start)
+        value, _ = evidence(logs)
+        return _tuned(posterior, evidence, logs, value, source)
+
+
+def _checked(posterior: Posterior, by: str, per: str, validation: Any) -> Laplace:
+    """Return the setting of the approximation; refuse what cannot be tuned."""
+    if not isinstance(posterior.guide, BlockGuide):
+        raise InputError(
+            f"tune_prior takes the posterior of a Laplace guide, this is {type(posterior.guide).__name__}."
+        )
+    if by not in get_args(By) or per not in get_args(Per):
+        raise InputError(
+            f"`by` must be one of {', '.join(get_args(By))} and `per` one of {', '.join(get_args(Per))}; got "
+            f"{by!r} and {per!r}."
+        )
+    if (by == "validation") != (validation is not None):
+        raise InputError("Pass `validation=Data(x, y)` with by='validation', and only then.")
+    if by == "validation" and per != "all":
+        raise InputError("A validation score tunes one precision: use per='all', or by='evidence'.")
+    table = {key: value for key, value in posterior.info["laplace"]["setting"].items() if key != "type"}
+    setting = Laplace(**table)
+    if setting.structure == "low_rank":
+        raise InputError(
+            "tune_prior: the directions of structure='low_rank' depend on the prior: use 'kron', 'diag' or 'full'."
+        )
+    return setting
+
+
+def _problem(
+    posterior: Posterior, setting: Laplace, source: Source, per: str, *, noise: bool
+) -> tuple[_Evidence, np.ndarray]:
+    """Return the evidence as a function, and the present log precisions."""
+    bnn, guide = posterior.bnn, copy.deepcopy(posterior.guide)
+    values = guide.mean()
+    weights = {name: values[name] for name in bnn.site_names}
+    others = {name: value for name, value in values.items() if name not in weights}
+    if any(name.startswith("prior.") for name in others):
+        raise InputError("tune_prior: the prior has scales of its own, which were inferred: there is nothing to tune.")
+    covered = {name for block in guide.covered() for name in block.shapes}
+    sites = [name for name in bnn.site_names if name in covered]
+    laws = prior_laws(bnn, weights, others)
+    normals = {name: _normal(laws[name], name) for name in sites}
+    precision = {name: normals[name].scale.expand(weights[name].shape).pow(-2) for name in sites}
+    prior = PriorCurvature(precision, dict.fromkeys(sites, 0), {})
+    point = Point(bnn, weights, conditioned_likelihood(bnn, others), prior, sites)
+    curvature = likelihood_curvature(setting, point, lambda: one_pass(source, bnn, setting.batch_size, progress=False))
+    fit = posterior.info["laplace"]["log_likelihood"] + source.num_data * float(source.y_scaler.log_volume())
+    sizes = [weights[name].numel() for name in sites]
+    group = {
+        "all": torch.zeros(sum(sizes), dtype=torch.int64),
+        "site": torch.arange(len(sites)).repeat_interleave(torch.tensor(sizes)),
+        "weight": torch.arange(sum(sizes)),
+    }[per].to(next(iter(weights.values())).device)
+    squares = torch.cat([(weights[name] - normals[name].loc).square().flatten() for name in sites])
+    beta = _noise_precision(bnn, others) if noise else 1.0
+    targets = source.num_data * math.prod(source.first()[1].shape[1:]) if noise else 0
+    evidence = _Evidence(point, curvature, guide, group, squares, fit, targets, beta)
+    flat = torch.cat([precision[name].flatten() for name in sites]).log()
+    start = evidence._by_group(flat) / evidence._by_group(torch.ones_like(flat))
+    return evidence, np.append(start, math.log(beta)) if noise else start
+
+
+def _normal(law: Any, name: str) -> Any:
+    """Return the normal distributions of the entries of a site."""
+    while isinstance(law, Independent):
+        law = law.base_dist
+    if not isinstance(law, dist.Normal):
+        raise InputError(
+            f"tune_prior tunes the precision of normal priors, that of {name!r} is {type(law).__name__}: use "
+            "by='validation' on fits with other settings, or a prior with scales of its own, such as Hierarchical()."
+        )
+    return law
+
+
+def _noise_precision(bnn: BNN, others: Mapping[str, Tensor]) -> float:
+    """Return 1 / variance of the noise in the units of the model."""
+    likelihood = bnn.settings["likelihood"]
+    scale = getattr(bnn.likelihood, "scale", None)
+    if not isinstance(likelihood, Gaussian) or others or scale is None or scale.numel() != 1:
+        raise InputError(
+            f"`noise=True` tunes the one scale of Gaussian noise, known or learned; this is {likelihood!r}."
+        )
+    return float(scale.detach().reshape(())) ** -2
+
+
+def _maximum(evidence: _Evidence, start: np.ndarray) -> np.ndarray:
+    """Return the log precisions with the largest log evidence."""
+
+    def negative(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = evidence(logs)
+        return -value, -gradient
+
+    bounds = [(-_LARGEST_LOG, _LARGEST_LOG)] * len(start)
+    return minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ROUNDS}).x
+
+
+def _fixed_point(evidence: _Evidence, start: np.ndarray) -> np.ndarray:
+    """Repeat MacKay's update until it stands still."""
+    logs = start
+    for _ in range(_ROUNDS):
+        found = evidence.fixed_point(logs)
+        if np.abs(found - logs).max() < _TOLERANCE:
+            break
+        logs = found
+    return found
+
+
+def _by_validation(posterior: Posterior, evidence: _Evidence, validation: Any) -> np.ndarray:
+    """Return the log precision with the best mean log score, of a grid around 1."""
+    trial = copy.copy(posterior)
+    trial.guide = evidence.guide
+    scores = []
+    for alpha in _GRID:
+        evidence.fill(np.log([alpha]))
+        scores.append(float(trial.predict(validation.x, num_draws=_DRAWS).log_prob(validation.y).mean()))
+    return np.log([_GRID[int(np.argmax(scores))]])
+
+
+def _tuned(posterior: Posterior, evidence: _Evidence, logs: np.ndarray, value: float, source: Source) -> Posterior:
+    """Return the posterior of the model with the tuned prior and noise."""
+    bnn, old = _with_prior(posterior, evidence, logs), posterior.info["laplace"]
+    tuned = Posterior(
+        bnn,
+        evidence.guide,
+        example=posterior.example,
+        x_scaler=posterior.x_scaler,
+        y_scaler=posterior.y_scaler,
+        seed=posterior.seed,
+        history=posterior.history,
+    )
+    volume = source.num_data * float(source.y_scaler.log_volume())
+    covered, _, _ = evidence._entries()
+    dimension = int(covered.sum())
+    ratio = math.exp(logs[-1]) / evidence.precision if evidence.num_targets else 1.0
+    fit = evidence._log_likelihood_at(ratio)
+    log_det = float(evidence.guide.log_det())
+    constant = 0.5 * dimension * math.log(2 * math.pi)
+    parts = {
+        "log_evidence": value - volume,
+        "log_likelihood": fit - volume,
+        "log_prior": value - fit + 0.5 * log_det - constant,
+        "log_det": log_det,
+    }
+    tuned.info = posterior.info | {"laplace": old | parts | {"clipped": {}}}
+    return tuned
+
+
+def _with_prior(posterior: Posterior, evidence: _Evidence, logs: np.ndarray) -> BNN:
+    """Return the model with normal priors of the tuned precisions, and the tuned noise."""
+    old = posterior.bnn
+    likelihood = old.settings["likelihood"]
+    if evidence.num_targets:
+        scale = math.exp(-0.5 * logs[-1]) * float(posterior.y_scaler.scale.reshape(-1)[0])
+        likelihood = dataclasses.replace(likelihood, scale=scale)
+    bnn = BNN(old.settings["net"], prior=_prior(old, evidence, logs), likelihood=likelihood)
+    bnn.to(posterior.example[0].device)
+    bnn.scale_targets(posterior.y_scaler.scale.expand(posterior.example[1].shape[1:]))
+    bnn.net.load_state_dict(old.net.state_dict())
+    if not evidence.num_targets:
+        bnn.likelihood.load_state_dict(old.likelihood.state_dict())
+    return bnn
+
+
+def _prior(old: BNN, evidence: _Evidence, logs: np.ndarray) -> Any:
+    alphas = torch.from_numpy(np.exp(logs[: evidence.num_groups])).to(evidence.squares)[evidence.group]
+    sites, weights = evidence.point.sites, evidence.point.weights
+    pieces = dict(zip(sites, alphas.split([weights[name].numel() for name in sites]), strict=True))
+    laws = {name: _normal(law, name) for name, law in prior_laws(old, {n: weights[n] for n in sites}, {}).items()}
+    if evidence.num_groups > len(sites) or any(laws[name].loc.unique().numel() > 1 for name in sites):
+        moments = {
+            name: (laws[name].loc.expand(weights[name].shape), piece.rsqrt().view(weights[name].shape))
+            for name, piece in pieces.items()
+        }
+        chosen: dict[str, Any] = dict.fromkeys(sites, priors.FromPosterior(moments))
+    else:
+        chosen = {
+            name: priors.Normal(scale=float(piece[0]) ** -0.5, loc=float(laws[name].loc.reshape(-1)[0]))
+            for name, piece in pieces.items()
+        }
+    return chosen | _rest(old, sites)
+
+
+def _rest(old: BNN, sites: list[str]) -> dict[str, Any]:
+    """Return the priors of the parameters that were not tuned, by pattern."""
+    prior = old.settings["prior"]
+    choices = dict(prior.choices) if hasattr(prior, "choices") else {"*": prior}
+    names = [name for name, _ in old.net.named_parameters()] + list(old.site_names)
+    remaining = [name for name in names if name not in sites]
+    kept = {}
+    for pattern, choice in choices.items():
+        matched = [name for name in remaining if fnmatchcase(name, pattern)]
+        remaining = [name for name in remaining if name not in matched]
+        if matched:
+            kept[pattern] = choice
+    return kept

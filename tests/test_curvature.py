@@ -1,0 +1,778 @@
+"""Curvature in every structure, against sums over targets, explicit Jacobians and Hessians, and loops. float64."""
+
+import math
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from test_conformance import LIKELIHOODS, PRIORS
+from torch import nn
+from torch.autograd.functional import hessian, jacobian
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import pyrobnn as bnn
+from pyrobnn import likelihoods, priors
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import fast_pyro, local_parameters
+from pyrobnn._random import seeded
+from pyrobnn.curvature import accumulate
+from pyrobnn.curvature.gaussian import product_of
+from pyrobnn.curvature.hessian import diagonal_hessian, full_hessian
+from pyrobnn.curvature.layers import record
+from pyrobnn.curvature.metric import fisher_columns, score_columns
+from pyrobnn.curvature.prior import log_entries, prior_curvature, prior_laws
+from pyrobnn.curvature.recursion import recursive_diagonal
+from pyrobnn.curvature.sweep import pull_recorded
+from pyrobnn.guides.blocks import BlockSpec, make_block
+
+F64 = torch.float64
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+
+
+@pytest.fixture(autouse=True)
+def _local():
+    with local_parameters(), fast_pyro():
+        yield
+
+
+def outer(columns):
+    """The sum over columns (K, B, C) of outer products, (B, C, C)."""
+    return torch.einsum("kbc,kbd->bcd", columns, columns)
+
+
+# The Fisher information of a likelihood in the outputs
+
+TARGETS = {
+    likelihoods.Categorical: torch.tensor([0, 2, 1]),
+    likelihoods.Bernoulli: torch.tensor([0.0, 1.0, 1.0]),
+    likelihoods.Ordinal: torch.tensor([0, 1, 1]),
+}
+REAL_K = [likelihoods.Gaussian(0.3), likelihoods.Laplace(0.4), likelihoods.Gaussian("learned")]
+CASES = {f"{setting!r}": (setting, 1) for setting in LIKELIHOODS}
+CASES |= {f"{setting!r}, 2 columns": (setting, 2) for setting in [*REAL_K, likelihoods.Bernoulli()]}
+
+
+def outputs_of(setting, columns):
+    """Outputs (3, C) and the module of a likelihood, its latents drawn from their priors."""
+    y = TARGETS.get(type(setting), torch.tensor([0.0, 1.0, 2.0]))
+    if isinstance(setting, likelihoods.Gaussian) and isinstance(setting.scale, tuple):
+        columns = len(setting.scale)
+    y = y if columns == 1 else torch.stack([y] * columns, 1)
+    num_outputs = setting.num_outputs(y)
+    generator = torch.Generator().manual_seed(3)
+    f = torch.randn(3, num_outputs, dtype=F64, generator=generator)
+    module = setting.build(f, torch.ones(y.shape[1:], dtype=F64))
+    return f, module
+
+
+def law_of(module, f):
+    with seeded(1):  # the same draw of latent scales at each call
+        return module(f)
+
+
+def base(distribution):
+    while isinstance(distribution, torch.distributions.Independent):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def single_targets(distribution):
+    """Targets of each column in the last axis, and weights w: sum w g(y) is the sum over targets, or the integral."""
+    entry = base(distribution)
+    if isinstance(entry, torch.distributions.Categorical):
+        values = torch.arange(entry.logits.shape[-1])
+        return values.expand(len(entry.logits), -1), torch.ones(len(values), dtype=F64)
+    shape = (*entry.batch_shape, -1)
+    if isinstance(entry, torch.distributions.Bernoulli):
+        return torch.tensor([0.0, 1.0], dtype=F64).expand(shape), torch.ones(2, dtype=F64)
+    if not hasattr(entry, "scale"):
+        return torch.arange(0.0, 2000.0, dtype=F64).expand(shape), torch.ones(2000, dtype=F64)
+    lower, upper = getattr(entry, "lower", None), getattr(entry, "upper", None)
+    if lower is None and upper is None:
+        many = 600 if entry.batch_shape[1:] else 20000  # even: no node at a kink
+        t = torch.linspace(-12.0 if many > 600 else -5.0, 12.0 if many > 600 else 5.0, many, dtype=F64)
+        y = entry.loc[..., None] + entry.scale[..., None] * torch.sinh(t)
+        return y, entry.scale[..., None] * torch.cosh(t) * (t[1] - t[0])
+    start = entry.loc - 10 * entry.scale if lower is None else lower
+    end = entry.loc + 10 * entry.scale if upper is None else upper
+    middles = (torch.arange(20000, dtype=F64) + 0.5) / 20000
+    y = start[..., None] + (end - start)[..., None] * middles
+    weights = ((end - start)[..., None] / 20000).expand(y.shape)
+    for limit in (lower, upper):  # a limit is an atom: weight 1
+        if limit is not None:
+            y = torch.cat([y, limit[..., None]], -1)
+            weights = torch.cat([weights, torch.ones_like(weights[..., :1])], -1)
+    return y, weights
+
+
+def expected_information(module, f):
+    """E[s s^T] with the scores s of all targets, by enumeration or quadrature; of two columns over all pairs."""
+    found = []
+    for row in f:
+        law = law_of(module, row[None])
+        y, w = single_targets(law)
+        w = w.expand(y.shape)
+        if law.event_shape:
+            pairs = torch.cartesian_prod(y[0, 0], y[0, 1])
+            weights = torch.cartesian_prod(w[0, 0], w[0, 1]).prod(1)
+        else:
+            pairs, weights = y[0], w[0]
+        many = row.expand(len(pairs), -1).clone().requires_grad_()
+        log_prob = law_of(module, many).log_prob(pairs)
+        (scores,) = torch.autograd.grad(log_prob.sum(), many)
+        density = (weights * log_prob.exp()).detach()
+        assert float(density.sum()) == pytest.approx(1.0, abs=2e-4)
+        found.append(torch.einsum("y,yc,yd->cd", density, scores, scores))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fisher_columns_are_the_expected_outer_product_of_scores(name):
+    f, module = outputs_of(*CASES[name])
+    found = outer(fisher_columns(lambda f: law_of(module, f), f))
+    torch.testing.assert_close(found, expected_information(module, f), rtol=1e-4, atol=1e-5)
+
+
+def test_fisher_of_classes_is_the_covariance_of_the_one_hot_label():
+    f, module = outputs_of(likelihoods.Categorical(), 1)
+    p = torch.softmax(f, 1)
+    expected = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    torch.testing.assert_close(outer(fisher_columns(module, f)), expected, **EXACT)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fisher_of_a_strange_distribution_is_estimated_from_draws(seed):
+    """A mean over 256 draws: the information of N(f, 1) is 1, its estimate has a variance of 2 / 256; 4 errors."""
+    f = torch.linspace(-1, 1, 50, dtype=F64)[:, None] + seed
+
+    class Strange(dist.Normal):
+        pass
+
+    strange = torch.distributions.Independent(Strange(f, 1.0), 0)
+    assert fisher_columns(lambda f: Strange(f[:, 0], 1.0), f).shape == (1, 50, 1)  # a subclass of what is known
+    assert strange.batch_shape == (50, 1)
+    gumbel = fisher_columns(lambda f: dist.Gumbel(f[:, 0], 1.0), f)
+    assert gumbel.shape == (256, 50, 1)
+    # scores of Gumbel are 1 - e, e ~ Exp(1): their squares have mean 1 and variance E(1 - e)^4 - 1 = 8
+    assert float((outer(gumbel).mean() - 1).abs()) < 4 * math.sqrt(8 / 256)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_score_columns_are_gradients_of_the_log_density(name):
+    f, module = outputs_of(*CASES[name])
+    y = law_of(module, f).sample()
+    found = score_columns(lambda f: law_of(module, f), f, y)
+    step = 1e-6
+    for c in range(f.shape[1]):
+        shift = step * torch.eye(f.shape[1], dtype=F64)[c]
+        ends = [law_of(module, f + sign * shift).log_prob(y) for sign in (1, -1)]
+        torch.testing.assert_close(found[0, :, c], ((ends[0] - ends[1]) / (2 * step)).detach(), rtol=1e-4, atol=1e-6)
+
+
+# Networks, and their Jacobians written out
+
+
+class Mean(nn.Module):
+    """The mean over an axis."""
+
+    def __init__(self, axis):
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x):
+        return x.mean(self.axis)
+
+
+class Last(nn.Module):
+    """An LSTM, its last output."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(self.cell(x)[0][:, -1])
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))
+
+
+class Tied(nn.Module):
+    """One layer twice, and one weight under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+        self.c.weight = self.a.weight
+
+    def forward(self, x):
+        return self.c(torch.tanh(self.b(torch.tanh(self.b(torch.tanh(self.a(x)))))))
+
+
+class TimeFirst(nn.Module):
+    """Runs on (time, example, feature), with as many times as examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(2, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.inner(x.transpose(0, 1))).mean(0))
+
+
+class Vector(nn.Module):
+    """A weight that is a vector, which torch's linear map takes too."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.head = nn.Parameter(torch.randn(2)), nn.Linear(1, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(nn.functional.linear(x, self.weight))[:, None])
+
+
+B = 4
+IMAGES, SIGNALS, VOLUMES, FLAT = (B, 2, 5, 4), (B, 2, 9), (B, 1, 3, 4, 3), (B, 3)
+INTEGERS = torch.randint(0, 5, (B, 3), generator=torch.Generator().manual_seed(2))
+
+
+def pooled(*layers, channels):
+    return nn.Sequential(*layers, nn.Tanh(), nn.Flatten(2), Mean(2), nn.Linear(channels, 3))
+
+
+NETS = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)), FLAT, ()),
+    "no bias": (lambda: nn.Sequential(nn.Linear(3, 4, bias=False), nn.Sigmoid(), nn.Linear(4, 3)), FLAT, ()),
+    "in place": (lambda: nn.Sequential(nn.Linear(3, 4), nn.SiLU(inplace=True), nn.Linear(4, 3)), FLAT, ()),
+    "conv1d": (
+        lambda: pooled(nn.Conv1d(2, 3, 3, stride=2, padding=1, dilation=2), channels=3),
+        SIGNALS,
+        (),
+    ),
+    "conv1d circular": (
+        lambda: pooled(nn.Conv1d(2, 3, 3, padding=1, padding_mode="circular"), channels=3),
+        SIGNALS,
+        (),
+    ),
+    "conv2d": (lambda: pooled(nn.Conv2d(2, 3, (2, 3), stride=(2, 1), padding=(1, 0)), channels=3), IMAGES, ()),
+    "conv2d same": (lambda: pooled(nn.Conv2d(2, 3, 3, padding="same", dilation=2), channels=3), IMAGES, ()),
+    "conv2d same, even": (lambda: pooled(nn.Conv2d(2, 3, (2, 4), padding="same"), channels=3), IMAGES, ()),
+    "conv3d": (lambda: pooled(nn.Conv3d(1, 2, 2, padding=1), channels=2), VOLUMES, ()),
+    "conv, groups": (
+        lambda: pooled(nn.Conv2d(2, 4, 3, groups=2), channels=4),
+        IMAGES,
+        ("0.weight", "0.bias"),
+    ),
+    "embedding": (lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 3)), "integers", ()),
+    "embedding, padding": (
+        lambda: nn.Sequential(nn.Embedding(5, 2, padding_idx=1), nn.Flatten(), nn.Linear(6, 3)),
+        "integers",
+        ("0.weight",),
+    ),
+    "layer norm": (lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 3)), FLAT, ()),
+    "layer norm, 2 axes": (
+        lambda: nn.Sequential(nn.LayerNorm((5, 4)), nn.Tanh(), nn.Flatten(2), Mean(1), nn.Linear(20, 3)),
+        IMAGES,
+        (),
+    ),
+    "group norm": (lambda: pooled(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), channels=4), IMAGES, ()),
+    "batch norm": (lambda: pooled(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), channels=3), IMAGES, ()),
+    "sequence": (lambda: nn.Sequential(nn.Linear(2, 3), nn.Tanh(), Mean(1), nn.Linear(3, 3)), (B, 3, 2), ()),
+    "time first": (TimeFirst, (B, B, 2), ("inner.weight", "inner.bias")),
+    "tied": (Tied, FLAT, ("a.weight", "a.bias", "b.weight", "b.bias", "c.bias")),
+    "vector": (Vector, (B, 2), ("weight",)),
+    "lstm": (Last, (B, 3, 2), tuple(f"cell.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))),
+    "attention": (
+        Attention,
+        (B, 3, 4),
+        ("attention.in_proj_weight", "attention.in_proj_bias", "attention.out_proj.weight", "attention.out_proj.bias"),
+    ),
+    "transformer": (
+        lambda: nn.Sequential(nn.TransformerEncoderLayer(4, 2, 5, batch_first=True), Mean(1), nn.Linear(4, 3)),
+        (B, 3, 4),
+        None,  # whether its layers are seen depends on the path that torch takes
+    ),
+}
+
+
+def case(name, likelihood="categorical", prior="normal"):
+    """The model, inputs and labels of a network of the table, with random statistics in its normalisations."""
+    make, shape, others = NETS[name]
+    with seeded(7):
+        net = make().double().eval()
+        for module in net.modules():
+            if isinstance(module, (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm2d)):
+                nn.init.normal_(module.weight)
+                nn.init.normal_(module.bias)
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.normal_()
+                module.running_var.uniform_(0.5, 2.0)
+        x = INTEGERS if shape == "integers" else torch.randn(shape, dtype=F64)
+        labels = torch.randint(0, 3, (B,))
+        model = bnn.BNN(net, prior=prior, likelihood=likelihood).eval()
+    return net, model, x, labels, others
+
+
+def weights_of(model):
+    return {name: model.initial_values[name].detach() for name in model.site_names}
+
+
+def flat_function(net, weights, x):
+    """The outputs as a function of one flat vector of weights: plain PyTorch on the user's network."""
+    shapes = {name: value.shape for name, value in weights.items()}
+
+    def function(flat):
+        parts = flat.split([shape.numel() for shape in shapes.values()])
+        values = {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
+        return functional_call(net, values, (x,))
+
+    return function, torch.cat([value.reshape(-1) for value in weights.values()])
+
+
+def explicit_ggn(net, model, x):
+    """sum_n J_n^T (diag p - p p^T) J_n, with the Jacobian held whole."""
+    function, flat = flat_function(net, weights_of(model), x)
+    p = torch.softmax(function(flat), 1)
+    information = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    jac = jacobian(function, flat)
+    return torch.einsum("bci,bcd,bdj->ij", jac, information, jac).detach()
+
+
+def pulled(model, x, *, sizes=(3, 1)):
+    """The parts of the data, as columns pulled back."""
+    weights, sites = weights_of(model), list(model.site_names)
+    for part in x.split(list(sizes)):
+        recording = record(model, weights, part, sites)
+        columns = fisher_columns(model.likelihood, recording.f.detach())
+        yield pull_recorded(model, weights, part, recording, columns)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@pytest.mark.parametrize("name", NETS)
+def test_ggn_is_that_of_the_explicit_jacobian(name):
+    net, model, x, _, others = case(name)
+    if others is not None:
+        assert set(record(model, weights_of(model), x, list(model.site_names)).others) == set(others)
+    expected = explicit_ggn(net, model, x)
+    sites, sizes = list(model.site_names), [B] if name == "time first" else [3, 1]
+    found = accumulate.full(pulled(model, x, sizes=sizes), sites)
+    torch.testing.assert_close(found, expected, **EXACT)
+    diagonal = accumulate.diagonal(pulled(model, x, sizes=sizes), sites)
+    flat = torch.cat([diagonal[site].reshape(-1) for site in sites])
+    torch.testing.assert_close(flat, expected.diagonal(), **EXACT)
+    index = torch.tensor([0, 2, len(flat) - 1])
+    some = accumulate.full(pulled(model, x, sizes=sizes), sites, index)
+    torch.testing.assert_close(some, expected[index][:, index], **EXACT)
+
+
+def test_ggn_of_some_sites_alone():
+    net, _, x, *_ = case("mlp")
+    model = bnn.BNN(net, prior={"2.bias": "normal", "0.weight": "normal", "*": None}, likelihood="categorical").eval()
+    assert model.site_names == ("0.weight", "2.bias")
+    found = accumulate.full(pulled(model, x), list(model.site_names))
+    torch.testing.assert_close(found, explicit_ggn(net, model, x), **EXACT)
+
+
+# Kronecker factors
+
+
+class Sequence(nn.Module):
+    """f = sum or mean over positions of V h(W x_t + b); with "rows" all positions are outputs."""
+
+    def __init__(self, pool, activation=None):
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 3), nn.Linear(3, 2)
+        self.activation, self.pool = activation or nn.Identity(), pool
+
+    def forward(self, x):
+        f = self.second(self.activation(self.first(x)))
+        return f.mean(1) if self.pool == "mean" else f.flatten(1)
+
+
+def sequence_case(pool, activation=None):
+    with seeded(9):
+        net = Sequence(pool, activation).double()
+        x = torch.randn(5, 4, 2, dtype=F64)
+        return net, bnn.BNN(net, likelihood=likelihoods.Gaussian(0.5)).eval(), x
+
+
+def kron(factors):
+    return torch.kron(factors.outer, factors.inner.contiguous())
+
+
+def in_block_order(net, layer, ggn):
+    """The part of the GGN (outputs, inputs and bias) of one layer, with the bias as the last input."""
+    names = [name for name, _ in net.named_parameters()]
+    sizes = dict(zip(names, np.cumsum([0, *(p.numel() for p in net.parameters())])[:-1], strict=True))
+    weight = getattr(net, layer).weight
+    rows = []
+    for out in range(weight.shape[0]):
+        rows += [sizes[f"{layer}.weight"] + out * weight.shape[1] + i for i in range(weight.shape[1])]
+        rows.append(sizes[f"{layer}.bias"] + out)
+    index = torch.tensor(rows)
+    return ggn[index][:, index]
+
+
+def gaussian_ggn(net, model, x):
+    function, flat = flat_function(net, weights_of(model), x)
+    jac = jacobian(function, flat).flatten(0, 1)
+    return jac.T @ jac / 0.5**2
+
+
+@pytest.mark.parametrize(("sharing", "pool"), [("expand", "rows"), ("reduce", "mean")])
+def test_kfac_is_exact_for_deep_linear_networks(sharing, pool):
+    """Expand where positions are outputs, reduce where they are averaged (Eschenhagen et al. 2023, prop. 1 and 2)."""
+    net, model, x = sequence_case(pool)
+    factors, rest = accumulate.kronecker(pulled(model, x, sizes=(3, 2)), sharing, joint_bias=True)
+    assert not rest
+    expected = gaussian_ggn(net, model, x)
+    for one in factors:
+        layer = one.sites[0].split(".")[0]
+        torch.testing.assert_close(kron(one), in_block_order(net, layer, expected), **EXACT)
+    other = "reduce" if sharing == "expand" else "expand"
+    wrong, _ = accumulate.kronecker(pulled(model, x, sizes=(3, 2)), other, joint_bias=True)
+    assert not torch.allclose(kron(wrong[0]), in_block_order(net, "first", expected), rtol=1e-2)
+
+
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+@pytest.mark.parametrize("joint_bias", [True, False])
+def test_kfac_factors_are_those_of_their_definition(sharing, joint_bias):
+    """The first layer's factors in loops over examples, positions and outputs."""
+    net, model, x = sequence_case("mean", nn.Tanh())
+    factors, _ = accumulate.kronecker(pulled(model, x, sizes=(3, 2)), sharing, joint_bias=joint_bias)
+    num, times = x.shape[:2]
+    h = net.first(x).detach().requires_grad_()
+    f = net.second(torch.tanh(h)).mean(1)
+    outer_factor = torch.zeros(3, 3, dtype=F64)
+    for n in range(num):
+        for c in range(2):
+            (g,) = torch.autograd.grad(f[n, c], h, retain_graph=True)
+            parts = [g[n].sum(0)] if sharing == "reduce" else list(g[n])
+            outer_factor += sum(torch.outer(part, part) for part in parts) / 0.5**2
+    inner = torch.zeros(3, 3, dtype=F64)
+    for n in range(num):
+        parts = [x[n].mean(0)] if sharing == "reduce" else list(x[n])
+        for a in parts:
+            with_one = torch.cat([a, torch.ones(1, dtype=F64)])
+            inner += torch.outer(with_one, with_one) / (num if sharing == "reduce" else num * times)
+    by_sites = {one.sites: one for one in factors}
+    if joint_bias:
+        found = by_sites["first.weight", "first.bias"]
+        torch.testing.assert_close(found.inner, inner, **EXACT)
+    else:
+        found = by_sites[("first.weight",)]
+        torch.testing.assert_close(found.inner, inner[:2, :2], **EXACT)
+        torch.testing.assert_close(by_sites[("first.bias",)].inner, torch.ones(1, 1, dtype=F64), **EXACT)
+        torch.testing.assert_close(by_sites[("first.bias",)].outer, outer_factor, **EXACT)
+    torch.testing.assert_close(found.outer, outer_factor, **EXACT)
+
+
+def test_kfac_keeps_the_diagonal_of_layers_that_are_no_matrices_in_the_order_of_the_network():
+    net, model, x, *_ = case("layer norm")
+    factors, rest = accumulate.kronecker(pulled(model, x), "expand", joint_bias=True)
+    assert [one.sites for one in factors] == [("0.weight", "0.bias"), ("3.weight", "3.bias")]
+    assert list(rest) == ["1.weight", "1.bias"]
+    expected = explicit_ggn(net, model, x).diagonal()
+    torch.testing.assert_close(torch.cat([rest["1.weight"], rest["1.bias"]]), expected[16:24], **EXACT)
+
+
+# Products that stand in for a prior
+
+
+def test_a_separable_prior_is_a_product():
+    rows, columns = torch.tensor([0.5, 2.0, 3.0], dtype=F64), torch.tensor([1.0, 4.0], dtype=F64)
+    first, second, error = product_of(rows[:, None] * columns)
+    torch.testing.assert_close(first[:, None] * second, rows[:, None] * columns, **EXACT)
+    assert error == pytest.approx(1.0, abs=1e-12)
+
+
+def test_the_closest_product_is_closest_in_logs():
+    matrix = torch.tensor([[1.0, 4.0], [1.0, 1.0]], dtype=F64)
+    first, second, error = product_of(matrix)
+    logs = matrix.log()
+    fit = logs.mean(1, keepdim=True) + logs.mean(0, keepdim=True) - logs.mean()
+    torch.testing.assert_close(first[:, None] * second, fit.exp(), **EXACT)
+    assert error == pytest.approx(math.exp(float((fit - logs).abs().max())))
+    assert error == pytest.approx(math.sqrt(2.0))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_kronecker_block_is_the_dense_posterior_under_a_separable_prior(transposed):
+    generator = torch.Generator().manual_seed(0)
+    roots = [torch.randn(size, size, generator=generator, dtype=F64) for size in (3, 2)]
+    factors = [root @ root.T for root in roots]
+    d_out, d_in = torch.tensor([0.5, 2.0, 3.0], dtype=F64), torch.tensor([1.0, 4.0], dtype=F64)
+    shape = torch.Size((2, 3) if transposed else (3, 2))
+    block = make_block(BlockSpec("kron", ("w",), transposed=transposed), {"w": shape}, torch.ones(1, dtype=F64))
+    block.fill(*factors, d_out, d_in)
+    precision = torch.kron(*factors) + torch.diag(torch.kron(d_out, d_in))
+    covariance = torch.linalg.inv(precision)
+    if transposed:
+        order = torch.arange(6).view(3, 2).T.reshape(-1)
+        covariance = covariance[order][:, order]
+    root = block.root(torch.eye(6, dtype=F64))
+    torch.testing.assert_close(root @ root.T, covariance, **EXACT)
+    torch.testing.assert_close(block.log_det(), torch.logdet(precision), **EXACT)
+
+
+# Second derivatives
+
+
+def plain_energy(net, model, x, y):
+    """-log p(y | w) of a classification as a function of the flat weights, in plain PyTorch."""
+    function, flat = flat_function(net, weights_of(model), x)
+    return (lambda w: nn.functional.cross_entropy(function(w), y, reduction="sum")), flat
+
+
+def batches(x, y, sizes=(3, 1)):
+    return zip(x.split(list(sizes)), y.split(list(sizes)), strict=True)
+
+
+HESSIAN_NETS = ["mlp", "no bias", "in place", "conv1d", "conv2d", "layer norm", "batch norm", "embedding", "sequence"]
+HESSIAN_NETS += ["tied", "time first", "lstm", "attention"]
+
+
+@pytest.mark.parametrize("name", HESSIAN_NETS)
+def test_second_derivatives_are_those_of_autograd(name):
+    net, model, x, labels, _ = case(name)
+    energy, flat = plain_energy(net, model, x, labels)
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = hessian(energy, flat)
+    sites, sizes = list(model.site_names), [B] if name == "time first" else [3, 1]
+    arguments = (model, weights_of(model), model.likelihood)
+    found = full_hessian(*arguments, batches(x, labels, sizes), sites)
+    torch.testing.assert_close(found, expected, **EXACT)
+    diagonal = diagonal_hessian(*arguments, batches(x, labels, sizes), sites)
+    torch.testing.assert_close(torch.cat([diagonal[site].reshape(-1) for site in sites]), expected.diagonal(), **EXACT)
+
+
+def test_second_derivatives_of_some_sites_alone():
+    net, model, x, labels, _ = case("mlp")
+    energy, flat = plain_energy(net, model, x, labels)
+    expected = hessian(energy, flat)
+    arguments = (model, weights_of(model), model.likelihood)
+    diagonal = diagonal_hessian(*arguments, batches(x, labels), ["2.weight"])
+    torch.testing.assert_close(diagonal["2.weight"].reshape(-1), expected.diagonal()[16:28], **EXACT)
+    found = full_hessian(*arguments, batches(x, labels), ["2.weight"])
+    torch.testing.assert_close(found, expected[16:28, 16:28], **EXACT)
+
+
+# The recursion
+
+HIDDEN, NOISE = 4, 0.2
+
+
+def sinusoid():
+    """The 2-layer sigmoid network without biases on a sinusoid."""
+    with seeded(4):
+        net = nn.Sequential(nn.Linear(1, HIDDEN, bias=False), nn.Sigmoid(), nn.Linear(HIDDEN, 1, bias=False)).double()
+    x = torch.linspace(-3, 3, 20, dtype=F64)[:, None]
+    y = torch.sin(x[:, 0])
+    return net, bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE)).eval(), x, y
+
+
+def recursion_in_loops(x, y, w, v, beta):
+    """d2E/dw_ji^2 = (d2E/da_j^2) z_i^2 and its recursion in a_j, number by number; E = beta / 2 (f - y)^2."""
+    second_w, second_v = np.zeros_like(w), np.zeros_like(v)
+    for x_n, y_n in zip(x, y, strict=True):
+        a = [sum(w[j, i] * x_n[i] for i in range(len(x_n))) for j in range(len(w))]
+        z = [1 / (1 + math.exp(-a_j)) for a_j in a]
+        f = [sum(v[k, j] * z[j] for j in range(len(z))) for k in range(len(v))]
+        first = [beta * (f_k - y_n[k]) for k, f_k in enumerate(f)]
+        second = [beta for _ in f]
+        for k in range(len(v)):
+            for j in range(len(z)):
+                second_v[k, j] += second[k] * z[j] ** 2
+        for j in range(len(z)):
+            slope = z[j] * (1 - z[j])
+            bend = slope * (1 - 2 * z[j])
+            in_unit = slope**2 * sum(v[k, j] ** 2 * second[k] for k in range(len(v)))
+            in_unit += bend * sum(v[k, j] * first[k] for k in range(len(v)))
+            for i in range(len(x_n)):
+                second_w[j, i] += in_unit * x_n[i] ** 2
+    return second_w, second_v
+
+
+def diagonals(model, x, y):
+    sites = list(model.site_names)
+    arguments = (model, weights_of(model), model.likelihood, [(x[:7], y[:7]), (x[7:], y[7:])], sites)
+    ggn = accumulate.diagonal(pulled(model, x, sizes=(7, len(x) - 7)), sites)
+    return recursive_diagonal(*arguments), diagonal_hessian(*arguments), ggn
+
+
+def test_recursion_is_that_of_the_formulas_in_loops():
+    net, model, x, y = sinusoid()
+    found, exact, ggn = diagonals(model, x, y)
+    w, v = (parameter.detach().numpy() for parameter in net.parameters())
+    second_w, second_v = recursion_in_loops(x.numpy(), y[:, None].numpy(), w, v, 1 / NOISE**2)
+    np.testing.assert_allclose(found["0.weight"], second_w, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(found["2.weight"], second_v, rtol=1e-10, atol=1e-10)
+    # With one output nothing is dropped in two layers: the recursion is exact, and the GGN lacks the residual term.
+    torch.testing.assert_close(found["0.weight"], exact["0.weight"], **EXACT)
+    assert not torch.allclose(found["0.weight"], ggn["0.weight"], rtol=1e-3)
+
+
+def test_recursion_differs_from_the_exact_diagonal_by_the_terms_that_it_drops():
+    """Three layers: of the first, h'(a_j)^2 sum_{k != l} w_kj w_lj d2E/da_k da_l is dropped, times z_i^2."""
+    with seeded(5):
+        layers = [nn.Linear(2, 3), nn.Sigmoid(), nn.Linear(3, 3), nn.Sigmoid(), nn.Linear(3, 1)]
+        net = nn.Sequential(*layers).double()
+        x, y = torch.randn(12, 2, dtype=F64), torch.randn(12, dtype=F64)
+    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE)).eval()
+    found, exact, ggn = diagonals(model, x, y)
+    dropped = torch.zeros_like(net[0].weight)
+    for x_n, y_n in zip(x, y, strict=True):
+        a = net[0](x_n).detach()
+        units = net[2](torch.sigmoid(a)).detach()
+        in_units = hessian(lambda u, y_n=y_n: (net[4](torch.sigmoid(u))[0] - y_n) ** 2 / (2 * NOISE**2), units)
+        off = in_units - torch.diag(in_units.diagonal())
+        slope = torch.sigmoid(a) * (1 - torch.sigmoid(a))
+        terms = slope**2 * torch.einsum("kj,lj,kl->j", net[2].weight, net[2].weight, off)
+        dropped += torch.outer(terms, x_n**2)
+    torch.testing.assert_close(exact["0.weight"] - found["0.weight"], dropped.detach(), **EXACT)
+    for name in ("2.weight", "2.bias", "4.weight", "4.bias"):
+        torch.testing.assert_close(exact[name], found[name], **EXACT)
+    three = [part["0.weight"] for part in (found, exact, ggn)]
+    gaps = [(three[i] - three[j]).abs().max() / three[2].max() for i, j in ((0, 1), (0, 2), (1, 2))]
+    assert min(gaps) > 1e-3
+
+
+def test_recursion_takes_one_activation_twice_and_activations_in_place():
+    """The same module at two places counts twice, and in-place activations do not change what came before."""
+    act = nn.Tanh()
+    with seeded(6):
+        net = nn.Sequential(nn.Linear(2, 3), act, nn.Linear(3, 2), act, nn.Linear(2, 1), nn.SiLU(inplace=True)).double()
+        x, y = torch.randn(9, 2, dtype=F64), torch.randn(9, dtype=F64)
+    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE)).eval()
+    plain = nn.Sequential(net[0], nn.Tanh(), net[2], nn.Tanh(), net[4], nn.SiLU())
+    twin = bnn.BNN(plain, likelihood=likelihoods.Gaussian(NOISE)).eval()
+    found, exact, _ = diagonals(model, x, y)
+    expected, *_ = diagonals(twin, x, y)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, **EXACT)
+    torch.testing.assert_close(found["4.weight"], exact["4.weight"], **EXACT)
+
+
+class Doubled(nn.Sequential):
+    def __init__(self):
+        layer = nn.Linear(2, 2)
+        super().__init__(layer, nn.Tanh(), layer)
+
+
+REFUSED_NETS = {
+    "conv": (lambda: nn.Sequential(nn.Conv1d(1, 2, 1), nn.Flatten(), nn.Linear(4, 1)), "the network has Conv1d"),
+    "softmax": (lambda: nn.Sequential(nn.Linear(2, 2), nn.Softmax(1), nn.Linear(2, 1)), "the network has Softmax"),
+    "layer norm": (
+        lambda: nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2, elementwise_affine=False), nn.Linear(2, 1)),
+        "the network has LayerNorm",
+    ),
+    "pooling": (lambda: nn.Sequential(nn.Linear(2, 4), nn.AvgPool1d(2), nn.Linear(2, 1)), "the network has AvgPool1d"),
+    "prelu": (lambda: nn.Sequential(nn.Linear(2, 2), nn.PReLU(), nn.Linear(2, 1)), "the network has PReLU"),
+    "no sequence": (lambda: nn.Linear(2, 1), "the network has Linear"),
+    "tied": (Doubled, "has no terms for weights that layers share"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_NETS)
+def test_recursion_refuses_what_it_cannot_run_through(name):
+    make, message = REFUSED_NETS[name]
+    model = bnn.BNN(make().double(), likelihood=likelihoods.Gaussian(NOISE)).eval()
+    x, y = torch.zeros(3, 2, dtype=F64), torch.zeros(3, dtype=F64)
+    with pytest.raises(InputError, match=message):
+        recursive_diagonal(model, weights_of(model), model.likelihood, [(x, y)], list(model.site_names))
+
+
+def test_recursion_refuses_sequences():
+    net = nn.Sequential(nn.Linear(2, 1), nn.Tanh(), nn.Flatten()).double()
+    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE)).eval()
+    x, y = torch.zeros(3, 4, 2, dtype=F64), torch.zeros(3, 4, dtype=F64)
+    with pytest.raises(InputError, match="not on sequences such as"):
+        recursive_diagonal(model, weights_of(model), model.likelihood, [(x, y)], list(model.site_names))
+
+
+# The curvature of the prior
+
+
+def prior_case(prior):
+    with seeded(11):
+        net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+        model = bnn.BNN(net, prior=prior, likelihood=likelihoods.Gaussian(0.3)).eval()
+        example = torch.zeros(1, 3, dtype=F64), torch.zeros(1, dtype=F64)
+        sites = bnn.guides.latent_sites(model, *example)
+        others = {site.name: site.start.detach() for site in sites if site.name not in model.site_names}
+        weights = {name: 0.3 * torch.randn_like(value) for name, value in weights_of(model).items()}
+    return model, weights, others
+
+
+@pytest.mark.parametrize("prior", PRIORS, ids=repr)
+def test_prior_curvature_is_that_of_finite_differences(prior):
+    """Fourth-order differences of the log density of each entry; where that is not convex, 1 / variance instead."""
+    model, weights, others = prior_case(prior)
+    found = prior_curvature(model, weights, others, list(model.site_names))
+    laws = prior_laws(model, weights, others)
+    assert not found.joint
+    for name, w in weights.items():
+        h = 1e-3
+        steps = zip((-2, -1, 0, 1, 2), (-1 / 12, 4 / 3, -5 / 2, 4 / 3, -1 / 12), strict=True)
+        second = -sum(c * log_entries(laws[name], w + k * h) for k, c in steps).detach() / h**2
+        entries = log_entries(laws[name], w).detach()
+        torch.testing.assert_close(entries.sum(), laws[name].log_prob(w).sum().detach(), **EXACT)
+        positive = second > 1e-4
+        torch.testing.assert_close(found.precision[name][positive], second[positive], rtol=2e-3, atol=1e-4)
+        clipped = second < -1e-4
+        assert found.clipped[name] >= int(clipped.sum())
+        assert bool((found.precision[name] > 0).all())
+
+
+def test_entries_without_curvature_take_the_precision_of_the_prior():
+    """Student's t with 5 degrees of freedom is concave for |w| < sqrt(5); its variance is 5 / 3. Laplace's is 2 b^2."""
+    model, weights, others = prior_case(priors.StudentT(5.0, 1.0))
+    weights["2.bias"] = torch.tensor([3.0], dtype=F64)
+    weights["0.bias"] = torch.tensor([0.0, 1.0, 2.5, -4.0], dtype=F64)
+    found = prior_curvature(model, weights, others, ["2.bias", "0.bias"])
+    assert found.clipped == {"2.bias": 1, "0.bias": 2}
+    assert float(found.precision["2.bias"]) == pytest.approx(0.6)
+    expected = torch.tensor([6 / 5, 6 * 4 / 36, 0.6, 0.6], dtype=F64)  # 6 (5 - w^2) / (5 + w^2)^2
+    torch.testing.assert_close(found.precision["0.bias"], expected, **EXACT)
+    model, weights, others = prior_case(priors.Laplace(0.7))
+    found = prior_curvature(model, weights, others, ["0.bias"])
+    torch.testing.assert_close(found.precision["0.bias"], torch.full((4,), 1 / (2 * 0.7**2), dtype=F64), **EXACT)
+
+
+def test_a_prior_without_variance_gives_the_spread_of_its_draws():
+    """At w = 2 a Cauchy is convex; 0.6745 / its median absolute deviation of 1, over 1000 draws, within 4 errors."""
+    model, weights, others = prior_case(dist.Cauchy(0.0, 1.0))
+    weights = {name: torch.full_like(value, 2.0) for name, value in weights.items()}
+    found = prior_curvature(model, weights, others, ["2.bias"])
+    # the median of |w| has a standard error of pi / 2 / sqrt(1000) = 0.05
+    assert float(found.precision["2.bias"].rsqrt()) == pytest.approx(1 / 0.6745, abs=4 * 0.05 / 0.6745)
+
+
+def multivariate(name, value):
+    if name != "0.bias":
+        return dist.Normal(torch.zeros((), dtype=F64), 1.0)
+    root = torch.eye(4, dtype=F64) + 0.4 * torch.ones(4, 4, dtype=F64).tril()
+    return dist.MultivariateNormal(torch.zeros(4, dtype=F64), scale_tril=root)
+
+
+def test_a_multivariate_prior_keeps_its_whole_precision():
+    model, weights, others = prior_case(multivariate)
+    found = prior_curvature(model, weights, others, list(model.site_names))
+    expected = multivariate("0.bias", None).precision_matrix
+    assert set(found.joint) == {"0.bias"}
+    torch.testing.assert_close(found.joint["0.bias"], expected, **EXACT)
+    torch.testing.assert_close(found.precision["0.bias"], expected.diagonal(), **EXACT)
+
+
+def test_a_flat_prior_is_refused():
+    model, weights, others = prior_case(priors.Normal(1e200))
+    with pytest.raises(InputError, match="is flat, its precision is zero"):
+        prior_curvature(model, weights, others, ["0.bias"])

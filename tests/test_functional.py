@@ -1,0 +1,439 @@
+"""Blocks of a Gaussian, and the law of the outputs that they make: closed forms against draws and dense matrices.
+
+float64; comparisons of draws are z-tests at 4 standard errors with the seeds given.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pyro import poutine
+from torch import nn
+from torch.autograd.functional import jacobian
+from torch.distributions import MultivariateNormal
+from torch.func import functional_call
+
+import pyrobnn as bnn
+from pyrobnn import likelihoods
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import local_parameters
+from pyrobnn._random import seeded
+from pyrobnn.functional import FunctionalNormal, check_link, functional
+from pyrobnn.guides import Laplace
+from pyrobnn.guides.blocks import BlockSpec, make_block
+
+F64 = torch.float64
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+ERRORS = 4.0
+
+
+@pytest.fixture(autouse=True)
+def _local():
+    with local_parameters():
+        yield
+
+
+# Blocks
+
+W, BIAS = torch.Size((3, 2)), torch.Size((3,))
+
+
+def positive(size, seed):
+    root = torch.randn(size, size, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    return root @ root.T + 0.5 * torch.eye(size, dtype=F64)
+
+
+def diag_block():
+    block = make_block(BlockSpec("diag", ("w",)), {"w": W}, torch.ones(1, dtype=F64))
+    precision = torch.linspace(0.5, 3.0, 6, dtype=F64)
+    block.fill(precision)
+    return block, torch.diag(1 / precision)
+
+
+def full_block():
+    block = make_block(BlockSpec("full", ("w", "b")), {"w": W, "b": BIAS}, torch.ones(1, dtype=F64))
+    precision = positive(9, 1)
+    block.fill(precision)
+    return block, torch.linalg.inv(precision)
+
+
+def subset_block():
+    block = make_block(BlockSpec("full", ("w", "b"), 3), {"w": W, "b": BIAS}, torch.ones(1, dtype=F64))
+    precision, index = positive(3, 2), torch.tensor([1, 5, 8])
+    block.fill(precision)
+    block.index.copy_(index)
+    whole = torch.zeros(9, 9, dtype=F64)
+    whole[index[:, None], index] = torch.linalg.inv(precision)
+    return block, whole
+
+
+def low_rank_block():
+    block = make_block(BlockSpec("low_rank", ("w",), 2), {"w": W}, torch.ones(1, dtype=F64))
+    vectors = torch.linalg.qr(positive(6, 3))[0][:, :2]
+    prior, values = torch.linspace(1.0, 2.0, 6, dtype=F64), torch.tensor([4.0, 0.7], dtype=F64)
+    block.fill(prior, vectors, values)
+    inner = torch.eye(6, dtype=F64) + vectors @ torch.diag(values) @ vectors.T
+    precision = prior.sqrt()[:, None] * inner * prior.sqrt()
+    return block, torch.linalg.inv(precision)
+
+
+def kron_block(sites=("w", "b"), *, transposed=False):
+    shapes = {"w": torch.Size((2, 3)) if transposed else W, "b": BIAS}
+    block = make_block(BlockSpec("kron", sites, transposed=transposed), shapes, torch.ones(1, dtype=F64))
+    columns = 2 * ("w" in sites) + ("b" in sites)
+    outer, inner = positive(3, 4), positive(columns, 5)
+    d_out, d_in = torch.tensor([0.5, 1.0, 2.0], dtype=F64), torch.linspace(1.0, 3.0, columns, dtype=F64)
+    block.fill(outer, inner, d_out, d_in)
+    dense = torch.linalg.inv(torch.kron(outer, inner) + torch.diag(torch.kron(d_out, d_in)))
+    entries = torch.arange(3 * columns).view(3, columns)
+    parts = [] if "w" not in sites else [(entries[:, :2].T if transposed else entries[:, :2]).reshape(-1)]
+    order = torch.cat([*parts, *([entries[:, -1]] if "b" in sites else [])])
+    return block, dense[order][:, order]
+
+
+BLOCKS = {
+    "diag": diag_block,
+    "full": full_block,
+    "subset": subset_block,
+    "low_rank": low_rank_block,
+    "kron": kron_block,
+    "kron, no bias": lambda: kron_block(("w",)),
+    "kron, bias alone": lambda: kron_block(("b",)),
+    "kron, transposed": lambda: kron_block(("w",), transposed=True),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_block_is_the_dense_normal(name):
+    block, covariance = BLOCKS[name]()
+    size = len(covariance)
+    torch.testing.assert_close(block.spread(), covariance.diagonal().sqrt(), **EXACT)
+    rows = torch.randn(4, size, dtype=F64)
+    root = block.root(rows)
+    torch.testing.assert_close(root @ root.T, rows @ covariance @ rows.T, **EXACT)
+    varies = covariance.diagonal() > 0
+    normal = MultivariateNormal(torch.zeros(int(varies.sum()), dtype=F64), covariance[varies][:, varies])
+    torch.testing.assert_close(block.log_det(), -torch.logdet(covariance[varies][:, varies]), **EXACT)
+    torch.testing.assert_close(block.entropy(), normal.entropy(), **EXACT)
+    for _ in range(3):
+        noise = torch.randn(block.dimension, dtype=F64)
+        deviation = block.transform(noise)
+        assert bool((deviation[~varies] == 0).all())
+        torch.testing.assert_close(block.log_density(noise), normal.log_prob(deviation[varies]), **EXACT)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_draws_of_a_block_have_its_covariance(name):
+    """The transform is linear: its matrix M has M M^T = covariance, to rounding."""
+    block, covariance = BLOCKS[name]()
+    columns = [block.transform(unit) for unit in torch.eye(block.dimension, dtype=F64)]
+    matrix = torch.stack(columns, 1)
+    torch.testing.assert_close(matrix @ matrix.T, covariance, **EXACT)
+
+
+def test_a_block_of_an_unknown_site_is_refused():
+    with pytest.raises(InputError, match="which is no latent site of the model"):
+        make_block(BlockSpec("diag", ("v",)), {"w": W}, torch.ones(1))
+
+
+# The law of the outputs
+
+
+def image_net():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
+
+
+def norm_net():
+    return nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 3))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(self.cell(x)[0][:, -1])
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.TransformerEncoderLayer(4, 2, 5, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(x).mean(1))
+
+
+NETS = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)), (2,)),
+    "images": (image_net, (1, 4, 4)),
+    "layer norm": (norm_net, (2,)),
+    "embedding": (lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 3)), None),
+    "lstm": (Recurrent, (3, 2)),
+    "transformer": (Encoder, (3, 4)),
+}
+NUM = 12
+
+
+def problem(name):
+    make, shape = NETS[name]
+    with seeded(3):
+        net = make().double().eval()
+        x = torch.randint(0, 5, (NUM, 2)) if shape is None else torch.randn(NUM, *shape, dtype=F64)
+        y = torch.randint(0, 3, (NUM,))
+    return net, x, y
+
+
+def posterior_of(name, **settings):
+    net, x, y = problem(name)
+    model = bnn.BNN(net, likelihood="categorical")
+    data = bnn.Data(x, y, standardize=False)
+    return Laplace(**settings).around(model, data, progress=False, device="cpu"), net, x
+
+
+def dense_covariance(guide):
+    sizes = {name: part.numel() for name, part in guide.points().items()}
+    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()])[:-1], strict=True))
+    whole = torch.zeros(sum(sizes.values()), sum(sizes.values()), dtype=F64)
+    for block in guide.covered():
+        index = torch.cat([torch.arange(starts[name], starts[name] + sizes[name]) for name in block.shapes])
+        root = block.root(torch.eye(len(index), dtype=F64))
+        whole[index[:, None], index] = root @ root.T
+    return whole
+
+
+def explicit_jacobian(posterior, net, x):
+    """(N, C, D) by PyTorch alone."""
+    points = posterior.guide.points()
+    sizes = [part.numel() for part in points.values()]
+
+    def outputs(flat):
+        parts = flat.split(sizes)
+        values = {name: part.view(points[name].shape) for name, part in zip(points, parts, strict=True)}
+        return functional_call(net, values, (x,))
+
+    return jacobian(outputs, torch.cat([part.detach().reshape(-1) for part in points.values()]))
+
+
+SETTINGS = {
+    "kron": {},
+    "kron, bias apart": {"joint_bias": False},
+    "diag": {"structure": "diag"},
+    "full": {"structure": "full"},
+    "low_rank": {"structure": "low_rank", "rank": 4},
+    "subnetwork": {"structure": "full", "subnetwork": 9},
+}
+
+
+@pytest.mark.parametrize("structure", SETTINGS)
+@pytest.mark.parametrize("name", ["mlp", "images", "embedding"])
+def test_law_of_the_outputs_is_that_of_the_explicit_jacobian(name, structure):
+    require_law(name, structure)
+
+
+@pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
+@pytest.mark.parametrize(
+    ("name", "structure"), [("layer norm", "kron"), ("lstm", "kron"), ("lstm", "low_rank"), ("transformer", "kron")]
+)
+def test_law_of_the_outputs_of_other_layers(name, structure):
+    require_law(name, structure)
+
+
+def require_law(name, structure):
+    posterior, net, x = posterior_of(name, **SETTINGS[structure])
+    jac = explicit_jacobian(posterior, net, x[:5]).flatten(0, 1)
+    expected = (jac @ dense_covariance(posterior.guide) @ jac.T).view(5, 3, 5, 3)
+    law, joint = functional(posterior, x[:5]), functional(posterior, x[:5], joint=True)
+    torch.testing.assert_close(law.mean, net(x[:5]).detach(), **EXACT)
+    torch.testing.assert_close(joint.covariance, expected.detach(), **EXACT)
+    own = torch.stack([expected[n, :, n] for n in range(5)]).detach()
+    torch.testing.assert_close(law.covariance, own, **EXACT)
+    torch.testing.assert_close(law.variance, own.diagonal(dim1=1, dim2=2), **EXACT)
+    torch.testing.assert_close(joint.variance, law.variance, **EXACT)
+    for link in ("probit", "laplace_bridge"):
+        torch.testing.assert_close(joint.class_probs(link), law.class_probs(link), **EXACT)
+
+
+@pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
+@pytest.mark.parametrize("name", NETS)
+def test_linearised_outputs_of_draws_are_f_plus_jacobian_times_deviation(name):
+    posterior, net, x = posterior_of(name)
+    draws = posterior.draw(6, seed=1)
+    points = posterior.guide.points()
+    flat = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
+    expected = net(x) + torch.einsum("ncd,sd->snc", explicit_jacobian(posterior, net, x), flat)
+    logits = expected.log_softmax(-1).detach()
+    for prediction in (posterior.predict(x, draws=draws), posterior.predict(x, num_draws=6, seed=1)):
+        torch.testing.assert_close(prediction.distribution.logits, logits, **EXACT)
+    plain = posterior.predict(x, draws=draws, linearized=False).distribution.logits
+    assert not torch.allclose(plain, logits, rtol=1e-2)
+
+
+def regression_posterior(**settings):
+    with seeded(5):
+        net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+        x, y = torch.randn(15, 2, dtype=F64), torch.randn(15, 2, dtype=F64)
+    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(0.5))
+    return Laplace(**settings).around(model, bnn.Data(x, y, standardize=False), progress=False, device="cpu"), x
+
+
+def test_predictions_have_the_mean_and_covariance_of_the_closed_form():
+    """5000 draws, seed 2: means to 4 standard errors, covariances to 4 of theirs, sqrt((s_ii s_jj + s_ij^2) / S)."""
+    posterior, x = regression_posterior()
+    law = functional(posterior, x[:4])
+    num = 5000
+    outputs = posterior.predict(x[:4], num_draws=num, seed=2).distribution.base_dist.loc.detach()
+    mean, variance = outputs.mean(0), law.variance
+    assert float(((mean - law.mean) / (variance / num).sqrt()).abs().max()) < ERRORS
+    deviation = outputs - mean
+    found = torch.einsum("snc,snd->ncd", deviation, deviation) / (num - 1)
+    products = variance[:, :, None] * variance[:, None, :]
+    error = ((products + law.covariance.square()) / num).sqrt()
+    assert float(((found - law.covariance) / error).abs().max()) < ERRORS
+
+
+def test_samples_of_the_law_have_its_covariance():
+    """5000 draws, seed 4, of all inputs together."""
+    posterior, x = regression_posterior()
+    law = functional(posterior, x[:3], joint=True)
+    num = 5000
+    drawn = (law.sample(num, seed=4) - law.mean).flatten(1)
+    expected = law.covariance.reshape(6, 6)
+    found = drawn.T @ drawn / num
+    error = ((torch.outer(expected.diagonal(), expected.diagonal()) + expected.square()) / num).sqrt()
+    assert float(((found - expected) / error).abs().max()) < ERRORS
+    assert float((drawn.mean(0) / (expected.diagonal() / num).sqrt()).abs().max()) < ERRORS
+    apart = functional(posterior, x[:3]).sample(num, seed=4)
+    assert apart.shape == (num, 3, 2)
+
+
+def test_many_inputs_are_the_same_in_parts(monkeypatch):
+    posterior, x = regression_posterior()
+    whole, joint = functional(posterior, x), functional(posterior, x, joint=True)
+    monkeypatch.setattr("pyrobnn.functional.examples_at_once", lambda numbers: 4)
+    torch.testing.assert_close(functional(posterior, x, joint=True).covariance, joint.covariance, **EXACT)
+    torch.testing.assert_close(functional(posterior, x.repeat(3, 1)).covariance[30:], whole.covariance, **EXACT)
+
+
+# Links
+
+
+def law(mean, covariance):
+    return FunctionalNormal(torch.tensor(mean, dtype=F64), torch.tensor(covariance, dtype=F64))
+
+
+THREE = law([[0.5, -1.0, 0.2], [2.0, 0.0, -0.5]], [[[1.0, 0.3, 0.0], [0.3, 0.5, 0.1], [0.0, 0.1, 2.0]]] * 2)
+
+
+def hermite(size):
+    nodes, weights = np.polynomial.hermite_e.hermegauss(size)
+    return torch.tensor(nodes), torch.tensor(weights / weights.sum())
+
+
+def by_quadrature(normal):
+    """E[softmax(f)] by a product of Gauss-Hermite rules with 40 nodes an output."""
+    nodes, weights = hermite(40)
+    grid = torch.cartesian_prod(nodes, nodes, nodes)
+    weight = torch.cartesian_prod(weights, weights, weights).prod(1)
+    roots = torch.linalg.cholesky(normal.covariance)
+    f = normal.mean[:, None] + grid @ roots.mT
+    return torch.einsum("g,ngc->nc", weight, f.softmax(-1))
+
+
+def test_monte_carlo_link_is_the_integral():
+    """1000 draws; the standard deviation of a probability is at most 1 / 2."""
+    exact = by_quadrature(THREE)
+    found = THREE.class_probs("mc", seed=3)
+    drawn = THREE.sample(1000, seed=3).softmax(-1)
+    torch.testing.assert_close(found, drawn.mean(0), **EXACT)
+    assert float(((found - exact).abs() / (drawn.std(0) / math.sqrt(1000))).max()) < ERRORS
+
+
+def test_probit_link_is_its_formula_and_near_the_integral():
+    variance = THREE.covariance.diagonal(dim1=1, dim2=2)
+    scaled = THREE.mean / (1 + math.pi / 8 * variance).sqrt()
+    torch.testing.assert_close(THREE.class_probs(), scaled.softmax(-1), **EXACT)
+    assert float((THREE.class_probs() - by_quadrature(THREE)).abs().max()) < 0.05
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.3])
+def test_laplace_bridge_inverts_the_laplace_approximation_of_a_dirichlet(constant):
+    """Mode and covariance in the outputs by hand (MacKay 1998), with any variance where softmax does not change."""
+    alpha = torch.tensor([[0.7, 2.0, 5.0], [1.0, 1.0, 30.0]], dtype=F64)
+    mean = alpha.log() - alpha.log().mean(1, keepdim=True)
+    inverse = 1 / alpha
+    covariance = torch.diag_embed(inverse) - (inverse[:, :, None] + inverse[:, None, :]) / 3
+    covariance = covariance + inverse.sum(1)[:, None, None] / 9 + constant
+    expected = alpha / alpha.sum(1, keepdim=True)
+    for shift in (0.0, 7.0):
+        found = FunctionalNormal(mean + shift, covariance).class_probs("laplace_bridge")
+        torch.testing.assert_close(found, expected, **EXACT)
+
+
+def test_laplace_bridge_stays_finite_for_outputs_that_are_sure():
+    sure = FunctionalNormal(torch.tensor([[60.0, -60.0, 0.0]]), torch.eye(3)[None])
+    torch.testing.assert_close(sure.class_probs("laplace_bridge"), torch.tensor([[1.0, 0.0, 0.0]]))
+
+
+@pytest.mark.parametrize("link", ["probit", "mc"])
+def test_a_single_output_has_two_classes(link):
+    """The error of the probit link is below 0.02; of 1000 draws 4 / (2 sqrt(1000))."""
+    normal = law([[0.7], [-2.0]], [[[1.5]], [[0.3]]])
+    nodes, weights = hermite(60)
+    f = normal.mean + normal.variance.sqrt() * nodes
+    exact = (torch.sigmoid(f) * weights).sum(1)
+    found = normal.class_probs(link, seed=1)
+    assert found.shape == (2, 2)
+    assert float((found[:, 1] - exact).abs().max()) < {"probit": 0.02, "mc": 4 * 0.5 / math.sqrt(1000)}[link]
+    torch.testing.assert_close(found.sum(1), torch.ones(2, dtype=F64), **EXACT)
+
+
+def test_bernoulli_network_gives_the_law_of_its_log_odds():
+    with seeded(6):
+        net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+        x, y = torch.randn(10, 2, dtype=F64), torch.randint(0, 2, (10,))
+    model = bnn.BNN(net, likelihood="bernoulli")
+    posterior = Laplace().around(model, bnn.Data(x, y, standardize=False), progress=False, device="cpu")
+    normal = functional(posterior, x)
+    probs = torch.sigmoid(normal.mean[:, 0] / (1 + math.pi / 8 * normal.variance[:, 0]).sqrt())
+    torch.testing.assert_close(normal.class_probs()[:, 1], probs, **EXACT)
+    predicted = posterior.predict(x, num_draws=2000, seed=1).mean.flatten().to(F64)
+    assert float((predicted - normal.class_probs("mc")[:, 1]).abs().max()) < 4 * 0.5 * math.sqrt(1 / 1000 + 1 / 2000)
+
+
+REFUSALS = {
+    "`link` must be one of probit, laplace_bridge, mc": lambda: check_link("softmax"),
+    "The Laplace bridge needs an output a class": lambda: law([[0.0]], [[[1.0]]]).class_probs("laplace_bridge"),
+}
+
+
+@pytest.mark.parametrize("message", REFUSALS)
+def test_links_refuse(message):
+    with pytest.raises(InputError, match=message):
+        REFUSALS[message]()
+
+
+def test_only_laplace_guides_have_a_law_of_the_outputs():
+    x = torch.linspace(-1, 1, 8)[:, None]
+    posterior = bnn.BNN(bnn.MLP(1, [3], 1)).fit(x, x[:, 0], seed=0, steps=2, progress=False, device="cpu")
+    with pytest.raises(InputError, match="has a closed form for Laplace guides alone"):
+        functional(posterior, x)
+    linear = posterior.predict(x, num_draws=5, linearized=True).distribution.loc
+    assert not torch.allclose(linear, posterior.predict(x, num_draws=5).distribution.loc)
+
+
+def test_linearised_prediction_refuses_draws_that_lack_a_site():
+    posterior, x = regression_posterior()
+    draws = posterior.draw(2)
+    del draws["0.bias"]
+    with pytest.raises(InputError, match="must hold every site"):
+        posterior.predict(x, draws=draws)
+
+
+def test_the_mean_is_predicted_by_one_pass():
+    posterior, x = regression_posterior()
+    with poutine.block():
+        found = posterior.predict(x, at_mean=True).distribution.base_dist.loc[0]
+    torch.testing.assert_close(found, functional(posterior, x).mean, **EXACT)

@@ -1,0 +1,679 @@
+"""The Laplace guide end to end: exact on linear regression, its settings, repairs, refusals, and all that uses it.
+
+float64 unless stated; comparisons of draws are z-tests at 4 standard errors with the seeds given.
+"""
+
+import math
+import warnings
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import Trace_ELBO
+from torch import nn
+from torch.distributions import MultivariateNormal
+from torch.utils.data import DataLoader, TensorDataset
+
+import pyrobnn as bnn
+from pyrobnn import guides, likelihoods, priors
+from pyrobnn._errors import InputError
+from pyrobnn._random import seeded
+from pyrobnn.functional import functional
+from pyrobnn.guides import BlockGaussian, Laplace
+from pyrobnn.inference.ensemble import Ensemble
+from pyrobnn.inference.replicates import fit_replicates
+from pyrobnn.likelihoods import noise
+
+F64 = torch.float64
+ERRORS = 4.0
+
+
+def around(model, x, y, *, standardize=False, weights=None, **settings):
+    data = bnn.Data(x, y, standardize=standardize)
+    return Laplace(**settings).around(model, data, weights=weights, progress=False, device="cpu")
+
+
+def covariance(guide):
+    """The covariance of all weights, in the order of the sites."""
+    sizes = {name: part.numel() for name, part in guide.points().items()}
+    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()])[:-1], strict=True))
+    whole = torch.zeros(sum(sizes.values()), sum(sizes.values()), dtype=F64)
+    for block in guide.covered():
+        index = torch.cat([torch.arange(starts[name], starts[name] + sizes[name]) for name in block.shapes])
+        root = block.root(torch.eye(len(index), dtype=F64))
+        whole[index[:, None], index] = root @ root.T
+    return whole
+
+
+# Linear regression, where everything is exact
+
+NUM, DIM, NOISE, PRIOR = 30, 4, 0.5, 0.8
+
+
+def regression(*, bias):
+    with seeded(1):
+        x = torch.randn(NUM, DIM, dtype=F64) @ torch.randn(DIM, DIM, dtype=F64)
+        y = 3.0 + 2.0 * x[:, 0] - x[:, 1] + NOISE * torch.randn(NUM, dtype=F64)
+        net = nn.Linear(DIM, 1, bias=bias).double()
+    model = bnn.BNN(net, prior=priors.Normal(PRIOR), likelihood=likelihoods.Gaussian(NOISE))
+    features = torch.cat([x, torch.ones(NUM, 1, dtype=F64)], 1) if bias else x
+    return model, x, y, features
+
+
+def exact(features, y, noise_scale=NOISE):
+    """Mean, covariance and log evidence of y = features w + noise, w ~ N(0, PRIOR^2)."""
+    size = features.shape[1]
+    precision = features.T @ features / noise_scale**2 + torch.eye(size, dtype=F64) / PRIOR**2
+    mean = torch.linalg.solve(precision, features.T @ y / noise_scale**2)
+    marginal = PRIOR**2 * features @ features.T + noise_scale**2 * torch.eye(len(y), dtype=F64)
+    evidence = MultivariateNormal(torch.zeros(len(y), dtype=F64), marginal).log_prob(y)
+    return mean, torch.linalg.inv(precision), float(evidence)
+
+
+def mode(mean):
+    weights = {"weight": mean[None, :DIM]}
+    return weights | ({"bias": mean[DIM:]} if len(mean) > DIM else {})
+
+
+EXACT_SETTINGS = {
+    "full": {"structure": "full"},
+    "kron": {"structure": "kron"},
+    "kron, reduce": {"structure": "kron", "sharing": "reduce"},
+    "low_rank": {"structure": "low_rank", "rank": DIM - 1},
+    "hessian": {"structure": "full", "curvature": "hessian"},
+    "full, subnetwork of all": {"structure": "full", "subnetwork": DIM},
+}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", EXACT_SETTINGS)
+def test_linear_regression_is_exact(name, bias):
+    settings = dict(EXACT_SETTINGS[name])
+    model, x, y, features = regression(bias=bias)
+    if name == "low_rank":  # of D directions at most D - 1: data with a direction that they never move in
+        x = x.clone()
+        x[:, -1] = x[:, 0]
+        features = torch.cat([x, torch.ones(NUM, 1, dtype=F64)], 1) if bias else x
+        settings["rank"] = DIM - 1 + bias
+    if "subnetwork" in settings:
+        settings["subnetwork"] += bias
+    mean, expected, evidence = exact(features, y)
+    posterior = around(model, x, y, weights=mode(mean), batch_size=7, **settings)
+    torch.testing.assert_close(covariance(posterior.guide), expected, rtol=1e-8, atol=1e-10)
+    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, rel=1e-8)
+    assert posterior.info["laplace"]["repaired"] == 0
+
+
+def test_kron_with_a_bias_of_its_own_is_exact_in_blocks():
+    model, x, y, features = regression(bias=True)
+    mean, whole, _ = exact(features, y)
+    posterior = around(model, x, y, weights=mode(mean), joint_bias=False)
+    precision = torch.linalg.inv(whole)
+    precision[DIM, :DIM] = precision[:DIM, DIM] = 0
+    torch.testing.assert_close(covariance(posterior.guide), torch.linalg.inv(precision), rtol=1e-8, atol=1e-10)
+
+
+def test_diagonal_structure_has_the_diagonal_of_the_precision():
+    model, x, y, features = regression(bias=True)
+    mean, whole, _ = exact(features, y)
+    posterior = around(model, x, y, weights=mode(mean), structure="diag")
+    expected = torch.diag(1 / torch.linalg.inv(whole).diagonal())
+    torch.testing.assert_close(covariance(posterior.guide), expected, rtol=1e-8, atol=1e-10)
+
+
+def test_evidence_of_standardised_targets_is_that_of_the_original_ones():
+    """With z = (y - m) / s the evidence of y is that of z divided by s^N; the noise is given in the units of y."""
+    model, x, y, _ = regression(bias=True)
+    x_scaled, loc, scale = (x - x.mean(0)) / x.std(0, unbiased=False), y.mean(), y.std(unbiased=False)
+    features = torch.cat([x_scaled, torch.ones(NUM, 1, dtype=F64)], 1)
+    mean, expected, evidence = exact(features, (y - loc) / scale, NOISE / float(scale))
+    posterior = around(model, x, y, standardize=True, weights=mode(mean), structure="full")
+    torch.testing.assert_close(covariance(posterior.guide), expected, rtol=1e-8, atol=1e-10)
+    wanted = evidence - NUM * math.log(float(scale))
+    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(wanted, rel=1e-8)
+    # Predictions are in original units too: the exact predictive of the linear model.
+    law = functional(posterior, x[:3])
+    torch.testing.assert_close(law.mean[:, 0], features[:3] @ mean, rtol=1e-8, atol=1e-10)
+    drawn = posterior.predict(x[:3], num_draws=4000, seed=1)
+    error = float(scale) * law.variance[:, 0].sqrt() / math.sqrt(4000)
+    assert float(((drawn.mean.flatten() - (loc + scale * law.mean[:, 0])) / error).abs().max()) < ERRORS
+
+
+def test_two_target_columns_with_scales_of_their_own():
+    """Two independent regressions, each exact, under one Kronecker block cannot be: the full structure is."""
+    with seeded(2):
+        x, net = torch.randn(NUM, DIM, dtype=F64), nn.Linear(DIM, 2, bias=False).double()
+        y = torch.stack([x[:, 0], 10 * x[:, 1]], 1) + torch.randn(NUM, 2, dtype=F64)
+    model = bnn.BNN(net, prior=priors.Normal(PRIOR), likelihood=likelihoods.Gaussian((0.5, 2.0)))
+    parts = [exact(x, y[:, k], scale) for k, scale in enumerate((0.5, 2.0))]
+    weights = {"weight": torch.stack([part[0] for part in parts])}
+    posterior = around(model, x, y, weights=weights, structure="full")
+    torch.testing.assert_close(
+        covariance(posterior.guide), torch.block_diag(parts[0][1], parts[1][1]), rtol=1e-8, atol=1e-10
+    )
+    evidence = sum(part[2] for part in parts)
+    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, rel=1e-8)
+
+
+# One small regression for all the rest
+
+
+def make_net():
+    with seeded(3):
+        return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+
+
+def make_data(num=15):
+    with seeded(4):
+        x = torch.randn(num, 2, dtype=F64)
+        return x, torch.sin(x[:, 0]) + 0.1 * torch.randn(num, dtype=F64)
+
+
+X, Y = make_data()
+
+
+def model_with(prior=None, likelihood=None, net=None):
+    return bnn.BNN(
+        net or make_net(), prior=prior or priors.Normal(1.0), likelihood=likelihood or likelihoods.Gaussian(0.3)
+    )
+
+
+STRUCTURES = {
+    "kron": {},
+    "full": {"structure": "full"},
+    "diag": {"structure": "diag"},
+    "low_rank": {"structure": "low_rank", "rank": 5},
+    "subnetwork": {"structure": "full", "subnetwork": 6},
+    "last layer": {"sites": "last_layer"},
+    "fisher": {"curvature": "fisher", "structure": "full"},
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_draws_have_the_mean_and_covariance_of_the_guide(name):
+    """4000 draws, seed 5: means to 4 standard errors, covariances likewise, and what stays at the mode stays."""
+    posterior = around(model_with(), X, Y, **STRUCTURES[name])
+    num = 4000
+    draws = posterior.draw(num, seed=5)
+    points, expected = posterior.guide.points(), covariance(posterior.guide)
+    flat = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
+    spread = posterior.guide.spread().detach()
+    torch.testing.assert_close(spread, expected.diagonal().sqrt().detach(), rtol=1e-8, atol=1e-10)
+    fixed = spread == 0
+    assert bool((flat[:, fixed] == 0).all())
+    assert int((~fixed).sum()) == posterior.info["laplace"]["dimension"]
+    flat, expected = flat[:, ~fixed], expected[~fixed][:, ~fixed]
+    assert float((flat.mean(0) / (expected.diagonal() / num).sqrt()).abs().max()) < ERRORS
+    found = flat.T @ flat / num
+    error = ((torch.outer(expected.diagonal(), expected.diagonal()) + expected.square()) / num).sqrt()
+    assert float(((found - expected) / error).abs().max()) < ERRORS + 0.5  # the largest of up to 300
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_log_q_of_a_draw_is_its_density(name):
+    """log q that Trace_ELBO adds up, over all sites, is the multivariate normal's; Deltas count nothing."""
+    posterior = around(model_with(), X, Y, **STRUCTURES[name])
+    guide, points, whole = posterior.guide, posterior.guide.points(), covariance(posterior.guide).detach()
+    varies = whole.diagonal() > 0
+    normal = MultivariateNormal(torch.zeros(int(varies.sum()), dtype=F64), whole[varies][:, varies])
+    with seeded(6):
+        trace = poutine.trace(guide).get_trace()
+    flat = torch.cat([(trace.nodes[site]["value"] - points[site]).flatten() for site in points]).detach()
+    torch.testing.assert_close(trace.log_prob_sum().detach(), normal.log_prob(flat[varies]), rtol=1e-9, atol=1e-9)
+    with poutine.block():
+        replayed = poutine.trace(poutine.replay(posterior.bnn, trace=trace)).get_trace(X, Y)
+        with seeded(6):
+            elbo = -Trace_ELBO().loss(posterior.bnn, guide, X, Y)
+    assert elbo == pytest.approx(float((replayed.log_prob_sum() - trace.log_prob_sum()).detach()), rel=1e-9)
+
+
+def test_closed_form_kl_of_the_guide_is_that_of_the_normals():
+    posterior = around(model_with(priors.Normal(0.7)), X, Y, structure="full")
+    whole = covariance(posterior.guide).detach()
+    q = MultivariateNormal(posterior.guide.loc.detach(), whole)
+    p = MultivariateNormal(torch.zeros(len(whole), dtype=F64), 0.49 * torch.eye(len(whole), dtype=F64))
+    q_trace = poutine.trace(posterior.guide).get_trace()
+    p_trace = poutine.trace(posterior.bnn).get_trace(X, Y)
+    sites = posterior.guide.points()
+    total = sum(
+        torch.distributions.kl_divergence(q_trace.nodes[site]["fn"], p_trace.nodes[site]["fn"]) for site in sites
+    )
+    torch.testing.assert_close(total.detach(), torch.distributions.kl_divergence(q, p), rtol=1e-9, atol=1e-9)
+
+
+# The choice of weights
+
+
+def varying(posterior):
+    spread = dict(zip(posterior.guide.points(), posterior.guide.moments().values(), strict=True))
+    return {name: int((std > 0).sum()) for name, (_, std) in spread.items()}
+
+
+def test_sites_pick_the_weights_that_vary():
+    model = model_with()
+    assert varying(around(model, X, Y)) == {"0.weight": 8, "0.bias": 4, "2.weight": 4, "2.bias": 1}
+    last = {"0.weight": 0, "0.bias": 0, "2.weight": 4, "2.bias": 1}
+    assert varying(around(model, X, Y, sites="last_layer")) == last
+    assert varying(around(model, X, Y, sites="2.*")) == last
+    assert varying(around(model, X, Y, sites=("*.bias",))) == {"0.weight": 0, "0.bias": 4, "2.weight": 0, "2.bias": 1}
+    both = around(model, X, Y, sites=("0.weight", "2.*"), structure="full")
+    assert varying(both) == {"0.weight": 8, "0.bias": 0, "2.weight": 4, "2.bias": 1}
+
+
+def test_a_subnetwork_has_the_weights_of_the_largest_marginal_variance():
+    model = model_with()
+    diagonal = around(model, X, Y, structure="diag")
+    spread = diagonal.guide.spread()
+    largest = set(spread.argsort(descending=True)[:6].tolist())
+    posterior = around(model, X, Y, structure="full", subnetwork=6)
+    assert set(posterior.guide.spread().nonzero().flatten().tolist()) == largest
+    whole = torch.linalg.inv(covariance(around(model, X, Y, structure="full").guide))
+    index = torch.tensor(sorted(largest))
+    found = covariance(posterior.guide)[index][:, index]
+    torch.testing.assert_close(torch.linalg.inv(found), whole[index][:, index], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("settings", [{"sites": "last_layer"}, {"subnetwork": 5}], ids=repr)
+@pytest.mark.parametrize("prior", [priors.Normal(0.6), priors.Anchored(priors.ScaleMixture(sigma2=0.8))], ids=repr)
+def test_evidence_counts_the_weights_that_vary_alone(settings, prior):
+    """log p(y | w) + log p(w_S) + |S| / 2 log 2 pi - 1 / 2 log det of the precision of w_S, computed apart."""
+    model = model_with(prior)
+    posterior = around(model, X, Y, structure="full", **settings)
+    points = posterior.mean()
+    varies = posterior.guide.spread() > 0
+    law = posterior.bnn.likelihood(posterior.bnn.outputs(points, X))
+    log_prior = 0.0
+    start = 0
+    for name, value in points.items():
+        own = posterior.bnn.prior(name, value)
+        mask = varies[start : start + value.numel()]
+        start += value.numel()
+        entries = value.detach().clone().flatten()
+        if isinstance(own, dist.TransformedDistribution):
+            base, shift = own.base_dist, own.transforms[0].loc.flatten()
+            while hasattr(base, "base_dist"):
+                base = base.base_dist
+            log_prior += float(base.log_prob((entries - shift).view(value.shape)).flatten()[mask].sum())
+        else:
+            log_prior += float(dist.Normal(0.0, torch.tensor(0.6, dtype=F64)).log_prob(entries[mask]).sum())
+    whole = covariance(posterior.guide)[varies][:, varies]
+    expected = float(law.log_prob(Y).sum()) + log_prior
+    expected += 0.5 * float(torch.logdet(whole)) + 0.5 * int(varies.sum()) * math.log(2 * math.pi)
+    found = posterior.info["laplace"]
+    assert found["dimension"] == 5
+    assert found["log_prior"] == pytest.approx(log_prior, rel=1e-9)
+    assert found["log_evidence"] == pytest.approx(expected, rel=1e-9)
+
+
+# Priors
+
+
+def multivariate(name, value):
+    if name != "2.weight":
+        return dist.Normal(torch.zeros((), dtype=F64), 1.0)
+    root = torch.eye(4, dtype=F64) + 0.6 * torch.ones(4, 4, dtype=F64).tril(-1)
+    return dist.MultivariateNormal(torch.zeros(1, 4, dtype=F64), scale_tril=root).to_event(1)
+
+
+def test_a_multivariate_prior_keeps_its_correlations_in_the_full_structure():
+    posterior = around(model_with(multivariate), X, Y, structure="full")
+    plain = around(model_with(), X, Y, structure="full")
+    difference = torch.linalg.inv(covariance(posterior.guide)) - torch.linalg.inv(covariance(plain.guide))
+    expected = torch.zeros(17, 17, dtype=F64)
+    own = multivariate("2.weight", None).base_dist.precision_matrix[0]
+    expected[12:16, 12:16] = own - torch.eye(4, dtype=F64)
+    torch.testing.assert_close(difference, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_a_multivariate_prior_is_told_of_where_its_diagonal_is_taken():
+    with pytest.warns(UserWarning, match="the prior correlates the entries of 2.weight"):
+        around(model_with(multivariate), X, Y, structure="diag")
+
+
+def test_a_prior_that_is_no_product_is_told_of_and_kept_whole_elsewhere():
+    def wild(name, value):
+        scale = torch.linspace(0.2, 2.0, value.numel(), dtype=F64).view(value.shape)
+        return dist.Normal(torch.zeros_like(scale), scale)
+
+    with pytest.warns(UserWarning, match="of 0.weight is not a product over inputs and outputs"):
+        posterior = around(model_with(wild), X, Y)
+    assert posterior.info["laplace"]["product_error"]["0.weight"] > 1.5
+    diagonal = around(model_with(wild), X, Y, structure="diag")  # and no warning
+    full = around(model_with(wild), X, Y, structure="full")
+    precision = torch.linalg.inv(covariance(full.guide)).diagonal()
+    torch.testing.assert_close(covariance(diagonal.guide).diagonal(), 1 / precision, rtol=1e-8, atol=1e-10)
+
+
+def test_a_separable_prior_is_taken_exactly():
+    """Scales by input: the Kronecker block of a layer with them is the one of a layer with scaled inputs."""
+
+    def by_input(name, value):
+        if name == "weight":
+            return dist.Normal(torch.zeros_like(value), torch.tensor([0.5, 2.0], dtype=F64))
+        return dist.Normal(torch.zeros_like(value), 1.0)
+
+    net = nn.Linear(2, 1).double()
+    posterior = around(model_with(by_input, net=net), X, Y)
+    full = around(model_with(by_input, net=net), X, Y, structure="full")
+    torch.testing.assert_close(covariance(posterior.guide), covariance(full.guide), rtol=1e-8, atol=1e-10)
+    assert posterior.info["laplace"]["product_error"] == {}
+
+
+def test_weights_where_the_prior_is_not_concave_are_counted_and_told_of():
+    weights = {"2.weight": torch.tensor([[0.1, 5.0, -6.0, 0.2]], dtype=F64)}
+    with pytest.warns(UserWarning, match="2 weights .2.weight. stand where the log prior is not concave"):
+        posterior = around(model_with(priors.StudentT(5.0, 1.0)), X, Y, weights=weights, structure="diag")
+    assert posterior.info["laplace"]["clipped"] == {"2.weight": 2}
+
+
+def test_scales_that_a_prior_infers_stay_at_the_mode():
+    prior, likelihood = priors.Hierarchical("gamma", 1.0), likelihoods.Gaussian(noise.HalfNormal(1.0))
+    posterior = model_with(prior, likelihood).fit(
+        X, Y, guide=Laplace(), seed=0, steps=30, lr=0.05, progress=False, engine="eager", device="cpu"
+    )
+    draws = posterior.draw(4)
+    added = [name for name in draws if name not in posterior.bnn.site_names]
+    assert "likelihood.scale" in added
+    assert len(added) > 1
+    for name in added:
+        assert bool((draws[name] == draws[name][0]).all())
+        torch.testing.assert_close(draws[name][0], posterior.mean()[name])
+        assert float(posterior.guide.moments()[name][1].abs().max()) == 0
+    law = poutine.trace(posterior.guide).get_trace().nodes[added[0]]["fn"]
+    assert isinstance(law, dist.Delta)
+    # The precision of the weights under the prior is that of the normal with the scale at the mode.
+    scale = posterior.mean()["prior.2.weight.scale"]
+    likelihood_only = around(
+        bnn.BNN(make_net(), prior=priors.Normal(float(scale)), likelihood=likelihoods.Gaussian(1.0)), X, Y
+    )
+    assert likelihood_only.info["laplace"]["dimension"] == posterior.info["laplace"]["dimension"]
+
+
+# Repairs and refusals
+
+
+def test_negative_curvature_is_repaired_and_told_of():
+    weights = {"2.weight": torch.tensor([[4.0, -4.0, 5.0, 3.0]], dtype=F64), "0.weight": torch.ones(4, 2, dtype=F64)}
+    settings = {"curvature": "hessian", "structure": "full"}
+    with pytest.warns(UserWarning, match="directions of the curvature were not positive"):
+        posterior = around(model_with(), X, Y, weights=weights, **settings)
+    repaired = posterior.info["laplace"]["repaired"]
+    assert repaired > 0
+    values = torch.linalg.eigvalsh(covariance(posterior.guide))
+    assert float(values.min()) > 0
+    assert int((values - 1).abs().lt(1e-8).sum()) == repaired  # they have the prior's precision, 1
+    with pytest.warns(UserWarning, match="directions of the curvature were not positive"):
+        diagonal = around(model_with(), X, Y, weights=weights, curvature="hessian", structure="diag")
+    spread = diagonal.guide.spread()
+    assert diagonal.info["laplace"]["repaired"] == int((spread == 1).sum()) > 0
+
+
+class Unknown(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(2, dtype=F64))
+
+    def forward(self, x):
+        return (x * self.a).sum(1, keepdim=True)
+
+
+def test_slow_layers_are_told_of():
+    with pytest.warns(UserWarning, match="a belong to layers of unknown structure"):
+        posterior = around(model_with(net=Unknown()), X, Y, structure="full")
+    assert posterior.info["laplace"]["slow"] == ["a"]
+
+
+def positive_prior(name, value):
+    if name == "0.bias":
+        return dist.HalfNormal(torch.ones((), dtype=F64))
+    return dist.Normal(torch.zeros((), dtype=F64), 1.0)
+
+
+def loader(**options):
+    return DataLoader(TensorDataset(X, Y), batch_size=4, **options)
+
+
+def wide_model():
+    return bnn.BNN(nn.Linear(60_000, 1, bias=False), likelihood=likelihoods.Gaussian(0.3))
+
+
+def diverged():
+    return around(model_with(), 1e300 * X, Y, structure="full")
+
+
+REFUSALS = {
+    "recursion' has structure 'diag', got 'kron'": lambda: Laplace(curvature="recursion"),
+    "has structure 'full' or 'diag', got 'kron'": lambda: Laplace(curvature="hessian"),
+    "it needs structure='full', got 'kron'": lambda: Laplace(subnetwork=3),
+    "was asked for of 17 weights: use structure='full'": lambda: around(
+        model_with(), X, Y, structure="low_rank", rank=17
+    ),
+    "a subnetwork of 18 weights was asked for of 17": lambda: around(
+        model_with(), X, Y, structure="full", subnetwork=18
+    ),
+    "over 60,000 weights needs": lambda: around(wide_model(), torch.zeros(2, 60_000), torch.zeros(2), structure="full"),
+    "a subnetwork needs a prior of independent weights": lambda: around(
+        model_with(multivariate), X, Y, structure="full", subnetwork=3
+    ),
+    "which is no weight of the model: 0.weight": lambda: around(
+        model_with(), X, Y, weights={"1.weight": torch.zeros(1)}
+    ),
+    r"has shape \(3,\), expected \(1,\)": lambda: around(model_with(), X, Y, weights={"2.bias": torch.zeros(3)}),
+    "is not finite, or lies outside the support of its prior": lambda: around(
+        model_with(), X, Y, weights={"2.bias": torch.full((1,), math.nan)}
+    ),
+    "and the prior of '0.bias' has another support": lambda: around(model_with(positive_prior), X, Y),
+    "the last layer is of an unknown kind": lambda: around(
+        model_with(net=nn.Sequential(nn.Linear(2, 2).double(), Unknown())), X, Y, sites="last_layer"
+    ),
+    "pattern '7.*' matches nothing": lambda: around(model_with(), X, Y, sites="7.*"),
+    "a pass of the DataLoader gave 12: use drop_last=False": lambda: Laplace().around(
+        model_with(), loader(drop_last=True), progress=False, device="cpu"
+    ),
+    "BlockGaussian holds what Laplace computed and has nothing to train": lambda: model_with().fit(
+        X, Y, seed=0, guide=around(model_with(), X, Y).info["method"]["guide"], steps=1, progress=False
+    ),
+    "puts the curvature of the posterior itself around its mode": lambda: model_with().fit(
+        X, Y, seed=0, guide=Laplace(), temperature=0.5, steps=1, progress=False
+    ),
+    "cannot be one of several guides by name": lambda: guides.resolve({"2.*": Laplace(), "*": "map"}),
+    "is flat, its precision is zero": lambda: around(model_with(priors.Normal(1e200)), X, Y),
+    "no latent site to infer": lambda: around(model_with({"*": None}), X, Y),
+}
+
+
+@pytest.mark.parametrize("message", REFUSALS)
+def test_refusals_say_what_to_do(message):
+    with pytest.raises(InputError, match=message):
+        REFUSALS[message]()
+
+
+EARLY = {
+    "was asked for of 17 weights": {"structure": "low_rank", "rank": 17},
+    "a subnetwork of 18 weights": {"structure": "full", "subnetwork": 18},
+    "pattern '7.*' matches nothing": {"sites": "7.*"},
+    "runs back through a torch.nn.Sequential": {"structure": "diag", "curvature": "recursion"},
+    "and the prior of '0.bias' has another support": {},
+}
+
+
+@pytest.mark.parametrize("message", EARLY)
+def test_what_does_not_fit_is_refused_before_training(message):
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = make_net()
+
+        def forward(self, x):
+            return self.net(x)
+
+    def never(progress):
+        raise AssertionError("a step was made")
+
+    net = Parts() if "Sequential" in message else make_net()
+    model = model_with(positive_prior if "support" in message else None, net=net)
+    with pytest.raises(InputError, match=message):
+        model.fit(X, Y, seed=0, guide=Laplace(**EARLY[message]), steps=100, progress=False, callbacks=[never])
+
+
+@pytest.mark.parametrize("name", ["kron", "full", "diag", "low_rank"])
+def test_curvature_that_is_not_finite_is_refused(name):
+    with pytest.raises(FloatingPointError, match="is not finite. Look for infinities in the data"):
+        around(
+            bnn.BNN(nn.Linear(2, 1).double(), likelihood=likelihoods.Gaussian(0.3)),
+            1e200 * X,
+            Y,
+            structure=name,
+            rank=1,
+        )
+
+
+def test_sites_whose_prior_is_bounded_may_be_left_out():
+    posterior = around(model_with(positive_prior), X, Y, sites=("*.weight",))
+    assert bool((posterior.draw(2)["0.bias"] > 0).all())
+
+
+# Around weights that were trained elsewhere
+
+
+def test_around_a_plain_network_chooses_the_likelihood_by_the_targets():
+    net = make_net()
+    assert isinstance(around(net, X, Y).bnn.settings["likelihood"], likelihoods.Gaussian)
+    with seeded(1):
+        classifier = nn.Sequential(nn.Linear(2, 3)).double()
+    labels = torch.randint(0, 3, (len(X),))
+    batches = DataLoader(TensorDataset(X, labels), batch_size=4, shuffle=True)
+    for data in ((X, labels), bnn.Data(X, labels), batches):
+        posterior = Laplace().around(classifier, data, progress=False, device="cpu")
+        assert isinstance(posterior.bnn.settings["likelihood"], likelihoods.Categorical)
+    torch.testing.assert_close(posterior.mean()["0.weight"], classifier[0].weight.detach())
+
+
+def test_a_loader_gives_the_same_and_leaves_random_state_alone():
+    model = model_with()
+    state = torch.get_rng_state()
+    first = Laplace(structure="full").around(model, loader(shuffle=True), progress=False, device="cpu")
+    assert torch.equal(state, torch.get_rng_state())
+    second = around(model, X, Y, structure="full")
+    torch.testing.assert_close(covariance(first.guide), covariance(second.guide), rtol=1e-9, atol=1e-12)
+
+
+def test_around_a_fit_gives_the_posterior_of_the_fit():
+    """Learned noise, inferred scales and standardised targets included: the same mode, the same Gaussian."""
+    model = model_with(priors.Hierarchical("gamma", 1.0), likelihoods.Gaussian("learned"))
+    data = bnn.Data(X, 5.0 + 3.0 * Y)
+    fitted = bnn.fit(
+        model, bnn.SVI(guide=Laplace(), steps=40, lr=0.05), data, seed=0, engine="eager", progress=False, device="cpu"
+    )
+    again = Laplace().around(fitted.bnn, data, weights=fitted.mean(), progress=False, device="cpu")
+    for name, value in fitted.mean().items():
+        torch.testing.assert_close(again.mean()[name], value, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(covariance(again.guide), covariance(fitted.guide), rtol=1e-7, atol=1e-12)
+    assert again.info["laplace"]["log_evidence"] == pytest.approx(fitted.info["laplace"]["log_evidence"], rel=1e-9)
+
+
+# Everything that takes a posterior
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    method = bnn.SVI(guide=Laplace(), steps=20, lr=0.05)
+    return bnn.fit(model_with(), method, bnn.Data(X, Y), seed=0, engine="eager", progress=False, device="cpu")
+
+
+def declared(structure):
+    with seeded(8):
+        model = bnn.BNN(bnn.MLP(2, [4], 1, activation="tanh"), likelihood=likelihoods.Gaussian(0.3))
+    method = bnn.SVI(guide=Laplace(**structure), steps=5)
+    return bnn.fit(model, method, bnn.Data(X, Y), seed=0, engine="eager", progress=False, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["kron", "full", "diag", "low_rank", "subnetwork", "last layer"])
+def test_saved_posteriors_give_the_same_bits(name, tmp_path):
+    """float32."""
+    posterior = declared(STRUCTURES[name])
+    again = bnn.load(bnn.save(posterior, tmp_path / "posterior"))
+    assert isinstance(again.guide, type(posterior.guide))
+    for site, value in posterior.draw(3).items():
+        assert torch.equal(again.draw(3)[site], value)
+    assert torch.equal(again.predict(X, num_draws=3).mean, posterior.predict(X, num_draws=3).mean)
+    assert torch.equal(functional(again, X).covariance, functional(posterior, X).covariance)
+    assert again.info["laplace"] == posterior.info["laplace"]
+
+
+def test_tables_trees_and_reports(fitted):
+    table = bnn.weight_table(fitted)
+    assert len(table) == 17
+    spread = fitted.guide.moments()["2.weight"][1]
+    np.testing.assert_allclose(table[table.site == "2.weight"]["std"], spread[0], rtol=1e-6)
+    tree = bnn.to_datatree(fitted, bnn.Data(X, Y), num_draws=5)
+    assert tree["posterior"]["2.weight"].shape == (1, 5, 1, 4)
+
+
+def test_audited_elbo_is_below_the_evidence_of_a_linear_model():
+    """There q is the exact posterior: each draw's log p - log q is the log evidence, and the ELBO has no noise."""
+    model, x, y, features = regression(bias=True)
+    mean, _, evidence = exact(features, y)
+    posterior = around(model, x, y, weights=mode(mean), structure="full")
+    report = bnn.elbo_report(posterior, bnn.Data(x, y, standardize=False), num_draws=20)
+    assert report.elbo.mean == pytest.approx(evidence, rel=1e-8)
+    assert report.elbo.stderr < 1e-8
+
+
+def test_the_setting_is_kept_and_the_guide_becomes_a_gaussian(fitted):
+    assert fitted.info["laplace"]["setting"]["type"] == "laplace"
+    assert fitted.info["method"]["guide"]["type"] == "block_gaussian"
+    again = guides.resolve(fitted.info["method"]["guide"])
+    assert isinstance(again, BlockGaussian)
+    assert again.blocks[0].sites == ("0.weight", "0.bias")
+    assert guides.resolve(fitted.info["laplace"]["setting"]) == Laplace()
+    assert Laplace(sites="last_layer") == Laplace(sites=("last_layer",))
+
+
+def test_ensembles_and_replicates_have_gaussians_of_their_own():
+    """Networks that are declared start anew in each. float32."""
+    model, data = model_with(net=bnn.MLP(2, [3], 1)), bnn.Data(X, Y)
+    method = bnn.SVI(guide=Laplace(structure="diag"), steps=5)
+    options = {"seed": 0, "engine": "eager", "progress": False, "device": "cpu"}
+    mixture = bnn.fit(model, Ensemble(method, members=2), data, **options)
+    replicates = fit_replicates(model, method, data, replicates=2, **options)
+    for members in (mixture.members, replicates):
+        assert all(member.info["laplace"]["setting"]["structure"] == "diag" for member in members)
+        spreads = [member.guide.spread() for member in members]
+        assert not torch.allclose(*spreads)
+    assert mixture.predict(X, num_draws=4).mean.shape == (len(X),)
+
+
+def test_the_warning_points_at_the_caller():
+    weights = {"2.weight": torch.tensor([[0.1, 5.0, -6.0, 0.2]], dtype=F64)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        around(model_with(priors.StudentT(5.0, 1.0)), X, Y, weights=weights, structure="diag")
+    assert any("Laplace" in str(one.message) for one in caught)
+    assert not any(str(one.filename).endswith("curve.py") for one in caught)
+
+
+# The networks on which Pyro's AutoLaplaceApproximation raises
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hidden", [10, 50, 100])
+def test_networks_on_which_pyros_laplace_raises(hidden):
+    """tanh 13-h-1 under N(0, 1), float32: a valid posterior after 150 steps of Adam, before the mode is reached."""
+    with seeded(9):
+        x = torch.randn(200, 13)
+        y = torch.sin(x[:, 0]) + 0.5 * x[:, 1] * x[:, 2] + 0.1 * torch.randn(200)
+        model = bnn.BNN(bnn.MLP(13, [hidden], 1, activation="tanh"), likelihood=likelihoods.Gaussian(0.1))
+    method = bnn.SVI(guide=Laplace(structure="full"), steps=150, lr=0.02)
+    posterior = bnn.fit(model, method, bnn.Data(x, y), seed=0, engine="eager", progress=False, device="cpu")
+    found = posterior.info["laplace"]
+    assert found["dimension"] == 15 * hidden + 1
+    assert math.isfinite(found["log_evidence"])
+    (block,) = posterior.guide.covered()
+    assert bool((block.factor.diagonal() > 0).all())
+    assert bool(block.spread().isfinite().all())
+    prediction = posterior.predict(x[:5], num_draws=20)
+    assert bool(prediction.mean.isfinite().all())
+    assert float(prediction.log_prob(y[:5]).mean()) > -20

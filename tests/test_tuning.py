@@ -1,0 +1,216 @@
+"""Prior precision and noise by evidence: against exact linear regression, finite differences and each other."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pyro import poutine
+from scipy.optimize import minimize
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn import guides
+from pyrobnn._pyro import fast_pyro
+from pyrobnn.inference import tuning
+
+N, D, NOISE = 40, 3, 0.3
+GROUPS = ("all", "site", "weight")
+
+
+def linear_data():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, D, generator=generator).double()
+    noise = NOISE * torch.randn(N, generator=generator).double()
+    return bnn.Data(x, x @ torch.tensor([1.0, -2.0, 0.1]).double() + noise, standardize=False)
+
+
+def exact_evidence(data, alphas, beta):
+    """log N(y | 0, 1 / beta + X diag(1 / alphas) X^T)."""
+    covariance = torch.eye(N).double() / beta + (data.x / torch.as_tensor(alphas)) @ data.x.T
+    return float(torch.distributions.MultivariateNormal(torch.zeros(N).double(), covariance).log_prob(data.y))
+
+
+def at_mode(alphas, beta, structure="full"):
+    """The Laplace posterior of linear regression at its mode for these precisions."""
+    data = linear_data()
+    precision = torch.diag(torch.as_tensor(alphas)) + beta * data.x.T @ data.x
+    net = nn.Sequential(nn.Linear(D, 1, bias=False)).double()
+    net[0].weight.data = torch.linalg.solve(precision, beta * data.x.T @ data.y)[None]
+    prior = bnn.priors.FromPosterior(
+        {"0.weight": (torch.zeros(1, D).double(), torch.as_tensor(alphas).rsqrt().view(1, D))}
+    )
+    model = bnn.BNN(net, prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=beta**-0.5))
+    return guides.Laplace(structure=structure).around(model, data, progress=False), data
+
+
+def curved(structure="full", **settings):
+    """A small network that was not trained to its mode, with its data."""
+    generator = torch.Generator().manual_seed(1)
+    x = 4 * torch.rand(30, 1, generator=generator).double() - 2
+    data = bnn.Data(x, torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(30, generator=generator).double())
+    torch.manual_seed(2)
+    net = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    model = bnn.BNN(net, prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian(scale=0.4))
+    return guides.Laplace(structure=structure, **settings).around(model, data, progress=False), data
+
+
+def numbers(posterior):
+    return {key: posterior.info["laplace"][key] for key in ("log_evidence", "log_likelihood", "log_prior", "log_det")}
+
+
+@pytest.mark.parametrize("structure", ["full", "kron", "diag"])
+def test_the_gradient_of_the_evidence_is_that_of_finite_differences(structure):
+    posterior, data = curved(structure)
+    setting = guides.Laplace(structure=structure)
+    source = tuning.prepare_source(posterior.bnn, bnn.SVI(guide=setting), data, 0)
+    with fast_pyro(), poutine.block():
+        evidence, start = tuning._problem(posterior, setting, source, "site", noise=True)
+        start = start + np.array([0.3, -0.5, 0.2, 0.7, -0.4])
+        _, gradient = evidence(start)
+        steps = 1e-5 * np.eye(len(start))
+        numeric = [(evidence(start + step)[0] - evidence(start - step)[0]) / 2e-5 for step in steps]
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("per", GROUPS)
+@pytest.mark.parametrize("by", ["evidence", "mackay"])
+def test_where_the_mode_follows_the_optimum_is_that_of_the_exact_evidence(by, per):
+    """Tuning holds the mode: turns of mode and tuning end where the exact evidence of linear regression is largest."""
+    alphas, beta = np.ones(D), 4.0
+    for _ in range(12):
+        posterior, data = at_mode(alphas, beta)
+        tuned = bnn.tune_prior(posterior, data, by=by, per=per, noise=True)
+        scales = tuned.bnn.prior("0.weight", torch.zeros(1, D).double()).base_dist.scale
+        alphas = scales.expand(1, D).reshape(-1).detach().numpy() ** -2.0
+        beta = tuned.bnn.settings["likelihood"].scale ** -2.0
+
+    def negative(logs):
+        return -exact_evidence(linear_data(), np.exp(logs[:-1]) * np.ones(D), math.exp(logs[-1]))
+
+    best = minimize(negative, np.zeros(1 + (D if per == "weight" else 1)), method="BFGS")
+    assert numbers(tuned)["log_evidence"] == pytest.approx(-best.fun, abs=1e-4)
+    found = np.log(alphas)[: len(best.x) - 1]
+    np.testing.assert_allclose(np.append(found, math.log(beta)), best.x, atol=0.02)
+
+
+@pytest.mark.parametrize("per", GROUPS)
+@pytest.mark.parametrize("structure", ["full", "kron", "diag"])
+def test_a_tuned_posterior_is_that_of_a_model_with_the_tuned_prior(structure, per):
+    posterior, data = curved(structure)
+    tuned = bnn.tune_prior(posterior, data, per=per, noise=per != "weight")
+    assert numbers(tuned)["log_evidence"] >= numbers(posterior)["log_evidence"]
+    if structure == "kron" and per == "weight":
+        return  # a precision for each weight is no product: `around` takes the closest one, and says so
+    again = guides.Laplace(structure=structure).around(tuned.bnn, data, weights=tuned.mean(), progress=False)
+    assert numbers(again) == pytest.approx(numbers(tuned), rel=1e-8)
+    for mine, theirs in zip(tuned.guide.moments().values(), again.guide.moments().values(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_both_ways_to_the_maximum_end_at_the_same_place():
+    posterior, data = curved()
+    pair = [bnn.tune_prior(posterior, data, by=by, per="site", noise=True) for by in ("evidence", "mackay")]
+    values = [numbers(tuned)["log_evidence"] for tuned in pair]
+    assert values[0] == pytest.approx(values[1], abs=1e-4)
+    assert values[0] > numbers(posterior)["log_evidence"] + 1
+
+
+def test_what_is_not_gaussian_keeps_its_prior():
+    posterior, data = curved(sites="last_layer")
+    tuned = bnn.tune_prior(posterior, data)
+    choices = dict(tuned.bnn.settings["prior"].choices)
+    assert set(choices) == {"2.weight", "2.bias", "*"}
+    assert choices["*"] == bnn.priors.Normal(0.7)
+    assert choices["2.weight"] == choices["2.bias"] != choices["*"]
+
+
+def test_a_validation_score_takes_the_best_of_a_grid():
+    posterior, data = curved()
+    held_out, _ = curved()
+    tuned = bnn.tune_prior(posterior, data, by="validation", validation=data)
+    scores = {}
+    for alpha in tuning._GRID[::4]:
+        model = bnn.BNN(
+            held_out.bnn.settings["net"],
+            prior=bnn.priors.Normal(alpha**-0.5),
+            likelihood=bnn.likelihoods.Gaussian(scale=0.4),
+        )
+        other = guides.Laplace(structure="full").around(model, data, weights=posterior.mean(), progress=False)
+        scores[alpha] = float(other.predict(data.x, num_draws=200).log_prob(data.y).mean())
+    own = float(tuned.predict(data.x, num_draws=200).log_prob(data.y).mean())
+    assert own >= max(scores.values()) - 1e-6
+    assert own > min(scores.values()) + 0.01
+
+
+def test_a_tuned_posterior_is_saved_and_loaded(tmp_path):
+    posterior, data = curved()
+    for per in ("site", "weight"):
+        tuned = bnn.tune_prior(posterior, data, per=per)
+        bnn.save(tuned, tmp_path / per)
+        loaded = bnn.load(tmp_path / per, net=tuned.bnn.settings["net"])
+        assert torch.equal(loaded.predict(data.x, num_draws=3).mean, tuned.predict(data.x, num_draws=3).mean)
+
+
+def test_training_by_the_marginal_likelihood_raises_it_and_finds_the_noise():
+    """Noise 0.1, seed 0, 60 examples; 4 standard errors, each 0.1 / sqrt(120)."""
+    generator = torch.Generator().manual_seed(0)
+    x = 4 * torch.rand(60, 1, generator=generator) - 2
+    data = bnn.Data(x, torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(60, generator=generator))
+    model = bnn.BNN(bnn.MLP(1, [10], 1, activation="tanh"), likelihood=bnn.likelihoods.Gaussian(scale=0.4))
+    inner = bnn.SVI(guide=guides.Laplace(structure="full"), steps=150, lr=0.05)
+    method = bnn.MarginalLikelihood(inner, rounds=4, noise=True)
+    posterior = bnn.fit(model, method, data, seed=0, progress=False)
+    rounds = posterior.info["laplace"]["rounds"]
+    assert len(rounds) == 4
+    assert rounds[-1] == posterior.info["laplace"]["log_evidence"] > rounds[0] + 2
+    assert abs(posterior.bnn.settings["likelihood"].scale - 0.1) < 4 * 0.1 / 120**0.5
+    assert posterior.info["method"]["type"] == "marginal_likelihood"
+
+
+# Refusals
+
+
+def fitted(prior=None, likelihood=None, **settings):
+    net = nn.Sequential(nn.Linear(2, 1))
+    model = bnn.BNN(net, prior=prior or "normal", likelihood=likelihood or bnn.likelihoods.Gaussian(scale=1.0))
+    data = bnn.Data(torch.randn(8, 2), torch.randn(8))
+    return guides.Laplace(**settings).around(model, data, progress=False), data
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "message"),
+    [
+        ({}, {"by": "guess"}, "`by` must be one of evidence, mackay, validation and `per` one of all, site, weight"),
+        ({}, {"per": "layer"}, "got 'evidence' and 'layer'"),
+        ({}, {"by": "validation"}, "Pass `validation=Data(x, y)` with by='validation'"),
+        ({}, {"validation": (1, 2)}, "and only then"),
+        ({}, {"by": "validation", "validation": (1, 2), "per": "site"}, "A validation score tunes one precision"),
+        ({"structure": "low_rank", "rank": 1}, {}, "the directions of structure='low_rank' depend on the prior"),
+        ({"prior": bnn.priors.StudentT(4.0)}, {}, "tunes the precision of normal priors, that of '0.weight' is"),
+        ({"prior": "hierarchical"}, {}, "the prior has scales of its own, which were inferred"),
+        (
+            {"likelihood": bnn.likelihoods.StudentT(scale=1.0)},
+            {"noise": True},
+            "`noise=True` tunes the one scale of Gaussian noise, known or learned; this is StudentT",
+        ),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(made, asked, message):
+    posterior, data = fitted(**made)
+    with pytest.raises(bnn.InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        bnn.tune_prior(posterior, data, **asked)
+
+
+def test_other_guides_are_refused():
+    model = bnn.BNN(bnn.MLP(1, [2], 1))
+    posterior = model.fit(torch.randn(5, 1), torch.randn(5), seed=0, steps=2, guide="mean_field", progress=False)
+    with pytest.raises(bnn.InputError, match="tune_prior takes the posterior of a Laplace guide, this is MeanF"):
+        bnn.tune_prior(posterior, (torch.randn(5, 1), torch.randn(5)))
+
+
+def test_methods_without_evidence_are_refused():
+    with pytest.raises(bnn.InputError, match="its method needs a Laplace guide, got MeanField"):
+        bnn.MarginalLikelihood(bnn.SVI(guide="mean_field"))
+    with pytest.raises(bnn.InputError, match="rounds have a fixed length: leave `patience` out"):
+        bnn.MarginalLikelihood(bnn.SVI(guide="laplace", patience=3))
