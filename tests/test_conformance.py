@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import re
 from typing import ClassVar
 
@@ -17,7 +18,15 @@ from pyrobnn._errors import InputError
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.likelihoods import noise
 from pyrobnn.priors import Normal, ScaleMixture
-from pyrobnn.testing import GUIDE_CHECKS, LIKELIHOOD_CHECKS, PRIOR_CHECKS, parametrize_with_checks
+from pyrobnn.testing import (
+    GUIDE_CHECKS,
+    LIKELIHOOD_CHECKS,
+    PRIOR_CHECKS,
+    check_combination,
+    parametrize_combinations,
+    parametrize_with_checks,
+)
+from pyrobnn.testing.combinations import pairwise
 
 
 def registered(registry, variants):
@@ -109,6 +118,30 @@ def test_guide(part, check):
 def test_every_registered_part_is_checked(registry, parts):
     missing = {registry.get(name) for name in registry.names} - {type(part) for part in parts} - FILLED_BY_METHODS
     assert not missing, f"add a variant of {missing}, which has settings without defaults"
+
+
+def trainable(registry):
+    """The setting of every registered class, with defaults where it has them, else as its first variant."""
+    every = {priors.registry: PRIORS, likelihoods.registry: LIKELIHOODS, guides.registry: GUIDES}[registry]
+    first = {type(part): part for part in reversed(every)}
+    return [first[registry.get(name)] for name in registry.names if registry.get(name) not in FILLED_BY_METHODS]
+
+
+TOGETHER = [trainable(registry) for registry in (priors.registry, likelihoods.registry, guides.registry)]
+
+
+@pytest.mark.filterwarnings("ignore:Laplace:UserWarning")
+@parametrize_combinations(*TOGETHER)
+def test_parts_work_together(prior, likelihood, guide):
+    check_combination(prior, likelihood, guide)
+
+
+def test_every_pair_of_parts_is_combined():
+    families = [range(5), range(3), range(4)]
+    found = list(pairwise(*families))
+    for one, two in itertools.combinations(range(3), 2):
+        pairs = {(combination[one], combination[two]) for combination in found}
+        assert pairs == set(itertools.product(families[one], families[two]))
 
 
 # Priors that are wrong

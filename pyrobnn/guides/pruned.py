@@ -50,6 +50,7 @@ class PrunedGuide(PyroModule):
         allow_new_home(guide)
         self.guide = guide
         self.vmappable = getattr(guide, "vmappable", False)
+        self.linearized = getattr(guide, "linearized", False)
         self._buffer_of = {name: f"mask_{index}" for index, name in enumerate(sorted(masks))}
         for name, mask in masks.items():
             self.register_buffer(self._buffer_of[name], mask)

@@ -50,7 +50,7 @@ def _candidates() -> list[Tensor]:
     return [real[:, 0], real[:, 0].exp(), three, two, *columns]
 
 
-def _accepted(setting: Any) -> Iterator[tuple[Tensor, int]]:
+def accepted_targets(setting: Any) -> Iterator[tuple[Tensor, int]]:
     """Yield the targets that the likelihood takes, of several kinds, and the outputs it needs for them."""
     found = False
     for y in _candidates():
@@ -67,7 +67,7 @@ def _accepted(setting: Any) -> Iterator[tuple[Tensor, int]]:
 def _cases(setting: Any, *leading: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
     """Yield modules, outputs of shape (*leading, N, outputs) and targets, in every precision, on every device."""
     with seeded(4), local_parameters():
-        for y, outputs in _accepted(setting):
+        for y, outputs in accepted_targets(setting):
             for dtype in DTYPES:
                 for device in devices():
                     f = torch.randn(*leading, _N, outputs, dtype=dtype, device=device)
@@ -159,7 +159,7 @@ def check_likelihood_owns_its_parameters(setting: Any) -> None:
 
 def check_likelihood_num_outputs(setting: Any) -> None:
     """`num_outputs` is a number of outputs that `check_targets` takes, and one less is refused."""
-    for y, outputs in _accepted(setting):
+    for y, outputs in accepted_targets(setting):
         require(outputs >= 1, f"num_outputs must be at least 1, got {outputs} for targets {tuple(y.shape)}.")
         try:
             setting.check_targets(y, outputs - 1)
@@ -171,7 +171,7 @@ def check_likelihood_num_outputs(setting: Any) -> None:
 def check_likelihood_fits_and_predicts(setting: Any) -> None:
     """A short fit runs, and leaves nothing in Pyro's global parameter store; predictions and scores are finite."""
     with unchanged_globals("The likelihood"):
-        for y, outputs in _accepted(setting):
+        for y, outputs in accepted_targets(setting):
             bnn = BNN(make_net(outputs), likelihood=setting)
             posterior = short_fit(bnn, Data(make_inputs(_N), y))
             prediction = posterior.predict(make_inputs(_N), num_draws=5)
@@ -183,7 +183,7 @@ def check_likelihood_fits_and_predicts(setting: Any) -> None:
 
 def check_likelihood_captures(setting: Any) -> None:
     """Captured steps equal eager ones, and replicates side by side equal those alone, for the same noise."""
-    by_rank = {y.ndim: (y, outputs) for y, outputs in _accepted(setting)}
+    by_rank = {y.ndim: (y, outputs) for y, outputs in accepted_targets(setting)}
     for y, outputs in by_rank.values():
         require_capturable(BNN(make_net(outputs), likelihood=setting), Data(make_inputs(_N), y))
 
