@@ -166,6 +166,7 @@ def test_training_by_the_marginal_likelihood_raises_it_and_finds_the_noise():
     assert rounds[-1] == posterior.info["laplace"]["log_evidence"] > rounds[0] + 2
     assert abs(posterior.bnn.settings["likelihood"].scale - 0.1) < 4 * 0.1 / 120**0.5
     assert posterior.info["method"]["type"] == "marginal_likelihood"
+    assert {"threads", "stop_reason", "seconds", "engine", "num_steps"} <= set(posterior.info)
 
 
 # Refusals

@@ -27,39 +27,50 @@ def diagonal(parts: Iterable[Pulled], sites: list[str]) -> dict[str, Tensor]:
 def full(parts: Iterable[Pulled], sites: list[str], index: Tensor | None = None) -> Tensor:
     """Return the whole matrix over the sites' entries in their order, or over some of them, (D, D)."""
     total: Tensor | None = None
+    order: Tensor | None = None
     for pulled in parts:
         alone = pulled.only_matrix(sites) if index is None else None
-        found = _rows_squared(pulled, sites, index) if alone is None else _one_layer(*alone)
-        total = found if total is None else total.add_(found)
+        if alone is None:
+            total = _add_rows(total, pulled, sites, index)
+        else:
+            g, a, order = alone
+            total = _add_layer(total, g, a)
     if total is None:
         raise ValueError("there were no data")
-    return total
+    return total if order is None else _symmetric(total)[order][:, order]
 
 
-def _rows_squared(pulled: Pulled, sites: list[str], index: Tensor | None) -> Tensor:
+def _add_rows(total: Tensor | None, pulled: Pulled, sites: list[str], index: Tensor | None) -> Tensor:
     rows = torch.cat([pulled.derivative(name) for name in sites], 2).flatten(0, 1)
     rows = rows if index is None else rows[:, index]
-    return rows.T @ rows
+    return rows.T @ rows if total is None else total.addmm_(rows.T, rows)
 
 
-def _one_layer(g: Tensor, a: Tensor, order: Tensor) -> Tensor:
-    """Return the matrix over one layer's weight and bias: a^T diag(sum_k g_o g_p) a for each pair of outputs.
+def _add_layer(total: Tensor | None, g: Tensor, a: Tensor) -> Tensor:
+    """Add a^T diag(sum_k g_o g_p) a for each pair of outputs o <= p of one layer, (O, I, O, I).
 
     Columns are added up before products are taken, which saves their number as a factor.
 
     Args:
+        total: what was added up before.
         g: derivatives in the outputs, (K, B, O).
         a: inputs, of which the bias's is the last column, (B, I).
-        order: where each entry of the sites stands in an (O, I) matrix.
     """
     outputs, inputs = g.shape[2], a.shape[1]
-    total = a.new_empty(outputs, inputs, outputs, inputs)
+    total = a.new_zeros(outputs, inputs, outputs, inputs) if total is None else total
     for o in range(outputs):
-        for p in range(o, outputs):
-            found = (a * (g[:, :, o] * g[:, :, p]).sum(0)[:, None]).T @ a
-            total[o, :, p] = found
-            total[p, :, o] = found.T
-    return total.view(outputs * inputs, outputs * inputs)[order][:, order]
+        weights = (g[:, :, o, None] * g[:, :, o:]).sum(0)
+        right = (weights[:, :, None] * a[:, None]).flatten(1)
+        rows = total[o].view(inputs, -1)[:, o * inputs :]
+        rows.addmm_(a.T, right)
+    return total
+
+
+def _symmetric(total: Tensor) -> Tensor:
+    """Return the matrix of which the blocks on and above the diagonal were added up."""
+    matrix = total.view(total.shape[0] * total.shape[1], -1)
+    upper = matrix.triu()
+    return upper + upper.triu(1).T
 
 
 @dataclasses.dataclass(eq=False)

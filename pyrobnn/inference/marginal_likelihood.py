@@ -103,7 +103,7 @@ class MarginalLikelihood:
     ) -> Posterior:
         """Train on from the last posterior's mode, and take the curvature there."""
         method = self.method
-        with running(bnn, source.batch_size(method.batch_size), seed, "fit"):
+        with running(bnn, source.batch_size(method.batch_size), seed, "fit") as threads:
             posterior, eager = start(bnn, method, source, seed, device)
             if last is not None:
                 _move(posterior, last)
@@ -120,7 +120,7 @@ class MarginalLikelihood:
             )
             record = train([eager], engine, monitor, num_steps)
         finish(posterior, method, source, monitor.recorder.histories(record)[0])
-        posterior.info["seconds"] = 0.0
+        posterior.info |= {"stop_reason": monitor.stop_reason, "threads": threads, "seconds": 0.0}
         return complete(posterior, method, source, progress=progress)
 
 
