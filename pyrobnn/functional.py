@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyrobnn._errors import InputError
 from pyrobnn._random import seeded
-from pyrobnn.curvature.layers import Use, record
+from pyrobnn.curvature.layers import Tracker, Use
 from pyrobnn.curvature.sweep import Pulled, examples_at_once, pull_recorded
 from pyrobnn.guides.blocks import Block, DiagonalBlock, FullBlock, KroneckerBlock
 from pyrobnn.guides.laplace import BlockGuide
@@ -18,6 +18,7 @@ from pyrobnn.posterior import Posterior
 Link = Literal["probit", "laplace_bridge", "mc"]
 _PROBIT = math.pi / 8
 _DRAWS = 1000
+_MOST_INPUTS = 256
 _CONSTANT = 1e-6
 """Share of the variance of the sum of outputs up to which this sum counts as known."""
 
@@ -137,14 +138,17 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     weights = {name: values[name] for name in posterior.bnn.site_names}
     blocks = list(guide.covered())
     sites = [name for block in blocks for name in block.shapes]
-    numbers = sum(weights[name].numel() for name in sites)
-    size = examples_at_once(numbers * _num_outputs(posterior, weights, inputs))
-    means, covariances, roots = [], [], []
-    for part in inputs.split(max(size, 1) if joint else max(size, 32)):
-        recording = record(posterior.bnn, weights, part, sites)
+    tracker = Tracker(posterior.bnn, weights, sites, inputs[:1])
+
+    def pull(part: Tensor) -> tuple[Tensor, Pulled]:
+        recording = tracker.run(part)
         f = recording.f.detach()
         columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1)
-        pulled = pull_recorded(posterior.bnn, weights, part, recording, columns)
+        return f, pull_recorded(posterior.bnn, weights, part, recording, columns)
+
+    means, covariances, roots = [], [], []
+    for part in inputs.split(_examples_at_once(blocks, *pull(inputs[:1]), joint=joint)):
+        f, pulled = pull(part)
         means.append(f)
         if joint:
             roots.append(torch.cat([_root(block, pulled) for block in blocks], 2).transpose(0, 1))
@@ -157,9 +161,10 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     return FunctionalNormal(mean, (root @ root.T).view(*mean.shape, *mean.shape))
 
 
-def _num_outputs(posterior: Posterior, weights: dict[str, Tensor], inputs: Tensor) -> int:
-    with torch.no_grad():
-        return int(posterior.bnn.outputs(weights, inputs[:1]).shape[1])
+def _examples_at_once(blocks: list[Block], f: Tensor, pulled: Pulled, *, joint: bool) -> int:
+    """Return how many inputs to take at once: fewer where rows of the Jacobian have to be held."""
+    rows = sum(sum(block.sizes) for block in blocks if joint or _layer_of(block, pulled) is None)
+    return min(_MOST_INPUTS, examples_at_once(f.shape[1] * rows)) if rows else _MOST_INPUTS
 
 
 def _root(block: Block, pulled: Pulled) -> Tensor:
@@ -170,16 +175,13 @@ def _root(block: Block, pulled: Pulled) -> Tensor:
 
 def _covariance(block: Block, pulled: Pulled) -> Tensor:
     """Return the part of the covariance of the outputs that a block makes, (B, C, C)."""
-    alone = pulled.only_matrix(list(block.shapes)) if isinstance(block, FullBlock) else None
-    if isinstance(block, FullBlock) and alone is not None and block.spec.size is None:
-        return _covariance_of_layer(block, *alone)
-    found = next((pair for pair in zip(pulled.uses, pulled.gradients, strict=True) if _is_own(block, pair[0])), None)
-    if found is None or found[1].shape[2] > 1 or found[0].kind == "scale":
+    layer = _layer_of(block, pulled)
+    if layer is None:
         root = _root(block, pulled)
         return torch.einsum("cbr,dbr->bcd", root, root)
-    use, g = found[0], found[1][:, :, 0]
-    ones = use.inputs.new_ones(len(use.inputs), 1)
-    a = torch.cat([*[use.inputs[:, 0]] * (use.weight in block.shapes), *[ones] * (use.bias in block.shapes)], 1)
+    g, a, use = layer
+    if isinstance(block, FullBlock):
+        return _covariance_of_layer(block, pulled)
     if isinstance(block, KroneckerBlock):
         g, a, variance = g @ block.left, a @ block.right, block.scale.square()
     else:
@@ -190,16 +192,31 @@ def _covariance(block: Block, pulled: Pulled) -> Tensor:
     return torch.einsum("cbo,dbo->bcd", g * along, g)
 
 
-def _covariance_of_layer(block: FullBlock, g: Tensor, a: Tensor, order: Tensor) -> Tensor:
+def _layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Use] | None:
+    """Return derivatives (C, B, O), inputs (B, I) and the use of the one linear layer that a block is about.
+
+    None if it is about more, or about a layer that an example passes several times.
+    """
+    if isinstance(block, FullBlock) and (block.spec.size is not None or not pulled.only_matrix(list(block.shapes))):
+        return None
+    if not isinstance(block, (DiagonalBlock, KroneckerBlock, FullBlock)):
+        return None
+    names = set(block.shapes)
+    for use, g in zip(pulled.uses, pulled.gradients, strict=True):
+        if names <= set(use.sites) and use.kind == "matrix" and g.shape[2] == 1:
+            ones = use.inputs.new_ones(len(use.inputs), 1)
+            parts = [*[use.inputs[:, 0]] * (use.weight in names), *[ones] * (use.bias in names)]
+            return g[:, :, 0], torch.cat(parts, 1), use
+    return None
+
+
+def _covariance_of_layer(block: FullBlock, pulled: Pulled) -> Tensor:
     """Return the covariance by one layer with all correlations: inputs times the root first, then derivatives."""
-    outputs, inputs = g.shape[2], a.shape[1]
+    layer = pulled.only_matrix(list(block.shapes))
+    assert layer is not None
+    g, a, order = layer
     root = torch.empty_like(block.factor)
     root[order] = block.factor
-    by_output = (a @ root.view(outputs, inputs, -1)).transpose(0, 1)
+    by_output = (a @ root.view(g.shape[2], a.shape[1], -1)).transpose(0, 1)
     rows = g.transpose(0, 1) @ by_output
     return rows @ rows.transpose(1, 2)
-
-
-def _is_own(block: Block, use: Use) -> bool:
-    """Say whether a block with the structure of a layer covers sites of this one."""
-    return isinstance(block, (DiagonalBlock, KroneckerBlock)) and set(block.shapes) <= set(use.sites)
