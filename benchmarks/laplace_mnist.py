@@ -4,8 +4,8 @@
 
 FOLDER has the four IDX files of MNIST. A 784-400-400-10 ReLU network under the prior N(0, 1 / 10) is trained to its
 mode on the 60,000 training images (10 epochs of Adam, batch 128, seed 0). Then three Gaussians around it, and the
-10,000 test images predicted by each (probit link); "tuned" (not the full one, which would take minutes) has the precisions of the prior, one a site, that maximise
-the evidence. Writes benchmarks/results/laplace-mnist.md.
+10,000 test images predicted by each (probit link); "tuned" has the precisions of the prior, one a site, that maximise
+the evidence (not for the full one, where it would take minutes). Writes benchmarks/results/laplace-mnist.md.
 """
 
 import gzip
