@@ -123,6 +123,8 @@ def test_what_is_not_gaussian_keeps_its_prior():
     assert set(choices) == {"2.weight", "2.bias", "*"}
     assert choices["*"] == bnn.priors.Normal(0.7)
     assert choices["2.weight"] == choices["2.bias"] != choices["*"]
+    alphas = tuned.info["laplace"]["precision"]
+    assert alphas == pytest.approx({name: choices[name].scale ** -2 for name in ("2.weight", "2.bias")})
 
 
 def test_a_validation_score_takes_the_best_of_a_grid():

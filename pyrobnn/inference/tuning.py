@@ -152,7 +152,8 @@ def tune_prior(
         validation: data for "validation".
 
     Returns:
-        A posterior of a model with the priors N(loc, 1 / alpha); `info["laplace"]` has the new log evidence.
+        A posterior of a model with the priors N(loc, 1 / alpha); `info["laplace"]` has the new log evidence, and
+        `precision`, alpha by site, unless each weight has its own.
 
     Raises:
         InputError: another guide, a structure or a prior whose precision is not one number a weight, noise that is not
@@ -303,12 +304,15 @@ def _tuned(posterior: Posterior, evidence: _Evidence, logs: np.ndarray, value: f
     fit = evidence._log_likelihood_at(ratio)
     log_det = float(evidence.guide.log_det())
     constant = 0.5 * dimension * math.log(2 * math.pi)
-    parts = {
+    parts: dict[str, Any] = {
         "log_evidence": value - volume,
         "log_likelihood": fit - volume,
         "log_prior": value - fit + 0.5 * log_det - constant,
         "log_det": log_det,
     }
+    if evidence.num_groups <= len(evidence.point.sites):
+        alphas = np.exp(np.broadcast_to(logs[: evidence.num_groups], len(evidence.point.sites)))
+        parts["precision"] = dict(zip(evidence.point.sites, alphas.tolist(), strict=True))
     tuned.info = posterior.info | {"laplace": old | parts | {"clipped": {}}}
     return tuned
 
