@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from pyrobnn.diagnostics.audit import elbo_report
     from pyrobnn.diagnostics.convergence import function_rhat
     from pyrobnn.diagnostics.convert import to_datatree
-    from pyrobnn.functional import functional
     from pyrobnn.inference import HMC, NUTS, SGHMC, SGLD, SVI, SWAG, Ensemble, MarginalLikelihood
     from pyrobnn.inference.fit import fit
     from pyrobnn.inference.tuning import tune_prior
+    from pyrobnn.linearized import functional
     from pyrobnn.metrics import score
     from pyrobnn.mixture import Mixture
     from pyrobnn.nets import MLP
@@ -84,7 +84,7 @@ _HOMES = {
     "fit": "inference:fit",
     "fit_replicates": "inference:fit_replicates",
     "function_rhat": "diagnostics.convergence:function_rhat",
-    "functional": "functional:functional",
+    "functional": "linearized:functional",
     "load": "storage:load_posterior",
     "prune": "weights:prune",
     "sample_function": "weights:sample_function",

@@ -20,11 +20,11 @@ import pyrobnn as bnn
 from pyrobnn import guides, likelihoods, priors
 from pyrobnn._errors import InputError
 from pyrobnn._random import seeded
-from pyrobnn.functional import functional
 from pyrobnn.guides import BlockGaussian, Laplace
 from pyrobnn.inference.ensemble import Ensemble
 from pyrobnn.inference.replicates import fit_replicates
 from pyrobnn.likelihoods import noise
+from pyrobnn.linearized import functional
 
 F64 = torch.float64
 ERRORS = 4.0

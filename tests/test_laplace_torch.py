@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn._random import seeded
-from pyrobnn.functional import functional
 from pyrobnn.guides import Laplace
+from pyrobnn.linearized import functional
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own imports

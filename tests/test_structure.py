@@ -19,7 +19,7 @@ FLOORS = [
     {"bnn"},
     {"prediction", "curvature"},
     {"posterior"},
-    {"mixture", "functional"},
+    {"mixture", "linearized"},
     {"inference", "metrics", "storage", "weights"},
     {"diagnostics", "spec"},
     {"plots"},
