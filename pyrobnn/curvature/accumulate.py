@@ -18,10 +18,14 @@ def diagonal(parts: Iterable[Pulled], sites: list[str]) -> dict[str, Tensor]:
     """Return the diagonal by site, in the shape of the site."""
     total: dict[str, Tensor] = {}
     for pulled in parts:
-        for name in sites:
-            found = pulled.squares(name)
-            total[name] = total[name] + found if name in total else found
+        _add_squares(total, pulled, sites)
     return total
+
+
+def _add_squares(total: dict[str, Tensor], pulled: Pulled, sites: list[str]) -> None:
+    found = pulled.squares(sites)
+    for name in sites:
+        total[name] = total[name] + found[name] if name in total else found[name]
 
 
 def full(parts: Iterable[Pulled], sites: list[str], index: Tensor | None = None) -> Tensor:
@@ -111,8 +115,7 @@ def kronecker(parts: Iterable[Pulled], sharing: str, *, joint_bias: bool) -> tup
             for sites in [tuple(use.sites)] if joint_bias else [(name,) for name in use.sites]:
                 _add(found, sites, use, g, sharing)
         in_factors = {name for use, _ in pairs for name in use.sites}
-        for name in [name for name in pulled.shapes if name not in in_factors]:
-            rest[name] = rest[name] + pulled.squares(name) if name in rest else pulled.squares(name)
+        _add_squares(rest, pulled, [name for name in pulled.shapes if name not in in_factors])
     for factors in found.values():
         factors.inner /= factors.count
     return list(found.values()), rest

@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -57,21 +57,33 @@ class Pulled:
         use, g = next(pair for pair in zip(self.uses, self.gradients, strict=True) if name in pair[0].sites)
         return _derivative(use, g, name)
 
-    def squares(self, name: str) -> Tensor:
-        """Return the sum over columns and examples of the squared derivatives in a site, in its shape."""
-        if name in self.dense:
-            return self.dense[name].square().sum((0, 1))
-        use, g = next(pair for pair in zip(self.uses, self.gradients, strict=True) if name in pair[0].sites)
-        if use.kind == "matrix" and name == use.weight and g.shape[2] == 1:
-            total = g[:, :, 0].square().sum(0).T @ use.inputs[:, 0].square()
-            return (total.T if use.transposed else total).reshape(self.shapes[name])
-        per_example = g.shape[0] * self.shapes[name].numel()
-        size = max(1, _ENTRIES // per_example)
+    def squares(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Return the sum over columns and examples of the squared derivatives in some sites, in their shapes."""
+        wanted = set(names)
+        found = {name: self.dense[name].square().sum((0, 1)) for name in wanted & set(self.dense)}
+        for use, g in zip(self.uses, self.gradients, strict=True):
+            for name in wanted & set(use.sites):
+                found |= {} if name in found else self._squares(use, g, wanted)
+        return {name: value.reshape(self.shapes[name]) for name, value in found.items()}
+
+    def _squares(self, use: Use, g: Tensor, wanted: set[str]) -> dict[str, Tensor]:
+        sites = [name for name in use.sites if name in wanted]
+        if use.kind == "matrix" and g.shape[2] == 1:
+            squares = g[:, :, 0].square().sum(0)
+            found = {} if use.bias is None else {use.bias: squares.sum(0)}
+            if use.weight in sites:
+                total = squares.T @ use.inputs[:, 0].square()
+                found[use.weight] = total.T if use.transposed else total
+            return {name: found[name] for name in sites}
+        return {name: self._squares_in_parts(use, g, name) for name in sites}
+
+    def _squares_in_parts(self, use: Use, g: Tensor, name: str) -> Tensor:
+        size = examples_at_once(g.shape[0] * self.shapes[name].numel())
         parts = [
             _derivative(dataclasses.replace(use, inputs=a), part, name).square().sum((0, 1))
             for a, part in zip(use.inputs.split(size), g.split(size, 1), strict=True)
         ]
-        return torch.stack(parts).sum(0).reshape(self.shapes[name])
+        return torch.stack(parts).sum(0)
 
 
 def _derivative(use: Use, g: Tensor, name: str) -> Tensor:

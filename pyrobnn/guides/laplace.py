@@ -73,7 +73,7 @@ class Laplace:
     rank: Annotated[int, Field(gt=0)] = 20
     sharing: Literal["expand", "reduce"] = "expand"
     joint_bias: bool = True
-    batch_size: Annotated[int, Field(gt=0)] = 256
+    batch_size: Annotated[int, Field(gt=0)] = 1024
     linearized: bool = True
 
     def __post_init__(self) -> None:
