@@ -4,9 +4,10 @@
 
 A 784-128-10 ReLU classifier on 6000 examples, float32, the same threads for all. laplace-torch takes batches of 256,
 without the time to collate them and, as its users write it, from a DataLoader; pyrobnn takes tensors, 1024 examples at
-once. Fit is the whole call: curvature, prior and evidence. Prediction is the mean and covariance of the 10 outputs of 200 inputs. Medians of
-the rounds, after one that does not count; laplace-torch's default backend, more than a minute a fit, runs once.
-Memory is the peak of a process that fits a net of 10 million weights, less what it had with net and data in place.
+once. Fit is the whole call: curvature, prior and evidence. Prediction is the mean and covariance of the 10 outputs of
+200 inputs. Medians of the rounds, after one that does not count; laplace-torch's default backend, more than a minute a
+fit, runs once. Memory is the peak of a process that fits a net of 10 million weights, less what it had with net and
+data in place.
 Writes benchmarks/results/laplace-speed.{json,md}.
 """
 
