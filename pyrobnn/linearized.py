@@ -163,8 +163,12 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
 
 def _examples_at_once(blocks: list[Block], f: Tensor, pulled: Pulled, *, joint: bool) -> int:
     """Return how many inputs to take at once: fewer where rows of the Jacobian have to be held."""
-    rows = sum(sum(block.sizes) for block in blocks if joint or _layer_of(block, pulled) is None)
+    rows = sum(sum(block.sizes) for block in blocks if joint or _needs_rows(block, pulled))
     return min(_MOST_INPUTS, examples_at_once(f.shape[1] * rows)) if rows else _MOST_INPUTS
+
+
+def _needs_rows(block: Block, pulled: Pulled) -> bool:
+    return _layer_of(block, pulled) is None and _whole_layer_of(block, pulled) is None
 
 
 def _root(block: Block, pulled: Pulled) -> Tensor:
@@ -175,13 +179,14 @@ def _root(block: Block, pulled: Pulled) -> Tensor:
 
 def _covariance(block: Block, pulled: Pulled) -> Tensor:
     """Return the part of the covariance of the outputs that a block makes, (B, C, C)."""
+    whole = _whole_layer_of(block, pulled)
+    if isinstance(block, FullBlock) and whole is not None:
+        return _covariance_of_layer(block, *whole)
     layer = _layer_of(block, pulled)
     if layer is None:
         root = _root(block, pulled)
         return torch.einsum("cbr,dbr->bcd", root, root)
     g, a, use = layer
-    if isinstance(block, FullBlock):
-        return _covariance_of_layer(block, pulled)
     if isinstance(block, KroneckerBlock):
         g, a, variance = g @ block.left, a @ block.right, block.scale.square()
     else:
@@ -193,13 +198,11 @@ def _covariance(block: Block, pulled: Pulled) -> Tensor:
 
 
 def _layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Use] | None:
-    """Return derivatives (C, B, O), inputs (B, I) and the use of the one linear layer that a block is about.
+    """Return derivatives (C, B, O), inputs (B, I) and the use of the linear layer whose structure a block has.
 
-    None if it is about more, or about a layer that an example passes several times.
+    None if it has another, or if an example passes the layer several times.
     """
-    if isinstance(block, FullBlock) and (block.spec.size is not None or not pulled.only_matrix(list(block.shapes))):
-        return None
-    if not isinstance(block, (DiagonalBlock, KroneckerBlock, FullBlock)):
+    if not isinstance(block, (DiagonalBlock, KroneckerBlock)):
         return None
     names = set(block.shapes)
     for use, g in zip(pulled.uses, pulled.gradients, strict=True):
@@ -210,11 +213,14 @@ def _layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Use] | None
     return None
 
 
-def _covariance_of_layer(block: FullBlock, pulled: Pulled) -> Tensor:
+def _whole_layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return `Pulled.only_matrix` of a block with all correlations of one linear layer, None for other blocks."""
+    is_whole = isinstance(block, FullBlock) and block.spec.size is None
+    return pulled.only_matrix(list(block.shapes)) if is_whole else None
+
+
+def _covariance_of_layer(block: FullBlock, g: Tensor, a: Tensor, order: Tensor) -> Tensor:
     """Return the covariance by one layer with all correlations: inputs times the root first, then derivatives."""
-    layer = pulled.only_matrix(list(block.shapes))
-    assert layer is not None
-    g, a, order = layer
     root = torch.empty_like(block.factor)
     root[order] = block.factor
     by_output = (a @ root.view(g.shape[2], a.shape[1], -1)).transpose(0, 1)

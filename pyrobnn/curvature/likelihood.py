@@ -185,15 +185,24 @@ def _subnetwork(setting: Laplace, point: Point, passes: Passes) -> Tensor | None
 def _parts(
     setting: Laplace, point: Point, passes: Passes, found: LikelihoodCurvature, numbers: int
 ) -> Iterable[Pulled]:
-    """Return the data as pulled columns, in parts for which that many numbers an example and column fit into memory."""
+    """Return the data as pulled columns, in parts whose layers fit into memory, with so many numbers more.
+
+    Args:
+        setting: curvature and structure.
+        point: where.
+        passes: gives the data.
+        found: gets the log-likelihood, and the sites of unknown layers.
+        numbers: how many numbers the structure holds for each example and column.
+    """
     tracker, size, log_likelihood = None, 1, 0.0
     for batch in passes():
         if tracker is None:
             tracker = Tracker(point.bnn, point.weights, point.sites, batch[0][:1])
             alone = tracker.run(batch[0][:1])
             found.slow = alone.others
-            columns = columns_of(setting, point, alone.f.detach(), batch[1][:1])
-            size = min(setting.batch_size, examples_at_once(numbers * len(columns)))
+            columns = len(columns_of(setting, point, alone.f.detach(), batch[1][:1]))
+            held = sum(use.inputs.numel() + columns * use.output.numel() for use in alone.uses)
+            size = min(setting.batch_size, examples_at_once(max(held, columns * numbers)))
         for x, y in zip(batch[0].split(size), batch[1].split(size), strict=True):
             recording = tracker.run(x)
             f = recording.f.detach()

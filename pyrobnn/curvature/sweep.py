@@ -62,13 +62,11 @@ class Pulled:
         wanted = set(names)
         found = {name: self.dense[name].square().sum((0, 1)) for name in wanted & set(self.dense)}
         for use, g in zip(self.uses, self.gradients, strict=True):
-            for name in wanted & set(use.sites):
-                found |= {} if name in found else self._squares(use, g, wanted)
+            found |= self._squares(use, g, [name for name in use.sites if name in wanted])
         return {name: value.reshape(self.shapes[name]) for name, value in found.items()}
 
-    def _squares(self, use: Use, g: Tensor, wanted: set[str]) -> dict[str, Tensor]:
-        sites = [name for name in use.sites if name in wanted]
-        if use.kind == "matrix" and g.shape[2] == 1:
+    def _squares(self, use: Use, g: Tensor, sites: list[str]) -> dict[str, Tensor]:
+        if sites and use.kind == "matrix" and g.shape[2] == 1:
             squares = g[:, :, 0].square().sum(0)
             found = {} if use.bias is None else {use.bias: squares.sum(0)}
             if use.weight in sites:

@@ -73,7 +73,7 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, *, progress: b
         fill(guide, result)
         fit = _log_likelihood(point, passes) if result.log_likelihood is None else result.log_likelihood
         fit -= source.num_data * float(source.y_scaler.log_volume())
-        evidence = _evidence(point, guide, others, fit)
+        evidence = evidence_parts(point, guide, others, fit)
     _tell(setting, prior, result)
     posterior.guide = guide
     if isinstance(posterior.info["method"], dict):  # else it is no setting, and stands there as it prints
@@ -140,7 +140,7 @@ def _log_likelihood(point: Point, passes: Passes) -> float:
         return sum(float(part.double().sum()) for part in parts)
 
 
-def _evidence(point: Point, guide: BlockGuide, others: Mapping[str, Tensor], fit: float) -> dict[str, float]:
+def evidence_parts(point: Point, guide: BlockGuide, others: Mapping[str, Tensor], fit: float) -> dict[str, float]:
     """Return the log evidence by Laplace's method, and its parts, in the original units of the targets.
 
     log p(D) = log p(D | w) + log p(w) + D / 2 log 2 pi - 1 / 2 log det (precision), given all that is not Gaussian:

@@ -117,27 +117,41 @@ def fit(
         held_out = None if validation is None else _checked_validation(bnn, validation)
     with running(bnn, source.batch_size(method.batch_size), seed, "fit") as threads:
         posterior, eager = start(bnn, method, source, seed, device)
-        num_steps = method.num_steps(source.batches_per_epoch(method.batch_size))
         validate = None if held_out is None else _validator(posterior, held_out)
-        monitor = Monitor(
-            posterior.bnn,
-            posterior.guide,
-            num_steps=num_steps,
-            progress=progress,
-            callbacks=callbacks,
-            validate=validate,
-            eval_every=method.eval_every,
-            patience=method.patience,
+        train_alone(
+            posterior, eager, method, source, engine=engine, progress=progress, callbacks=callbacks, validate=validate
         )
-        record = train([eager], engine, monitor, num_steps)
-        monitor.restore_best()
-    finish(posterior, method, source, monitor.recorder.histories(record)[0])
-    posterior.info |= {
-        "stop_reason": monitor.stop_reason,
-        "threads": threads,
-        "seconds": time.perf_counter() - started,
-    }
+    posterior.info |= {"threads": threads, "seconds": time.perf_counter() - started}
     return complete(posterior, method, source, progress=progress)
+
+
+def train_alone(
+    posterior: Posterior,
+    eager: Eager,
+    method: SVI,
+    source: Source,
+    *,
+    engine: Engine,
+    progress: bool,
+    callbacks: Sequence[Callback],
+    validate: Callable[[], float] | None = None,
+) -> None:
+    """Train the posterior of a fit that `start` began, and note in it how it was fitted."""
+    num_steps = method.num_steps(source.batches_per_epoch(method.batch_size))
+    monitor = Monitor(
+        posterior.bnn,
+        posterior.guide,
+        num_steps=num_steps,
+        progress=progress,
+        callbacks=callbacks,
+        validate=validate,
+        eval_every=method.eval_every,
+        patience=method.patience,
+    )
+    record = train([eager], engine, monitor, num_steps)
+    monitor.restore_best()
+    finish(posterior, method, source, monitor.recorder.histories(record)[0])
+    posterior.info["stop_reason"] = monitor.stop_reason
 
 
 def complete(posterior: Posterior, method: SVI, source: Source, *, progress: bool) -> Posterior:

@@ -13,10 +13,9 @@ from pyrobnn._settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference.engine import Engine
-from pyrobnn.inference.fit import complete, finish, prepare_source, running, start, train
+from pyrobnn.inference.fit import complete, prepare_source, running, start, train_alone
 from pyrobnn.inference.method import registry
-from pyrobnn.inference.monitor import Callback, Monitor
-from pyrobnn.inference.source import Source
+from pyrobnn.inference.monitor import Callback
 from pyrobnn.inference.svi import SVI
 from pyrobnn.inference.tuning import Per, tune_prior
 from pyrobnn.posterior import Posterior
@@ -65,23 +64,14 @@ class MarginalLikelihood:
     ) -> Posterior:
         """Fit and tune in turns; `info["laplace"]["rounds"]` of the last posterior has the evidence of each."""
         started = time.perf_counter()
-        posterior, evidence = None, []
+        settings: dict[str, Any] = {"device": device, "engine": engine, "progress": progress, "callbacks": callbacks}
+        posterior: Posterior | None = None
+        evidence = []
         for index in range(self.rounds):
-            own_seed = derive(seed, f"round {index}")
-            source = prepare_source(bnn, self.method, data, own_seed)
-            posterior = self._round(
-                bnn if posterior is None else posterior.bnn,
-                posterior,
-                source,
-                seed=own_seed,
-                device=device,
-                engine=engine,
-                progress=progress,
-                callbacks=callbacks,
-            )
-            posterior = tune_prior(posterior, data, by=self.by, per=self.per, noise=self.noise)
+            trained = self._round(bnn, posterior, data, seed=derive(seed, f"round {index}"), **settings)
+            posterior = tune_prior(trained, data, by=self.by, per=self.per, noise=self.noise)
             evidence.append(posterior.info["laplace"]["log_evidence"])
-        assert posterior is not None
+        assert posterior is not None  # there is a round
         posterior.seed = seed
         guide = posterior.info["method"]["guide"]
         posterior.info["method"] = to_dict(self) | {"guide": guide}
@@ -93,7 +83,7 @@ class MarginalLikelihood:
         self,
         bnn: BNN,
         last: Posterior | None,
-        source: Source,
+        data: Any,
         *,
         seed: int,
         device: str,
@@ -101,26 +91,15 @@ class MarginalLikelihood:
         progress: bool,
         callbacks: Sequence[Callback],
     ) -> Posterior:
-        """Train on from the last posterior's mode, and take the curvature there."""
-        method = self.method
+        """Train on from the last posterior's mode, under its prior, and take the curvature there."""
+        method, bnn = self.method, bnn if last is None else last.bnn
+        source = prepare_source(bnn, method, data, seed)
         with running(bnn, source.batch_size(method.batch_size), seed, "fit") as threads:
             posterior, eager = start(bnn, method, source, seed, device)
             if last is not None:
                 _move(posterior, last)
-            num_steps = method.num_steps(source.batches_per_epoch(method.batch_size))
-            monitor = Monitor(
-                posterior.bnn,
-                posterior.guide,
-                num_steps=num_steps,
-                progress=progress,
-                callbacks=callbacks,
-                validate=None,
-                eval_every=method.eval_every,
-                patience=None,
-            )
-            record = train([eager], engine, monitor, num_steps)
-        finish(posterior, method, source, monitor.recorder.histories(record)[0])
-        posterior.info |= {"stop_reason": monitor.stop_reason, "threads": threads, "seconds": 0.0}
+            train_alone(posterior, eager, method, source, engine=engine, progress=progress, callbacks=callbacks)
+        posterior.info |= {"threads": threads, "seconds": 0.0}
         return complete(posterior, method, source, progress=progress)
 
 

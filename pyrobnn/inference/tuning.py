@@ -24,7 +24,7 @@ from pyrobnn.curvature.gaussian import assemble
 from pyrobnn.curvature.likelihood import LikelihoodCurvature, Point, likelihood_curvature
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
 from pyrobnn.guides.laplace import BlockGuide, Laplace
-from pyrobnn.inference.curve import conditioned_likelihood, fill, one_pass
+from pyrobnn.inference.curve import conditioned_likelihood, evidence_parts, fill, one_pass
 from pyrobnn.inference.fit import prepare_source
 from pyrobnn.inference.source import Source, as_data
 from pyrobnn.inference.svi import SVI
@@ -167,8 +167,7 @@ def tune_prior(
             logs = _by_validation(posterior, evidence, as_data(validation))
         else:
             logs = _fixed_point(evidence, start) if by == "mackay" else _maximum(evidence, start)
-        value, _ = evidence(logs)
-        return _tuned(posterior, evidence, logs, value, source)
+        return _tuned(posterior, evidence, logs, source)
 
 
 def _checked(posterior: Posterior, by: str, per: str, validation: Any) -> Laplace:
@@ -285,8 +284,9 @@ def _by_validation(posterior: Posterior, evidence: _Evidence, validation: Any) -
     return np.log([_GRID[int(np.argmax(scores))]])
 
 
-def _tuned(posterior: Posterior, evidence: _Evidence, logs: np.ndarray, value: float, source: Source) -> Posterior:
+def _tuned(posterior: Posterior, evidence: _Evidence, logs: np.ndarray, source: Source) -> Posterior:
     """Return the posterior of the model with the tuned prior and noise."""
+    ratio = evidence.fill(logs)
     bnn, old = _with_prior(posterior, evidence, logs), posterior.info["laplace"]
     tuned = Posterior(
         bnn,
@@ -297,19 +297,9 @@ def _tuned(posterior: Posterior, evidence: _Evidence, logs: np.ndarray, value: f
         seed=posterior.seed,
         history=posterior.history,
     )
-    volume = source.num_data * float(source.y_scaler.log_volume())
-    covered, _, _ = evidence._entries()
-    dimension = int(covered.sum())
-    ratio = math.exp(logs[-1]) / evidence.precision if evidence.num_targets else 1.0
-    fit = evidence._log_likelihood_at(ratio)
-    log_det = float(evidence.guide.log_det())
-    constant = 0.5 * dimension * math.log(2 * math.pi)
-    parts: dict[str, Any] = {
-        "log_evidence": value - volume,
-        "log_likelihood": fit - volume,
-        "log_prior": value - fit + 0.5 * log_det - constant,
-        "log_det": log_det,
-    }
+    fit = evidence._log_likelihood_at(ratio) - source.num_data * float(source.y_scaler.log_volume())
+    point = dataclasses.replace(evidence.point, bnn=bnn)
+    parts: dict[str, Any] = dict(evidence_parts(point, evidence.guide, {}, fit))
     if evidence.num_groups <= len(evidence.point.sites):
         alphas = np.exp(np.broadcast_to(logs[: evidence.num_groups], len(evidence.point.sites)))
         parts["precision"] = dict(zip(evidence.point.sites, alphas.tolist(), strict=True))
