@@ -119,7 +119,7 @@ def measure(rounds: int, *, with_default: bool) -> dict[str, dict[str, float]]:
                     own = found.setdefault(name, {})
                     own.setdefault(f"{structure} fit", []).append(fit_seconds)
                     own.setdefault(f"{structure} predict", []).append(predict_seconds)
-    return {name: {task: median(seconds) for task, seconds in own.items()} for name, own in found.items()}
+    return {name: {task: median(seconds) for task, seconds in found[name].items()} for name in engines}
 
 
 def peak() -> float:
