@@ -108,7 +108,13 @@ class Mixture:
         return {name: torch.stack([mean[name] for mean in means]).mean(0) for name in means[0]}
 
     def predict(
-        self, x: Any, *, num_draws: int = 500, seed: int | None = None, draws: Draws | None = None
+        self,
+        x: Any,
+        *,
+        num_draws: int = 500,
+        seed: int | None = None,
+        draws: Draws | None = None,
+        linearized: bool | None = None,
     ) -> Prediction:
         """Predict targets at inputs x (N, *in), given in original units.
 
@@ -117,6 +123,7 @@ class Mixture:
             num_draws: number of draws S in the mixture, at least one a member.
             seed: seed of the draws; that of the mixture if not given.
             draws: draws to use, as `draw` returns them, instead of new ones.
+            linearized: as in `Posterior.predict`; each member is linearised around its own mean.
 
         Returns:
             The mixture of the members' likelihoods over their draws, in original units.
@@ -126,10 +133,12 @@ class Mixture:
         """
         if draws is None:
             shares = self.shares(num_draws, seed=seed)
-            parts = [member.predict(x, num_draws=count, seed=own) for member, count, own in shares]
+            parts = [
+                member.predict(x, num_draws=count, seed=own, linearized=linearized) for member, count, own in shares
+            ]
         else:
             pairs = zip(self.members, self.split(draws), strict=True)
-            parts = [member.predict(x, draws=part) for member, part in pairs]
+            parts = [member.predict(x, draws=part, linearized=linearized) for member, part in pairs]
         return Prediction(concatenate([part.distribution for part in parts]), self.y_scaler)
 
     def split(self, draws: Draws) -> list[dict[str, Tensor]]:

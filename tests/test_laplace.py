@@ -21,6 +21,7 @@ from pyrobnn import guides, likelihoods, priors
 from pyrobnn._errors import InputError
 from pyrobnn._random import seeded
 from pyrobnn.guides import BlockGaussian, Laplace
+from pyrobnn.guides.blocks import BlockSpec
 from pyrobnn.inference.ensemble import Ensemble
 from pyrobnn.inference.replicates import fit_replicates
 from pyrobnn.likelihoods import noise
@@ -475,6 +476,9 @@ REFUSALS = {
     "BlockGaussian holds what Laplace computed and has nothing to train": lambda: model_with().fit(
         X, Y, seed=0, guide=around(model_with(), X, Y).info["method"]["guide"], steps=1, progress=False
     ),
+    "'0.weight' stands in 2 blocks: keep it in one": lambda: BlockGaussian(
+        (BlockSpec("diag", ("0.weight",)), BlockSpec("kron", ("0.weight", "0.bias")))
+    ),
     "puts the curvature of the posterior itself around its mode": lambda: model_with().fit(
         X, Y, seed=0, guide=Laplace(), temperature=0.5, steps=1, progress=False
     ),
@@ -643,7 +647,15 @@ def test_ensembles_and_replicates_have_gaussians_of_their_own():
         assert all(member.info["laplace"]["setting"]["structure"] == "diag" for member in members)
         spreads = [member.guide.spread() for member in members]
         assert not torch.allclose(*spreads)
-    assert mixture.predict(X, num_draws=4).mean.shape == (len(X),)
+    draws = mixture.draw(4)
+    for linearized in (True, False):
+        own = [
+            m.predict(X, draws=part, linearized=linearized)
+            for m, part in zip(mixture.members, mixture.split(draws), strict=True)
+        ]
+        found = mixture.predict(X, num_draws=4, linearized=linearized)
+        torch.testing.assert_close(found.mean, torch.stack([one.mean for one in own]).mean(0))
+    assert not torch.allclose(found.mean, mixture.predict(X, num_draws=4).mean)
 
 
 def test_the_warning_points_at_the_caller():

@@ -142,6 +142,27 @@ def memory(structure: str) -> None:
     print(json.dumps({"weights": model.num_weights, "gib": peak() - before}))
 
 
+def bounds(found: dict[str, Any]) -> list[tuple[str, str, float, bool]]:
+    """Return what is asked of the ratios, what they are, and whether they hold."""
+    seconds = found["seconds"]
+    own, loader = seconds["pyrobnn"], seconds["laplace-torch, BackPACK, DataLoader"]
+    tensors, default = seconds["laplace-torch, BackPACK"], seconds.get("laplace-torch, default", {})
+    rows = [
+        ("diag fit: BackPACK without collating / pyrobnn", ">= 5", tensors["diag fit"] / own["diag fit"], 5.0),
+        ("diag fit: BackPACK from a DataLoader / pyrobnn", ">= 5", loader["diag fit"] / own["diag fit"], 5.0),
+    ]
+    if default:
+        rows.append(("diag fit: default backend / pyrobnn", ">= 500", default["diag fit"] / own["diag fit"], 500.0))
+    rows += [
+        (f"{s} predict: BackPACK / pyrobnn", ">= 20", tensors[f"{s} predict"] / own[f"{s} predict"], 20.0)
+        for s in STRUCTURES
+    ]
+    held = [(name, asked, measured, measured >= bound) for name, asked, measured, bound in rows]
+    kron = own["kron fit"] / tensors["kron fit"]
+    held.append(("kron fit: pyrobnn / BackPACK without collating", "<= 0.7", kron, kron <= 0.7))
+    return held + [(f"{s} memory, GiB", "< 1", m["gib"], m["gib"] < 1) for s, m in found["memory"].items()]
+
+
 def table(found: dict[str, Any]) -> str:
     """Return the results as Markdown."""
     tasks = [f"{structure} {what}" for structure in STRUCTURES for what in ("fit", "predict")]
@@ -160,6 +181,9 @@ def table(found: dict[str, Any]) -> str:
     for name, seconds in found["seconds"].items():
         cells = [f"{1e3 * seconds[task]:,.1f} ({seconds[task] / own[task]:.2g})" for task in tasks]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "| bound | asked | measured |", "|---|---|---|"]
+    for name, asked, measured, holds in bounds(found):
+        lines.append(f"| {name} | {asked} | {measured:.3g}{'' if holds else ' (**does not hold**)'} |")
     grown = [f"{structure} {m['gib']:.2f} GiB" for structure, m in found["memory"].items()]
     weights = next(iter(found["memory"].values()))["weights"]
     return "\n".join([*lines, "", f"Peak memory of a fit of {weights:,} weights: {', '.join(grown)}."]) + "\n"

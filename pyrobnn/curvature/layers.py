@@ -98,6 +98,9 @@ class Tracker:
         weights: values of all its weights by name.
         sites: the names of interest.
         example: inputs of one example, (1, *in).
+
+    Attributes:
+        alone: the recording of that example.
     """
 
     def __init__(self, bnn: BNN, weights: Mapping[str, Tensor], sites: list[str], example: Tensor) -> None:
@@ -105,7 +108,8 @@ class Tracker:
         self._values = {name: value.detach() for name, value in weights.items()}
         self._values |= {name: self._values[name].clone().requires_grad_() for name in sites}
         self._known = set(sites)
-        self._known = {name for use in self.run(example).uses for name in use.sites}
+        self.alone = self.run(example)
+        self._known = {name for use in self.alone.uses for name in use.sites}
 
     def run(self, x: Tensor) -> Recording:
         """Record a pass with inputs (B, *in)."""

@@ -198,7 +198,7 @@ def _parts(
     for batch in passes():
         if tracker is None:
             tracker = Tracker(point.bnn, point.weights, point.sites, batch[0][:1])
-            alone = tracker.run(batch[0][:1])
+            alone = tracker.alone
             found.slow = alone.others
             columns = len(columns_of(setting, point, alone.f.detach(), batch[1][:1]))
             held = sum(use.inputs.numel() + columns * use.output.numel() for use in alone.uses)

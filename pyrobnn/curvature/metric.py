@@ -29,12 +29,19 @@ def fisher_columns(likelihood: Likelihood, f: Tensor) -> Tensor:
     """Return columns v with sum_k v[k, b] v[k, b]^T the Fisher information of a target in f[b], (K, B, C).
 
     It is exact for the likelihoods of this library. That of another distribution is the mean over 256 draws of the
-    outer products of its scores.
+    outer products of its scores. A likelihood with a function `fisher_columns` of its own is asked for them.
 
     Args:
         likelihood: maps outputs (B, C) to the distribution of targets, of batch shape (B,).
         f: outputs (B, C).
     """
+    if hasattr(likelihood, "fisher_columns"):
+        return likelihood.fisher_columns(f.detach())
+    return columns_by_autograd(likelihood, f)
+
+
+def columns_by_autograd(likelihood: Likelihood, f: Tensor) -> Tensor:
+    """Return the same columns from the derivatives of the distribution's parameters in f."""
     with torch.enable_grad():
         f = f.detach().requires_grad_()
         terms = [term for term in _information(_entries(likelihood(f))) if term[0].requires_grad]

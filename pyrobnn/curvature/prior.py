@@ -8,7 +8,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 from torch.autograd.functional import hessian
-from torch.distributions import AffineTransform, Independent, TransformedDistribution
+from torch.distributions import AffineTransform, Independent, Normal, TransformedDistribution
 
 from pyrobnn._errors import InputError
 from pyrobnn._pyro import fast_pyro
@@ -122,6 +122,9 @@ def _entrywise(law: Any) -> tuple[Any, list[Any]]:
 
 def _diagonal(law: Any, value: Tensor) -> Tensor:
     """Return the second derivatives of independent entries, those of their sum along a vector of ones."""
+    entries, shifts = _entrywise(law)
+    if isinstance(entries, Normal) and not shifts:
+        return entries.scale.detach().square().reciprocal().expand(value.shape)
     with torch.enable_grad():
         point = value.clone().requires_grad_()
         (slope,) = torch.autograd.grad(-law.log_prob(point).sum(), point, create_graph=True)

@@ -141,6 +141,13 @@ class BlockGaussian:
     blocks: Annotated[tuple[BlockSpec, ...], Field(min_length=1)]
     linearized: bool = True
 
+    def __post_init__(self) -> None:
+        """Refuse two blocks for one site."""
+        names = [name for spec in self.blocks for name in spec.sites]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"BlockGaussian: {name!r} stands in {names.count(name)} blocks: keep it in one.")
+
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its point at the starting values and its blocks still empty.
 

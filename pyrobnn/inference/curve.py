@@ -24,20 +24,21 @@ from pyrobnn.curvature.prior import PriorCurvature, log_entries, prior_curvature
 from pyrobnn.curvature.recursion import layers_of
 from pyrobnn.guides.blocks import FullBlock
 from pyrobnn.guides.laplace import BlockGaussian, BlockGuide, Laplace, require_real
-from pyrobnn.guides.sites import latent_sites
+from pyrobnn.guides.sites import Site
 from pyrobnn.inference.source import Source
 from pyrobnn.posterior import Posterior
 
 _PACKAGE = str(Path(pyrobnn.__file__).parent)
 
 
-def curve(posterior: Posterior, setting: Laplace, source: Source, *, progress: bool) -> Posterior:
+def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[Site], *, progress: bool) -> Posterior:
     """Put the Gaussian around the mode that a posterior's guide stands at, in its place.
 
     Args:
         posterior: its guide is a point; changed in place.
         setting: curvature and structure.
         source: the training data.
+        latents: the latent sites of the posterior's model.
         progress: show a progress bar.
 
     Returns:
@@ -47,12 +48,12 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, *, progress: b
         InputError: a setting that does not fit the network or its prior, or a loader that leaves out examples.
         FloatingPointError: curvature that is not finite.
     """
-    bnn, example = posterior.bnn, posterior.example
+    bnn = posterior.bnn
     values = posterior.guide.mean()
     weights = {name: values[name] for name in bnn.site_names}
     others = {name: value for name, value in values.items() if name not in weights}
     with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block():
-        sites = checked_sites(setting, bnn, example)
+        sites = checked_sites(setting, bnn, posterior.example, latents)
         prior = prior_curvature(bnn, weights, others, sites)
         if setting.subnetwork is not None and prior.joint:
             raise InputError(
@@ -66,7 +67,7 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, *, progress: b
 
         result = gaussian(setting, point, passes)
         gaussian_setting = BlockGaussian(tuple(result.specs), setting.linearized)
-        guide = gaussian_setting.build(bnn, *example).to(example[0].device)
+        guide = BlockGuide(latents, gaussian_setting)
         with torch.no_grad():
             points = posterior.guide.points_by_name()
             guide.loc.copy_(torch.cat([points[name].reshape(-1) for name in guide.points()]))
@@ -82,13 +83,14 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, *, progress: b
     return posterior
 
 
-def checked_sites(setting: Laplace, bnn: BNN, example: Batch) -> list[str]:
+def checked_sites(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site]) -> list[str]:
     """Return the names of the weights that are to be Gaussian; what does not fit is refused before training.
 
     Args:
         setting: curvature and structure.
         bnn: the model.
         example: one row of inputs and targets.
+        latents: the latent sites of the model.
 
     Raises:
         InputError: sites that are not there, that are bounded, too few for the rank or subnetwork, or too many for
@@ -97,7 +99,7 @@ def checked_sites(setting: Laplace, bnn: BNN, example: Batch) -> list[str]:
     weights = {name: value for name, value in bnn.initial_values.items() if name in bnn.site_names}
     names = choose_sites(bnn, weights, example[0], setting.sites)
     check_size(setting, sum(weights[name].numel() for name in names))
-    require_real(latent_sites(bnn, *example), names)
+    require_real(latents, names)
     if setting.curvature == "recursion":
         layers_of(bnn.net, weights)
     return names

@@ -21,6 +21,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.guides.laplace import BlockGuide
+from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.batches import Batch
 from pyrobnn.inference.curve import checked_sites, curve
 from pyrobnn.inference.eager import Eager
@@ -159,7 +160,9 @@ def complete(posterior: Posterior, method: SVI, source: Source, *, progress: boo
     if not isinstance(method.guide, guides.Laplace):
         return posterior
     started = time.perf_counter()
-    curve(posterior, method.guide, source, progress=progress)
+    with seeded(posterior.seed, "latent sites"), fast_pyro():
+        latents = latent_sites(posterior.bnn, *posterior.example)
+    curve(posterior, method.guide, source, latents, progress=progress)
     posterior.info["seconds"] += time.perf_counter() - started
     return posterior
 
@@ -218,7 +221,7 @@ def _check_laplace(method: SVI, model: BNN, example: Batch) -> None:
             "Laplace puts the curvature of the posterior itself around its mode, at temperature 1, got "
             f"temperature={method.temperature}: leave it out."
         )
-    checked_sites(method.guide, model, example)
+    checked_sites(method.guide, model, example, latent_sites(model, *example))
 
 
 def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, Batch]:
@@ -262,7 +265,7 @@ def finish(posterior: Posterior, method: SVI, source: Source, history: History) 
 def _check_covers(guide: PyroModule, model: BNN, example: Batch, method: SVI) -> None:
     with torch.no_grad(), poutine.block():
         drawn = set(latent_names(poutine.trace(guide).get_trace(*example)))
-    missing = [site.name for site in guides.latent_sites(model, *example) if site.name not in drawn]
+    missing = [site.name for site in latent_sites(model, *example) if site.name not in drawn]
     if missing:
         raise InputError(
             f"The guide {method.guide!r} does not draw {', '.join(missing)}: a guide must cover every latent site."

@@ -51,7 +51,7 @@ def laplace_around(
         "feature_names": list(data.feature_names) if isinstance(data, Data) else [],
         "device": str(example[0].device),
     }
-    return curve(posterior, setting, source, progress=progress)
+    return curve(posterior, setting, source, sites, progress=progress)
 
 
 def _likelihood_for(data: "Data | DataLoader[Any]") -> str:

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import pyro.distributions as dist
+import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
@@ -49,3 +50,13 @@ class CategoricalFromLogits(PyroModule):
     def forward(self, f: Tensor) -> TorchDistributionMixin:
         """Map logits (..., N, C) to Categorical targets of batch shape (..., N)."""
         return dist.Categorical(logits=f)
+
+    def fisher_columns(self, f: Tensor) -> Tensor:
+        """Return sqrt(p_k) (e_k - p), whose outer products add up to the Fisher information diag(p) - p p^T, (C, B, C).
+
+        Args:
+            f: logits (B, C).
+        """
+        probs = f.softmax(-1)
+        apart = torch.eye(f.shape[-1]).to(f)[:, None] - probs
+        return probs.T.sqrt()[..., None] * apart
