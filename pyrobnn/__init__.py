@@ -4,18 +4,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyrobnn import datasets, guides, likelihoods, plots, priors, report, testing
+    from pyrobnn import datasets, guides, likelihoods, metrics, plots, priors, report, testing
     from pyrobnn._errors import InputError
     from pyrobnn.bnn import BNN
     from pyrobnn.data import Data
     from pyrobnn.diagnostics.audit import elbo_report
+    from pyrobnn.diagnostics.comparison import compare
     from pyrobnn.diagnostics.convergence import function_rhat
-    from pyrobnn.diagnostics.convert import to_datatree
+    from pyrobnn.diagnostics.convert import eval_datatree, to_datatree
+    from pyrobnn.diagnostics.cross_validation import heldout_elpd, kfold
+    from pyrobnn.diagnostics.diagnosis import diagnose
+    from pyrobnn.diagnostics.importance import importance_weights
+    from pyrobnn.diagnostics.leave_one_out import loo
+    from pyrobnn.diagnostics.simulation import vsbc
+    from pyrobnn.diagnostics.trees import load_datatree, save_datatree
     from pyrobnn.inference import HMC, NUTS, SGHMC, SGLD, SVI, SWAG, Ensemble, MarginalLikelihood
     from pyrobnn.inference.fit import fit
     from pyrobnn.inference.tuning import tune_prior
     from pyrobnn.linearized import functional
-    from pyrobnn.metrics import score
+    from pyrobnn.metrics import compare_scores, score, score_ood
     from pyrobnn.mixture import Mixture
     from pyrobnn.nets import MLP
     from pyrobnn.posterior import Posterior
@@ -40,26 +47,39 @@ __all__ = [
     "Mixture",
     "Posterior",
     "Prediction",
+    "compare",
+    "compare_scores",
     "datasets",
+    "diagnose",
     "elbo_report",
+    "eval_datatree",
     "fit",
     "fit_replicates",
     "function_rhat",
     "functional",
     "guides",
+    "heldout_elpd",
+    "importance_weights",
+    "kfold",
     "likelihoods",
     "load",
+    "load_datatree",
+    "loo",
+    "metrics",
     "plots",
     "priors",
     "prune",
     "report",
     "sample_function",
     "save",
+    "save_datatree",
     "score",
+    "score_ood",
     "testing",
     "to_datatree",
     "tune_prior",
     "update_prior",
+    "vsbc",
     "weight_table",
 ]
 __version__ = "0.1.0"
@@ -80,19 +100,31 @@ _HOMES = {
     "Mixture": "mixture:Mixture",
     "Posterior": "posterior:Posterior",
     "Prediction": "prediction:Prediction",
+    "compare": "diagnostics.comparison:compare",
+    "compare_scores": "metrics:compare_scores",
+    "diagnose": "diagnostics.diagnosis:diagnose",
     "elbo_report": "diagnostics.audit:elbo_report",
+    "eval_datatree": "diagnostics.convert:eval_datatree",
     "fit": "inference:fit",
     "fit_replicates": "inference:fit_replicates",
     "function_rhat": "diagnostics.convergence:function_rhat",
     "functional": "linearized:functional",
+    "heldout_elpd": "diagnostics.cross_validation:heldout_elpd",
+    "importance_weights": "diagnostics.importance:importance_weights",
+    "kfold": "diagnostics.cross_validation:kfold",
     "load": "storage:load_posterior",
+    "load_datatree": "diagnostics.trees:load_datatree",
+    "loo": "diagnostics.leave_one_out:loo",
     "prune": "weights:prune",
     "sample_function": "weights:sample_function",
     "save": "storage:save_posterior",
+    "save_datatree": "diagnostics.trees:save_datatree",
     "score": "metrics:score",
+    "score_ood": "metrics:score_ood",
     "to_datatree": "diagnostics.convert:to_datatree",
     "tune_prior": "inference.tuning:tune_prior",
     "update_prior": "weights:update_prior",
+    "vsbc": "diagnostics.simulation:vsbc",
     "weight_table": "weights:weight_table",
 }
 

@@ -1,4 +1,4 @@
-"""The command line: pyrobnn demo, fit, predict and data."""
+"""The command line: pyrobnn demo, fit, diagnose, compare, predict and data."""
 
 import sys
 from pathlib import Path
@@ -90,7 +90,50 @@ def fit(spec: Path, *, changes: Changes = None, out: Out = None, overwrite: Over
     loaded = RunSpec.from_toml(spec, overrides=tuple(changes or ()))
     result = run(loaded, folder, progress=sys.stderr.isatty(), overwrite=overwrite)
     Console().print(score_table(f"{len(result.test)} test examples", result.scores))
+    for warning in result.diagnosis.warnings:
+        Console().print(f"[bold yellow]warning:[/] {_escaped(warning)}", highlight=False)
     typer.echo(f"Report: {result.path / 'report.html'}")
+
+
+@app.command()
+def diagnose(run_dir: Path) -> None:
+    """Say what speaks for and against the fit of a run."""
+    from pyrobnn.runs import read_diagnosis
+
+    diagnosis = read_diagnosis(run_dir)
+    for finding in diagnosis.findings:
+        word = {"warning": "[bold yellow]warning[/]", "note": "note", "fine": "[green]fine[/]"}[finding.kind]
+        Console().print(f"{word}: {_escaped(finding.text)}", highlight=False)
+    num = len(diagnosis.warnings)
+    typer.echo(f"{num or 'No'} warning{'' if num == 1 else 's'} from {len(diagnosis.findings)} checks.")
+
+
+@app.command()
+def compare(run_dirs: list[Path]) -> None:
+    """Compare runs on the test data that they share, example by example."""
+    from pyrobnn._compared import compare_runs
+
+    found = compare_runs(run_dirs)
+    names = list(found.scores)
+    title = f"{found.num_test} test examples; in brackets the difference to {found.best} and its p-value"
+    table = Table("score", *names, title=title, title_justify="left")
+    for score in found.scores[found.best]:
+        table.add_row(score, *(_compared_cell(found, name, score) for name in names))
+    Console().print(table)
+    settings = Table("setting", *names, title="what differs", title_justify="left")
+    for key, values in found.specs.items():
+        settings.add_row(key, *(_escaped(str(values[name])) for name in names))
+    Console().print(settings)
+
+
+def _compared_cell(found: Any, name: str, score: str) -> str:
+    if score not in found.scores[name]:
+        return "–"
+    value = str(found.scores[name][score])
+    if name == found.best or score not in found.differences[name].index:
+        return value
+    row = found.differences[name].loc[score]
+    return f"{value} ({row['difference']:+.3g} ± {row['stderr']:.2g}, p = {row['p_value']:.2g})"
 
 
 @app.command()

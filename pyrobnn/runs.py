@@ -14,6 +14,7 @@ from pyrobnn._folders import check_free, new_folder
 from pyrobnn._manifest import make_manifest
 from pyrobnn.data import Data
 from pyrobnn.datasets import load_features
+from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference import fit
 from pyrobnn.metrics import Score, score
 from pyrobnn.mixture import Mixture, members_of
@@ -35,6 +36,7 @@ class RunResult:
         train: the data it was trained on.
         test: the data it was scored on.
         scores: the scores on the test data by name.
+        diagnosis: what speaks against the fit.
         path: the run folder.
     """
 
@@ -42,17 +44,18 @@ class RunResult:
     train: Data
     test: Data
     scores: dict[str, Score]
+    diagnosis: Diagnosis
     path: Path
 
 
 def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite: bool = False) -> RunResult:
     """Fit what a spec describes, score it on the test part, and write the run folder.
 
-    The folder has spec.toml (the spec with everything filled in), metrics.json, posterior/, posterior.nc (for ArviZ),
-    figures/, report.html and manifest.json. It appears with the whole fit in it; if the fit fails nothing is left of
-    it. posterior.nc, figures/ and report.html, made from the fit, are added at the end; if one of them fails the fit
-    stays. The same spec gives the same metrics.json and posterior/tensors.safetensors, byte for byte, on the same
-    machine.
+    The folder has spec.toml (the spec with everything filled in), metrics.json, diagnosis.json, posterior/,
+    posterior.nc (for ArviZ), figures/, report.html and manifest.json. It appears with the whole fit in it; if the fit
+    fails nothing is left of it. posterior.nc, figures/ and report.html, made from the fit, are added at the end; if one
+    of them fails the fit stays. The same spec gives the same metrics.json and posterior/tensors.safetensors, byte for
+    byte, on the same machine.
 
     Args:
         spec: the run.
@@ -64,6 +67,8 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
         InputError: the folder exists, or anything in the spec that does not fit together, before training.
         FloatingPointError: the ELBO is no longer finite.
     """
+    from pyrobnn.diagnostics.diagnosis import diagnose
+
     path, replaces = Path(out_dir), _is_run_folder if overwrite else None
     check_free(path, replaces)
     started = time.perf_counter()
@@ -82,14 +87,15 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
         test = prepared.test
         scores = score(posterior.predict(test.x, num_draws=spec.predict.num_draws), test.y)
         seconds = time.perf_counter() - started
+        diagnosis = diagnose(posterior, prepared.train, test, num_draws=spec.predict.num_draws)
         manifest = make_manifest(prepared, members_of(posterior)[0], seconds)
-        _write_fit(folder, prepared, posterior, scores, manifest)
+        _write_fit(folder, prepared, posterior, scores, diagnosis=diagnosis, manifest=manifest)
     try:
-        _write_views(path, prepared, posterior, scores, manifest)
+        _write_views(path, prepared, posterior, scores, diagnosis=diagnosis, manifest=manifest)
     except BaseException as error:
         error.add_note(f"The fit itself is safe in {path}; what could not be written are pictures or tables of it.")
         raise
-    return RunResult(posterior, prepared.train, test, scores, path)
+    return RunResult(posterior, prepared.train, test, scores, diagnosis, path)
 
 
 def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
@@ -108,9 +114,7 @@ def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
     """
     import pandas as pd
 
-    folder = Path(run_dir)
-    if not _is_run_folder(folder):
-        raise InputError(f"{folder} is not a run folder, it has no spec.toml and manifest.json: pass one of `fit`.")
+    folder = run_folder(run_dir)
     data = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]
     x = load_features(table, data["feature_names"])
     num_draws = RunSpec.from_toml(folder / "spec.toml").predict.num_draws
@@ -119,21 +123,56 @@ def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
     return pd.DataFrame(columns)
 
 
+def read_diagnosis(run_dir: str | Path) -> Diagnosis:
+    """Return what was found against the fit of a run.
+
+    Raises:
+        InputError: not a run folder, or one from before runs were diagnosed.
+    """
+    folder = run_folder(run_dir)
+    file = folder / "diagnosis.json"
+    if not file.is_file():
+        raise InputError(f"{folder} has no diagnosis.json: an earlier version made it. Fit it again.")
+    table = json.loads(file.read_text(encoding="utf-8"))
+    return Diagnosis(tuple(Finding(**finding) for finding in table["findings"]), table["false_alarm_rate"])
+
+
+def run_folder(run_dir: str | Path) -> Path:
+    """Return the path of a run folder; what is none is refused."""
+    folder = Path(run_dir)
+    if not _is_run_folder(folder):
+        raise InputError(f"{folder} is not a run folder, it has no spec.toml and manifest.json: pass one of `fit`.")
+    return folder
+
+
 def _is_run_folder(path: Path) -> bool:
     return all((path / name).is_file() for name in ("spec.toml", "manifest.json"))
 
 
 def _write_fit(
-    folder: Path, prepared: Prepared, posterior: Posterior | Mixture, scores: dict[str, Score], manifest: dict[str, Any]
+    folder: Path,
+    prepared: Prepared,
+    posterior: Posterior | Mixture,
+    scores: dict[str, Score],
+    *,
+    diagnosis: Diagnosis,
+    manifest: dict[str, Any],
 ) -> None:
     (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
     _write_json(folder / "metrics.json", _metrics(prepared, posterior, scores))
+    _write_json(folder / "diagnosis.json", dataclasses.asdict(diagnosis))
     _write_json(folder / "manifest.json", manifest)
     save_posterior(posterior, folder / "posterior")
 
 
 def _write_views(
-    folder: Path, prepared: Prepared, posterior: Posterior | Mixture, scores: dict[str, Score], manifest: dict[str, Any]
+    folder: Path,
+    prepared: Prepared,
+    posterior: Posterior | Mixture,
+    scores: dict[str, Score],
+    *,
+    diagnosis: Diagnosis,
+    manifest: dict[str, Any],
 ) -> None:
     """Write what is made from the fit, each file or folder whole or not at all."""
     from pyrobnn.diagnostics.convert import to_datatree
@@ -147,6 +186,7 @@ def _write_views(
         train=train,
         test=prepared.test,
         scores=scores,
+        diagnosis=diagnosis,
         spec=spec.as_dict(),
         manifest=manifest,
         class_names=prepared.dataset.class_names,

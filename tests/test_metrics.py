@@ -5,10 +5,15 @@ import pyro.distributions as dist
 import pytest
 import torch
 from sklearn import metrics as sk
+from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
+import pyrobnn as bnn
 from pyrobnn import InputError, Prediction
 from pyrobnn.data import Scaler
-from pyrobnn.metrics import score
+from pyrobnn.metrics import Score, Scores, reliability_bins, score
+from pyrobnn.metrics.base import Statistic, bootstrap, finish, mean_of
+from pyrobnn.metrics.calibration import uniformity_error
+from pyrobnn.metrics.ranking import receiver_operating, sparsification_error
 
 
 def normals(num_inputs, *event, num_draws=7, seed=0):
@@ -24,14 +29,61 @@ def classes(num_inputs, num_classes, num_draws=5, seed=0):
     return Prediction(dist.Categorical(logits=logits))
 
 
-def test_rmse_and_its_delta_method_error_agree_with_sklearn_and_a_bootstrap():
+def test_errors_of_the_mean_agree_with_sklearn():
     prediction, y = normals(400), np.random.default_rng(0).normal(size=400)
-    found = score(prediction, y)["rmse"]
-    errors = (prediction.mean.numpy() - y) ** 2
-    rows = np.random.default_rng(1).integers(400, size=(4000, 400))
-    assert found.value == pytest.approx(sk.root_mean_squared_error(y, prediction.mean.numpy()))
-    assert found.stderr == pytest.approx(np.sqrt(errors[rows].mean(1)).std(), rel=0.05)
-    assert not found.higher_is_better
+    found, mean = score(prediction, y), prediction.mean.numpy()
+    assert found["rmse"].value == pytest.approx(sk.root_mean_squared_error(y, mean))
+    assert found["mae"].value == pytest.approx(sk.mean_absolute_error(y, mean))
+    assert found["mae"].stderr == pytest.approx(np.abs(y - mean).std(ddof=1) / 20)
+    assert found["r2"].value == pytest.approx(sk.r2_score(y, mean))
+    assert [found[name].higher_is_better for name in ("rmse", "mae", "r2")] == [False, False, True]
+
+
+def test_bootstrap_errors_are_those_of_the_delta_method():
+    """200 resamples give a standard error to 5 %; the tolerance is 4 times that, the seed fixed."""
+    prediction, y = normals(400), np.random.default_rng(0).normal(size=400)
+    found, squared = score(prediction, y), ((prediction.mean.numpy() - y) ** 2)
+    assert found["rmse"].stderr == pytest.approx(squared.std() / 20 / (2 * found["rmse"].value), rel=0.2)
+    ratio = (squared - squared.mean() / y.var() * (y - y.mean()) ** 2) / y.var()
+    assert found["r2"].stderr == pytest.approx(ratio.std() / 20, rel=0.2)
+
+
+def test_bootstrap_of_a_mean_is_its_standard_error():
+    values = np.random.default_rng(3).exponential(size=500)
+    both = {"mean": mean_of(values), "other": Statistic(mean_of(values).of)}
+    scores = finish(both, 500)
+    assert scores["mean"].value == scores["other"].value == pytest.approx(values.mean())
+    assert scores["mean"].stderr == pytest.approx(values.std(ddof=1) / math.sqrt(500))
+    assert scores["other"].stderr == pytest.approx(scores["mean"].stderr, rel=0.2)
+
+
+def test_bootstrap_resamples_groups_by_themselves():
+    sums = {"first": lambda weights: float(weights[:30].sum()), "third": lambda weights: float(weights[2])}
+    errors = bootstrap(sums, (30, 50))
+    assert errors["first"] == 0.0
+    assert errors["third"] == pytest.approx(1.0, rel=0.2)
+    assert math.isnan(bootstrap(sums, (30, 1))["first"])
+
+
+def test_the_spread_of_scores_over_many_test_sets_is_the_standard_error():
+    """100 test sets of 200 examples give the standard deviation of a score to 7 %; 3.5 times that is allowed."""
+    rng, everyone = np.random.default_rng(5), np.ones(200)
+    values, errors = {}, {}
+    for round_number in range(100):
+        doubt = rng.random(200)
+        wrong = rng.random(200) < doubt**2
+        functions = {
+            "auroc": receiver_operating(wrong, doubt)["auroc"],
+            "ause": sparsification_error(wrong.astype(float), doubt, root=True),
+            "pit_error": uniformity_error(doubt**1.5),
+        }
+        for name, of in functions.items():
+            values.setdefault(name, []).append(of(everyone))
+        if round_number % 50 == 0:
+            for name, error in bootstrap(functions, (200,)).items():
+                errors.setdefault(name, []).append(error)
+    for name, found in values.items():
+        assert np.std(found) == pytest.approx(np.sqrt(np.mean(np.square(errors[name]))), rel=0.25), name
 
 
 def test_scores_of_a_standard_normal_by_hand():
@@ -44,8 +96,29 @@ def test_scores_of_a_standard_normal_by_hand():
     assert scores["coverage_95"].stderr == pytest.approx(math.sqrt(0.25 * 0.75 / 3))
     assert scores["width_95"].value == pytest.approx(2 * 1.959964, abs=1e-5)
     assert scores["width_95"].stderr == pytest.approx(0.0, abs=1e-9)
-    assert list(scores) == ["log_likelihood", "rmse", "coverage_95", "width_95"]
     assert str(scores["coverage_95"]) == "0.750 ± 0.250"
+
+
+def test_names_and_levels_of_real_targets():
+    y = [0.1, 1.0, -1.0]
+    usual, others = score(normals(3), y), score(normals(3), y, levels=[0.999])
+    each = ("coverage", "width", "interval_score")
+    of_levels = [f"{name}_{level}" for level in (50, 80, 90, 95) for name in each]
+    rest = ["log_likelihood", "crps", "rmse", "mae", "r2"], ["pit_error", "ause"]
+    assert list(usual) == [*rest[0], *of_levels, *rest[1]]
+    assert list(others) == [*rest[0], *(f"{name}_99.9" for name in each), *rest[1]]
+    with pytest.raises(InputError, match="`levels` must lie between 0 and 1, got 95.0: for 95 % pass 0.95"):
+        score(normals(3), y, levels=[95.0])
+
+
+def test_scores_print_as_a_table():
+    scores = Scores(rmse=Score(1.23456, 0.0456, higher_is_better=False), r2=Score(0.5, math.nan, higher_is_better=True))
+    assert str(scores).splitlines() == [
+        "rmse       1.235 ± 0.046    lower is better",
+        "r2           0.5 ± nan      higher is better",
+    ]
+    assert repr(Scores()) == ""
+    assert isinstance(bnn.score(normals(3), [0.0, 1.0, 2.0]), Scores)
 
 
 def test_columns_are_averaged():
@@ -55,8 +128,10 @@ def test_columns_are_averaged():
         score(Prediction(dist.Normal(prediction._base.loc[..., k], prediction._base.scale[..., k])), y[:, k])
         for k in range(3)
     ]
-    for name in ("rmse", "coverage_95", "width_95"):
-        assert scores[name].value == pytest.approx(np.mean([s[name].value for s in each]))
+    names = set(scores) - {"log_likelihood", "energy_score"}
+    assert names == set(each[0]) - {"log_likelihood"}
+    for name in names:
+        assert scores[name].value == pytest.approx(np.mean([s[name].value for s in each])), name
 
 
 def test_scores_are_in_original_units():
@@ -66,7 +141,10 @@ def test_scores_are_in_original_units():
     assert scaled["rmse"].value == pytest.approx(10 * plain["rmse"].value)
     assert scaled["rmse"].stderr == pytest.approx(10 * plain["rmse"].stderr)
     assert scaled["log_likelihood"].value == pytest.approx(plain["log_likelihood"].value - math.log(10))
-    assert scaled["coverage_95"] == plain["coverage_95"]
+    for name in ("crps", "mae", "width_80", "interval_score_50"):
+        assert scaled[name].value == pytest.approx(10 * plain[name].value), name
+    for name in ("coverage_95", "r2", "ause", "pit_error"):
+        assert scaled[name].value == pytest.approx(plain[name].value), name
 
 
 def test_exact_predictions_have_rmse_zero():
@@ -80,9 +158,15 @@ def test_one_example_has_no_standard_error():
     assert all(math.isnan(entry.stderr) for entry in score(classes(1, 3), [0]).values())
 
 
-def test_counts_have_no_interval():
-    scores = score(Prediction(dist.Poisson(torch.full((2, 3), 4.0))), [1.0, 4.0, 5.0])
-    assert list(scores) == ["log_likelihood", "rmse"]
+def test_what_is_not_defined_is_left_out():
+    constant = score(normals(3), [1.0, 1.0, 1.0])
+    assert "r2" not in constant
+    assert {"rmse", "ause"} <= set(constant)
+    without_cdf = score(Prediction(dist.Poisson(torch.full((2, 3), 4.0))), [1.0, 4.0, 5.0])
+    assert list(without_cdf) == ["log_likelihood", "rmse", "mae", "r2", "ause"]
+    one_class = score(classes(4, 3), [1, 1, 1, 1])
+    assert "auroc" not in one_class
+    assert "auroc" in score(classes(4, 3), [1, 1, 1, 2])
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])
@@ -96,15 +180,55 @@ def test_classification_agrees_with_sklearn(num_classes):
     assert scores["log_likelihood"].value == pytest.approx(-sk.log_loss(y, probs))
     assert scores["brier"].value == pytest.approx(squared.mean())
     assert scores["brier"].stderr == pytest.approx(squared.std(ddof=1) / math.sqrt(300))
-    assert scores["ece"].value == pytest.approx(calibration_error(probs, y), abs=1e-6)
-    assert [entry.higher_is_better for entry in scores.values()] == [True, True, False, False]
+    assert scores["brier"].value == pytest.approx(sk.brier_score_loss(y, probs, scale_by_half=False))
+    library = multiclass_calibration_error(prediction.class_probs, torch.as_tensor(y), num_classes, n_bins=15)
+    assert scores["ece"].value == pytest.approx(float(library), abs=1e-6)
+    by_class = [
+        binary_calibration_error(prediction.class_probs[:, c].contiguous(), torch.as_tensor(y == c).long(), n_bins=15)
+        for c in range(num_classes)
+    ]
+    assert scores["ece_classwise"].value == pytest.approx(float(np.mean(by_class)), abs=1e-6)
+    auroc = sk.roc_auc_score(y, probs[:, 1]) if num_classes == 2 else sk.roc_auc_score(y, probs, multi_class="ovr")
+    assert scores["auroc"].value == pytest.approx(auroc)
+    better = {name for name, entry in scores.items() if entry.higher_is_better}
+    assert better == {"accuracy", "log_likelihood", "auroc"}
 
 
-def calibration_error(probs, y):
-    confidence, right = probs.max(1), probs.argmax(1) == y
-    bins = np.minimum((confidence * 15).astype(int), 14)
-    inside = [bins == b for b in range(15) if (bins == b).any()]
-    return sum(rows.mean() * abs(right[rows].mean() - confidence[rows].mean()) for rows in inside)
+def test_calibration_error_of_equally_many_by_hand():
+    prediction, y = classes(300, 4), np.random.default_rng(0).integers(4, size=300)
+    confidence, right = prediction.class_probs.numpy().max(1), prediction.label.numpy() == y
+    parts = np.split(np.argsort(confidence), 15)
+    expected = np.mean([abs(right[rows].mean() - confidence[rows].mean()) for rows in parts])
+    assert score(prediction, y)["ece_equal_mass"].value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["ece", "ece_equal_mass", "ece_classwise"])
+def test_a_classifier_that_is_too_sure(name):
+    """Probability 0.9, right 70 times of 100: the gap is 0.2, whatever the bins."""
+    prediction = Prediction(dist.Categorical(probs=torch.tensor([0.9, 0.1]).double().expand(1, 100, 2)))
+    y = (torch.arange(100) >= 70).long()
+    found = score(prediction, y)[name]
+    assert found.value == pytest.approx(0.2)
+    assert found.stderr == pytest.approx(math.sqrt(0.7 * 0.3 / 100), rel=0.2)
+
+
+def test_accuracy_of_three_classes_is_that_of_the_most_probable_one():
+    prediction, y = classes(150, 3), np.random.default_rng(4).integers(3, size=150)
+    assert score(prediction, y)["accuracy"].value == (prediction.class_probs.numpy().argmax(1) == y).mean()
+
+
+def test_reliability_bins_add_up_to_the_calibration_error():
+    prediction, y = classes(300, 4), np.random.default_rng(0).integers(4, size=300)
+    scores = score(prediction, y)
+    for name, equal_mass in [("ece", False), ("ece_equal_mass", True)]:
+        bins = reliability_bins(prediction, y, equal_mass=equal_mass)
+        gaps = bins.count * np.abs(bins.accuracy - bins.confidence)
+        assert bins.count.sum() == 300
+        assert gaps.sum() / 300 == pytest.approx(scores[name].value)
+    assert set(bins.count) == {20}
+    np.testing.assert_allclose(bins.stderr**2, bins.accuracy * (1 - bins.accuracy) / 20)
+    with pytest.raises(InputError, match="A reliability diagram needs classes, got Prediction.*use `pit`"):
+        reliability_bins(normals(3), [0.0, 1.0, 2.0])
 
 
 def test_calibration_error_has_a_reproducible_error_that_shrinks():
@@ -141,8 +265,8 @@ def test_several_binary_columns_are_averaged():
     y = (torch.arange(100) % 3 == 0).long().reshape(50, 2)
     scores = score(Prediction(dist.Bernoulli(logits=logits).to_event(1)), y)
     each = [score(Prediction(dist.Bernoulli(logits=logits[..., k])), y[:, k]) for k in range(2)]
-    for name in ("accuracy", "brier"):
-        assert scores[name].value == pytest.approx(np.mean([s[name].value for s in each]))
+    for name in ("accuracy", "brier", "ece_classwise", "auroc", "aurc", "eaurc", "ause"):
+        assert scores[name].value == pytest.approx(np.mean([s[name].value for s in each])), name
 
 
 def test_labels_out_of_range_are_refused():

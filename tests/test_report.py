@@ -7,18 +7,20 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
-import pyro.distributions as dist
 import pytest
 import torch
 
 import pyrobnn as bnn
 from pyrobnn.diagnostics import FunctionConvergence
-from pyrobnn.inference import History
+from pyrobnn.diagnostics.chains import Chains, chains_of
+from pyrobnn.diagnostics.findings import Diagnosis, Finding
+from pyrobnn.diagnostics.training_checks import chain_findings
 from pyrobnn.metrics import Score, score
-from pyrobnn.report import Rendered, cautions, render, words
-from pyrobnn.report.chains import Chains, chains_of
+from pyrobnn.report import Rendered, render, words
 
 HOSTILE = "<script>alert('x')</script>"
+GOOD = Diagnosis((Finding("elbo", "fine", "The ELBO is flat.", 0.5),), 0.01)
+BAD = Diagnosis((Finding("spread", "warning", "Predictions are too narrow.", 1e-9), *GOOD.findings), 0.01)
 MANIFEST = {"pyrobnn": "0.1.0", "git": {"commit": "abc", "changed": None}, "note": HOSTILE}
 
 
@@ -30,7 +32,8 @@ def fitted(data, likelihood, outputs=1, guide="mean_field", hidden=(3,), **argum
 def report(posterior, train, test=None, spec=None, **arguments):
     scored = train if test is None else test
     scores = score(posterior.predict(scored.x, num_draws=50), scored.y)
-    return render(posterior, train=train, test=test, scores=scores, spec=spec, manifest=MANIFEST, **arguments)
+    arguments = {"diagnosis": GOOD, "spec": spec, "manifest": MANIFEST} | arguments
+    return render(posterior, train=train, test=test, scores=scores, **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +116,7 @@ def test_it_says_what_was_fitted_and_shows_settings_and_manifest(page):
 def test_scores_stand_with_standard_error_and_meaning(regression):
     train, posterior = regression
     scores = {"rmse": Score(1.2345, 0.056, higher_is_better=False), "own": Score(3.0, 1.0, higher_is_better=True)}
-    rendered = render(posterior, train=train, test=None, scores=scores, spec=None, manifest={})
+    rendered = render(posterior, train=train, test=None, scores=scores, diagnosis=GOOD, spec=None, manifest={})
     text = flat_text(rendered)
     assert f"rmse1.234± 0.056{words.SCORE_MEANINGS['rmse']}" in text
     assert "own3± 1Higher is better." in text
@@ -123,14 +126,17 @@ def test_scores_stand_with_standard_error_and_meaning(regression):
 
 def test_without_scores(regression):
     train, posterior = regression
-    assert "None were computed." in render(posterior, train=train, test=None, scores={}, spec=None, manifest={}).html
+    assert (
+        "None were computed."
+        in render(posterior, train=train, test=None, scores={}, diagnosis=GOOD, spec=None, manifest={}).html
+    )
 
 
 def test_every_score_has_its_meaning(regression, classification):
     train, posterior = regression
     _, test, classifier = classification
     names = [*score(posterior.predict(train.x), train.y), *score(classifier.predict(test.x), test.y)]
-    assert set(names) == set(words.SCORE_MEANINGS)
+    assert set(names) | {"energy_score"} == set(words.SCORE_MEANINGS)
 
 
 def test_classification_has_a_reliability_diagram(classification):
@@ -183,95 +189,34 @@ def test_other_networks_are_named_by_their_class(regression):
 # warnings
 
 
-def noise(num, scale=1.0):
-    return scale * np.random.default_rng(0).standard_normal(num)
-
-
-@pytest.mark.parametrize("num", [100, 1000, 1234])
-def test_a_level_elbo_gives_no_warning(num):
-    assert cautions.still_moving(-200 + noise(num)) is None
-    assert cautions.still_moving(np.full(num, -3.0)) is None
-
-
-@pytest.mark.parametrize(("slope", "word"), [(1, "rising"), (-1, "falling")])
-def test_a_moving_elbo_gives_a_warning(slope, word):
-    elbo = -200 + noise(1000) + slope * np.linspace(0, 20, 1000)
-    assert f"The ELBO was still {word} at the end" in cautions.still_moving(elbo)
-
-
-def test_an_elbo_that_rose_and_levelled_off_gives_no_warning():
-    assert cautions.still_moving(noise(1000) - 1e4 * np.exp(-np.arange(1000) / 40)) is None
-
-
-def test_correlated_noise_is_not_taken_for_movement():
-    walk = np.convolve(noise(5000, 5.0), np.ones(10) / 10, mode="valid")
-    assert cautions.still_moving(walk) is None
-
-
-def test_a_short_fit_cannot_be_judged():
-    assert "only 99 steps, too few" in cautions.still_moving(np.zeros(99))
-
-
-def prediction(spread):
-    means = spread * torch.tensor([[-1.0], [1.0]]).expand(2, 5)
-    return bnn.Prediction(dist.Normal(means, torch.ones(2, 5)))
-
-
-def test_the_epistemic_part_is_missed_only_where_it_is_negligible():
-    assert cautions.no_epistemic_part(prediction(0.1)) is None
-    assert "near zero (2.5e-05 of it)" in cautions.no_epistemic_part(prediction(0.005))
-    assert "variance is zero" in cautions.no_epistemic_part(prediction(0.0))
-
-
-def test_certain_predictions_have_no_epistemic_part():
-    certain = bnn.Prediction(dist.Categorical(probs=torch.tensor([[[1.0, 0.0]]])))
-    assert "variance is zero" in cautions.no_epistemic_part(certain)
-
-
-@pytest.mark.parametrize(
-    ("value", "stderr", "num", "word"),
-    [
-        (0.95, 0.01, 400, None),
-        (0.92, 0.02, 400, None),
-        (0.90, 0.015, 400, "too narrow"),
-        (1.0, 0.0, 20, None),
-        (1.0, 0.0, 200, "too wide"),
-        (1.0, math.nan, 1, None),
-    ],
-)
-def test_coverage_is_judged_by_its_standard_error(value, stderr, num, word):
-    warning = cautions.wrong_coverage(Score(value, stderr, higher_is_better=True), num)
-    assert warning is None if word is None else word in warning
-
-
 def test_warnings_come_first_and_only_with_reason(regression):
     train, posterior = regression
-    level = dataclasses.replace(posterior.history, log_likelihood=noise(200), kl=np.zeros(200))
-    good = {"coverage_95": Score(0.95, 0.05, higher_is_better=True)}
-    bad = {"coverage_95": Score(0.5, 0.05, higher_is_better=True)}
-    arguments = {"train": train, "test": None, "spec": None, "manifest": {}}
-    original, posterior.history = posterior.history, level
-    try:
-        quiet = render(posterior, scores=good, **arguments).html
-        loud = render(posterior, scores=bad, **arguments).html
-    finally:
-        posterior.history = original
-    assert "Read this first" not in quiet
-    assert loud.index("Read this first") < loud.index("too narrow") < loud.index("Scores on")
+    quiet, loud = (report(posterior, train, diagnosis=one) for one in (GOOD, BAD))
+    assert "Read this first" not in quiet.html
+    assert "None of 1 checks gave a warning" in flat_text(quiet)
+    assert loud.html.index("Read this first") < loud.html.index("too narrow") < loud.html.index("Scores on")
+    assert "1 of 2 checks gave a warning" in flat_text(loud)
+    assert "fineThe ELBO is flat. p = 0.5" in flat_text(loud)
+    assert "Mend what the warnings name" in flat_text(loud)
+    assert "Hold out data" in flat_text(quiet)
+
+
+def test_a_laplace_approximation_shows_its_evidence(regression):
+    train, _ = regression
+    guide = bnn.guides.Laplace(structure="diag")
+    posterior = fitted(train, bnn.likelihoods.Gaussian(scale=0.5), guide=guide, engine="eager")
+    text = flat_text(report(posterior, train))
+    parts = posterior.info["laplace"]
+    assert f"Log evidence {parts['log_evidence']:.2f} nats" in text
+    assert "Gaussian of 10 weights" in text
 
 
 def test_a_point_estimate_is_called_one(regression):
     train, _ = regression
     posterior = fitted(train, bnn.likelihoods.Gaussian(scale=0.5), guide="map")
-    text = flat_text(report(posterior, train))
+    text = flat_text(report(posterior, train, diagnosis=bnn.diagnose(posterior, train)))
     assert "The epistemic part of the predictive variance is zero" in text
     assert "with a map guide" in text
-
-
-def test_collect_without_history_or_coverage():
-    assert cautions.collect(None, prediction(1.0), {}, 5) == ()
-    level = History(noise(100), np.zeros(100), [], [])
-    assert cautions.collect(level, prediction(1.0), {}, 5) == ()
 
 
 # other methods than SVI
@@ -333,7 +278,7 @@ def test_markov_chains_have_their_own_section(sampled):
         f"acceptance rate{posterior.guide.sample_stats()['acceptance_rate'].mean():.2f}",
     ):
         assert fact in text
-    assert "ELBO" not in text
+    assert "audited ELBO" not in text
     assert list(rendered.figures) == ["fit.png", "weights.png"]
 
 
@@ -344,21 +289,22 @@ def chains(rhat=1.0, ess=500.0, diverging=0):
 
 
 def test_chains_are_judged_by_rhat_size_and_divergences():
-    assert cautions.not_converged(chains()) is None
-    assert "largest R-hat is 1.020, above 1.01" in cautions.not_converged(chains(rhat=1.02))
-    assert "worth as little as 399 independent ones" in cautions.not_converged(chains(ess=399.0))
-    assert "They are stuck" in cautions.not_converged(chains(rhat=math.nan))
-    assert cautions.divergences(chains()) is None
-    assert "3 of 4000 draws diverged" in cautions.divergences(chains(diverging=3))
-    assert cautions.divergences(dataclasses.replace(chains(), num_diverging=None)) is None
-    found = cautions.collect(None, prediction(1.0), {}, 5, chains(rhat=1.02, diverging=3))
-    assert len(found) == 2
+    def texts(*found):
+        return [finding.text for finding in chain_findings(*found) if finding.kind == "warning"]
+
+    assert texts(chains()) == []
+    assert "largest R-hat is 1.020, above 1.01" in texts(chains(rhat=1.02))[0]
+    assert "worth as little as 399 independent ones" in texts(chains(ess=399.0))[0]
+    assert "They are stuck" in texts(chains(rhat=math.nan))[0]
+    assert "3 of 4000 draws diverged" in texts(chains(diverging=3))[0]
+    assert texts(dataclasses.replace(chains(), num_diverging=None)) == []
+    assert len(texts(chains(rhat=1.02, diverging=3))) == 2
 
 
 def test_a_single_chain_cannot_be_judged(sampled):
     data, posterior = sampled
     alone = dataclasses.replace(chains(), num_chains=1, convergence=None, num_diverging=None, acceptance_rate=None)
-    assert "R-hat needs two or more of at least 4 draws, here there are 1 of 1000" in cautions.not_converged(alone)
+    assert "R-hat needs two or more of at least 4 draws, here there are 1 of 1000" in chain_findings(alone)[0].text
     assert [name for name, *_ in alone.rows()] == ["chains"]
     guide = bnn.guides.Empirical(num_chains=1, num_draws=60).build(posterior.bnn, *posterior.example)
     single = bnn.Posterior(

@@ -1,4 +1,5 @@
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,14 +8,24 @@ import pytest
 import torch
 
 from pyrobnn import InputError
+from pyrobnn._compared import compare_runs
 from pyrobnn.metrics import score
-from pyrobnn.runs import predict_table, run
+from pyrobnn.runs import predict_table, read_diagnosis, run
 from pyrobnn.spec import RunSpec
 from pyrobnn.storage import load_posterior
 
 FIT = {"type": "svi", "steps": 3, "seed": 1, "device": "cpu"}
 REGRESSION = {"data": {"name": "sinusoid"}, "net": {"hidden": [4]}, "fit": FIT, "predict": {"num_draws": 10}}
-FILES = ["figures", "manifest.json", "metrics.json", "posterior", "posterior.nc", "report.html", "spec.toml"]
+FILES = [
+    "diagnosis.json",
+    "figures",
+    "manifest.json",
+    "metrics.json",
+    "posterior",
+    "posterior.nc",
+    "report.html",
+    "spec.toml",
+]
 
 
 def spec_of(**changes):
@@ -126,7 +137,7 @@ def test_predictions_for_a_table_with_classes(likelihood, table, tmp_path, no_re
     assert (frame["class"] == truth).mean() > 0.8
     assert (frame["prob_no"] + frame["prob_yes"]).to_numpy() == pytest.approx(1.0)
     assert ((frame["prob_yes"] > 0.5) == (frame["class"] == "yes")).all()
-    assert list(result.scores) == ["accuracy", "log_likelihood", "brier", "ece"]
+    assert {"accuracy", "log_likelihood", "brier", "ece"} < set(result.scores)
     metrics = json.loads((result.path / "metrics.json").read_text())
     assert (metrics["num_train"], metrics["num_validation"], metrics["num_test"]) == (43, 11, 6)
 
@@ -177,7 +188,7 @@ def test_a_failing_fit_leaves_nothing(step, error, tmp_path, no_report, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-FIT_FILES = ["manifest.json", "metrics.json", "posterior", "spec.toml"]
+FIT_FILES = ["diagnosis.json", "manifest.json", "metrics.json", "posterior", "spec.toml"]
 VIEWS = {
     "pyrobnn.diagnostics.convert.to_datatree": FIT_FILES,
     "pyrobnn.report.render": sorted([*FIT_FILES, "posterior.nc"]),
@@ -243,3 +254,59 @@ def test_a_failing_overwrite_keeps_the_earlier_run(tmp_path, no_report):
 def test_predicting_needs_a_run_folder(tmp_path):
     with pytest.raises(InputError, match="is not a run folder, it has no spec.toml and manifest.json"):
         predict_table(tmp_path, tmp_path / "new.csv")
+
+
+# diagnosis and comparison
+
+
+def test_the_diagnosis_is_stored_and_read_again(whole):
+    assert read_diagnosis(whole.path) == whole.diagnosis
+    assert {"elbo", "bias", "surprise", "baseline"} <= {finding.name for finding in whole.diagnosis.findings}
+
+
+def test_old_folders_have_no_diagnosis(whole, tmp_path):
+    folder = tmp_path / "old"
+    shutil.copytree(whole.path, folder)
+    (folder / "diagnosis.json").unlink()
+    with pytest.raises(InputError, match="has no diagnosis.json: an earlier version made it"):
+        read_diagnosis(folder)
+    with pytest.raises(InputError, match="is not a run folder"):
+        read_diagnosis(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory):
+    spec = spec_of(fit=FIT | {"steps": 400, "lr": 0.03})
+    with pytest.MonkeyPatch.context() as patch:
+        import pyrobnn.report
+
+        patch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.Rendered("page", {}))
+        return run(spec, tmp_path_factory.mktemp("runs") / "b" / "whole", progress=False)
+
+
+def test_runs_are_compared_on_the_same_examples(whole, longer):
+    found = compare_runs([whole.path, longer.path])
+    assert (found.best, set(found.scores)) == ("b/whole", {"a/whole", "b/whole"})
+    assert found.specs == {"fit.lr": {"a/whole": 0.01, "b/whole": 0.03}, "fit.steps": {"a/whole": 3, "b/whole": 400}}
+    test = longer.test
+    predictions = [load_posterior(one.path / "posterior").predict(test.x, num_draws=10) for one in (whole, longer)]
+    gap = predictions[0].log_prob(test.y) - predictions[1].log_prob(test.y)
+    row = found.differences["a/whole"].loc["log_likelihood"]
+    assert row["difference"] == pytest.approx(float(gap.double().mean()))
+    assert row["stderr"] == pytest.approx(float(gap.double().std()) / len(gap) ** 0.5)
+    assert found.num_test == len(test)
+
+
+def test_what_cannot_be_compared_is_refused(whole, tmp_path, no_report):
+    with pytest.raises(InputError, match="Pass two or more different run folders"):
+        compare_runs([whole.path, whole.path])
+    other = run(spec_of(data={"name": "diabetes"}), tmp_path / "other", progress=False)
+    with pytest.raises(InputError, match="was scored on other examples than"):
+        compare_runs([whole.path, other.path])
+    changed = tmp_path / "changed"
+    shutil.copytree(whole.path, changed)
+    manifest = json.loads((changed / "manifest.json").read_text(encoding="utf-8"))
+    manifest["data"]["sha256"] = "0" * 64
+    (changed / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(InputError, match="have changed since it was made"):
+        compare_runs([whole.path, changed])

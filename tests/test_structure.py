@@ -27,7 +27,7 @@ FLOORS = [
     {"runs"},
     {"cli"},
 ]
-HELPERS = {"_spec_data": "spec", "_overrides": "spec", "_manifest": "runs", "_demo": "cli"}
+HELPERS = {"_spec_data": "spec", "_overrides": "spec", "_manifest": "runs", "_compared": "runs", "_demo": "cli"}
 """Private modules that are a part of one public module, and stand on its floor."""
 UPWARD = {("bnn", "inference"), ("guides", "inference")}
 """The imports upwards, inside `BNN.fit` and `Laplace.around`."""

@@ -1,15 +1,37 @@
 """Diagnostics: is the posterior what it should be?"""
 
 from pyrobnn.diagnostics.audit import ElboReport, Estimate, SiteTerms, elbo_report
+from pyrobnn.diagnostics.comparison import compare
 from pyrobnn.diagnostics.convergence import FunctionConvergence, function_rhat
-from pyrobnn.diagnostics.convert import to_datatree
+from pyrobnn.diagnostics.convert import eval_datatree, to_datatree
+from pyrobnn.diagnostics.cross_validation import heldout_elpd, kfold
+from pyrobnn.diagnostics.diagnosis import diagnose
+from pyrobnn.diagnostics.findings import Diagnosis, Finding
+from pyrobnn.diagnostics.importance import ImportanceWeights, importance_weights
+from pyrobnn.diagnostics.leave_one_out import loo
+from pyrobnn.diagnostics.simulation import VsbcReport, vsbc
+from pyrobnn.diagnostics.trees import load_datatree, save_datatree
 
 __all__ = [
+    "Diagnosis",
     "ElboReport",
     "Estimate",
+    "Finding",
     "FunctionConvergence",
+    "ImportanceWeights",
     "SiteTerms",
+    "VsbcReport",
+    "compare",
+    "diagnose",
     "elbo_report",
+    "eval_datatree",
     "function_rhat",
+    "heldout_elpd",
+    "importance_weights",
+    "kfold",
+    "load_datatree",
+    "loo",
+    "save_datatree",
     "to_datatree",
+    "vsbc",
 ]

@@ -1,14 +1,18 @@
-"""From a posterior to an ArviZ DataTree."""
+"""From posteriors to an ArviZ DataTree, for the training data or for held-out data."""
 
 import json
 import warnings
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyrobnn._checks import as_tensor
+from pyrobnn._errors import InputError
 from pyrobnn.data import Data
-from pyrobnn.diagnostics.groups import Arrays, draw_groups
+from pyrobnn.diagnostics.groups import Arrays, Converter, draw_groups, prior_groups
+from pyrobnn.diagnostics.members import as_one
 from pyrobnn.diagnostics.monitored import Monitored
 from pyrobnn.mixture import Mixture, members_of
 from pyrobnn.posterior import Posterior
@@ -17,31 +21,46 @@ if TYPE_CHECKING:
     import xarray
 
 _HISTORY = ("elbo", "log_likelihood", "kl")
+_HELD_OUT = ("posterior", "posterior_predictive", "log_likelihood")
 
 
 def to_datatree(
-    posterior: Posterior | Mixture, data: Data, *, num_draws: int | None = None, seed: int | None = None
+    posterior: Any,
+    data: Data,
+    *,
+    x_pred: Any = None,
+    num_draws: int | None = None,
+    monitor: Any = "auto",
+    prior: bool = True,
+    seed: int | None = None,
 ) -> "xarray.DataTree":
     """Return draws of a posterior, and what follows from them at some data, as an ArviZ DataTree.
 
     Every group comes from the same joint draws of the latents, those of `posterior.draw(num_draws, seed=seed)`, as
-    one chain, or those of Markov chains in their order: dimensions are (chain, draw, ...). A mixture has a chain for
-    each member, all of one length, with the draws of `mixture.draw` for the largest `num_draws` that divides; or, if
-    all members hold Markov chains, as many and as long, those of the first member, then those of the next. Targets and
-    their densities are in original units. The groups are
+    one chain, or those of Markov chains in their order: dimensions are (chain, draw, ...). (Draws of a network that
+    come to more than 2^23 numbers are made in parts with seeds of their own.) A mixture, or several posteriors, have a
+    chain for each member, all of one length, with the draws of `mixture.draw` for the largest `num_draws` that
+    divides; or, if all members hold Markov chains, as many and as long, those of the first member, then those of the
+    next. Targets and their densities are in original units. The groups are
 
-    - posterior: the latent sites. Of a network with more than 1000 weights, sites of more than 20 entries are
-      represented by 20 of them (fewer if there are more than 50 sites), chosen once with a fixed seed and labelled
-      with their indices, and `site_norm` has the Euclidean norm of every weight site;
-    - posterior_predictive: `y`, one draw of the targets for each draw of the weights, and their mean `mu`, or for
-      classes their probabilities `probs`;
+    - posterior: the latent sites, as `monitor` says;
+    - posterior_predictive: `y`, one draw of the targets for each draw of the weights (labels, for classes), and their
+      mean `mu`, or for classes their probabilities `probs`;
+    - predictions, with `x_pred` only: the same there; predictions_constant_data: `x`;
     - log_likelihood: `y`, the log density of each example;
+    - log_prior: `lprior`, the log prior density of all latents;
     - sample_stats: `lp`, the log joint density of data and latents, and `log_q`, the log density of the guide, as
       `elbo_report` counts it: of `Dropout` the log probability of the masks. Point masses such as `Map`, and stored
       draws, have no density, and no `log_q`. Markov chains have what their method notes, such as `diverging`. In a
       mixture both are those of the member that made the draw, with its own parameters: its q_k, not the mixture's
       density q >= q_k / K. A member without density has NaN where another has one;
+    - prior and prior_predictive: the same as posterior and posterior_predictive for draws from the prior, with the
+      parameters that the fit has learned. Networks of more than 268,435 weights have fewer of them, at least 50.
+      Of a prior that cannot be drawn from, or under which predictions overflow, the group is left out, and the
+      attribute `prior_left_out` of the tree says why;
     - observed_data: `y`; constant_data: `x`;
+    - guide_params: `<site>.loc` and `<site>.scale`, the means and standard deviations of all entries of a site under
+      the guide (chain, *event), on the unconstrained side for constrained sites, where every guide knows its own;
     - svi: `elbo`, `log_likelihood` and `kl` at each step of the fit, in the units in which the model saw the targets,
       for each member of a mixture whose records have one length. Loaded posteriors have no record.
 
@@ -49,36 +68,131 @@ def to_datatree(
     about the quality of the approximation. Of a mixture R-hat tells how far its members differ.
 
     Args:
-        posterior: what to convert.
+        posterior: what to convert: a posterior, a mixture, or a list of posteriors of one network, or a dict, whose
+            keys then name the chains (`<key>.0`, ... where each holds several Markov chains).
         data: inputs and targets in original units, usually the training data.
-        num_draws: number of draws S, 500 if not given; of a mixture of K members S // K each; of C Markov chains the
-            last S // C of each, all if not given.
+        x_pred: further inputs (M, *in) in original units at which to predict.
+        num_draws: number of draws S, 500 if not given; of K members S // K each; of C Markov chains the last S // C of
+            each, all if not given.
+        monitor: "auto" for all entries if all sites together have at most 1000; of a larger model sites of more than
+            20 entries are represented by 20 of them (fewer if there are more than 50 sites), chosen once with a fixed
+            seed and labelled with their indices, and `site_norm` has the Euclidean norm of every weight site. "all"
+            for all entries whatever their number. A list of patterns of site names, such as ["4.*", "likelihood.*"],
+            keeps these sites whole, and of the other weights the norms only.
+        prior: have the groups prior and prior_predictive.
         seed: seed of the draws; that of the fit if not given.
 
     Raises:
-        InputError: data that do not fit the model, or fewer than one draw of each chain.
+        InputError: data or inputs that do not fit the model, fewer than one draw of each chain, posteriors that do not
+            go together, or a `monitor` that matches nothing.
     """
+    given, names = as_one(posterior)
+    seed = given.seed if seed is None else seed
+    converter = Converter(data, _monitored(given, data, monitor, seed), x_pred)
+    groups = draw_groups(given, converter, num_draws, seed)
+    attrs = _attributes(given, groups["log_prior"]["lprior"].size, seed)
+    root = dict(attrs)
+    if prior:
+        drawn, reason = prior_groups(given, converter, attrs["num_draws"], seed)
+        groups |= drawn
+        root |= {} if reason is None else {"prior_left_out": reason}
+    if x_pred is not None:
+        groups["predictions_constant_data"] = {"x": as_tensor(x_pred, "x_pred").cpu().numpy()}
+    tree = _tree(groups, converter, names, attrs, root)
+    _add_fit(tree, given, converter.monitored, attrs)
+    return tree
+
+
+def eval_datatree(
+    posterior: Any, data: Data, *, num_draws: int | None = None, monitor: Any = "auto", seed: int | None = None
+) -> "xarray.DataTree":
+    """Return draws of a posterior beside held-out data, as an ArviZ DataTree.
+
+    ArviZ pairs posterior_predictive with observed_data, and takes weights of examples from log_likelihood: on this
+    tree its plots of calibration, intervals and scores say what they say about the test data. The groups are posterior,
+    posterior_predictive, log_likelihood, observed_data and constant_data, as `to_datatree` has them; there is no joint
+    density, since the data had no part in the fit.
+
+    Args:
+        posterior: as in `to_datatree`.
+        data: inputs and targets in original units that the fit has not seen.
+        num_draws: as in `to_datatree`.
+        monitor: as in `to_datatree`.
+        seed: seed of the draws; that of the fit if not given.
+
+    Raises:
+        InputError: as `to_datatree`.
+    """
+    given, names = as_one(posterior)
+    seed = given.seed if seed is None else seed
+    converter = Converter(data, _monitored(given, data, monitor, seed))
+    groups = draw_groups(given, converter, num_draws, seed)
+    attrs = _attributes(given, groups["log_prior"]["lprior"].size, seed)
+    return _tree({group: groups[group] for group in _HELD_OUT}, converter, names, attrs, attrs)
+
+
+def _monitored(posterior: Posterior | Mixture, data: Data, monitor: Any, seed: int) -> Monitored:
+    """Return what to keep of each site, after one draw from each member, which must be of the same kind."""
+    drawn = [member.draw(1, seed=seed) for member in members_of(posterior)]
+    for member, draws in zip(members_of(posterior), drawn, strict=True):
+        odd = sorted(set(draws) ^ set(drawn[0]))
+        if odd:
+            raise InputError(f"Posteriors in one tree must have the same sites, only some have {odd[0]!r}: make two.")
+        kinds = [
+            one.predict(data.x[:1], draws=drawn[0]).is_classification for one in (members_of(posterior)[0], member)
+        ]
+        if kinds[0] != kinds[1]:
+            raise InputError("Posteriors in one tree must have the same kind of targets, classes or not: make two.")
+    example = {name: values[0] for name, values in drawn[0].items()}
+    return Monitored(example, posterior.bnn.site_names, data.feature_names, monitor)
+
+
+def _tree(
+    groups: Arrays, converter: Converter, names: list[str] | None, attrs: dict[str, Any], root: dict[str, Any]
+) -> "xarray.DataTree":
+    """Return a tree of arrays, with the data, named dimensions and attributes."""
+    import arviz as az
+
+    data, monitored = converter.data, converter.monitored
+    data_groups = {"observed_data": {"y": data.y.cpu().numpy()}, "constant_data": {"x": data.x.cpu().numpy()}}
+    coords = monitored.coords | {"feature": list(data.feature_names)}
+    if names is not None:
+        coords["chain"] = _chain_names(names, len(groups["log_likelihood"]["y"]))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Found chain dimension to be longer")  # many members, few draws
+        return az.from_dict(
+            groups | data_groups,
+            dims=monitored.dims | _data_dims(data, groups, "obs_id"),
+            coords=coords,
+            pred_dims=_data_dims(data, groups, "pred_id"),
+            pred_coords=coords,
+            attrs=dict.fromkeys([*groups, *data_groups], attrs) | {"/": root},
+        )
+
+
+def _chain_names(names: list[str], num_chains: int) -> list[str]:
+    each = num_chains // len(names)
+    return names if each == 1 else [f"{name}.{index}" for name in names for index in range(each)]
+
+
+def _add_fit(
+    tree: "xarray.DataTree", posterior: Posterior | Mixture, monitored: Monitored, attrs: dict[str, Any]
+) -> None:
+    """Add what the fit recorded, and the variational parameters, with a chain for each member."""
     import arviz as az
     import xarray as xr
 
-    seed = posterior.seed if seed is None else seed
-    first = members_of(posterior)[0]
-    example = {name: values[0] for name, values in first.draw(1, seed=seed).items()}
-    monitored = Monitored(example, posterior.bnn.site_names, data.feature_names)
-    groups = draw_groups(posterior, data, monitored, num_draws, seed)
-    attrs = _attributes(posterior, groups["sample_stats"]["lp"].size, seed)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Found chain dimension to be longer")  # many members, few draws
-        tree = az.from_dict(
-            groups | {"observed_data": {"y": data.y.cpu().numpy()}, "constant_data": {"x": data.x.cpu().numpy()}},
-            dims=monitored.dims | _data_dims(data, groups),
-            coords=monitored.coords | {"feature": list(data.feature_names)},
-            attrs=dict.fromkeys([*groups, "observed_data", "constant_data", "/"], attrs),
-        )
+    members = members_of(posterior)
+    chains = {"chain": tree["posterior"]["chain"].values} if tree["posterior"].sizes["chain"] == len(members) else {}
     record = _fit_record(posterior)
     if record:
-        tree["svi"] = xr.DataTree(az.dict_to_dataset(record, attrs=attrs, sample_dims=["chain", "step"]))
-    return tree
+        made = az.dict_to_dataset(record, attrs=attrs, sample_dims=["chain", "step"], coords=chains)
+        tree["svi"] = xr.DataTree(made)
+    params, dims = _guide_params(posterior, monitored)
+    if params:
+        coords = monitored.coords | chains
+        made = az.dict_to_dataset(params, attrs=attrs, sample_dims=["chain"], dims=dims, coords=coords)
+        tree["guide_params"] = xr.DataTree(made)
 
 
 def _fit_record(posterior: Posterior | Mixture) -> dict[str, np.ndarray]:
@@ -93,32 +207,59 @@ def _fit_record(posterior: Posterior | Mixture) -> dict[str, np.ndarray]:
     return {name: np.stack([getattr(record, name) for record in records]) for name in _HISTORY}
 
 
-def _data_dims(data: Data, groups: Arrays) -> dict[str, list[str]]:
+def _guide_params(
+    posterior: Posterior | Mixture, monitored: Monitored
+) -> tuple[dict[str, np.ndarray], Mapping[str, list[str]]]:
+    """Return mean and standard deviation of every site under each guide, (chain, *event), and their dimensions."""
+    guides = [member.guide for member in members_of(posterior)]
+    if not all(hasattr(guide, "moments") for guide in guides):
+        return {}, {}
+    moments = [guide.moments() for guide in guides]
+    params, dims = {}, {}
+    for name in moments[0]:
+        for index, kind in enumerate(("loc", "scale")):
+            values = np.stack([of_guide[name][index].detach().cpu().numpy() for of_guide in moments])
+            fits = len(monitored.site_dims[name]) == values.ndim - 1
+            params[f"{name}.{kind}"] = values
+            dims[f"{name}.{kind}"] = (
+                monitored.site_dims[name] if fits else [f"{name}.{kind}.dim_{i}" for i in range(values.ndim - 1)]
+            )
+    return params, dims
+
+
+def _data_dims(data: Data, groups: Arrays, rows: str) -> dict[str, list[str]]:
     columns = ["target"] if data.y.ndim == 2 else []
     probs = groups["posterior_predictive"].get("probs", np.empty(0))
     classes = ["class"] if probs.ndim == 4 and not columns else []
     return {
-        "x": ["obs_id", *(["feature"] if data.x.ndim == 2 else [])],
-        "y": ["obs_id", *columns],
-        "mu": ["obs_id", *columns],
-        "probs": ["obs_id", *columns, *classes],
+        "x": [rows, *(["feature"] if data.x.ndim == 2 else [])],
+        "y": [rows, *columns],
+        "mu": [rows, *columns],
+        "probs": [rows, *columns, *classes],
     }
 
 
 def _attributes(posterior: Posterior | Mixture, num_draws: int, seed: int) -> dict[str, Any]:
+    members = members_of(posterior)
+    method = posterior.info.get("method")
+    methods = [method] if method is not None else _unlike([member.info.get("method") for member in members])
     return {
         "creation_library": "pyrobnn",
         "creation_library_version": version("pyrobnn"),
         "inference_library": "pyro",
         "inference_library_version": version("pyro-ppl"),
-        "inference_method": _method_name(posterior),
-        "guide": type(members_of(posterior)[0].guide).__name__,
-        "method": json.dumps(posterior.info.get("method")),
+        "inference_method": ", ".join(_unlike([_method_name(method) for method in methods])),
+        "guide": ", ".join(_unlike([type(member.guide).__name__ for member in members])),
+        "method": json.dumps(methods[0] if len(methods) == 1 else methods),
         "num_draws": num_draws,
         "seed": seed,
     }
 
 
-def _method_name(posterior: Posterior | Mixture) -> str:
-    method = posterior.info.get("method")
+def _unlike(values: list[Any]) -> list[Any]:
+    """Return the values that differ, in their order."""
+    return [value for index, value in enumerate(values) if value not in values[:index]]
+
+
+def _method_name(method: Any) -> str:
     return str(method["type"]).upper() if isinstance(method, dict) else "SVI"

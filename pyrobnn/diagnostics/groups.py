@@ -1,7 +1,9 @@
 """The groups of a DataTree that rest on draws: from joint draws of the latents to arrays, block by block."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,10 +11,11 @@ from pyro import poutine
 from torch import Tensor
 
 from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._vectorize import draws_at_once
+from pyrobnn._pyro import fast_pyro, local_parameters
+from pyrobnn._random import derive
 from pyrobnn.data import Data
 from pyrobnn.diagnostics.monitored import Monitored
+from pyrobnn.inference.prior_predictive import PriorGuide
 from pyrobnn.mixture import Mixture, members_of
 from pyrobnn.posterior import Posterior, latent_names
 from pyrobnn.prediction import Prediction
@@ -20,19 +23,67 @@ from pyrobnn.prediction import Prediction
 Arrays = dict[str, dict[str, np.ndarray]]
 """Variables by group, (draw, ...) or (chain, draw, ...)."""
 _DRAWS = 500
+_BLOCK = 2**23
+"""Floats that the draws held at one time may come to: 32 MiB in float32, and a few times that for their densities."""
+_FEWEST_FROM_PRIOR, _FROM_PRIOR = 50, 2**27
+"""Draws from the prior of a large network, and the floats up to which there are as many as from the posterior."""
 _TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}
 """Types in which ArviZ has statistics of chains that are not real numbers."""
 
 
-def draw_groups(
-    posterior: Posterior | Mixture, data: Data, monitored: Monitored, num_draws: int | None, seed: int
-) -> Arrays:
-    """Return posterior, posterior_predictive, log_likelihood and sample_stats, with variables (chain, draw, ...).
+@dataclasses.dataclass(frozen=True, eq=False)
+class Converter:
+    """What blocks of draws become.
+
+    Attributes:
+        data: inputs and targets in original units.
+        monitored: which entries of the sites to keep.
+        x_pred: inputs (M, *in) without targets, in original units, or None.
+    """
+
+    data: Data
+    monitored: Monitored
+    x_pred: Any = None
+
+    def convert(self, member: Posterior, draws: dict[str, Tensor], seed: int) -> Arrays:
+        """Return the groups of a block of draws (B, *event), the draws on the leading axis."""
+        prediction = member.predict(self.data.x, draws=draws)
+        log_likelihood, log_prior = prediction.draw_log_prob(self.data.y), log_prior_density(member, draws)
+        tensors = {
+            "posterior_predictive": self._predictive(prediction, seed),
+            "log_likelihood": {"y": log_likelihood},
+            "log_prior": {"lprior": log_prior},
+            "sample_stats": {"lp": log_prior + log_likelihood.double().sum(1)},
+        }
+        if self.x_pred is not None:
+            elsewhere = member.predict(self.x_pred, draws=draws)
+            tensors["predictions"] = self._predictive(elsewhere, derive(seed, "predictions"))
+        return {"posterior": self.monitored.select(draws)} | _numpy(tensors)
+
+    def convert_prior(self, prior: Posterior, draws: dict[str, Tensor], seed: int) -> Arrays:
+        """Return the groups of a block of draws from the prior; no predictive one if a prediction is not finite."""
+        prediction = prior.predict(self.data.x, draws=draws)
+        finite = bool(prediction.draw_means.isfinite().all())
+        predictive = {"prior_predictive": self._predictive(prediction, seed)} if finite else {}
+        return {"prior": self.monitored.select(draws)} | _numpy(predictive)
+
+    def _predictive(self, prediction: Prediction, seed: int) -> dict[str, Tensor]:
+        y = prediction.sample(seed=seed)
+        if prediction.is_classification:
+            return {"y": y.to(self.data.y.dtype), "probs": prediction.draw_means}
+        return {"y": y, "mu": prediction.draw_means}
+
+
+def _numpy(tensors: dict[str, dict[str, Tensor]]) -> Arrays:
+    return {group: {name: v.cpu().numpy() for name, v in variables.items()} for group, variables in tensors.items()}
+
+
+def draw_groups(posterior: Posterior | Mixture, converter: Converter, num_draws: int | None, seed: int) -> Arrays:
+    """Return the groups that rest on draws from the posterior, with variables (chain, draw, ...).
 
     Args:
         posterior: one chain, or the Markov chains that it holds; a mixture has those of each member.
-        data: inputs and targets in original units.
-        monitored: which entries of the sites to keep.
+        converter: what the draws become.
         num_draws: number of draws S of all chains together; None for 500, or for all of Markov chains.
         seed: seed of the draws and of the noise of the targets.
 
@@ -40,21 +91,56 @@ def draw_groups(
         InputError: fewer draws than chains, or data that do not fit the model.
     """
     parts = members_of(posterior)
-    seeds = [own for *_, own in posterior.shares(len(parts), seed=seed)] if isinstance(posterior, Mixture) else [seed]
+    seeds = _seeds(posterior, seed)
     if _hold_chains(parts):
         kept = _num_kept(parts, num_draws)
-        found = [_from_chains(part, own, data, monitored, kept) for part, own in zip(parts, seeds, strict=True)]
+        found = [_from_chains(part, own, converter, kept) for part, own in zip(parts, seeds, strict=True)]
     else:
         each = _num_each(parts, _DRAWS if num_draws is None else num_draws)
-        found = [_from_guide(part, own, data, monitored, each) for part, own in zip(parts, seeds, strict=True)]
-    groups = {
-        group: {name: np.concatenate([arrays[group][name] for arrays in found]) for name in variables}
-        for group, variables in found[0].items()
-    }
+        found = [_from_guide(part, own, converter, each) for part, own in zip(parts, seeds, strict=True)]
+    groups = _by_chain(found)
     statistics = groups["sample_stats"]
     if np.isnan(statistics.get("log_q", np.zeros(1))).all():
         del statistics["log_q"]
     return groups
+
+
+def prior_groups(
+    posterior: Posterior | Mixture, converter: Converter, num_draws: int, seed: int
+) -> tuple[Arrays, str | None]:
+    """Return `prior` and `prior_predictive`, a chain for each member, and why one is left out, or None.
+
+    Args:
+        posterior: the posterior; the prior is that of its model, with the parameters that the fit has learned.
+        converter: what the draws become.
+        num_draws: number of draws of all chains together; large networks have fewer.
+        seed: seed of the draws and of the noise of the targets.
+    """
+    parts, seeds = members_of(posterior), _seeds(posterior, seed)
+    affordable = max(_FEWEST_FROM_PRIOR, _FROM_PRIOR // max(1, posterior.bnn.num_weights))
+    each = max(1, min(num_draws, affordable) // len(parts))
+    try:
+        found = [_from_prior(part, own, converter, each) for part, own in zip(parts, seeds, strict=True)]
+    except NotImplementedError as error:
+        return {}, f"the prior cannot be drawn from: {error or type(error).__name__}"
+    if all("prior_predictive" in arrays for arrays in found):
+        return _by_chain(found), None
+    without = [{"prior": arrays["prior"]} for arrays in found]
+    return _by_chain(without), "predictions under draws from the prior overflow, so prior_predictive is left out"
+
+
+def _seeds(posterior: Posterior | Mixture, seed: int) -> list[int]:
+    if isinstance(posterior, Mixture):
+        return [own for *_, own in posterior.shares(len(posterior), seed=seed)]
+    return [seed]
+
+
+def _by_chain(found: Sequence[Arrays]) -> Arrays:
+    """Return the arrays of members one after the other along the chains."""
+    return {
+        group: {name: np.concatenate([arrays[group][name] for arrays in found]) for name in variables}
+        for group, variables in found[0].items()
+    }
 
 
 def _hold_chains(members: Sequence[Posterior]) -> bool:
@@ -76,18 +162,19 @@ def _num_kept(members: Sequence[Posterior], num_draws: int | None) -> int:
 
 
 def _num_each(members: Sequence[Posterior], num_draws: int) -> int:
-    """Return the number of draws to take from each guide; a single posterior refuses less than one itself."""
-    if len(members) > 1 and num_draws < len(members):
-        raise InputError(f"`num_draws` must be at least {len(members)}, one for each member, got {num_draws}.")
+    """Return the number of draws to take from each guide."""
+    if num_draws < len(members):
+        reason = ", one for each member" if len(members) > 1 else ""
+        raise InputError(f"`num_draws` must be at least {len(members)}{reason}, got {num_draws}.")
     return num_draws // len(members)
 
 
-def _from_chains(member: Posterior, seed: int, data: Data, monitored: Monitored, kept: int) -> Arrays:
+def _from_chains(member: Posterior, seed: int, converter: Converter, kept: int) -> Arrays:
     """Return the groups of the last draws of each chain, (chain, draw, ...), in their order."""
     chains = {name: values[:, -kept:] for name, values in member.guide.chains().items()}
     num_chains, noise_seeds = len(next(iter(chains.values()))), count(seed)
     with fast_pyro(), torch.no_grad():
-        blocks = [_convert(member, data, monitored, block, next(noise_seeds)) for block in _blocks(member, chains)]
+        blocks = [converter.convert(member, block, next(noise_seeds)) for block in _blocks(member, chains)]
     groups = _joined(blocks, num_chains)
     groups["sample_stats"] |= {
         name: values[:, -kept:].cpu().numpy().astype(_TYPES.get(name, float))
@@ -96,43 +183,56 @@ def _from_chains(member: Posterior, seed: int, data: Data, monitored: Monitored,
     return groups
 
 
-def _from_guide(member: Posterior, seed: int, data: Data, monitored: Monitored, num_draws: int) -> Arrays:
+def _from_guide(member: Posterior, seed: int, converter: Converter, num_draws: int) -> Arrays:
     """Return the groups of independent draws, (1, draw, ...), with NaN for the log density where there is none."""
     noise_seeds = count(seed)
 
     def convert(draws: dict[str, Tensor], log_q: Tensor) -> Arrays:
-        arrays = _convert(member, data, monitored, draws, next(noise_seeds))
+        arrays = converter.convert(member, draws, next(noise_seeds))
         arrays["sample_stats"]["log_q"] = log_q.double().cpu().numpy()
         return arrays
 
     def convert_stored(draws: dict[str, Tensor]) -> Arrays:
         return convert(draws, torch.full((len(next(iter(draws.values()))),), torch.nan))
 
-    if hasattr(member.guide, "chains"):
-        blocks = member.map_traces(_values, convert_stored, num_draws, seed=seed)
-    else:
-        blocks = member.map_draws(convert, num_draws, seed=seed)
+    blocks: list[Arrays] = []
+    for number, own in _shares(member, num_draws, seed):
+        if hasattr(member.guide, "chains"):
+            blocks += member.map_traces(_values, convert_stored, number, seed=own)
+        else:
+            blocks += member.map_draws(convert, number, seed=own)
     groups = _joined(blocks, 1)
     if not groups["sample_stats"]["log_q"].any():
         groups["sample_stats"]["log_q"][:] = np.nan
     return groups
 
 
+def _from_prior(member: Posterior, seed: int, converter: Converter, num_draws: int) -> Arrays:
+    """Return the groups of draws from the prior of a member's model, (1, draw, ...)."""
+    with local_parameters():
+        guide = PriorGuide(member.bnn)
+    prior = Posterior(
+        member.bnn, guide, example=member.example, x_scaler=member.x_scaler, y_scaler=member.y_scaler, seed=seed
+    )
+    noise_seeds = count(seed)
+    blocks: list[Arrays] = []
+    for number, own in _shares(prior, num_draws, derive(seed, "prior")):
+        blocks += prior.map_traces(
+            _values, lambda draws: converter.convert_prior(prior, draws, next(noise_seeds)), number, seed=own
+        )
+    common = set.intersection(*(set(block) for block in blocks))
+    return _joined([{group: block[group] for group in block if group in common} for block in blocks], 1)
+
+
+def _shares(member: Posterior, num_draws: int, seed: int) -> Iterator[tuple[int, int]]:
+    """Yield the number of draws and the seed of each of the parts in which draws of a large network are made."""
+    size = max(1, _BLOCK // max(1, member.bnn.num_weights))
+    for start in range(0, num_draws, size):
+        yield min(size, num_draws - start), derive(seed, f"draw {start}") if start else seed
+
+
 def _values(trace: poutine.Trace) -> dict[str, Tensor]:
     return {name: trace.nodes[name]["value"].detach() for name in latent_names(trace)}
-
-
-def _convert(member: Posterior, data: Data, monitored: Monitored, draws: dict[str, Tensor], noise_seed: int) -> Arrays:
-    """Return the groups of a block of draws (B, *event), the draws on the leading axis."""
-    prediction = member.predict(data.x, draws=draws)
-    log_likelihood = prediction.draw_log_prob(data.y)
-    tensors = {
-        "posterior_predictive": _predictive(prediction, data, noise_seed),
-        "log_likelihood": {"y": log_likelihood},
-        "sample_stats": {"lp": _log_prior(member, draws) + log_likelihood.double().sum(1)},
-    }
-    arrays = {group: {name: v.cpu().numpy() for name, v in variables.items()} for group, variables in tensors.items()}
-    return {"posterior": monitored.select(draws)} | arrays
 
 
 def _joined(blocks: Sequence[Arrays], num_chains: int) -> Arrays:
@@ -149,20 +249,14 @@ def _joined(blocks: Sequence[Arrays], num_chains: int) -> Arrays:
 
 def _blocks(member: Posterior, chains: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     """Yield the draws of chains one after the other, in blocks (B, *event) that can be held at once."""
-    pieces = {n: v.flatten(0, 1).split(draws_at_once(member.bnn.num_weights)) for n, v in chains.items()}
+    size = max(1, _BLOCK // max(1, member.bnn.num_weights))
+    pieces = {n: v.flatten(0, 1).split(size) for n, v in chains.items()}
     for index in range(len(next(iter(pieces.values())))):
         yield {name: piece[index] for name, piece in pieces.items()}
 
 
-def _predictive(prediction: Prediction, data: Data, seed: int) -> dict[str, Tensor]:
-    y = prediction.sample(seed=seed)
-    if prediction.is_classification:
-        return {"y": y.to(data.y.dtype), "probs": prediction.draw_means}
-    return {"y": y, "mu": prediction.draw_means}
-
-
-def _log_prior(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
-    """Return the log prior density of each joint draw, (B,)."""
+def log_prior_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
+    """Return the log prior density of each joint draw (B, *event), summed in float64, (B,)."""
 
     def one(values: dict[str, Tensor]) -> Tensor:
         with poutine.block():

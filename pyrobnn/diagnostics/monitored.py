@@ -1,16 +1,20 @@
 """What of the weights a DataTree holds: all of a small network, some named entries and the norms of a large one."""
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pyrobnn._errors import InputError
+
 MAX_WHOLE = 1000
-"""Weights up to which every one is kept."""
+"""Entries of all sites together up to which every one is kept."""
 _PER_SITE = 20
 NORM = "site_norm"
-"""Variable with the Euclidean norm of each site, one a draw, where not every weight is kept."""
+"""Variable with the Euclidean norm of each weight site, one a draw, where not every weight is kept."""
 
 
 class Monitored:
@@ -20,29 +24,41 @@ class Monitored:
         sites: one value (*event) of each site by name, which tells the shapes.
         weight_names: the sites that are weights of the network.
         feature_names: names of the input columns, to label the inputs of the first layer with.
+        monitor: "auto" for every entry of a small model and some of a large one, "all" for every entry, or patterns of
+            names of sites to keep whole, the others not at all.
 
     Attributes:
-        dims: names of the dimensions of each variable, without chain and draw.
+        site_dims: names of the dimensions of every site as a whole.
+        dims: names of the dimensions of each variable kept, without chain and draw.
         coords: labels along a dimension.
+
+    Raises:
+        InputError: a `monitor` that is none of these, or a pattern that matches no site.
     """
 
     def __init__(
-        self, sites: Mapping[str, Tensor], weight_names: tuple[str, ...], feature_names: tuple[str, ...]
+        self,
+        sites: Mapping[str, Tensor],
+        weight_names: tuple[str, ...],
+        feature_names: tuple[str, ...],
+        monitor: Any = "auto",
     ) -> None:
-        self.dims: dict[str, list[str]] = {}
-        self.coords: dict[str, list[str]] = {}
-        self._chosen: dict[str, Tensor] = {}
         self._sizes: dict[str, int] = {}
-        self.is_whole = sum(sites[name].numel() for name in weight_names) <= MAX_WHOLE
-        most = MAX_WHOLE if self.is_whole else max(1, min(_PER_SITE, MAX_WHOLE // len(weight_names)))
-        for name, value in sites.items():
-            if name in weight_names and value.numel() > most:
-                self._choose(name, value, most)
-            else:
-                self.dims[name] = self._name_dims(name, value)
+        self.site_dims = {name: self._name_dims(name, value) for name, value in sites.items()}
+        self.coords: dict[str, list[str]] = {}
         self._label_features(sites, weight_names, feature_names)
-        if not self.is_whole:
-            self.dims[NORM], self.coords["site"] = ["site"], list(weight_names)
+        kept = _wanted(monitor, list(sites))
+        self.dims = {name: self.site_dims[name] for name in kept}
+        self._chosen: dict[str, Tensor] = {}
+        if monitor == "auto" and sum(value.numel() for value in sites.values()) > MAX_WHOLE:
+            most = max(1, min(_PER_SITE, MAX_WHOLE // len(sites)))
+            for name, value in sites.items():
+                if value.numel() > most:
+                    self._choose(name, value, most)
+        self._normed = [name for name in weight_names if name not in kept or name in self._chosen]
+        if self._normed:
+            self._normed = list(weight_names)
+            self.dims[NORM], self.coords["site"] = ["site"], self._normed
 
     def _choose(self, name: str, value: Tensor, count: int) -> None:
         order = torch.randperm(value.numel(), generator=torch.Generator().manual_seed(0))
@@ -65,23 +81,36 @@ class Monitored:
         self, sites: Mapping[str, Tensor], weight_names: tuple[str, ...], feature_names: tuple[str, ...]
     ) -> None:
         first = next((name for name in weight_names if sites[name].ndim == 2), None)
-        if first is not None and first not in self._chosen and sites[first].shape[1] == len(feature_names):
-            self.coords[self.dims[first][1]] = list(feature_names)
+        if first is not None and sites[first].shape[1] == len(feature_names):
+            self.coords[self.site_dims[first][1]] = list(feature_names)
 
     def select(self, draws: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
         """Return the variables kept of a block of draws (B, *event), the draws on the leading axis."""
         kept = {}
-        for name, values in draws.items():
+        for name in (name for name in draws if name in self.dims):
+            values = draws[name]
             rows = (
                 values.reshape(len(values), -1)[:, self._chosen[name].to(values.device)]
                 if name in self._chosen
                 else values
             )
-            kept[name] = rows.cpu().numpy()
-        if not self.is_whole:
-            norms = [
-                torch.linalg.vector_norm(draws[name].reshape(len(draws[name]), -1), dim=1)
-                for name in self.coords["site"]
-            ]
+            kept[name] = rows.cpu().numpy().copy()  # as a view would hold all the weights of the block
+        if self._normed:
+            norms = [torch.linalg.vector_norm(draws[n].reshape(len(draws[n]), -1), dim=1) for n in self._normed]
             kept[NORM] = torch.stack(norms, 1).cpu().numpy()
         return kept
+
+
+def _wanted(monitor: Any, names: list[str]) -> list[str]:
+    """Return the names of the sites of which something is kept."""
+    if isinstance(monitor, str) and monitor in ("auto", "all"):
+        return names
+    patterns = list(monitor) if isinstance(monitor, (list, tuple)) else []
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise InputError(f"`monitor` must be 'auto', 'all', or a list of patterns of site names, got {monitor!r}.")
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InputError(
+                f"The pattern {pattern!r} in `monitor` matches no site: it may name any of {', '.join(names)}."
+            )
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

@@ -13,16 +13,18 @@ from matplotlib.figure import Figure
 from pyrobnn import plots
 from pyrobnn.data import Data
 from pyrobnn.diagnostics.audit import ElboReport, elbo_report
+from pyrobnn.diagnostics.chains import chains_of
+from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.metrics import Score
 from pyrobnn.mixture import Mixture, members_of
 from pyrobnn.posterior import Posterior
 from pyrobnn.prediction import Prediction
-from pyrobnn.report import cautions, words
-from pyrobnn.report.chains import chains_of
+from pyrobnn.report import words
 
 _AUDIT_DRAWS = 300
 _PREDICTIVE_DRAWS = 500
 _MOST_ROWS = 30
+_FEWEST_FOR_CURVES = 20
 _DPI = 160
 
 
@@ -57,6 +59,7 @@ def render(
     train: Data,
     test: Data | None,
     scores: Mapping[str, Score],
+    diagnosis: Diagnosis,
     spec: Any,
     manifest: Mapping[str, Any],
     class_names: Sequence[str] = (),
@@ -71,6 +74,7 @@ def render(
         train: the data it was fitted to.
         test: the data that the scores are about, or None if these are the training data.
         scores: scores by name, as `pyrobnn.metrics.score` returns them.
+        diagnosis: what `pyrobnn.diagnose` found.
         spec: the settings of the run as nested tables or as a setting, or None.
         manifest: versions, seeds and checksums of the run.
         class_names: names of the classes, for classification.
@@ -82,8 +86,10 @@ def render(
     html = _template().render(
         title=f"{train.target_name}: Bayesian neural network",
         sentence=words.sentence(posterior, train),
-        warnings=cautions.collect(posterior.history, prediction, scores, len(scored), chains),
-        scores=[(name, score, words.SCORE_MEANINGS.get(name, "")) for name, score in scores.items()],
+        diagnosis=diagnosis,
+        scores=words.score_rows(scores),
+        evidence=_evidence(posterior),
+        next_steps=words.next_steps(diagnosis, has_test=test is not None),
         scored="training" if test is None else "test",
         num_scored=len(scored),
         pictures=pictures,
@@ -100,6 +106,11 @@ def render(
     return Rendered(html, {picture.name: picture.png for picture in pictures})
 
 
+def _evidence(posterior: Posterior | Mixture) -> Mapping[str, Any] | None:
+    """Return the log evidence of a Laplace approximation and its parts."""
+    return None if isinstance(posterior, Mixture) else posterior.info.get("laplace")
+
+
 def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, ElboReport]]:
     """Return the audited ELBO of each member that has a density, with its number; a posterior is its only member."""
     members = [pair for pair in enumerate(members_of(posterior), 1) if not hasattr(pair[1].guide, "chains")]
@@ -107,7 +118,7 @@ def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, Elbo
 
 
 def _pictures(posterior: Posterior | Mixture, train: Data, scored: Data, prediction: Prediction) -> list[_Picture]:
-    pictures = _predictive(posterior, train, scored, prediction)
+    pictures = [*_predictive(posterior, train, scored, prediction), *_calibration(prediction, scored)]
     if posterior.history is not None and len(posterior.history):
         mean = ", the mean over the members" if isinstance(posterior, Mixture) else ""
         caption = f"Evidence lower bound by step{mean}; a fit that has converged ends flat."
@@ -133,6 +144,20 @@ def _predictive(posterior: Posterior | Mixture, train: Data, scored: Data, predi
     caption = "Calibrated intervals hold their nominal share of the targets."
     figure = plots.observed_vs_predicted(prediction, scored.y, layout="column")
     return [_picture("observed_vs_predicted.png", "Predictions", caption, figure)]
+
+
+def _calibration(prediction: Prediction, scored: Data) -> list[_Picture]:
+    if len(scored) < _FEWEST_FOR_CURVES:
+        return []
+    found = []
+    if prediction.has_quantiles:
+        caption = "Where the targets fall in their predictive distributions: flat if predictions are calibrated."
+        found.append(_picture("pit.png", "Calibration", caption, plots.pit(prediction, scored.y, layout="column")))
+    if prediction.is_classification or prediction.has_quantiles:
+        caption = "Dropping what the fit is least sure of should lower the error, nearly as fast as the best order."
+        figure = plots.sparsification(prediction, scored.y)
+        found.append(_picture("sparsification.png", "Is the error where the doubt is?", caption, figure))
+    return found
 
 
 def _picture(name: str, title: str, caption: str, figure: Figure) -> _Picture:

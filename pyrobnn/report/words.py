@@ -7,19 +7,71 @@ from torch import nn
 
 from pyrobnn._settings import snake_case, to_dict
 from pyrobnn.data import Data
+from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.inference.method import registry
+from pyrobnn.metrics import Score
 from pyrobnn.mixture import Mixture
 from pyrobnn.posterior import Posterior
 
+_INTERVALS = {
+    "coverage": "Share of the targets inside their {level} % interval; it should be 0.{level}.",
+    "width": "Mean width of the {level} % intervals, in units of the target; narrow is good where coverage is right.",
+    "interval_score": "Width of the {level} % intervals with a penalty for targets outside. Lower is better.",
+}
 SCORE_MEANINGS = {
     "log_likelihood": "Mean log density (or probability) of the targets in nats, original units. Higher is better.",
+    "crps": "Continuous ranked probability score, in the units of the target: the absolute error of a distribution.",
     "rmse": "Root mean squared error of the predictive mean, in the units of the target. Lower is better.",
-    "coverage_95": "Share of the targets inside their 95 % interval; it should be 0.95.",
-    "width_95": "Mean width of the 95 % intervals, in the units of the target; narrow is good where coverage is right.",
+    "mae": "Mean absolute error of the predictive mean, in the units of the target. Lower is better.",
+    "r2": "Share of the variance of the targets that the predictive mean explains; 1 is perfect.",
+    "pit_error": "Distance of the probability integral transforms from uniform, from 0 (calibrated) to 0.5.",
+    "energy_score": "The ranked probability score of all target columns together. Lower is better.",
     "accuracy": "Share of the examples whose most probable class was right. Higher is better.",
     "brier": "Squared error of the class probabilities, summed over the classes; 0 is perfect.",
     "ece": "Expected calibration error: mean gap between confidence and accuracy; 0 is calibrated.",
+    "ece_equal_mass": "The same, from bins with equally many examples.",
+    "ece_classwise": "Mean gap between probability and frequency of each class; 0 is calibrated.",
+    "auroc": "Chance that a class is more probable where it is right than where it is not; 0.5 is guessing.",
+    "aurc": "Mean error rate among the most confident examples, over all shares of them. Lower is better.",
+    "eaurc": "By how much this exceeds that of the best order of the examples; 0 is perfect.",
+    "ause": "Area between the error of the least uncertain examples and that of the best order; 0 is perfect.",
+} | {
+    f"{name}_{level}": meaning.format(level=level)
+    for name, meaning in _INTERVALS.items()
+    for level in ("50", "80", "90", "95")
 }
+"""What each score says, for the levels that are scored unless others are asked for."""
+
+
+_MAIN = (
+    "accuracy", "log_likelihood", "crps", "rmse", "r2", "coverage_95", "width_95", "brier", "ece", "auroc", "ause",
+)  # fmt: skip
+"""The scores that a reader sees first."""
+
+
+def score_rows(scores: Mapping[str, Score]) -> dict[str, list[tuple[str, Score, str]]]:
+    """Return the rows of the table of scores, name, score and meaning: the main ones, and the others."""
+    rows = [(name, entry, SCORE_MEANINGS.get(name, "")) for name, entry in scores.items()]
+    is_main = [name in _MAIN or name not in SCORE_MEANINGS for name in scores]
+    return {
+        "main": [row for row, main in zip(rows, is_main, strict=True) if main],
+        "other": [row for row, main in zip(rows, is_main, strict=True) if not main],
+    }
+
+
+def next_steps(diagnosis: Diagnosis, *, has_test: bool) -> list[str]:
+    """Say what to do with the fit."""
+    steps = []
+    if diagnosis.warnings:
+        steps.append("Mend what the warnings name, the first one first, fit again, and compare the two runs.")
+    if not has_test:
+        steps.append("Hold out data that the fit has not seen: only they tell whether the predictions can be trusted.")
+    return [
+        *steps,
+        "Fit the same data with another guide or prior, and let paired scores decide: pyrobnn compare RUN_DIR RUN_DIR.",
+        "Predict for new rows: pyrobnn predict RUN_DIR TABLE.csv.",
+        "Look further with ArviZ: pyrobnn.to_datatree(posterior, data), or posterior.nc of a run folder.",
+    ]
 
 
 def sentence(posterior: Posterior | Mixture, train: Data) -> str:

@@ -1,4 +1,4 @@
-"""What Markov chains tell of their own convergence, for the page of a run."""
+"""What Markov chains tell of their own convergence."""
 
 import dataclasses
 

@@ -1,0 +1,70 @@
+"""Comparing models by how well they predict, where the numbers are of one kind and rest on the same examples."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyrobnn._errors import InputError
+from pyrobnn.data import Data
+
+if TYPE_CHECKING:
+    import arviz as az
+    import pandas as pd
+
+
+def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
+    """Rank models by their expected log pointwise predictive density, with stacking weights: `az.compare`, not rounded.
+
+    Args:
+        elpds: results of `heldout_elpd`, `loo` or `kfold` by name, all of one kind and on the same examples.
+
+    Returns:
+        A row for each model, best first: `elpd`, `se`, the difference to the best `elpd_diff` with its standard error
+        `dse`, stacking `weight` and ArviZ's diagnostics. `az.plot_compare` takes it.
+
+    Raises:
+        InputError: fewer than two results, something else than results, or results of different kinds, numbers of folds
+            or examples, which measure different things.
+    """
+    import arviz as az
+
+    for name, found in elpds.items():
+        if not isinstance(found, az.ELPDData):
+            raise InputError(
+                f"`compare` takes results of heldout_elpd, loo or kfold by name, got {type(found).__name__} for "
+                f"{name!r}: apply one of them first."
+            )
+    if len(elpds) < 2:
+        raise InputError(f"`compare` needs two or more results, got {len(elpds)}.")
+    _require_one(elpds, _kind, "Results of different kinds measure different things and cannot be compared")
+    known = {name: found for name, found in elpds.items() if "targets" in found.elpd_i.attrs}
+    _require_one(known, _examples, "Results can be compared on the same examples in the same order only")
+    _require_one(
+        elpds, lambda found: f"{found.n_data_points} examples", "Results rest on different numbers of examples"
+    )
+    return az.compare(dict(elpds), method="stacking", round_to="none")
+
+
+def _require_one(elpds: "Mapping[str, az.ELPDData]", describe: Any, problem: str) -> None:
+    described = {name: describe(found) for name, found in elpds.items()}
+    if len(set(described.values())) > 1:
+        listed = ", ".join(f"{name}: {text}" for name, text in described.items())
+        raise InputError(f"{problem}; got {listed}. Use one function on one data set for all.")
+
+
+def _kind(found: "az.ELPDData") -> str:
+    return f"{found.kind} with {found.n_folds} folds" if hasattr(found, "n_folds") else str(found.kind)
+
+
+def _examples(found: "az.ELPDData") -> str:
+    targets = found.elpd_i.attrs.get("targets")
+    return f"{found.n_data_points} examples" + (f" with targets {targets}" if targets else "")
+
+
+def mark(found: "az.ELPDData", data: Data) -> "az.ELPDData":
+    """Note in a result on which targets it rests."""
+    values = np.ascontiguousarray(data.y.double().cpu().numpy())
+    found.elpd_i.attrs["targets"] = hashlib.sha256(values.tobytes()).hexdigest()[:8]
+    return found

@@ -1,0 +1,108 @@
+"""One question for a whole fit: can it be trusted?"""
+
+import torch
+from torch import Tensor
+
+from pyrobnn._errors import InputError
+from pyrobnn._random import derive
+from pyrobnn.data import Data
+from pyrobnn.diagnostics.chains import chains_of
+from pyrobnn.diagnostics.findings import Diagnosis, Finding
+from pyrobnn.diagnostics.importance import importance_weights
+from pyrobnn.diagnostics.monitored import MAX_WHOLE
+from pyrobnn.diagnostics.predictive_checks import (
+    baseline_finding,
+    epistemic_finding,
+    predictive_findings,
+    statistics_of,
+)
+from pyrobnn.diagnostics.training_checks import chain_findings, elbo_is_flat
+from pyrobnn.mixture import Mixture
+from pyrobnn.posterior import Posterior
+
+_ORDER = ("warning", "note", "fine")
+_KHAT_DRAWS = 1000
+_MOST_EXAMPLES = 1000
+_REPLICATES = 200
+
+
+def diagnose(
+    posterior: Posterior | Mixture,
+    train: Data,
+    test: Data | None = None,
+    *,
+    num_draws: int = 500,
+    false_alarm_rate: float = 0.01,
+    seed: int | None = None,
+) -> Diagnosis:
+    """Look for reasons not to trust a fit.
+
+    It asks whether the ELBO is flat, or whether Markov chains agree; whether held-out targets are biased, spread too
+    widely or too narrowly, lie in their intervals, and are as likely as the fit itself expects (see
+    `predictive_checks`); whether a constant would predict as well; and whether uncertainty of the weights reaches the
+    predictions. Of networks of up to 1000 weights it notes k-hat, which is about the weights' joint law, and no reason
+    to worry where predictions are good.
+
+    Args:
+        posterior: what was fitted.
+        train: the data it was fitted to.
+        test: data held out, of which at most 1000 examples are taken; without them predictions are not judged.
+        num_draws: number of draws S for predictions.
+        false_alarm_rate: chance that a good fit gets any warning that rests on a test; it is shared out evenly.
+        seed: seed of draws and simulations; that of the fit if not given.
+
+    Raises:
+        InputError: data that do not fit the model, or a rate outside (0, 1).
+    """
+    if not 0 < false_alarm_rate < 1:
+        raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
+    seed = posterior.seed if seed is None else seed
+    x, y = _some(train if test is None else test, seed)
+    prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
+    num_tests = (posterior.history is not None) + (0 if test is None else len(statistics_of(prediction)))
+    level = false_alarm_rate / max(1, num_tests)
+    findings = [*_of_training(posterior, train, level), epistemic_finding(prediction)]
+    if test is None:
+        text = "No data were held out: nothing here tells whether predictions are calibrated."
+        findings.append(Finding("held-out data", "note", text))
+    else:
+        other = derive(seed, "simulated targets")
+        simulated = posterior.predict(x, num_draws=_REPLICATES, seed=other).sample(seed=other)
+        findings += predictive_findings(prediction, y, simulated, level, seed=seed)
+        baseline = baseline_finding(prediction, y, train)
+        findings += [] if baseline is None else [baseline]
+    findings += _of_weights(posterior, train)
+    return Diagnosis(tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.kind))), false_alarm_rate)
+
+
+def _some(data: Data, seed: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of at most 1000 examples."""
+    generator = torch.Generator().manual_seed(derive(seed, "examples"))
+    rows = torch.randperm(len(data), generator=generator)[:_MOST_EXAMPLES].sort().values
+    return data.x[rows], data.y[rows]
+
+
+def _of_training(posterior: Posterior | Mixture, train: Data, level: float) -> list[Finding]:
+    chains = chains_of(posterior, train)
+    found = [] if chains is None else chain_findings(chains)
+    if posterior.history is not None and len(posterior.history):
+        found.append(elbo_is_flat(posterior.history.elbo, len(train), level))
+    return found
+
+
+def _of_weights(posterior: Posterior | Mixture, train: Data) -> list[Finding]:
+    """Note k-hat where a guide has a density over few enough weights."""
+    if posterior.bnn.num_weights > MAX_WHOLE:
+        return []
+    try:
+        weights = importance_weights(posterior, train, num_draws=_KHAT_DRAWS)
+    except InputError:  # no density
+        return []
+    if weights.is_reliable:
+        return [Finding("k-hat", "fine", f"Draws can be weighted into exact ones: {weights}.")]
+    text = (
+        f"k-hat of the joint weights is {weights.khat:.2f}, not below {weights.good_khat:.2f}: the guide is far from "
+        "the posterior of the weights, as is usual for networks; its draws cannot be weighted into exact ones. Judge "
+        "it by its predictions."
+    )
+    return [Finding("k-hat", "note", text)]

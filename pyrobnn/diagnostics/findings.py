@@ -1,0 +1,62 @@
+"""What a diagnosis is made of: findings, each a sentence, and whether it is a reason to worry."""
+
+import dataclasses
+from typing import Literal
+
+Kind = Literal["warning", "note", "fine"]
+_MARKS = {"warning": "!", "note": "-", "fine": "+"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One finding.
+
+    Attributes:
+        name: what was looked at, such as "elbo" or "bias".
+        kind: "warning" for a reason not to trust the fit, "note" for what a reader should know, "fine" otherwise.
+        text: a sentence, with the number that it rests on.
+        p_value: chance of a number as extreme if the fit is good, of both tails; None where there is no test.
+    """
+
+    name: str
+    kind: Kind
+    text: str
+    p_value: float | None = None
+
+    def __str__(self) -> str:
+        return f"{_MARKS[self.kind]} {self.text}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """What speaks for and against a fit; str() lists it, warnings first.
+
+    Attributes:
+        findings: all of them, warnings first, then notes.
+        false_alarm_rate: the chance that a good fit gets any warning that rests on a test, at most.
+    """
+
+    findings: tuple[Finding, ...]
+    false_alarm_rate: float
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The reasons not to trust the fit."""
+        return tuple(finding.text for finding in self.findings if finding.kind == "warning")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else a reader should know."""
+        return tuple(finding.text for finding in self.findings if finding.kind == "note")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the findings that are warnings."""
+        return tuple(finding.name for finding in self.findings if finding.kind == "warning")
+
+    def __str__(self) -> str:
+        num = len(self.warnings)
+        head = "nothing speaks against this fit" if num == 0 else f"{num} warning{'s' if num > 1 else ''}"
+        return "\n".join(
+            [f"{head} (a good fit has one in {self.false_alarm_rate:.0%} of cases)", *map(str, self.findings)]
+        )

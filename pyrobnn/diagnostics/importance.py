@@ -1,0 +1,311 @@
+"""Importance weights: how far is q from the posterior, what corrects it, and what is the evidence?"""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import derive, seeded
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Data
+from pyrobnn.diagnostics.audit import Estimate
+from pyrobnn.diagnostics.groups import log_prior_density
+from pyrobnn.diagnostics.laws import log_density
+from pyrobnn.diagnostics.members import as_one
+from pyrobnn.guides.dropout import MaskedPoint
+from pyrobnn.guides.empirical import require_density
+from pyrobnn.mixture import Mixture, members_of
+from pyrobnn.posterior import Posterior, latent_names
+
+_ROUNDING = 1e-4
+"""Nats between log ratios that count as none, so that the tail of rounding errors is not taken for that of q."""
+_FEWEST = 30
+"""Draws below which the tail, a fifth of them, is too short for ArviZ to fit."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ImportanceWeights:
+    """Weights that turn draws from q into draws from the posterior, and what they say about q; str() sums it up.
+
+    Attributes:
+        log_weights: Pareto-smoothed, exp(log_weights) sums to 1, one for each draw of `draws()`, (S,).
+        khat: shape of the generalised Pareto tail of the weights; -inf if they are constant, as where q is exact.
+        khat_by_chain: the same for the draws of each member of a mixture under its own q_k, (K,).
+        ess: effective number of draws, 1 / sum of squared weights.
+        log_evidence: log p(D) in the original units of the targets; where q holds sites at points, log p(D, points).
+        posterior: q, a mixture if several were given.
+        seed: the seed of the draws.
+    """
+
+    log_weights: np.ndarray
+    khat: float
+    khat_by_chain: np.ndarray
+    ess: float
+    log_evidence: Estimate
+    posterior: Posterior | Mixture
+    seed: int
+
+    @property
+    def num_draws(self) -> int:
+        """S, the number of draws."""
+        return len(self.log_weights)
+
+    @property
+    def good_khat(self) -> float:
+        """The k-hat below which S draws are enough, min(1 - 1 / log10 S, 0.7) (Vehtari et al. 2024)."""
+        return min(1 - 1 / math.log10(self.num_draws), 0.7)
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether k-hat is below `good_khat`, so that weighted means and the evidence can be trusted."""
+        return self.khat < self.good_khat
+
+    def __str__(self) -> str:
+        word = "reliable" if self.is_reliable else "not reliable"
+        return (
+            f"k-hat of the joint weights {self.khat:.2f} ({word}: good below {self.good_khat:.2f}), effective draws "
+            f"{self.ess:.0f} of {self.num_draws}, log evidence {self.log_evidence}"
+        )
+
+    def draws(self) -> dict[str, Tensor]:
+        """Return the draws that the weights belong to, (S, *event) by site; they are made anew, not stored."""
+        return self.posterior.draw(self.num_draws, seed=self.seed)
+
+    def expectation(self, values: Tensor | np.ndarray) -> np.ndarray:
+        """Return the mean of function values under the posterior, summed in float64.
+
+        Args:
+            values: (S, ...), one for each draw of `draws()`, such as `posterior.predict(x, draws=draws).draw_means`.
+
+        Returns:
+            (...).
+
+        Raises:
+            InputError: weights that are not reliable, or not one value a draw.
+        """
+        self._require_reliable()
+        array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=float)
+        if array.ndim < 1 or len(array) != self.num_draws:
+            raise InputError(f"`values` must have one row for each of {self.num_draws} draws, got shape {array.shape}.")
+        return np.tensordot(np.exp(self.log_weights), array, 1)
+
+    def resample(self, num_draws: int, *, seed: int) -> dict[str, Tensor]:
+        """Draw from the posterior: draws of q, picked without replacement in proportion to their weights.
+
+        Sampling importance resampling (Rubin 1988; Gelman et al. 2013, sec. 10.4). It is exact in the limit of few
+        picked from many: keep `num_draws` well below `ess`.
+
+        Args:
+            num_draws: number of draws, at most `ess`.
+            seed: seed of the choice.
+
+        Returns:
+            Values (num_draws, *event) by site, for `predict(x, draws=...)` of the posterior, or of any member of a
+            mixture, with `linearized=False` if the weights were made so.
+
+        Raises:
+            InputError: weights that are not reliable, or more draws than they are worth.
+        """
+        self._require_reliable()
+        if not 1 <= num_draws <= self.ess:
+            raise InputError(
+                f"`num_draws` must lie between 1 and {int(self.ess)}, the effective number of draws, got {num_draws}: "
+                "weigh more draws (`num_draws` of `importance_weights`)."
+            )
+        weights = np.exp(self.log_weights)
+        chosen = np.random.default_rng(derive(seed, "resample")).choice(
+            self.num_draws, num_draws, replace=False, p=weights / weights.sum()
+        )
+        rows = torch.from_numpy(chosen)
+        return {name: values[rows.to(values.device)] for name, values in self.draws().items()}
+
+    def _require_reliable(self) -> None:
+        if not self.is_reliable:
+            raise InputError(
+                f"k-hat is {self.khat:.2f}, not below {self.good_khat:.2f}: the guide misses too much of the posterior "
+                "for weights to mend, which is usual for all the weights of a network. Judge it by predictions, infer "
+                "fewer weights, or fit a richer guide (full_rank, low_rank) or NUTS."
+            )
+
+
+def importance_weights(
+    posterior: Any, data: Data, *, num_draws: int = 1000, seed: int | None = None, linearized: bool | None = None
+) -> ImportanceWeights:
+    """Weigh draws of a guide by p(w, D) / q(w), with Pareto-smoothed importance sampling (PSIS, Vehtari et al. 2024).
+
+    The k-hat of these weights is a test of variational inference (Yao et al. 2018): it is about the joint law of all
+    weights, and above 0.7 for most networks that are not very small, even where predictions are good. Of several
+    guides q is their equal-weight mixture 1/K sum_k q_k, in which each member's density is taken at the draws of all.
+
+    The target is the posterior of the model whose predictions the posterior makes: for Laplace guides that of the
+    network linearised around the mode, unless `linearized=False` asks for the network itself.
+
+    Args:
+        posterior: one posterior whose guide has a density, or a mixture, list or dict of posteriors of one model, all
+            parameters of it alike.
+        data: the training data, in original units.
+        num_draws: number of draws S of all members together, at least 30 of each; take 1000 or more.
+        seed: seed of the draws; that of the fit if not given.
+        linearized: as in `Posterior.predict`.
+
+    Returns:
+        Weights, k-hat, effective sample size and evidence.
+
+    Raises:
+        InputError: a guide without a density (points, dropout, pruned weights, stored draws), members that have no
+            posterior in common or whose mixture has no known density, too few draws, data that do not fit the model,
+            or a density that is not a number.
+    """
+    given, _ = as_one(posterior)
+    parts = members_of(given)
+    if num_draws < _FEWEST * len(parts):
+        raise InputError(
+            f"`num_draws` must be at least {_FEWEST * len(parts)}, {_FEWEST} for each guide, got {num_draws}: k-hat is "
+            "fitted to the largest of the weights."
+        )
+    for part in parts:
+        _require_continuous(part)
+    linear = [getattr(p.guide, "linearized", False) if linearized is None else linearized for p in parts]
+    if len(parts) > 1:
+        _require_one_target(parts, linearized=any(linear))
+    seed = given.seed if seed is None else seed
+    shares = given.shares(num_draws, seed=seed) if isinstance(given, Mixture) else [(given, num_draws, seed)]
+    pairs = [_densities(member, data, count, own, linearized=linearized) for member, count, own in shares]
+    own_ratios = [log_p - log_q for log_p, log_q in pairs]
+    ratios = np.concatenate(own_ratios)
+    if isinstance(given, Mixture):
+        ratios = np.concatenate([log_p for log_p, _ in pairs]) - _mixture_log_q(shares, [log_q for _, log_q in pairs])
+    log_weights, khat = pareto_smooth(ratios)
+    return ImportanceWeights(
+        log_weights=log_weights,
+        khat=khat,
+        khat_by_chain=np.array([pareto_smooth(own)[1] for own in own_ratios]),
+        ess=float(1 / np.exp(2 * log_weights).sum()),
+        log_evidence=_log_evidence(ratios),
+        posterior=given,
+        seed=seed,
+    )
+
+
+def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return Pareto-smoothed log weights, normalised, and k-hat.
+
+    This is the one place with the sign: ArviZ takes log-likelihoods, whose weights are their inverses, and so minus
+    the log ratios.
+
+    Args:
+        log_ratios: log p - log q of each draw (S,), up to a constant; -inf for a weight of 0.
+
+    Returns:
+        Log weights (S,) whose exponentials sum to 1, and k-hat: -inf if the largest weights are all the same.
+
+    Raises:
+        InputError: a ratio that is NaN or infinite, or none above 0.
+    """
+    import arviz as az  # noqa: F401 - it gives xarray the accessor
+    import xarray as xr
+
+    ratios = np.asarray(log_ratios, dtype=float)
+    bad = np.flatnonzero(np.isnan(ratios) | (ratios == np.inf))
+    if len(bad) or not np.isfinite(ratios).any():
+        where = f"draw {bad[0]} has {ratios[bad[0]]}" if len(bad) else "every draw has -inf"
+        raise InputError(
+            f"The log importance ratios log p(w, D) - log q(w) must be numbers, but {where}: the fit diverged, or the "
+            "likelihood overflows."
+        )
+    shifted = ratios - ratios.max()
+    if shifted.min() > -_ROUNDING:
+        shifted = np.zeros_like(shifted)
+    try:
+        log_weights, khat = xr.DataArray(-shifted, dims="draw").azstats.psislw(dim="draw")
+    except ValueError as error:
+        if "tail values are the same" not in str(error):
+            raise
+        return shifted - np.log(np.exp(shifted).sum()), -math.inf
+    return log_weights.values, float(khat)
+
+
+def _require_continuous(posterior: Posterior) -> None:
+    """Refuse a guide that has no density over the weights."""
+    require_density(posterior.guide)
+    with seeded(posterior.seed), fast_pyro(), torch.no_grad(), poutine.block():
+        trace = poutine.trace(posterior.guide).get_trace(*posterior.example)
+    laws = {name: trace.nodes[name]["fn"] for name in latent_names(trace)}
+    auxiliary = any(node["type"] == "sample" and node["infer"].get("is_auxiliary") for node in trace.nodes.values())
+    for name, law in laws.items():
+        carries = isinstance(law, dist.Delta) and not auxiliary and bool((law.log_density != 0).any())
+        if isinstance(law, MaskedPoint) or carries:
+            raise InputError(
+                f"The guide puts {name!r} on finitely many or pruned values, so q has no density beside that of the "
+                "prior, and no importance weights: train another guide, or take the posterior before pruning."
+            )
+    if not auxiliary and all(isinstance(law, dist.Delta) for law in laws.values()):
+        raise InputError(
+            f"{type(posterior.guide).__name__} is a point, which has no density and no importance weights: train "
+            "another guide, or put guides.Laplace() around the point."
+        )
+
+
+def _require_one_target(members: tuple[Posterior, ...], *, linearized: bool) -> None:
+    """Refuse members that approximate different posteriors."""
+    if linearized:
+        raise InputError(
+            "Networks linearised around points of their own are different models, without a posterior in common: pass "
+            "linearized=False, or the members one by one."
+        )
+    first = members[0].bnn
+    for other in (member.bnn for member in members[1:]):
+        odd = [kind for kind in ("prior", "likelihood") if repr(first.settings[kind]) != repr(other.settings[kind])]
+        odd += [name for name, value in _learned(other).items() if not torch.equal(value, _learned(first)[name])]
+        if odd:
+            raise InputError(
+                f"The members differ in {odd[0]!r} (parameters beside the weights are learned by each for itself), so "
+                "they have no posterior in common: pass them one by one, or fix it or give it a prior."
+            )
+
+
+def _learned(bnn: BNN) -> dict[str, Tensor]:
+    """Return the parameters and buffers of a model by name, without the starting values of its weights."""
+    weights = {f"net.{name}" for name in bnn.site_names}
+    return {name: value for name, value in bnn.state_dict().items() if name not in weights}
+
+
+def _densities(
+    member: Posterior, data: Data, num_draws: int, seed: int, *, linearized: bool | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return log p(w, D) and log q(w) of draws, each (S,) in float64."""
+
+    def densities(draws: dict[str, Tensor], log_q: Tensor) -> Tensor:
+        log_likelihood = member.predict(data.x, draws=draws, linearized=linearized).draw_log_prob(data.y)
+        log_joint = log_prior_density(member, draws) + log_likelihood.double().sum(1)
+        return torch.stack([log_joint, log_q.double()])
+
+    log_p, log_q = torch.cat(member.map_draws(densities, num_draws, seed=seed), 1).cpu().numpy()
+    return log_p, log_q
+
+
+def _mixture_log_q(shares: list[tuple[Posterior, int, int]], own: list[np.ndarray]) -> np.ndarray:
+    """Return log 1/K sum_k q_k at the draws of all members, one member after the other, (S,)."""
+    columns = []
+    for k, (drawer, count, seed) in enumerate(shares):
+        draws = drawer.draw(count, seed=seed)
+        others = [
+            own[k] if j == k else log_density(member, draws).cpu().numpy() for j, (member, *_) in enumerate(shares)
+        ]
+        columns.append(np.logaddexp.reduce(others, axis=0) - math.log(len(shares)))
+    return np.concatenate(columns)
+
+
+def _log_evidence(log_ratios: np.ndarray) -> Estimate:
+    """Return the log of the mean ratio, with the standard error that follows from that of the mean."""
+    highest = log_ratios.max()
+    ratios = np.exp(log_ratios - highest)
+    mean = ratios.mean()
+    return Estimate(float(highest + math.log(mean)), float(ratios.std(ddof=1) / mean / math.sqrt(len(ratios))))

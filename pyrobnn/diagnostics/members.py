@@ -1,0 +1,30 @@
+"""One posterior, a mixture, or several posteriors by name: what diagnostics take, as the members of one mixture."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyrobnn._errors import InputError
+from pyrobnn.mixture import Mixture
+from pyrobnn.posterior import Posterior
+
+
+def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:
+    """Return a posterior or a mixture as it is, and several posteriors as the mixture of them, with their names if any.
+
+    Raises:
+        InputError: something else, or posteriors of different networks or units.
+    """
+    if isinstance(posterior, (Posterior, Mixture)):
+        return posterior, None
+    if isinstance(posterior, (list, tuple)) and posterior and _are_posteriors(posterior):
+        return Mixture(posterior), None
+    if isinstance(posterior, Mapping) and posterior and _are_posteriors(posterior.values()):
+        return Mixture(list(posterior.values())), [str(name) for name in posterior]
+    raise InputError(
+        f"`posterior` must be a posterior, a mixture, or a list or dict of posteriors, got {type(posterior).__name__}: "
+        "pass what `fit` returned; of several mixtures pass one at a time."
+    )
+
+
+def _are_posteriors(values: Any) -> bool:
+    return all(isinstance(value, Posterior) for value in values)

@@ -1,0 +1,63 @@
+"""Many fits of one method, each to data of its own."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from pyrobnn._random import derive
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Data
+from pyrobnn.inference import SVI, fit, fit_replicates
+
+_WEIGHTS_AT_ONCE = 2**20
+"""Weights that fits side by side may have together."""
+
+
+def fit_each(
+    model: BNN, method: Any, sets: Sequence[Data], *, seed: int, progress: bool, **arguments: Any
+) -> list[Any]:
+    """Fit a method to several data sets: sets of one size side by side if the method is SVI, the others in turn.
+
+    A fit in turn is `fit` with the seed `derive(seed, f"fit {index}")`. A group side by side is `fit_replicates` with
+    that seed of its first set.
+
+    Args:
+        model: the model.
+        method: how to fit it.
+        sets: the data sets.
+        seed: each fit gets a seed derived from it.
+        progress: show progress bars.
+        **arguments: device and engine, as in `fit`.
+
+    Returns:
+        The posteriors, in the order of the data sets.
+    """
+    posteriors: list[Any] = [None] * len(sets)
+    alone = []
+    for group in _groups(model, method, sets):
+        if len(group) == 1:
+            alone += group
+            continue
+        parts = [sets[index] for index in group]
+        own = derive(seed, f"fit {group[0]}")
+        found = fit_replicates(model, method, parts, seed=own, progress=progress, **arguments)
+        for index, posterior in zip(group, found, strict=True):
+            posteriors[index] = posterior
+    for index in tqdm(alone, desc="fits", unit="fit", disable=not (progress and alone)):
+        own = derive(seed, f"fit {index}")
+        posteriors[index] = fit(model, method, sets[index], seed=own, progress=False, **arguments)
+    return posteriors
+
+
+def _groups(model: BNN, method: Any, sets: Sequence[Data]) -> list[list[int]]:
+    """Return the numbers of the sets that are fitted together."""
+    if not isinstance(method, SVI) or method.patience is not None:
+        return [[index] for index in range(len(sets))]
+    most = max(1, _WEIGHTS_AT_ONCE // model.num_weights)
+    groups = []
+    for size in dict.fromkeys(map(len, sets)):
+        members = [index for index, data in enumerate(sets) if len(data) == size]
+        groups += [part.tolist() for part in np.array_split(members, -(-len(members) // most))]
+    return groups

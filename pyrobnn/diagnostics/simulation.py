@@ -1,0 +1,227 @@
+"""Is a method of inference calibrated for a model? Asked of data that were simulated from the model itself."""
+
+import copy
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from pyrobnn._checks import as_tensor, check_inputs
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import local_parameters
+from pyrobnn._random import derive
+from pyrobnn._types import Draws
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Data, Scaler
+from pyrobnn.diagnostics.refits import fit_each
+from pyrobnn.inference.prior_predictive import PriorGuide
+from pyrobnn.mixture import Mixture
+from pyrobnn.posterior import Posterior
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+_FEWEST_SIMULATIONS = 20
+_LEVEL = 0.05
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class VsbcReport:
+    """Where the truth lay among the draws of each fit; str() says what follows.
+
+    Attributes:
+        tree: ArviZ DataTree with the shares p of draws below the truth in the group `prior_sbc`, with dimensions
+            (simulation, ...), for `az.plot_ecdf_pit(tree, group="prior_sbc", sample_dims=["simulation"])`.
+        table: a row for each quantity: `mean` of p (1/2 if unbiased; less if draws are too high), `spread`, the mean
+            distance of p from 1/2 in units of that of a uniform law (1 if right; more if draws are too narrow), and
+            p-values of the hypotheses that p is `symmetric` around 1/2 and that it is `uniform`.
+        num_simulations: M.
+        num_draws: S.
+    """
+
+    tree: "xr.DataTree"
+    table: "pd.DataFrame"
+    num_simulations: int
+    num_draws: int
+
+    @property
+    def p_value(self) -> float:
+        """The smallest p-value of the table times their number (Bonferroni): of all hypotheses together."""
+        return min(1.0, float(self._adjusted.to_numpy().min()))
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether nothing speaks against calibration at the level 0.05, for all quantities together."""
+        return self.p_value >= _LEVEL
+
+    @property
+    def _adjusted(self) -> "pd.DataFrame":
+        tests = self.table[["symmetric", "uniform"]]
+        return tests * tests.size
+
+    def __str__(self) -> str:
+        num_tests = 2 * len(self.table)
+        verdict = "nothing speaks against calibration" if self.is_calibrated else "not calibrated"
+        head = (
+            f"{self.num_simulations} simulations, {self.num_draws} draws of each fit: {verdict} "
+            f"(p = {self.p_value:.2g} for {num_tests} tests together, Bonferroni)"
+        )
+        width = max(map(len, self.table.index))
+        lines = [head, f"{'':<{width}}{'mean p':>9}{'spread':>9}{'symmetric':>11}{'uniform':>11}"]
+        for name, row in self.table.iterrows():
+            numbers = f"{row['mean']:>9.2f}{row['spread']:>9.2f}{row['symmetric']:>11.2g}{row['uniform']:>11.2g}"
+            lines.append(f"{name:<{width}}{numbers}  {self._finding(name)}".rstrip())
+        return "\n".join(lines)
+
+    def _finding(self, name: Any) -> str:
+        """Return what is wrong with the draws of a quantity."""
+        row, adjusted = self.table.loc[name], self._adjusted.loc[name]
+        if adjusted["symmetric"] < _LEVEL:
+            return "draws too low" if row["mean"] > 0.5 else "draws too high"
+        if adjusted["uniform"] < _LEVEL:
+            return "draws too narrow" if row["spread"] > 1 else "draws too wide"
+        return ""
+
+
+def vsbc(
+    model: BNN,
+    method: Any,
+    x: Any,
+    *,
+    probes: Any,
+    num_simulations: int = 100,
+    num_draws: int = 500,
+    seed: int = 0,
+    device: str = "auto",
+    engine: str = "auto",
+    progress: bool = True,
+) -> VsbcReport:
+    """Check a method of inference by variational simulation-based calibration (Yao et al. 2018, algorithm 2).
+
+    In each simulation the latent values are drawn from the prior and targets at x from the likelihood, the method is
+    fitted to them, and p is the share of its draws that lie below the truth. Were the fits exact, p would be uniform.
+    A p that is not symmetric around 1/2 shows a bias, one that crowds at 0 and 1 a posterior that is too narrow, one
+    in the middle a posterior that is too wide. The quantities are values of functions, since the weights of a network
+    have mirror images that no guide need choose between: the mean of the targets, or the probabilities of the classes,
+    at the probes; and the latents of the likelihood, such as the scale of the noise.
+
+    Everything is in the units of the model, in which its prior is meant: data are not standardised. p is the rank of
+    the truth among the draws, with ties and the place between two draws broken at random, over S + 1, so that it is
+    exactly uniform for an exact method, whatever S is. Symmetry is tested by Wilcoxon's signed ranks, since p and 1 - p
+    are not the independent samples that the two-sample Kolmogorov-Smirnov test of the paper takes them for;
+    uniformity by ArviZ's test of the ECDF.
+
+    Fits are made side by side where the method is `SVI`. Heavy-tailed priors simulate extreme data now and then, at
+    which a fit may fail.
+
+    Args:
+        model: the model; all that is not known must have a prior.
+        method: how to fit it.
+        x: inputs (N, *in) of every simulated data set.
+        probes: inputs (P, *in) at which functions are compared; a handful, inside and outside the data.
+        num_simulations: number of simulations M, at least 20. A bias of half a standard deviation takes about 50.
+        num_draws: draws S of each fit.
+        seed: seed of the simulations, the fits and the ranks.
+        device: as in `fit`.
+        engine: as in `fit`.
+        progress: show progress bars.
+
+    Returns:
+        The report, which says whether the method is calibrated.
+
+    Raises:
+        InputError: too few simulations or draws, inputs that do not fit the model, parameters without a prior, or what
+            `fit` refuses.
+    """
+    _check_counts(num_simulations, num_draws)
+    _require_priors(model)
+    inputs, places = as_tensor(x, "x"), as_tensor(probes, "probes")
+    check_inputs(inputs)
+    check_inputs(places, "probes")
+    if places.shape[1:] != inputs.shape[1:]:
+        raise InputError(
+            f"`probes` must have the columns of `x`, {tuple(inputs.shape[1:])}, got {tuple(places.shape[1:])}."
+        )
+    prior = _prior(model, inputs)
+    truth = prior.draw(num_simulations, seed=derive(seed, "truth"))
+    targets = prior.predict(inputs, draws=truth).sample(seed=derive(seed, "targets"))
+    known = _quantities(prior, places, truth)
+    sets = [Data(inputs, y) for y in targets]
+    fits = fit_each(model, method, sets, seed=derive(seed, "fits"), progress=progress, device=device, engine=engine)
+    drawn = [_quantities(fit, places, fit.draw(num_draws)) for fit in fits]
+    generator = np.random.default_rng(derive(seed, "ranks"))
+    shares = {
+        name: np.stack([_share_below(own[name], values[m], generator) for m, own in enumerate(drawn)])
+        for name, values in known.items()
+    }
+    return _report(shares, num_draws)
+
+
+def _check_counts(num_simulations: int, num_draws: int) -> None:
+    if num_simulations < _FEWEST_SIMULATIONS:
+        raise InputError(f"`num_simulations` must be at least {_FEWEST_SIMULATIONS}, got {num_simulations}.")
+    if num_draws < 1:
+        raise InputError(f"`num_draws` must be at least 1, got {num_draws}.")
+
+
+def _require_priors(model: BNN) -> None:
+    """Refuse parameters that are optimised, whose truth cannot be drawn."""
+    names = [name.removesuffix("_unconstrained") for name, value in model.named_parameters() if value.requires_grad]
+    if names:
+        raise InputError(
+            f"A truth can be simulated only of what has a prior, and {', '.join(names)} would be optimised. Fix it, or "
+            'give it a prior, such as Gaussian(scale={"type": "half_normal", "scale": 1.0}) for the noise.'
+        )
+
+
+def _prior(model: BNN, x: Tensor) -> Posterior:
+    """Return a posterior whose guide draws from the prior."""
+    model = copy.deepcopy(model).eval()
+    targets = model.sample_prior_predictive(x[:1], num_draws=1, seed=0).sample(seed=0)[0]
+    inputs = model.cast_inputs(x[:1])
+    example = (inputs, model.cast_targets(targets, inputs))
+    with local_parameters():
+        guide = PriorGuide(model)
+    return Posterior(model, guide, example=example, x_scaler=Scaler.identity(), y_scaler=Scaler.identity(), seed=0)
+
+
+def _quantities(posterior: Posterior | Mixture, probes: Tensor, draws: Draws) -> dict[str, np.ndarray]:
+    """Return what each draw says, (S, ...) by name."""
+    prediction = posterior.predict(probes, draws=draws)
+    values = {"probs" if prediction.is_classification else "mu": prediction.draw_means}
+    values |= {name: value for name, value in draws.items() if name.startswith("likelihood.")}
+    return {name: value.detach().double().cpu().numpy() for name, value in values.items()}
+
+
+def _share_below(draws: np.ndarray, truth: Any, generator: np.random.Generator) -> Any:
+    """Return the rank of the truth (...) among S draws (S, ...), from 0 to 1, with ties broken at random."""
+    below, equal = (draws < truth).sum(0), (draws == truth).sum(0)
+    return (below + generator.uniform(size=below.shape) * (equal + 1)) / (len(draws) + 1)
+
+
+def _report(shares: dict[str, np.ndarray], num_draws: int) -> VsbcReport:
+    import arviz as az
+    import pandas as pd
+    from scipy.stats import wilcoxon
+
+    num_simulations = len(next(iter(shares.values())))
+    tree = az.from_dict({"prior_sbc": shares}, dims=_dims(shares), sample_dims=["simulation"])
+    uniform = tree["prior_sbc"].to_dataset().azstats.uniformity_test(dim="simulation")[0]
+    rows = {}
+    for name, values in shares.items():
+        for place in np.ndindex(*values.shape[1:]):
+            own = values[(slice(None), *place)]
+            rows[name + (str(list(place)) if place else "")] = {
+                "mean": own.mean(),
+                "spread": 4 * np.abs(own - 0.5).mean(),
+                "symmetric": float(wilcoxon(own - 0.5).pvalue),
+                "uniform": float(uniform[name].values[place]),
+            }
+    return VsbcReport(tree, pd.DataFrame.from_dict(rows, orient="index"), num_simulations, num_draws)
+
+
+def _dims(shares: dict[str, np.ndarray]) -> dict[str, list[str]]:
+    named = {"mu": ["probe", "target"], "probs": ["probe", "class"]}
+    return {name: named[name][: values.ndim - 1] for name, values in shares.items() if name in named}

@@ -1,0 +1,94 @@
+"""Has the fit come to its end? Asked of the record of its steps, or of its Markov chains."""
+
+import math
+
+import numpy as np
+
+from pyrobnn.diagnostics.chains import Chains
+from pyrobnn.diagnostics.convergence import FEWEST_DRAWS
+from pyrobnn.diagnostics.findings import Finding
+
+_FEWEST_STEPS = 100
+_BLOCKS = 10
+_NEGLIGIBLE = 1e-3
+"""Nats an example by which an ELBO may still move."""
+_LARGEST_RHAT = 1.01
+_SMALLEST_ESS = 400
+
+
+def elbo_is_flat(elbo: np.ndarray, num_data: int, level: float) -> Finding:
+    """Compare the mean ELBO of the last two tenths of a fit by Welch's t-test on the means of ten blocks in each.
+
+    Blocks let neighbouring steps be correlated. A change of less than 0.001 nats an example is none, however certain.
+
+    Args:
+        elbo: the ELBO at each step.
+        num_data: N.
+        level: the p-value below which a change counts.
+    """
+    from scipy.stats import ttest_ind
+
+    if len(elbo) < _FEWEST_STEPS:
+        text = f"The fit has only {len(elbo)} steps, too few to tell whether the ELBO has levelled off."
+        return Finding("elbo", "warning", text)
+    size = len(elbo) // 10
+    before, last = (_block_means(part) for part in (elbo[-2 * size : -size], elbo[-size:]))
+    change = float(last.mean() - before.mean())
+    noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / _BLOCKS)
+    p_value = float(ttest_ind(before, last, equal_var=False).pvalue) if noise > 0 else float(change == 0)
+    numbers = f"its mean changed by {change:+.3g} nats, against a noise of {noise:.2g}"
+    if p_value >= level or abs(change) <= _NEGLIGIBLE * num_data:
+        return Finding("elbo", "fine", f"The ELBO is flat: between the last two tenths of the fit {numbers}.", p_value)
+    word, advice = ("rising", "train longer") if change > 0 else ("falling", "lower the learning rate")
+    text = (
+        f"The ELBO was still {word} at the end: between the last two tenths of the fit {numbers}. To mend it, {advice}."
+    )
+    return Finding("elbo", "warning", text, p_value)
+
+
+def _block_means(values: np.ndarray) -> np.ndarray:
+    return np.array([block.mean() for block in np.array_split(values, _BLOCKS)])
+
+
+def chain_findings(chains: Chains) -> list[Finding]:
+    """Judge Markov chains by R-hat and effective sample sizes of what they predict (Vehtari et al. 2021)."""
+    found = [_agreement(chains)]
+    if chains.num_diverging:
+        text = (
+            f"{chains.num_diverging} of {chains.num_chains * chains.num_draws} draws diverged: some region of the "
+            "posterior is too narrow for the step size and not explored. Raise `target_accept`, or choose a smoother "
+            "prior."
+        )
+        found.append(Finding("divergences", "warning", text))
+    return found
+
+
+def _agreement(chains: Chains) -> Finding:
+    found = chains.convergence
+    if found is None:
+        text = (
+            f"Nothing tells whether the Markov chains have converged: R-hat needs two or more of at least "
+            f"{FEWEST_DRAWS} draws, here there are {chains.num_chains} of {chains.num_draws}. Raise `num_chains` or "
+            "`num_draws`."
+        )
+        return Finding("chains", "warning", text)
+    rhat, ess = float(np.max(found.rhat)), float(min(np.min(found.ess_bulk), np.min(found.ess_tail)))
+    if not math.isfinite(rhat):
+        text = "R-hat cannot be computed: at some input the predictions of the chains never change. They are stuck."
+        return Finding("chains", "warning", text)
+    if rhat > _LARGEST_RHAT:
+        text = (
+            f"The Markov chains do not agree yet in what they predict: the largest R-hat is {rhat:.3f}, above "
+            f"{_LARGEST_RHAT}. Draw more, or warm up longer."
+        )
+        return Finding("chains", "warning", text)
+    if ess < _SMALLEST_ESS:
+        text = (
+            f"The draws of the Markov chains are worth as little as {ess:.0f} independent ones for some prediction; "
+            f"{_SMALLEST_ESS} or more are enough. Draw more."
+        )
+        return Finding("chains", "warning", text)
+    text = (
+        f"The Markov chains agree in what they predict: R-hat at most {rhat:.3f}, effective draws at least {ess:.0f}."
+    )
+    return Finding("chains", "fine", text)

@@ -1,0 +1,23 @@
+"""Scores of predictions on held-out data with their standard errors over the examples, and the curves behind them."""
+
+from pyrobnn.metrics.base import Score, Scores
+from pyrobnn.metrics.calibration import Reliability, pit, pit_pvalue, reliability_bins
+from pyrobnn.metrics.curves import RiskCurves, selective_risk, sparsification
+from pyrobnn.metrics.out_of_distribution import ood_measures, score_ood
+from pyrobnn.metrics.scoring import compare_scores, score
+
+__all__ = [
+    "Reliability",
+    "RiskCurves",
+    "Score",
+    "Scores",
+    "compare_scores",
+    "ood_measures",
+    "pit",
+    "pit_pvalue",
+    "reliability_bins",
+    "score",
+    "score_ood",
+    "selective_risk",
+    "sparsification",
+]

@@ -1,0 +1,125 @@
+"""What a score is: a function of how often each example counts, its value, and its standard error."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from torch import Tensor
+
+_RESAMPLES = 200
+
+Weighted = Callable[[np.ndarray], float]
+"""A score as a function of the number of times (N,) that each example counts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A score of predictions.
+
+    Attributes:
+        value: the score.
+        stderr: its standard error over the examples; NaN for a single example.
+        higher_is_better: the direction; for coverages the aim is their level and more is the safer side.
+    """
+
+    value: float
+    stderr: float
+    higher_is_better: bool
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ± {self.stderr:.3f}"
+
+
+class Scores(dict[str, Score]):
+    """Scores by name; printed as a table with the standard errors and the directions."""
+
+    def __repr__(self) -> str:
+        width = max((len(name) for name in self), default=0)
+        return "\n".join(
+            f"{name:<{width}}  {entry.value:>10.4g} ± {entry.stderr:<8.2g} "
+            f"{'higher' if entry.higher_is_better else 'lower'} is better"
+            for name, entry in self.items()
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Statistic:
+    """A score before its standard error is known.
+
+    Attributes:
+        of: its value as a function of how often each example counts.
+        higher_is_better: the direction.
+        by_example: the values (N,) whose mean it is, if it is a mean.
+    """
+
+    of: Weighted
+    higher_is_better: bool = False
+    by_example: np.ndarray | None = None
+
+    def value(self, num_examples: int) -> float:
+        """Return the score of the data as they are."""
+        return self.of(np.ones(num_examples))
+
+
+def mean_of(values: np.ndarray, *, higher_is_better: bool = False) -> Statistic:
+    """Return the statistic that is the mean over columns and examples of values (N,) or (N, K)."""
+    by_example = values.reshape(len(values), -1).mean(1)
+    return Statistic(lambda weights: float(weights @ by_example / weights.sum()), higher_is_better, by_example)
+
+
+def finish(statistics: Mapping[str, Statistic], num_examples: int) -> Scores:
+    """Return the scores with their standard errors.
+
+    Those of means are exact up to the estimated variance; the others are standard deviations over 200 bootstrap
+    resamples of the examples, the same ones for all scores, under a fixed seed.
+    """
+    errors = standard_errors(statistics, num_examples)
+    return Scores(
+        {
+            name: Score(statistic.value(num_examples), errors[name], statistic.higher_is_better)
+            for name, statistic in statistics.items()
+        }
+    )
+
+
+def standard_errors(statistics: Mapping[str, Statistic], num_examples: int) -> dict[str, float]:
+    """Return the standard error of each statistic by name; NaN for a single example."""
+    others = {name: entry.of for name, entry in statistics.items() if entry.by_example is None}
+    means = {name: entry.by_example for name, entry in statistics.items() if entry.by_example is not None}
+    errors = {name: _stderr_of_mean(values) for name, values in means.items()}
+    return errors | bootstrap(others, (num_examples,))
+
+
+def _stderr_of_mean(values: np.ndarray) -> float:
+    num = len(values)
+    return float(values.std(ddof=1)) / math.sqrt(num) if num > 1 else math.nan
+
+
+def bootstrap(functions: Mapping[str, Weighted], sizes: tuple[int, ...]) -> dict[str, float]:
+    """Return the standard deviation of each function over resamples of the examples.
+
+    Args:
+        functions: functions of the weights of all examples, by name.
+        sizes: sizes of the groups of examples, each of which is resampled by itself; a group of one gives NaN.
+    """
+    if min(sizes) < 2 or not functions:
+        return dict.fromkeys(functions, math.nan)
+    generator = np.random.default_rng(0)
+    values = np.empty((_RESAMPLES, len(functions)))
+    for row in values:
+        counts = [np.bincount(generator.integers(size, size=size), minlength=size) for size in sizes]
+        weights = np.concatenate(counts).astype(float)
+        row[:] = [function(weights) for function in functions.values()]
+    return {name: _spread(column) for name, column in zip(functions, values.T, strict=True)}
+
+
+def _spread(values: np.ndarray) -> float:
+    """Return the standard deviation, without resamples in which the score does not exist."""
+    defined = values[np.isfinite(values)]
+    return float(defined.std(ddof=1)) if len(defined) > 1 else math.nan
+
+
+def as_columns(values: Tensor) -> np.ndarray:
+    """Return values (N,) or (N, K) as an array (N, K) of float64."""
+    return values.detach().cpu().double().numpy().reshape(len(values), -1)

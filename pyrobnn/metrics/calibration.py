@@ -1,0 +1,168 @@
+"""Calibration: probability integral transforms of real targets and counts, and bins of predicted probabilities."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobnn._checks import as_targets
+from pyrobnn._errors import InputError
+from pyrobnn._random import derive
+from pyrobnn._target_distributions import CensoredNormal
+from pyrobnn.metrics.base import Weighted, as_columns
+from pyrobnn.prediction import Prediction
+
+NUM_BINS = 15
+
+
+def pit(prediction: Prediction, y: Any, *, seed: int = 0) -> Tensor:
+    """Return the probability integral transform F(y) of targets under the mixture, uniform on (0, 1) if calibrated.
+
+    Where a target has a probability of its own, as counts and censored targets at a limit, it is drawn evenly between
+    P(Y < y) and P(Y <= y) (Brockwell 2007; Czado, Gneiting & Held 2009).
+
+    Args:
+        prediction: predictions at N inputs.
+        y: their targets in original units, (N,) or (N, K).
+        seed: seed of these draws.
+
+    Returns:
+        (N,) or (N, K).
+
+    Raises:
+        InputError: classes, or another likelihood without a distribution function; y not of the predictions' shape.
+    """
+    targets = observed(prediction, y)
+    at = prediction.cdf(targets)
+    if prediction.is_continuous:
+        return at
+    step_down = targets - 1 if prediction.distribution.support.is_discrete else _just_below(targets.to(at.dtype))
+    below = prediction.cdf(step_down)
+    generator = torch.Generator().manual_seed(derive(seed, "pit"))
+    share = torch.rand(at.shape, generator=generator, dtype=torch.float64).to(at)
+    return below + share * (at - below)
+
+
+def _just_below(values: Tensor) -> Tensor:
+    return torch.nextafter(values, torch.full_like(values, -torch.inf))
+
+
+def pit_pvalue(prediction: Prediction, y: Any, *, seed: int = 0) -> float:
+    """Return the p-value of the Kolmogorov-Smirnov test that the probability integral transforms are uniform.
+
+    With several target columns it is the smallest p-value times the number of columns (Bonferroni), at most 1.
+
+    Args:
+        prediction: predictions at N inputs.
+        y: their targets in original units, (N,) or (N, K).
+        seed: seed of the draws for counts and censored targets.
+
+    Raises:
+        InputError: as for `pit`.
+    """
+    from scipy import stats
+
+    columns = as_columns(pit(prediction, y, seed=seed)).T
+    return min(1.0, len(columns) * min(float(stats.kstest(column, "uniform").pvalue) for column in columns))
+
+
+def observed(prediction: Prediction, y: Any) -> Tensor:
+    """Return targets as a tensor; censored ones beyond a limit count as observed at the limit."""
+    targets = as_targets(y, len(prediction)).to(prediction.mean.device)
+    base: Any = prediction.distribution
+    while hasattr(base, "base_dist"):
+        base = base.base_dist
+    if not isinstance(base, CensoredNormal):
+        return targets
+    limits = [None if limit is None else limit.flatten(0, -1)[0] for limit in (base.lower, base.upper)]
+    return targets.to(base.loc.dtype).clamp(*limits)
+
+
+def uniformity_error(values: np.ndarray) -> Weighted:
+    """Return the area between the distribution function of values (N,) in [0, 1] and the diagonal, given weights.
+
+    It is the Wasserstein distance to the uniform distribution: 0 for calibrated predictions of many examples, 1/2 at
+    most.
+    """
+    order = np.argsort(values)
+    edges = np.concatenate([[0.0], values[order], [1.0]])
+
+    def area(weights: np.ndarray) -> float:
+        share = np.append(0.0, weights[order].cumsum() / weights.sum())
+        signed = [(edge - share) * np.abs(edge - share) for edge in (edges[1:], edges[:-1])]
+        return float((signed[0] - signed[1]).sum() / 2)
+
+    return area
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reliability:
+    """How often predictions were right in bins of their confidence; bins without examples are left out.
+
+    Attributes:
+        confidence: mean probability of the predicted class in each bin, (B,).
+        accuracy: share of its examples that were predicted correctly, (B,).
+        count: number of its examples, (B,).
+    """
+
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    count: np.ndarray
+
+    @property
+    def stderr(self) -> np.ndarray:
+        """Standard errors of the accuracies, (B,)."""
+        return np.sqrt(self.accuracy * (1 - self.accuracy) / self.count)
+
+
+def reliability_bins(
+    prediction: Prediction, y: Any, *, num_bins: int = NUM_BINS, equal_mass: bool = False
+) -> Reliability:
+    """Return the bins of a reliability diagram; several binary target columns are put together.
+
+    Args:
+        prediction: predictions of classes at N inputs.
+        y: the labels, (N,) or (N, K).
+        num_bins: number of bins of [0, 1].
+        equal_mass: bins with the same number of examples instead of the same width.
+
+    Raises:
+        InputError: real targets, or not one label an input.
+    """
+    if not prediction.is_classification:
+        raise InputError(f"A reliability diagram needs classes, got {prediction!r}: use `pit` for real targets.")
+    labels = as_targets(y, len(prediction)).to(prediction.mean.device)
+    confidence = as_columns(prediction.class_probs.amax(-1)).ravel()
+    correct = as_columns(prediction.label == labels).ravel()
+    index = bins_of(confidence, num_bins, equal_mass=equal_mass)
+    count = np.bincount(index)
+    full = count > 0
+    sums = [np.bincount(index, values)[full] / count[full] for values in (confidence, correct)]
+    return Reliability(sums[0], sums[1], count[full])
+
+
+def bins_of(probs: np.ndarray, num_bins: int = NUM_BINS, *, equal_mass: bool = False) -> np.ndarray:
+    """Return the bin of each probability, of equal width or with equally many; equal numbers share a bin."""
+    if not equal_mass:
+        return np.clip(np.digitize(probs, np.linspace(0.0, 1.0, num_bins + 1)) - 1, 0, num_bins - 1)
+    _, place, count = np.unique(probs, return_inverse=True, return_counts=True)
+    middle = count.cumsum() - count / 2
+    return (num_bins * middle / len(probs)).astype(np.int64)[place]
+
+
+def calibration_error(gaps: np.ndarray, bins: np.ndarray) -> Weighted:
+    """Return sum over bins |sum of gaps| / number of gaps as a function of the weights of the examples.
+
+    Args:
+        gaps: what was observed (0 or 1) less its probability, (N, M).
+        bins: the bin of each, (N, M).
+    """
+    flat, size = bins.ravel(), gaps.shape[1]
+
+    def error(weights: np.ndarray) -> float:
+        sums = np.bincount(flat, (weights[:, None] * gaps).ravel())
+        return float(np.abs(sums).sum() / (size * weights.sum()))
+
+    return error

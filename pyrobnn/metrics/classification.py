@@ -1,0 +1,74 @@
+"""Scores of classes."""
+
+from typing import Any
+
+import numpy as np
+
+from pyrobnn.metrics.base import Statistic, Weighted, mean_of
+from pyrobnn.metrics.calibration import NUM_BINS, bins_of, calibration_error
+from pyrobnn.metrics.columns import brier, class_columns, entropy
+from pyrobnn.metrics.curves import wrong_and_doubt
+from pyrobnn.metrics.ranking import (
+    area_under_risk,
+    excess_area_under_risk,
+    receiver_operating,
+    sparsification_error,
+)
+from pyrobnn.metrics.regression import over_columns
+from pyrobnn.prediction import Prediction
+
+
+def class_statistics(prediction: Prediction, y: Any) -> dict[str, Statistic]:
+    """Return the scores of classes that are defined, but for the log score; see `score`."""
+    labels, probs = class_columns(prediction, y)
+    wrong, doubt = wrong_and_doubt(labels, probs)
+    squared = brier(labels, probs)
+    confidence_gap = doubt - wrong
+    class_gaps = ((labels[..., None] == np.arange(probs.shape[-1])) - probs).reshape(len(probs), -1)
+    statistics = {
+        "accuracy": mean_of(1 - wrong, higher_is_better=True),
+        "brier": mean_of(squared),
+        "ece": Statistic(calibration_error(confidence_gap, bins_of(1 - doubt))),
+        "ece_equal_mass": Statistic(calibration_error(confidence_gap, _equal_mass(1 - doubt))),
+        "ece_classwise": Statistic(calibration_error(class_gaps, _bins_of_each(probs.reshape(len(probs), -1)))),
+        "aurc": Statistic(over_columns(area_under_risk, wrong, doubt)),
+        "eaurc": Statistic(over_columns(excess_area_under_risk, wrong, doubt)),
+        "ause": Statistic(over_columns(_sparsification, squared, entropy(probs))),
+    }
+    curves = _against_the_rest(labels, probs)
+    return statistics | ({"auroc": Statistic(_mean_defined(curves), higher_is_better=True)} if curves else {})
+
+
+def _equal_mass(confidence: np.ndarray) -> np.ndarray:
+    return bins_of(confidence.ravel(), equal_mass=True).reshape(confidence.shape)
+
+
+def _bins_of_each(probs: np.ndarray) -> np.ndarray:
+    """Return the bins of probabilities (N, M), where each of the M columns has bins of its own."""
+    return bins_of(probs) + NUM_BINS * np.arange(probs.shape[1])
+
+
+def _against_the_rest(labels: np.ndarray, probs: np.ndarray) -> list[Weighted]:
+    """Return the area under the ROC of each class that occurs among others; of two classes, that of the second."""
+    classes = range(1, 2) if probs.shape[-1] == 2 else range(probs.shape[-1])
+    found = []
+    for column, scores in zip(labels.T, probs.swapaxes(0, 1), strict=True):
+        for label in classes:
+            if 0 < (column == label).sum() < len(column):
+                found.append(receiver_operating(column == label, scores[:, label])["auroc"])
+    return found
+
+
+def _mean_defined(curves: list[Weighted]) -> Weighted:
+    """Return the mean over classes, without those that a resample has lost."""
+
+    def of(weights: np.ndarray) -> float:
+        values = np.array([curve(weights) for curve in curves])
+        defined = values[np.isfinite(values)]
+        return float(defined.mean()) if len(defined) else float("nan")
+
+    return of
+
+
+def _sparsification(squared: np.ndarray, entropies: np.ndarray) -> Weighted:
+    return sparsification_error(squared, entropies, root=False)

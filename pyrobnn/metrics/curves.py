@@ -1,0 +1,107 @@
+"""Curves of error against confidence: what remains when the most uncertain examples are left out."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyrobnn.metrics.columns import brier, class_columns, entropy, real_columns
+from pyrobnn.metrics.ranking import relative, risk_by_coverage
+from pyrobnn.prediction import Prediction
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RiskCurves:
+    """Errors of the examples that are kept when the others are left out.
+
+    Attributes:
+        coverage: shares of the examples that are kept, k / N for k = 1 to N.
+        error: error of the k examples of least predicted uncertainty, (N,).
+        oracle: that of the k examples with the smallest errors, the least that any order gives, (N,).
+        random: that of examples left out at random, the same for every share.
+    """
+
+    coverage: np.ndarray
+    error: np.ndarray
+    oracle: np.ndarray
+    random: float
+
+    @property
+    def excess(self) -> float:
+        """Area between the curve and its oracle; 0 for the best order."""
+        return float((self.error - self.oracle).mean())
+
+
+def sparsification(prediction: Prediction, y: Any) -> RiskCurves:
+    """Return the relative error of what is kept when the most uncertain examples are left out (Ilg et al. 2018).
+
+    Real targets and counts: the root mean squared error by the predictive standard deviation; classes: the Brier score
+    by the entropy (Gustafsson et al. 2020); both over the error of all examples, so that the curves end at 1. With
+    several target columns the curves of the columns are averaged. `excess` is the "ause" of `score`.
+
+    Args:
+        prediction: predictions at N inputs.
+        y: their targets in original units, (N,) or (N, K).
+
+    Raises:
+        InputError: as for `Prediction.log_prob`.
+    """
+    errors, uncertainty = errors_and_uncertainty(prediction, y)
+    root = not prediction.is_classification
+    curves = [
+        [relative(risk, root=root) for risk in _risks(error, by)]
+        for error, by in zip(errors.T, uncertainty.T, strict=True)
+    ]
+    return _mean(curves)
+
+
+def selective_risk(prediction: Prediction, y: Any) -> RiskCurves:
+    """Return the risk among the examples that a selective predictor answers, by coverage (Geifman & El-Yaniv 2017).
+
+    Classes: the share of wrong labels by the probability of the label; the means of `error` and `excess` are "aurc"
+    and "eaurc" of `score`. Real targets and counts: the mean squared error by the predictive standard deviation. With
+    several target columns the curves of the columns are averaged.
+
+    Args:
+        prediction: predictions at N inputs.
+        y: their targets in original units, (N,) or (N, K).
+
+    Raises:
+        InputError: as for `Prediction.log_prob`.
+    """
+    errors, uncertainty = (
+        _wrong_and_doubt(prediction, y) if prediction.is_classification else errors_and_uncertainty(prediction, y)
+    )
+    return _mean([_risks(error, by) for error, by in zip(errors.T, uncertainty.T, strict=True)])
+
+
+def errors_and_uncertainty(prediction: Prediction, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return squared errors and standard deviations, or Brier scores and entropies of classes, each (N, K)."""
+    prediction.log_prob(y)  # refuses targets that do not fit
+    if prediction.is_classification:
+        labels, probs = class_columns(prediction, y)
+        return brier(labels, probs), entropy(probs)
+    targets, mean, std = real_columns(prediction, y)
+    return np.square(targets - mean), std
+
+
+def _wrong_and_doubt(prediction: Prediction, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    prediction.log_prob(y)  # refuses targets that do not fit
+    labels, probs = class_columns(prediction, y)
+    return wrong_and_doubt(labels, probs)
+
+
+def wrong_and_doubt(labels: np.ndarray, probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return whether the most probable class is wrong, as 0 and 1, and 1 less its probability, each (N, K)."""
+    return (probs.argmax(-1) != labels).astype(float), 1 - probs.max(-1)
+
+
+def _risks(errors: np.ndarray, uncertainty: np.ndarray) -> list[np.ndarray]:
+    """Return the curve of one column and its oracle."""
+    return [risk_by_coverage(errors, by)(np.ones(len(errors))) for by in (uncertainty, errors)]
+
+
+def _mean(curves: Sequence[Sequence[np.ndarray]]) -> RiskCurves:
+    error, oracle = np.mean(curves, 0)
+    return RiskCurves(np.arange(1, len(error) + 1) / len(error), error, oracle, float(error[-1]))

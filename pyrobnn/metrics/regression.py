@@ -1,0 +1,89 @@
+"""Scores of real targets and counts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyrobnn.metrics.base import Statistic, Weighted, as_columns, mean_of
+from pyrobnn.metrics.calibration import observed, pit, uniformity_error
+from pyrobnn.metrics.columns import real_columns
+from pyrobnn.metrics.crps import ranked_probability
+from pyrobnn.metrics.ranking import sparsification_error
+from pyrobnn.prediction import Prediction
+
+_SAMPLES = 100
+_MOST_DISTANCES = 4_000_000
+
+
+def real_statistics(prediction: Prediction, y: Any, levels: Sequence[float]) -> dict[str, Statistic]:
+    """Return the scores of real targets and counts that are defined, but for the log score; see `score`."""
+    targets, mean, std = real_columns(prediction, y)
+    errors = mean - targets
+    statistics = {}
+    if prediction.has_quantiles:
+        statistics["crps"] = mean_of(as_columns(ranked_probability(prediction, observed(prediction, y))))
+    statistics["rmse"] = Statistic(over_columns(_rmse, errors))
+    statistics["mae"] = mean_of(np.abs(errors))
+    if (targets != targets[0]).any(0).all():
+        statistics["r2"] = Statistic(over_columns(_explained, targets, errors), higher_is_better=True)
+    if prediction.is_continuous and prediction.has_quantiles:
+        statistics |= dict(_intervals(prediction, targets, levels))
+    if prediction.has_quantiles:
+        statistics["pit_error"] = Statistic(over_columns(uniformity_error, as_columns(pit(prediction, y))))
+    if np.isfinite(std).all():
+        statistics["ause"] = Statistic(over_columns(_sparsification, errors**2, std))
+    if targets.shape[1] > 1:
+        statistics["energy_score"] = mean_of(energy(prediction, targets))
+    return statistics
+
+
+def over_columns(function: Callable[..., Weighted], *arrays: np.ndarray) -> Weighted:
+    """Return the mean over columns of a function of weights that is made from the columns of arrays (N, K)."""
+    each = [function(*columns) for columns in zip(*(array.T for array in arrays), strict=True)]
+    return lambda weights: float(np.mean([of(weights) for of in each]))
+
+
+def _rmse(errors: np.ndarray) -> Weighted:
+    squared = errors**2
+    return lambda weights: float(np.sqrt(weights @ squared / weights.sum()))
+
+
+def _explained(targets: np.ndarray, errors: np.ndarray) -> Weighted:
+    centred, squared = targets - targets.mean(), errors**2
+
+    def of(weights: np.ndarray) -> float:
+        share = weights / weights.sum()
+        variance = float(share @ centred**2 - (share @ centred) ** 2)
+        return 1 - float(share @ squared) / variance if variance > 0 else float("nan")
+
+    return of
+
+
+def _sparsification(squared: np.ndarray, std: np.ndarray) -> Weighted:
+    return sparsification_error(squared, std, root=True)
+
+
+def _intervals(prediction: Prediction, targets: np.ndarray, levels: Sequence[float]) -> Iterator[tuple[str, Statistic]]:
+    import scoringrules
+
+    for level in levels:
+        lower, upper = (as_columns(bound) for bound in prediction.interval(level))
+        percent = f"{100 * level:g}"
+        inside = (targets >= lower) & (targets <= upper)
+        interval_score = scoringrules.interval_score(targets, lower, upper, 1 - level).reshape(targets.shape)
+        yield f"coverage_{percent}", mean_of(inside, higher_is_better=True)
+        yield f"width_{percent}", mean_of(upper - lower)
+        yield f"interval_score_{percent}", mean_of(interval_score)
+
+
+def energy(prediction: Prediction, targets: np.ndarray) -> np.ndarray:
+    """Return the energy score of each example (Gneiting & Raftery 2007), without bias, from samples, (N,)."""
+    import scoringrules
+
+    samples = prediction.sample(_SAMPLES, seed=0).detach().cpu().double().numpy().swapaxes(0, 1)
+    parts = max(1, samples.size * _SAMPLES // _MOST_DISTANCES)
+    each = zip(np.array_split(targets, parts), np.array_split(samples, parts), strict=True)
+    return np.concatenate(
+        [np.atleast_1d(scoringrules.es_ensemble(y, drawn, estimator="fair")) for y, drawn in each if len(y)]
+    )

@@ -1,0 +1,128 @@
+"""All scores of a prediction in one call, and the paired comparison of two predictions of the same targets."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyrobnn._errors import InputError
+from pyrobnn.metrics.base import Scores, Statistic, as_columns, finish, mean_of, standard_errors
+from pyrobnn.metrics.classification import class_statistics
+from pyrobnn.metrics.regression import real_statistics
+from pyrobnn.prediction import Prediction
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+"""Levels of the central intervals that are scored."""
+
+
+def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -> Scores:
+    """Score predictions against the targets that were held out.
+
+    Of every likelihood: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s); "ause", the area between the
+    sparsification curve and its oracle (see `sparsification`), where the predictive variance is finite.
+
+    Real targets and counts: "crps", the continuous ranked probability score of the mixture; "rmse" and "mae" of the
+    predictive mean; "r2", the share of the targets' variance that it explains, where they vary; "pit_error", the area
+    between the distribution function of the probability integral transforms (see `pit`) and the diagonal. Real
+    targets: for every level, as 95 %, "coverage_95", the share of targets inside the central interval, "width_95", its
+    mean width, and "interval_score_95" (Winkler 1972; Gneiting & Raftery 2007). These are left out for counts and
+    censored targets, whose intervals hold more than their level even if calibrated. What rests on the distribution
+    function is left out where the likelihood has none. With several target columns all but the log score are averaged
+    over them, and there is "energy_score", in the units of all columns together, from 100 samples.
+
+    Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); the
+    expected calibration error of the most probable class in 15 bins of its probability of equal width, "ece" (Guo et
+    al. 2017), or with equally many examples, "ece_equal_mass" (Nguyen & O'Connor 2015), and that of all classes, each
+    against the rest, "ece_classwise" (Kull et al. 2019); "auroc", the area under the receiver operating characteristic
+    of each class against the rest, averaged over those that occur, where two do; "aurc" and "eaurc", the area under
+    the risk-coverage curve (see `selective_risk`), and its excess over that of the best order (Geifman et al. 2019).
+    Several binary columns are averaged, too; the bins of the most probable class put them together.
+
+    Standard errors of means are exact up to the estimated variance; the others come from 200 bootstrap resamples of
+    the examples under a fixed seed. Those of calibration errors say nothing of their bias: they are positive even if
+    calibrated.
+
+    Args:
+        prediction: predictions at N inputs.
+        y: their targets in original units, (N,) or (N, K).
+        levels: levels of the intervals, each in (0, 1).
+
+    Returns:
+        Scores by name, a dictionary that prints as a table.
+
+    Raises:
+        InputError: not numeric, not finite, not one row an input, labels out of range, counts that are not whole, or a
+            level outside (0, 1).
+    """
+    return finish(_statistics(prediction, y, levels), len(prediction))
+
+
+def compare_scores(a: Prediction, b: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -> "DataFrame":
+    """Compare two predictions of the same targets, score by score.
+
+    The standard error of a difference rests on the differences of single examples, so what makes examples hard for
+    both cancels. Means have the paired t-test; other scores are bootstrapped with the same resamples for both, and
+    have the z-test. Many scores are many tests: expect one of twenty to be below 0.05 by chance.
+
+    Args:
+        a: predictions at N inputs.
+        b: others at the same inputs.
+        y: their targets in original units, (N,) or (N, K).
+        levels: levels of the intervals, each in (0, 1).
+
+    Returns:
+        One row a score that both have, with the columns a, b, difference (a - b), stderr, p_value (two-sided) and
+        higher_is_better.
+
+    Raises:
+        InputError: predictions at other numbers of inputs, classes against real targets; as for `score`.
+    """
+    import pandas as pd
+
+    if len(a) != len(b) or a.is_classification != b.is_classification:
+        raise InputError(f"Predictions to compare must be of the same targets, got {a!r} and {b!r}.")
+    ours, theirs = (_statistics(prediction, y, levels) for prediction in (a, b))
+    pairs = {name: (ours[name], theirs[name]) for name in ours if name in theirs}
+    errors = standard_errors({name: _difference(*pair) for name, pair in pairs.items()}, len(a))
+    rows = {name: _row(*pair, errors[name], len(a)) for name, pair in pairs.items()}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _statistics(prediction: Prediction, y: Any, levels: Sequence[float]) -> dict[str, Statistic]:
+    for level in levels:
+        if not 0 < level < 1:
+            raise InputError(f"`levels` must lie between 0 and 1, got {level}: for 95 % pass 0.95.")
+    log_likelihood = {"log_likelihood": mean_of(as_columns(prediction.log_prob(y)), higher_is_better=True)}
+    if prediction.is_classification:
+        return log_likelihood | class_statistics(prediction, y)
+    return log_likelihood | real_statistics(prediction, y, levels)
+
+
+def _difference(a: Statistic, b: Statistic) -> Statistic:
+    both = None if a.by_example is None or b.by_example is None else a.by_example - b.by_example
+    return Statistic(lambda weights: a.of(weights) - b.of(weights), a.higher_is_better, both)
+
+
+def _row(a: Statistic, b: Statistic, stderr: float, num: int) -> dict[str, Any]:
+    values = a.value(num), b.value(num)
+    difference = values[0] - values[1]
+    return {
+        "a": values[0],
+        "b": values[1],
+        "difference": difference,
+        "stderr": stderr,
+        "p_value": _p_value(difference, stderr, math.inf if a.by_example is None else num - 1.0),
+        "higher_is_better": a.higher_is_better,
+    }
+
+
+def _p_value(difference: float, stderr: float, df: float) -> float:
+    from scipy import stats
+
+    if math.isnan(stderr):
+        return math.nan
+    if stderr == 0:
+        return 1.0 if difference == 0 else 0.0
+    return float(2 * stats.t.sf(abs(difference) / stderr, df))

@@ -1,0 +1,395 @@
+"""Scores on unseen examples against the closed forms of linear regression, and refused where they do not compare."""
+
+import copy
+import dataclasses
+import itertools
+import math
+
+import arviz as az
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn._pyro import local_parameters
+from pyrobnn._random import derive
+from pyrobnn.data import Scaler
+from pyrobnn.diagnostics.leave_one_out import _efficiency
+from pyrobnn.guides.empirical import Empirical
+
+NOISE, SCALE = 0.7, 1.5
+
+
+def problem(num=60):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(num, 3, generator=generator, dtype=torch.float64)
+    x[:, 1] = 0.4 * x[:, 0] + 0.9 * x[:, 1]
+    noise = NOISE * torch.randn(num, generator=generator, dtype=torch.float64)
+    return bnn.Data(x, x @ torch.tensor([1.0, -0.5, 0.2], dtype=torch.float64) + noise)
+
+
+def exact_posterior(x, y):
+    precision = torch.eye(3, dtype=torch.float64) / SCALE**2 + x.T @ x / NOISE**2
+    return torch.linalg.solve(precision, x.T @ y / NOISE**2), torch.linalg.inv(precision)
+
+
+def exact_elpd(train, test):
+    """Log density of each test example under the exact posterior predictive."""
+    mean, covariance = exact_posterior(train.x, train.y)
+    variance = NOISE**2 + (test.x @ covariance * test.x).sum(1)
+    return stats.norm(test.x @ mean, variance.sqrt()).logpdf(test.y)
+
+
+def linear_model():
+    net = nn.Linear(3, 1, bias=False).double()
+    return bnn.BNN(net, prior=bnn.priors.Normal(SCALE), likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact:
+    """A method that finds the posterior of the linear model, or the closest independent normal law, in closed form."""
+
+    independent: bool = False
+    width: float = 1.0
+
+    def run(self, model, data, *, seed, **arguments):
+        mean, covariance = exact_posterior(data.x, data.y)
+        if self.independent:
+            covariance = torch.diag(1 / torch.linalg.inv(covariance).diagonal())
+        root = self.width * torch.linalg.cholesky(covariance)
+        own, example = model.fresh(), (data.x[:1], data.y[:1])
+        with local_parameters():
+            guide = bnn.guides.FullRank().build(own, *example)
+        guide.loc.data = mean
+        guide.rho.data = root.diagonal().expm1().log()
+        guide.factor.data = root / root.diagonal()[:, None]
+        one = Scaler.identity()
+        return bnn.Posterior(
+            own, guide, example=example, x_scaler=one, y_scaler=one, seed=seed, info={"num": len(data)}
+        )
+
+
+def fitted(data, **settings):
+    return bnn.fit(linear_model(), Exact(**settings), data, seed=0)
+
+
+DATA = problem()
+TRAIN, TEST = DATA[:40], DATA[40:]
+LEAVE_ONE_OUT = np.array([exact_elpd(DATA[[j for j in range(60) if j != i]], DATA[[i]]).item() for i in range(60)])
+
+
+# Held out
+
+
+def test_held_out_density_is_that_of_the_exact_predictive():
+    """Within 5 Monte Carlo errors of each example at seed 0, by the delta method."""
+    posterior = fitted(TRAIN)
+    found = bnn.heldout_elpd(posterior, TEST, num_draws=4000)
+    density = posterior.predict(TEST.x, num_draws=4000).draw_log_prob(TEST.y).exp()
+    error = density.std(0) / density.mean(0) / math.sqrt(4000)
+    expected = exact_elpd(TRAIN, TEST)
+    assert (np.abs(found.elpd_i.values - expected) < 5 * error.numpy()).all()
+    assert error.max() < 0.02
+    assert found.elpd == pytest.approx(found.elpd_i.values.sum())
+    assert found.se == pytest.approx(math.sqrt(20) * found.elpd_i.values.std())
+
+
+def test_held_out_density_is_the_log_score_times_the_number_of_examples():
+    x, y = TEST.x, 40 + 7 * TEST.y
+    model = bnn.BNN(bnn.MLP(3, [4], 1))
+    method = bnn.Ensemble(bnn.SVI(steps=5), members=2)
+    mixture = bnn.fit(model, method, bnn.Data(x, y, standardize=True), seed=0, engine="eager", progress=False)
+    found = bnn.heldout_elpd(mixture, (x, y), num_draws=30, seed=3)
+    score = bnn.score(mixture.predict(x, num_draws=30, seed=3), y)["log_likelihood"]
+    assert found.elpd == pytest.approx(20 * score.value, rel=1e-6)
+    assert found.se == pytest.approx(20 * score.stderr * math.sqrt(19 / 20), rel=1e-6)
+    assert (found.kind, found.n_data_points, found.n_samples) == ("held-out", 20, 30)
+    assert "elpd_held-out" in str(found)
+
+
+def test_arviz_takes_held_out_densities_and_keeps_them_from_others():
+    narrow, right = (bnn.heldout_elpd(fitted(TRAIN, width=w), TEST) for w in (0.1, 1.0))
+    table = az.compare({"narrow": narrow, "right": right})
+    assert set(table.index) == {"narrow", "right"}
+    az.plot_compare(table)
+    plt.close("all")
+    with pytest.raises(ValueError, match="incompatible cross-validation methods"):
+        az.compare({"one": right, "other": bnn.loo(fitted(TRAIN), TRAIN)})
+
+
+# Leave one out
+
+
+def test_leave_one_out_of_exact_draws_is_that_of_refits():
+    """Within 5 Monte Carlo errors at seed 0: elpd_i = -log mean 1 / p_i, and errors of examples share the draws."""
+    posterior = fitted(DATA)
+    found = bnn.loo(posterior, DATA, num_draws=4000)
+    inverse = (-posterior.predict(DATA.x, num_draws=4000).draw_log_prob(DATA.y)).exp()
+    influence = inverse / inverse.mean(0)
+    assert abs(found.elpd - LEAVE_ONE_OUT.sum()) < 5 * influence.sum(1).std() / math.sqrt(4000)
+    each = 5 * influence.std(0).numpy() / math.sqrt(4000)
+    assert (np.abs(found.elpd_i.values - LEAVE_ONE_OUT) < each).all()
+    assert found.kind == "LOO under q"
+    assert "LOO under q" in str(found)
+    az.plot_khat(found)
+    plt.close("all")
+
+
+def test_correction_finds_the_exact_score_from_a_guide_that_is_too_wide():
+    """Within 5 Monte Carlo errors at seed 0, where the score under q is not; log p - log q is in closed form here."""
+    posterior = fitted(DATA, width=1.25)
+    plain = bnn.loo(posterior, DATA, num_draws=4000)
+    found = bnn.loo(posterior, DATA, correct=True, num_draws=4000)
+    draws = posterior.draw(4000)["weight"][:, 0]
+    mean, covariance = exact_posterior(DATA.x, DATA.y)
+    p, q = (stats.multivariate_normal(mean, factor * covariance).logpdf(draws) for factor in (1, 1.25**2))
+    weights = np.exp(p - q)[:, None]
+    inverse = weights / stats.norm(draws @ DATA.x.T, NOISE).pdf(DATA.y)
+    influence = (weights / weights.mean() - inverse / inverse.mean(0)).sum(1)
+    error = influence.std() / math.sqrt(4000)
+    assert abs(found.elpd - LEAVE_ONE_OUT.sum()) < 5 * error < abs(plain.elpd - LEAVE_ONE_OUT.sum())
+    assert found.kind == "loo"
+    assert found.elpd_i.attrs["joint_khat"] < 0.3
+
+
+def test_scores_of_the_best_independent_guide_are_near_the_exact_one():
+    """Over 10 seeds either has a standard deviation of 0.05, and Pareto smoothing a bias of 0.09, at 8000 draws."""
+    posterior = fitted(DATA, independent=True)
+    for correct in (False, True):
+        found = bnn.loo(posterior, DATA, correct=correct, num_draws=8000)
+        assert abs(found.elpd - LEAVE_ONE_OUT.sum()) < 0.35
+
+
+def test_correction_is_refused_where_it_would_be_noise():
+    with pytest.raises(bnn.InputError, match="too far from the posterior to correct for: k-hat of its 1000 joint"):
+        bnn.loo(fitted(DATA, width=0.15), DATA, correct=True, seed=1)
+
+
+def stored(draws, name):
+    """A posterior that holds draws (chain, draw, 3) of the linear model."""
+    model, example, one = linear_model(), (DATA.x[:1], DATA.y[:1]), Scaler.identity()
+    with local_parameters():
+        guide = Empirical(num_chains=draws.shape[0], num_draws=draws.shape[1]).build(model, *example)
+    guide.hold(draws, torch.zeros(*draws.shape[:2], 0))
+    info = {"method": {"type": name}}
+    return bnn.Posterior(model, guide, example=example, x_scaler=one, y_scaler=one, seed=0, info=info)
+
+
+def test_chains_have_their_efficiency(monkeypatch):
+    """Each of 200 independent draws stands 4 times in its chain: 1 / 4 of the draws count, up to the noise of ESS."""
+    draws = fitted(DATA).draw(400)["weight"][:, 0].reshape(2, 200, 3)
+    chains = stored(draws.repeat_interleave(4, 1), "nuts")
+    tree = bnn.to_datatree(chains, DATA, prior=False)
+    assert _efficiency(tree["log_likelihood"]["y"]) == pytest.approx(0.25, rel=0.2)
+    taken, original = [], az.loo
+    monkeypatch.setattr(
+        az, "loo", lambda *args, reff, **options: taken.append(reff) or original(*args, reff=reff, **options)
+    )
+    found = bnn.loo(chains, DATA)
+    bnn.loo(fitted(DATA), DATA)
+    assert taken == [_efficiency(tree["log_likelihood"]["y"]), 1.0]
+    assert (found.kind, found.n_samples) == ("loo", 1600)
+    assert found.elpd == pytest.approx(LEAVE_ONE_OUT.sum(), abs=0.5)
+    assert bnn.loo(stored(draws, "sgld"), DATA).kind == "LOO under q"
+    with pytest.raises(bnn.InputError, match="no density log q"):
+        bnn.loo(chains, DATA, correct=True)
+
+
+@pytest.mark.parametrize(
+    ("guide", "arguments", "message"),
+    [
+        ("map", {}, "those of a point mass such as Map are all the same"),
+        ("map", {"correct": True}, "is a point, which has no density"),
+        ("dropout", {"correct": True}, "finitely many or pruned values"),
+        ("mean_field", {"num_draws": 99}, "at least 100 for importance sampling, got 99"),
+    ],
+)
+def test_leave_one_out_refuses(guide, arguments, message):
+    model = bnn.BNN(bnn.MLP(3, [4], 1))
+    posterior = model.fit(TRAIN, guide=guide, steps=2, seed=0, engine="eager", progress=False)
+    with pytest.raises(bnn.InputError, match=message):
+        bnn.loo(posterior, TRAIN, **arguments)
+    if guide == "map":
+        with pytest.raises(bnn.InputError, match="corrects for one guide, got a mixture of 2"):
+            bnn.loo(bnn.Mixture([posterior, posterior]), TRAIN, correct=True)
+
+
+# K-fold
+
+
+def test_folds_are_scored_as_by_the_exact_predictive_of_the_rest():
+    """Within 7 Monte Carlo errors of each of 60 examples at seed 0; folds of unequal sizes, with labels of text."""
+    labels = np.array(list("abcde"))[np.arange(60) % 5]
+    labels[0] = "b"
+    found = bnn.kfold(linear_model(), Exact(), DATA, folds=labels, num_draws=4000, progress=False)
+    for label in "abcde":
+        rest, held_out = DATA[labels != label], DATA[labels == label]
+        each, error = found.elpd_i.values[labels == label], monte_carlo_error(rest, held_out)
+        assert (np.abs(each - exact_elpd(rest, held_out)) < 7 * error).all()
+    assert (found.kind, found.n_folds, found.n_data_points) == ("loo_kfold", 5, 60)
+    whole = exact_elpd(DATA, DATA)
+    assert found.p == pytest.approx(whole.sum() - found.elpd, abs=0.2)
+    again = bnn.kfold(linear_model(), Exact(), DATA, folds=labels, num_draws=4000, progress=False)
+    np.testing.assert_array_equal(found.elpd_i, again.elpd_i)
+
+
+def test_folds_of_fits_side_by_side_are_the_closed_form():
+    """A Laplace approximation is exact here: within 7 Monte Carlo errors of each of 60 examples at seed 0."""
+    decay = {"type": "exponential_lr", "gamma": 0.95}
+    method = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=150, lr=0.2, schedule=decay)
+    labels = np.arange(60) % 3
+    found = bnn.kfold(linear_model(), method, DATA, folds=labels, num_draws=4000, engine="eager", progress=False)
+    for fold in range(3):
+        rest, held_out = DATA[labels != fold], DATA[labels == fold]
+        each, error = found.elpd_i.values[labels == fold], monte_carlo_error(rest, held_out)
+        assert (np.abs(each - exact_elpd(rest, held_out)) < 7 * error).all()
+
+
+def monte_carlo_error(rest, held_out):
+    """Standard error of the log density of each example from 4000 draws of the exact posterior."""
+    density = fitted(rest).predict(held_out.x, num_draws=4000).draw_log_prob(held_out.y).exp()
+    return (density.std(0) / density.mean(0) / math.sqrt(4000)).numpy()
+
+
+class Noted:
+    """A method that notes which rows it saw, told by the last column of x, and with which seed."""
+
+    def __init__(self):
+        self.rows, self.seeds = [], []
+
+    def run(self, model, data, *, seed, **arguments):
+        self.rows.append(data.x[:, -1].int().tolist())
+        self.seeds.append(seed)
+        return model.fit(data, guide="map", steps=1, seed=seed, engine="eager", progress=False)
+
+
+def noted(y, *, likelihood="gaussian", **arguments):
+    """The rows that each fit but the last did not see, and the seeds of all."""
+    model = bnn.BNN(nn.Linear(1, 3 if likelihood == "categorical" else 1), likelihood=likelihood)
+    method = Noted()
+    bnn.kfold(model, method, (torch.arange(len(y)).float()[:, None], y), progress=False, num_draws=2, **arguments)
+    assert method.rows[-1] == list(range(len(y)))
+    return [sorted(set(range(len(y))) - set(rows)) for rows in method.rows[:-1]], method.seeds
+
+
+def test_folds_are_disjoint_cover_all_and_differ_by_one_at_most():
+    rows, seeds = noted(torch.arange(17.0), folds=5)
+    assert sorted(itertools.chain(*rows)) == list(range(17))
+    assert sorted(map(len, rows)) == [3, 3, 3, 4, 4]
+    assert seeds == [derive(0, f"fit {index}") for index in range(6)]
+    assert rows != noted(torch.arange(17.0), folds=5, seed=1)[0]
+    assert rows == noted(torch.arange(17.0), folds=5)[0]
+
+
+def test_classes_are_spread_evenly():
+    y = torch.tensor([0] * 30 + [1] * 10 + [2] * 5)
+    rows, _ = noted(y, likelihood="categorical")
+    assert [np.bincount(y[part], minlength=3).tolist() for part in rows] == [[6, 2, 1]] * 5
+    rows, _ = noted(torch.tensor([0, 0, 1, 1, 2, 2]), likelihood="categorical", folds=6)
+    assert [len(part) for part in rows] == [1] * 6
+
+
+def test_groups_stay_together():
+    groups = np.array(["a", "b", "c", "d"])[np.arange(20) % 4]
+    rows, _ = noted(torch.arange(20.0), folds=2, groups=groups)
+    assert [len(set(groups[part])) for part in rows] == [2, 2]
+    assert not set(groups[rows[0]]) & set(groups[rows[1]])
+
+
+def test_folds_are_those_of_a_loop_by_hand():
+    """The same bits: the whole data and the fold of another size by `fit`, the two of one size by `fit_replicates`."""
+    x, y = DATA.x[:14].float(), (40 + 7 * DATA.y[:14]).float()
+    data, labels = bnn.Data(x, y, standardize=True), np.array([0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2, 1, 0, 2])
+    model, method = bnn.BNN(bnn.MLP(3, [4], 1)), bnn.SVI(steps=20, lr=0.05)
+    options = {"engine": "eager", "progress": False}
+    found = bnn.kfold(model, method, data, folds=labels, seed=5, num_draws=50, **options)
+    alone = bnn.fit(model, method, data[labels != 1], seed=derive(5, "fit 1"), **options)
+    pair = bnn.fit_replicates(model, method, [data[labels != 0], data[labels != 2]], seed=derive(5, "fit 0"), **options)
+    for fold, posterior in zip((0, 1, 2), (pair[0], alone, pair[1]), strict=True):
+        held_out = data[labels == fold]
+        expected = posterior.predict(held_out.x, num_draws=50).log_prob(held_out.y)
+        np.testing.assert_allclose(found.elpd_i[labels == fold], expected, rtol=1e-5)
+        torch.testing.assert_close(posterior.y_scaler.loc, y[labels != fold].double().mean())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"folds": 1}, "`folds` must lie between 2 and the number of examples, 60; got 1"),
+        ({"folds": 61}, "`folds` must lie between 2 and the number of examples, 60; got 61"),
+        ({"groups": np.arange(60) % 3, "folds": 4}, "the number of groups, 3; got 4"),
+        ({"groups": np.arange(59)}, "`groups` must have one label for each of the 60 examples"),
+        ({"folds": np.arange(60) % 3, "groups": np.arange(60)}, "`groups` go with a number of folds"),
+        ({"folds": np.zeros(60)}, "at least two folds, got the same label"),
+        ({"folds": True}, "`folds` must have one label"),
+    ],
+)
+def test_folds_that_do_not_fit_are_refused(arguments, message):
+    with pytest.raises(bnn.InputError, match=message):
+        bnn.kfold(linear_model(), Exact(), DATA, **arguments)
+
+
+def test_data_must_be_in_memory():
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(DATA.x, DATA.y))
+    with pytest.raises(bnn.InputError, match="needs data in memory, got a DataLoader"):
+        bnn.kfold(linear_model(), Exact(), loader)
+
+
+# Comparison
+
+
+@pytest.fixture(scope="module")
+def results():
+    exact, narrow = fitted(TRAIN), fitted(TRAIN, width=0.1)
+    return {
+        "held-out": bnn.heldout_elpd(exact, TEST),
+        "held-out, narrow": bnn.heldout_elpd(narrow, TEST),
+        "held-out, fewer": bnn.heldout_elpd(exact, TEST[:10]),
+        "held-out, others": bnn.heldout_elpd(exact, TRAIN[:20]),
+        "loo": bnn.loo(exact, TRAIN),
+        "corrected": bnn.loo(exact, TRAIN, correct=True),
+        "2 folds": bnn.kfold(linear_model(), Exact(), TRAIN, folds=2, progress=False),
+        "3 folds": bnn.kfold(linear_model(), Exact(), TRAIN, folds=3, progress=False),
+    }
+
+
+def test_comparison_ranks_and_keeps_every_digit(results):
+    pair = {"a": results["held-out, narrow"], "b": results["held-out"]}
+    table = bnn.compare(pair)
+    best = max(pair, key=lambda name: pair[name].elpd)
+    assert table.index[0] == best
+    np.testing.assert_array_equal(table.loc[["a", "b"], "elpd"], [pair["a"].elpd, pair["b"].elpd])
+    difference = pair["a"].elpd_i.values - pair["b"].elpd_i.values
+    other = table.index[1]
+    assert table.loc[other, "elpd_diff"] == pytest.approx(-abs(difference.sum()))
+    assert table.loc[other, "dse"] == pytest.approx(math.sqrt(20) * difference.std())
+    assert table["weight"].sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["held-out"], "two or more results, got 1"),
+        (["loo", "2 folds"], "different kinds .* loo: LOO under q, 2 folds: loo_kfold with 2 folds"),
+        (["loo", "corrected"], "measure different things"),
+        (["held-out", "loo"], "Results of different kinds"),
+        (["2 folds", "3 folds"], "loo_kfold with 3 folds"),
+        (["held-out", "held-out, fewer"], "on the same examples in the same order only; got .* 10 examples"),
+        (["held-out", "held-out, others"], "on the same examples in the same order only"),
+    ],
+)
+def test_what_measures_different_things_is_not_compared(results, names, message):
+    with pytest.raises(bnn.InputError, match=message):
+        bnn.compare({name: results[name] for name in names})
+
+
+def test_comparison_refuses_what_is_no_result(results):
+    with pytest.raises(bnn.InputError, match="takes results of heldout_elpd, loo or kfold by name, got DataTree"):
+        bnn.compare({"a": results["held-out"], "b": az.from_dict({"posterior": {"w": np.zeros((1, 3))}})})
+    foreign = copy.deepcopy(results["held-out, fewer"])
+    foreign.elpd_i.attrs = {}
+    with pytest.raises(bnn.InputError, match="Results rest on different numbers of examples"):
+        bnn.compare({"a": results["held-out"], "b": foreign})

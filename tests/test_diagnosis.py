@@ -1,0 +1,323 @@
+"""`diagnose`: silent on good fits at its stated rate, and a warning for each way in which a fit is bad."""
+
+import copy
+import math
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn.diagnostics.findings import Diagnosis, Finding
+from pyrobnn.diagnostics.predictive_checks import baseline_finding, epistemic_finding, predictive_findings
+from pyrobnn.diagnostics.training_checks import elbo_is_flat
+from pyrobnn.inference import History
+
+FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3
+TESTED = {"elbo", "bias", "spread", "coverage", "surprise", "confidence"}
+RATE = 0.01
+SEEDS = range(20)
+
+
+def linear_problem(seed, likelihood=None):
+    """Data of a linear model whose weights come from its prior N(0, 1), so that the exact posterior is calibrated."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    weights, x = draw(FEATURES), draw(NUM_TRAIN + NUM_TEST, FEATURES)
+    y = x @ weights + NOISE * draw(len(x))
+    both = bnn.Data(x, y, standardize=False)
+    train, test = both.split(NUM_TEST / len(both), seed=0)
+    net = torch.nn.Linear(FEATURES, 1, bias=False).double()
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood or bnn.likelihoods.Gaussian(scale=NOISE))
+    return model, train, test
+
+
+def exact_posterior(model, train, scale=1.0, shift=0.0):
+    """The posterior of a linear model, which Laplace gives exactly, its scale and mean changed if asked."""
+    with torch.no_grad():
+        gram = train.x.T @ train.x / NOISE**2 + torch.eye(FEATURES, dtype=torch.float64)
+        mode = torch.linalg.solve(gram, train.x.T @ train.y) / NOISE**2
+    weights = {"weight": mode[None]}
+    posterior = bnn.guides.Laplace(structure="full").around(model, train, weights=weights, progress=False)
+    with torch.no_grad():
+        (block,) = posterior.guide.covered()
+        posterior.guide.loc.add_(shift * block.spread())
+        block.factor.mul_(scale)
+    return posterior
+
+
+def settled(steps=1000, seed=0):
+    """The record of a fit that has ended: noise around a level."""
+    noise = np.random.default_rng(seed).standard_normal(steps)
+    return History(-100 + noise, np.zeros(steps), [], [])
+
+
+def diagnosed(seed, **change):
+    model, train, test = linear_problem(seed)
+    posterior = exact_posterior(model, train, **change)
+    posterior.history = settled(seed=seed)
+    return bnn.diagnose(posterior, train, test, num_draws=100, false_alarm_rate=RATE)
+
+
+# A good fit
+
+
+def test_silence_on_good_fits():
+    """20 exact posteriors at a rate of 1 %: 2 or more with a warning have a probability of 2 %, 3 or more of 0.1 %."""
+    found = [diagnosed(seed) for seed in SEEDS]
+    assert sum(bool(one.warnings) for one in found) <= 2
+    p_values = {name: [f.p_value for one in found for f in one.findings if f.name == name] for name in TESTED}
+    for name in ("elbo", "bias", "spread", "surprise"):
+        assert len(p_values[name]) == len(SEEDS)
+        assert 0.02 < float(np.mean(np.array(p_values[name]) < 0.5)) < 0.98  # 2e-4 for both if uniform: not all alike
+
+
+def test_null_p_values_are_uniform():
+    """Also where training data are few, and test targets share an error: 40 problems, Kolmogorov-Smirnov at 0.1 %."""
+    from scipy.stats import kstest
+
+    found = {"bias": [], "spread": [], "surprise": []}
+    for seed in range(40):
+        model, train, test = linear_problem(1000 + seed)
+        few = bnn.Data(train.x[:8], train.y[:8], standardize=False)
+        posterior = exact_posterior(model, few)
+        prediction, other = (posterior.predict(test.x[:50], num_draws=100, seed=own) for own in (seed, 100 + seed))
+        simulated = other.sample(seed=seed)
+        for finding in predictive_findings(prediction, test.y[:50], simulated, 0.01, seed=seed):
+            if finding.name in found:
+                found[finding.name].append(finding.p_value)
+    for p_values in found.values():
+        assert kstest(p_values, "uniform").pvalue > 1e-3
+
+
+# Four bad ones
+
+
+@pytest.mark.parametrize(
+    ("change", "names", "words"),
+    [
+        ({"scale": 0.05}, {"spread", "surprise"}, "too narrow"),
+        ({"scale": 8.0}, {"spread", "surprise"}, "too wide"),
+        ({"shift": 6.0}, {"surprise"}, "less likely than the fit expects"),
+    ],
+)
+def test_posteriors_that_are_wrong_are_caught(change, names, words):
+    """Of 20 exact posteriors made wrong, in at least 18; so a single seed of a bad fit is caught in most cases."""
+    found = [diagnosed(seed, **change) for seed in SEEDS]
+    assert sum(bool(names & set(one.names)) for one in found) >= 18
+    assert sum(words in " ".join(one.warnings) for one in found) >= 15
+
+
+@pytest.mark.parametrize(
+    ("noise", "offset", "name", "words"),
+    [
+        (0.5 * NOISE, 0.0, "spread", "too narrow"),
+        (0.5 * NOISE, 0.0, "coverage", "they are too narrow"),
+        (2 * NOISE, 0.0, "spread", "too wide"),
+        (NOISE, 0.5 * NOISE, "bias", "Targets lie above the predictions"),
+        (NOISE, -0.5 * NOISE, "bias", "Targets lie below the predictions"),
+    ],
+)
+def test_predictions_that_are_wrong_are_named(noise, offset, name, words):
+    model, train, test = linear_problem(0, bnn.likelihoods.Gaussian(scale=noise))
+    found = bnn.diagnose(
+        exact_posterior(model, train),
+        train,
+        bnn.Data(test.x, test.y + offset, standardize=False),
+        num_draws=200,
+        false_alarm_rate=0.05,
+    )
+    assert name in found.names
+    assert any(words in warning for warning in found.warnings)
+
+
+def test_intervals_that_hold_too_much():
+    """1000 targets of a third of the predicted spread: 95 % intervals hold all of them."""
+    y = torch.randn(1000, generator=torch.Generator().manual_seed(0)) / 3
+    found = {f.name: f.text for f in findings_of(bnn.Prediction(dist.Normal(torch.zeros(3, 1000), 1.0)), y)}
+    assert "hold 100.0% of the targets" in found["coverage"]
+    assert found["coverage"].endswith("they are too wide.")
+
+
+def test_a_fit_that_was_cut_short():
+    model, train, test = linear_problem(0)
+    options = {"seed": 0, "progress": False, "engine": "eager"}
+    short = bnn.fit(model, bnn.SVI(steps=150, lr=0.01), train, **options)
+    assert "elbo" in bnn.diagnose(short, train, test, num_draws=100).names
+    long = bnn.fit(
+        model, bnn.SVI(guide="full_rank", steps=1500, lr=0.03, schedule="cosine_annealing_lr"), train, **options
+    )
+    assert bnn.diagnose(long, train, test, num_draws=200).warnings == ()
+
+
+# The parts
+
+
+def noise(num, scale=1.0):
+    return scale * np.random.default_rng(1).standard_normal(num)
+
+
+@pytest.mark.parametrize(("slope", "word"), [(1.0, "rising"), (-1.0, "falling")])
+def test_an_elbo_that_moves(slope, word):
+    finding = elbo_is_flat(-100 + noise(1000) + slope * np.linspace(0, 20, 1000), 10, 0.01)
+    assert finding.kind == "warning"
+    assert f"The ELBO was still {word} at the end" in finding.text
+
+
+def test_an_elbo_that_rose_and_levelled_off():
+    assert elbo_is_flat(noise(1000) - 1e4 * np.exp(-np.arange(1000) / 40), 10, 0.01).kind == "fine"
+
+
+def test_correlated_noise_is_not_taken_for_movement():
+    walk = np.convolve(noise(5000, 5.0), np.ones(10) / 10, mode="valid")
+    assert elbo_is_flat(walk, 10, 0.01).kind == "fine"
+
+
+def test_a_change_that_matters_to_nobody():
+    """Without noise every change is certain: 0.05 nats are none for 100 examples, and some for 10."""
+    climb = np.linspace(0, 0.5, 1000)
+    assert elbo_is_flat(climb, 100, 0.01).kind == "fine"
+    assert elbo_is_flat(climb, 10, 0.01).kind == "warning"
+    assert elbo_is_flat(np.zeros(1000), 10, 0.01).p_value == 1
+
+
+def test_a_short_fit_cannot_be_judged():
+    assert "only 99 steps, too few" in elbo_is_flat(np.zeros(99), 10, 0.01).text
+
+
+def test_the_rate_of_false_alarms_of_the_elbo():
+    """400 records of correlated noise at 5 %: at most 5 % + 3 standard errors of 1.1 %."""
+    generator = np.random.default_rng(0)
+    kernel = np.ones(5) / 5
+    records = (np.convolve(generator.standard_normal(1204), kernel, mode="valid") for _ in range(400))
+    assert np.mean([elbo_is_flat(record, 1, 0.05).p_value < 0.05 for record in records]) < 0.083
+
+
+def normal_prediction(spread, num=5):
+    means = spread * torch.tensor([[-1.0], [1.0]]).expand(2, num)
+    return bnn.Prediction(dist.Normal(means, torch.ones(2, num)))
+
+
+def test_the_epistemic_part_is_missed_only_where_it_is_negligible():
+    assert epistemic_finding(normal_prediction(0.1)).kind == "fine"
+    assert "near zero (2.5e-05 of it)" in epistemic_finding(normal_prediction(0.005)).text
+    assert "variance is zero" in epistemic_finding(normal_prediction(0.0)).text
+    certain = bnn.Prediction(dist.Categorical(probs=torch.tensor([[[1.0, 0.0]]])))
+    assert "variance is zero" in epistemic_finding(certain).text
+
+
+def findings_of(prediction, y):
+    """With predictions whose draws are all alike, these serve for the simulation too."""
+    return predictive_findings(prediction, y, prediction.sample(200, seed=0), 0.005, seed=0)
+
+
+def class_prediction(confidence, num=2000):
+    return bnn.Prediction(dist.Categorical(probs=torch.tensor([confidence, 1 - confidence]).expand(3, num, 2)))
+
+
+@pytest.mark.parametrize(
+    ("confidence", "right", "word"),
+    [(0.8, 0.8, None), (0.9, 0.8, "over-confident"), (0.7, 0.8, "under-confident")],
+)
+def test_confidence_is_compared_with_accuracy(confidence, right, word):
+    y = (torch.arange(2000) >= right * 2000).long()
+    found = {f.name: f for f in findings_of(class_prediction(confidence), y)}
+    assert set(found) == {"confidence", "surprise"}
+    assert found["confidence"].kind == ("fine" if word is None else "warning")
+    assert word is None or word in found["confidence"].text
+
+
+def test_counts_that_vary_more_than_predicted():
+    """Poisson of mean 5 against twice its variance: 500 counts; and against itself."""
+    generator = np.random.default_rng(0)
+    rates = torch.full((4, 500), math.log(5.0))
+    from pyrobnn._target_distributions import Poisson
+
+    prediction = bnn.Prediction(Poisson(rates))
+    spread = torch.as_tensor(generator.negative_binomial(5, 0.5, 500)).float()
+    good = torch.as_tensor(generator.poisson(5, 500)).float()
+    kinds = {y: {f.name: f.kind for f in findings_of(prediction, y)} for y in (spread, good)}
+    assert kinds[spread]["spread"] == "warning"
+    assert set(kinds[good].values()) == {"fine"}
+
+
+def test_a_constant_prediction_is_the_least_to_beat():
+    x = torch.linspace(-1, 1, 50)[:, None]
+    train = bnn.Data(x, 3 * x[:, 0])
+    close = bnn.Prediction(dist.Normal(train.y.expand(2, 50), 0.1))
+    away = bnn.Prediction(dist.Normal(-train.y.expand(2, 50), 0.5))
+    law = torch.distributions.Normal(train.y.mean().double(), train.y.double().std())
+    gain = float(close.log_prob(train.y).double().mean() - law.log_prob(train.y.double()).mean())
+    assert f"is {gain:.2f} nats an example above" in baseline_finding(close, train.y, train).text
+    assert baseline_finding(away, train.y, train).kind == "warning"
+    labels = bnn.Data(x, (x[:, 0] > 0.5).long())
+    wrong = bnn.Prediction(dist.Categorical(probs=torch.tensor([0.1, 0.9]).expand(2, 50, 2)))
+    assert "ignores the inputs" in baseline_finding(wrong, labels.y, labels).text
+
+
+def test_without_held_out_data_it_says_so():
+    model, train, _ = linear_problem(0)
+    found = bnn.diagnose(exact_posterior(model, train), train)
+    assert "No data were held out" in found.notes[0]
+    assert not {finding.name for finding in found.findings} & {"bias", "spread", "coverage", "surprise", "baseline"}
+    assert any("can be weighted into exact ones" in finding.text for finding in found.findings)  # q is exact
+
+
+def test_khat_is_noted_and_never_warned_of():
+    model, train, test = linear_problem(0)
+    found = bnn.diagnose(exact_posterior(model, train, scale=0.3), train, test, num_draws=100)
+    assert any("k-hat of the joint weights" in note for note in found.notes)
+    assert "k-hat" not in found.names
+
+
+def test_points_have_no_khat_and_are_called_points():
+    model, train, test = linear_problem(0)
+    posterior = model.fit(train, seed=0, guide="map", steps=200, lr=0.05, progress=False, engine="eager")
+    found = bnn.diagnose(posterior, train, test, num_draws=10)
+    assert "epistemic" in found.names
+    assert "k-hat" not in {finding.name for finding in found.findings}
+
+
+def test_ensembles_are_judged_like_others():
+    model, train, test = linear_problem(0)
+    method = bnn.Ensemble(bnn.SVI(steps=120, lr=0.05), members=2)
+    mixture = bnn.fit(model, method, train, seed=0, progress=False, engine="eager")
+    names = {finding.name for finding in bnn.diagnose(mixture, train, test, num_draws=50).findings}
+    assert {"elbo", "bias", "surprise", "baseline", "epistemic"} <= names
+
+
+def test_at_most_a_thousand_examples_are_taken(monkeypatch):
+    model, train, test = linear_problem(0)
+    posterior = exact_posterior(model, train)
+    seen = []
+    original = type(posterior).predict
+    monkeypatch.setattr(type(posterior), "predict", lambda self, x, **o: seen.append(len(x)) or original(self, x, **o))
+    many = bnn.Data(test.x.repeat(5, 1), test.y.repeat(5), standardize=False)
+    bnn.diagnose(posterior, train, many, num_draws=10)
+    assert seen[0] == 1000
+
+
+def test_the_same_seed_gives_the_same_diagnosis():
+    model, train, test = linear_problem(0)
+    posterior = exact_posterior(model, train)
+    before = torch.random.get_rng_state()
+    first, second = (bnn.diagnose(copy.copy(posterior), train, test, num_draws=50, seed=3) for _ in range(2))
+    assert first == second
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_rate_is_a_probability():
+    model, train, _ = linear_problem(0)
+    with pytest.raises(bnn.InputError, match="`false_alarm_rate` must lie between 0 and 1, got 1.5"):
+        bnn.diagnose(exact_posterior(model, train), train, false_alarm_rate=1.5)
+
+
+def test_warnings_are_listed_first():
+    found = Diagnosis((Finding("a", "warning", "Beware."), Finding("b", "fine", "All right.")), 0.01)
+    lines = str(found).splitlines()
+    assert lines == ["1 warning (a good fit has one in 1% of cases)", "! Beware.", "+ All right."]
+    assert str(Diagnosis((), 0.01)).startswith("nothing speaks against this fit")

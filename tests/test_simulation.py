@@ -1,0 +1,199 @@
+"""Simulation-based calibration: an exact method passes, and each way of being wrong is caught and named."""
+
+import dataclasses
+
+import arviz as az
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn._pyro import local_parameters
+from pyrobnn.data import Scaler
+from pyrobnn.diagnostics.simulation import _report, _share_below
+
+NOISE, SCALE = 0.5, 1.2
+X = torch.tensor([[1.0, x] for x in (-1.0, -0.6, -0.1, 0.4, 0.9)], dtype=torch.float64)
+PROBES = torch.tensor([[1.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
+
+
+def linear_model(likelihood=None):
+    net = nn.Linear(2, 1, bias=False).double()
+    noise = likelihood or bnn.likelihoods.Gaussian(scale=NOISE)
+    return bnn.BNN(net, prior=bnn.priors.Normal(SCALE), likelihood=noise)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact:
+    """A method that finds the posterior of the linear model in closed form, and then gets it wrong as told.
+
+    Attributes:
+        width: factor on the standard deviations.
+        shift: distance of the mean of the function at the first probe, in standard deviations.
+    """
+
+    width: float = 1.0
+    shift: float = 0.0
+
+    def run(self, model, data, *, seed, **arguments):
+        precision = torch.eye(2, dtype=torch.float64) / SCALE**2 + data.x.T @ data.x / NOISE**2
+        covariance = torch.linalg.inv(precision)
+        towards = covariance @ PROBES[0] / (PROBES[0] @ covariance @ PROBES[0]).sqrt()
+        root = self.width * torch.linalg.cholesky(covariance)
+        own, example = model.fresh(), (data.x[:1], data.y[:1])
+        with local_parameters():
+            guide = bnn.guides.FullRank().build(own, *example)
+        guide.loc.data = covariance @ data.x.T @ data.y / NOISE**2 + self.shift * towards
+        guide.rho.data = root.diagonal().expm1().log()
+        guide.factor.data = root / root.diagonal()[:, None]
+        one = Scaler.identity()
+        return bnn.Posterior(own, guide, example=example, x_scaler=one, y_scaler=one, seed=seed)
+
+
+def simulated(num_draws=100, num_simulations=300, **settings):
+    return bnn.vsbc(
+        linear_model(),
+        Exact(**settings),
+        X,
+        probes=PROBES,
+        num_simulations=num_simulations,
+        num_draws=num_draws,
+        seed=0,
+        progress=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return simulated()
+
+
+def test_an_exact_method_is_calibrated(exact):
+    """At seed 0, M = 300: p > 0.01 of each test, also of scipy's Kolmogorov-Smirnov test of uniformity."""
+    assert exact.is_calibrated
+    assert (exact.table[["symmetric", "uniform"]] > 0.01).to_numpy().all()
+    shares = exact.tree["prior_sbc"].mu
+    assert shares.dims == ("simulation", "probe")
+    assert shares.shape == (300, 2)
+    for probe in range(2):
+        assert stats.kstest(shares[:, probe], "uniform").pvalue > 0.01
+    assert "nothing speaks against calibration" in str(exact)
+    assert list(exact.table.index) == ["mu[0]", "mu[1]"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "column", "finding"),
+    [
+        ({"width": 0.5}, "uniform", "draws too narrow"),
+        ({"width": 2.0}, "uniform", "draws too wide"),
+        ({"shift": 0.7}, "symmetric", "draws too high"),
+        ({"shift": -0.7}, "symmetric", "draws too low"),
+    ],
+)
+def test_a_wrong_method_is_caught_and_named(settings, column, finding):
+    """At seed 0, M = 100."""
+    report = simulated(num_simulations=100, **settings)
+    assert not report.is_calibrated
+    assert report.table.loc["mu[0]", column] < 1e-3
+    line = next(line for line in str(report).splitlines() if line.startswith("mu[0]"))
+    assert line.endswith(finding)
+    if "width" in settings:
+        assert report.table.loc["mu[0]", "symmetric"] > 0.01
+        assert (report.table.loc["mu[0]", "spread"] > 1) == (settings["width"] < 1)
+
+
+def test_arviz_plots_the_shares(exact):
+    az.plot_ecdf_pit(exact.tree, group="prior_sbc", sample_dims=["simulation"])
+    plt.close("all")
+
+
+def test_the_same_seed_gives_the_same_report():
+    first, again = (simulated(num_simulations=20).tree["prior_sbc"].mu for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.parametrize("num_draws", [1, 5, 100])
+def test_ranks_are_uniform_for_any_number_of_draws(num_draws):
+    """Kolmogorov-Smirnov at 20,000 ranks and seed 0; with values that are often equal as well."""
+    generator = np.random.default_rng(0)
+    for draw in (generator.normal, lambda size: generator.integers(3, size=size)):
+        values = draw(size=(num_draws + 1, 20_000))
+        shares = _share_below(values[1:], values[0], generator)
+        assert stats.kstest(shares, "uniform").pvalue > 0.01
+        assert ((shares > 0) & (shares < 1)).all()
+
+
+def test_truths_below_every_draw_have_small_shares():
+    generator = np.random.default_rng(0)
+    assert (_share_below(np.ones((99, 50)), np.zeros(50), generator) < 0.01).all()
+    assert (_share_below(np.zeros((99, 50)), np.ones(50), generator) > 0.99).all()
+
+
+def test_tests_of_exact_shares_reject_as_often_as_they_say():
+    """Of 1000 quantities with uniform shares, M = 100, the share with p < 0.05 is that up to 4 errors and 0.02.
+
+    The margin is for ArviZ's test of uniformity, which is slightly liberal.
+    """
+    shares = np.random.default_rng(0).uniform(size=(100, 1000))
+    table = _report({"mu": shares}, 100).table
+    error = np.sqrt(0.05 * 0.95 / 1000)
+    assert abs((table["symmetric"] < 0.05).mean() - 0.05) < 4 * error
+    assert abs((table["uniform"] < 0.05).mean() - 0.05) < 4 * error + 0.02
+    assert abs(table["spread"].mean() - 1) < 4 * table["spread"].std() / np.sqrt(1000)
+
+
+def test_verdict_counts_all_hypotheses():
+    report = _report({"mu": np.random.default_rng(0).uniform(size=(50, 8))}, 100)
+    smallest = report.table[["symmetric", "uniform"]].to_numpy().min()
+    assert report.p_value == pytest.approx(min(1, 16 * smallest))
+
+
+def test_variational_fits_end_to_end():
+    """A network with noise of its own: every quantity is there, and prior, targets and fits go together."""
+    noise = bnn.likelihoods.Gaussian(scale={"type": "half_normal", "scale": 1.0})
+    model = bnn.BNN(bnn.MLP(1, [3], 1, activation="tanh"), likelihood=noise)
+    x = torch.linspace(-1, 1, 8)[:, None]
+    report = bnn.vsbc(
+        model,
+        bnn.SVI(steps=5, lr=0.05),
+        x,
+        probes=x[:3],
+        num_simulations=20,
+        num_draws=50,
+        engine="eager",
+        progress=False,
+    )
+    assert list(report.table.index) == ["mu[0]", "mu[1]", "mu[2]", "likelihood.scale"]
+    assert report.tree["prior_sbc"]["likelihood.scale"].dims == ("simulation",)
+    assert np.isfinite(report.table.to_numpy()).all()
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "shape"), [("bernoulli", 1, (20, 2)), ("categorical", 3, (20, 2, 3))]
+)
+def test_classes_are_compared_by_their_probabilities(likelihood, outputs, shape):
+    model = bnn.BNN(bnn.MLP(1, [2], outputs), likelihood=likelihood)
+    x = torch.linspace(-1, 1, 6)[:, None]
+    svi = bnn.SVI(guide="mean_field", steps=2)
+    method = bnn.Ensemble(svi, members=2) if likelihood == "bernoulli" else svi
+    report = bnn.vsbc(model, method, x, probes=x[:2], num_simulations=20, num_draws=10, engine="eager", progress=False)
+    assert report.tree["prior_sbc"].probs.shape == shape
+    assert len(report.table) == np.prod(shape[1:])
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        (linear_model(), {"num_simulations": 19}, "`num_simulations` must be at least 20, got 19"),
+        (linear_model(), {"num_draws": 0}, "`num_draws` must be at least 1, got 0"),
+        (linear_model(), {"probes": torch.zeros(2, 3)}, "`probes` must have the columns of `x`, .2,., got .3,."),
+        (linear_model(), {"probes": torch.zeros(2)}, "`probes` must have shape"),
+        (linear_model("gaussian"), {}, "has a prior, and likelihood.scale would be optimised"),
+    ],
+)
+def test_refusals(model, arguments, message):
+    with pytest.raises(bnn.InputError, match=message):
+        bnn.vsbc(model, Exact(), X, **{"probes": PROBES} | arguments)
