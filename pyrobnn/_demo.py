@@ -67,11 +67,13 @@ def demo(out_dir: Path, *, seed: int, steps: int | None, progress: bool, console
 
 
 def score_table(title: str, scores: Mapping[str, Score], reference: Mapping[str, Score] | None = None) -> Table:
-    """Return scores with their standard errors as a table, beside those of a reference if there is one."""
+    """Return the main scores with their standard errors as a table, beside those of a reference if there is one."""
+    from pyrobnn.report.words import score_rows
+
     table = Table("score", "pyrobnn", title=title, title_justify="left")
     if reference is not None:
         table.add_column("linear baseline")
-    for name, entry in scores.items():
+    for name, entry, _ in score_rows(scores)["main"]:
         table.add_row(name, str(entry), *([] if reference is None else [str(reference[name])]))
     return table
 

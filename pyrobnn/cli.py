@@ -91,7 +91,7 @@ def fit(spec: Path, *, changes: Changes = None, out: Out = None, overwrite: Over
     result = run(loaded, folder, progress=sys.stderr.isatty(), overwrite=overwrite)
     Console().print(score_table(f"{len(result.test)} test examples", result.scores))
     for warning in result.diagnosis.warnings:
-        Console().print(f"[bold yellow]warning:[/] {_escaped(warning)}", highlight=False)
+        Console().print(f"[bold yellow]warning:[/] {_escaped(warning)}", highlight=False, soft_wrap=True)
     typer.echo(f"Report: {result.path / 'report.html'}")
 
 
@@ -103,7 +103,7 @@ def diagnose(run_dir: Path) -> None:
     diagnosis = read_diagnosis(run_dir)
     for finding in diagnosis.findings:
         word = {"warning": "[bold yellow]warning[/]", "note": "note", "fine": "[green]fine[/]"}[finding.kind]
-        Console().print(f"{word}: {_escaped(finding.text)}", highlight=False)
+        Console().print(f"{word}: {_escaped(finding.text)}", highlight=False, soft_wrap=True)
     num = len(diagnosis.warnings)
     typer.echo(f"{num or 'No'} warning{'' if num == 1 else 's'} from {len(diagnosis.findings)} checks.")
 

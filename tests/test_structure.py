@@ -130,6 +130,13 @@ def test_import_is_light():
     assert done.stdout.strip() == "[]"
 
 
+def test_import_costs_less_than_that_of_pyro():
+    """It brings neither Pyro nor torch until a name is used."""
+    code = "import sys, pyrobnn; print([name for name in ('torch', 'pyro', 'numpy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_modules_are_small(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400

@@ -32,7 +32,7 @@ def diagnose(
     test: Data | None = None,
     *,
     num_draws: int = 500,
-    false_alarm_rate: float = 0.01,
+    false_alarm_rate: float = 0.05,
     seed: int | None = None,
 ) -> Diagnosis:
     """Look for reasons not to trust a fit.

@@ -40,33 +40,36 @@ _WORDS = {
         "{error:.3f} is due. The fit is biased: look for a shift between training and test data, or a larger network.",
         "Targets lie above the predictions: their mean rank in the predictive distribution is {value:.3f}, where 0.5 ± "
         "{error:.3f} is due. The fit is biased: look for a shift between training and test data, or a larger network.",
-        "Targets lie as often above as below the predictions (mean rank {value:.3f}).",
+        "Targets lie above and below the predictions as chance has it: mean rank {value:.3f}, where 0.5 ± "
+        "{error:.3f} is due.",
     ),
     "spread": _Words(
         "The predictions are too wide: ranks of the targets spread {value:.2f} times as much as they should (1 ± "
         "{error:.2f}). The noise may be over-estimated, or the posterior too vague: train longer, or narrow the prior.",
         "The predictions are too narrow: ranks of the targets spread {value:.2f} times as much as they should (1 ± "
         "{error:.2f}). The noise may be under-estimated, or the guide too tight: learn the noise, or use an ensemble.",
-        "Ranks of the targets spread as they should ({value:.2f} of a uniform one's).",
+        "Predictions are as wide as they should be: ranks of the targets spread {value:.2f} times as much as uniform "
+        "ones, where 1 ± {error:.2f} is due.",
     ),
     "coverage": _Words(
         "The 95 % intervals hold {value:.1%} of the targets, where 95 % ± {error:.1%} are due: they are too narrow.",
         "The 95 % intervals hold {value:.1%} of the targets, where 95 % ± {error:.1%} are due: they are too wide.",
-        "The 95 % intervals hold {value:.1%} of the targets.",
+        "The 95 % intervals hold {value:.1%} of the targets, where 95 % ± {error:.1%} are due.",
     ),
     "confidence": _Words(
         "The fit is over-confident: labels are right {value:+.1%} more often than their probabilities say, where ± "
         "{error:.1%} is due. Use an ensemble or a richer guide, or a stronger prior.",
         "The fit is under-confident: labels are right {value:+.1%} more often than their probabilities say, where ± "
         "{error:.1%} is due. The posterior is too vague: train longer, narrow the prior, or tune it by the evidence.",
-        "Labels are right about as often as their probabilities say ({value:+.1%}).",
+        "Labels are right {value:+.1%} more often than their probabilities say, where ± {error:.1%} is due.",
     ),
     "surprise": _Words(
         "Targets are less likely than the fit expects of itself: their log score is {value:.2f} nats an example, where "
         "{expected:.2f} ± {error:.2f} is due. It misses something: outliers, a shift, or the wrong likelihood.",
         "Targets are more likely than the fit expects of itself: their log score is {value:.2f} nats an example, where "
         "{expected:.2f} ± {error:.2f} is due. Its predictions are vaguer than the data call for.",
-        "Targets are as likely as the fit expects of itself ({value:.2f} nats an example).",
+        "Targets are as likely as the fit expects of itself: {value:.2f} nats an example, where {expected:.2f} ± "
+        "{error:.2f} is due.",
     ),
 }
 _SHOWN: dict[str, Callable[[float], float]] = {"bias": lambda away: 0.5 + away}

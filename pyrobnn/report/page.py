@@ -118,7 +118,12 @@ def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, Elbo
 
 
 def _pictures(posterior: Posterior | Mixture, train: Data, scored: Data, prediction: Prediction) -> list[_Picture]:
-    pictures = [*_predictive(posterior, train, scored, prediction), *_calibration(prediction, scored)]
+    pictures = _predictive(posterior, train, scored, prediction)
+    enough = len(scored) >= _FEWEST_FOR_CURVES
+    if enough and prediction.has_quantiles:
+        caption = "Where the targets fall in their predictive distributions: flat if predictions are calibrated."
+        figure = plots.pit(prediction, scored.y, layout="column")
+        pictures.append(_picture("pit.png", "Calibration", caption, figure))
     if posterior.history is not None and len(posterior.history):
         mean = ", the mean over the members" if isinstance(posterior, Mixture) else ""
         caption = f"Evidence lower bound by step{mean}; a fit that has converged ends flat."
@@ -126,6 +131,10 @@ def _pictures(posterior: Posterior | Mixture, train: Data, scored: Data, predict
     if not isinstance(posterior, Mixture):  # members have modes of their own, whose weights do not correspond
         caption = "Weights with a ratio well below 1 are hardly told from 0 by the data."
         pictures.append(_picture("weights.png", "Weights", caption, plots.weights(posterior, layout="column")))
+    if enough and (prediction.is_classification or prediction.has_quantiles):
+        caption = "Dropping what the fit is least sure of should lower the error, nearly as fast as the best order."
+        figure = plots.sparsification(prediction, scored.y)
+        pictures.append(_picture("sparsification.png", "Is the error where the doubt is?", caption, figure))
     return pictures
 
 
@@ -144,20 +153,6 @@ def _predictive(posterior: Posterior | Mixture, train: Data, scored: Data, predi
     caption = "Calibrated intervals hold their nominal share of the targets."
     figure = plots.observed_vs_predicted(prediction, scored.y, layout="column")
     return [_picture("observed_vs_predicted.png", "Predictions", caption, figure)]
-
-
-def _calibration(prediction: Prediction, scored: Data) -> list[_Picture]:
-    if len(scored) < _FEWEST_FOR_CURVES:
-        return []
-    found = []
-    if prediction.has_quantiles:
-        caption = "Where the targets fall in their predictive distributions: flat if predictions are calibrated."
-        found.append(_picture("pit.png", "Calibration", caption, plots.pit(prediction, scored.y, layout="column")))
-    if prediction.is_classification or prediction.has_quantiles:
-        caption = "Dropping what the fit is least sure of should lower the error, nearly as fast as the best order."
-        figure = plots.sparsification(prediction, scored.y)
-        found.append(_picture("sparsification.png", "Is the error where the doubt is?", caption, figure))
-    return found
 
 
 def _picture(name: str, title: str, caption: str, figure: Figure) -> _Picture:
