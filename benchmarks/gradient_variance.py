@@ -1,20 +1,16 @@
 """How much the gradient varies from draw to draw, by the noise that the examples of a mini-batch share, on MNIST.
 
-    uv run python benchmarks/gradient_variance.py FOLDER
+    uv run python benchmarks/gradient_variance.py
 
-FOLDER has the IDX files train-images-idx3-ubyte.gz and train-labels-idx1-ubyte.gz. The network is 784-400-400-10 under
-a Normal(0, 1) prior, its KL in closed form or from the draw; the mini-batch of 128 of 60,000 examples stays the same.
-The variance of each entry of the gradient of the negative ELBO is taken over draws of the noise and added up over the
-entries of a layer. The table has the variance with a shared draw divided by that of the estimator: how many shared
-draws one of its draws is worth. "own weights" is the reference: 128 passes, each with weights drawn for one example.
-Writes benchmarks/results/gradient-variance.md.
+The network is 784-400-400-10 under a Normal(0, 1) prior, its KL in closed form or from the draw; the mini-batch of 128
+of 60,000 examples stays the same. The variance of each entry of the gradient of the negative ELBO is taken over draws
+of the noise and added up over the entries of a layer. The table has the variance with a shared draw divided by that of
+the estimator: how many shared draws one of its draws is worth. "own weights" is the reference: 128 passes, each with
+weights drawn for one example. Writes benchmarks/results/gradient-variance.md.
 """
 
-import gzip
-import sys
 from pathlib import Path
 
-import numpy as np
 import pyro
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
@@ -31,15 +27,6 @@ SCALES = (-3.0, -5.0)
 LAYERS = ("0", "2", "4")
 PARAMETERS = ("loc", "rho")
 Batch = tuple[Tensor, Tensor]
-
-
-def load(folder: Path) -> bnn.Data:
-    """Return images (60000, 784) with values in [0, 1] and digits (60000,)."""
-    with gzip.open(folder / "train-images-idx3-ubyte.gz") as file:
-        images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(NUM_DATA, 784)
-    with gzip.open(folder / "train-labels-idx1-ubyte.gz") as file:
-        digits = np.frombuffer(file.read(), np.uint8, offset=8)
-    return bnn.Data(images.astype(np.float32) / 255, digits.astype(np.int64))
 
 
 def gradient(model: bnn.BNN, guide: nn.Module, batch: Batch, kl: str, num_data: int) -> Tensor:
@@ -103,9 +90,9 @@ def measure(state: str, model: bnn.BNN, trained: dict[str, Tensor], batch: Batch
     return rows
 
 
-def main(folder: Path) -> None:
+def main() -> None:
     """Measure at the start and after training, and write the table."""
-    data = load(folder)
+    data, _ = bnn.datasets.load("mnist").split(0)
     model = bnn.BNN(bnn.MLP(784, [400, 400], 10), prior=bnn.priors.Normal(1.0), likelihood="categorical")
     batch = (data.x[:BATCH], data.y[:BATCH])
     columns = [f"{layer} {name}" for layer in ("layer 1", "layer 2", "layer 3", "all") for name in PARAMETERS]
@@ -131,4 +118,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -1,19 +1,16 @@
 """Laplace approximations of a trained network on MNIST: last-layer full, Kronecker and diagonal, before and after.
 
-    uv run python benchmarks/laplace_mnist.py FOLDER
+    uv run python benchmarks/laplace_mnist.py
 
-FOLDER has the four IDX files of MNIST. A 784-400-400-10 ReLU network under the prior N(0, 1 / 10) is trained to its
-mode on the 60,000 training images (10 epochs of Adam, batch 128, seed 0). Then three Gaussians around it, and the
-10,000 test images predicted by each (probit link); "tuned" has the precisions of the prior, one a site, that maximise
-the evidence (not for the full one, where it would take minutes). Writes benchmarks/results/laplace-mnist.md.
+A 784-400-400-10 ReLU network under the prior N(0, 1 / 10) is trained to its mode on the 60,000 training images (10
+epochs of Adam, batch 128, seed 0). Then three Gaussians around it, and the 10,000 test images predicted by each (probit
+link); "tuned" has the precisions of the prior, one a site, that maximise the evidence (not for the full one, where it
+would take minutes). Writes benchmarks/results/laplace-mnist.md.
 """
 
-import gzip
-import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pyro.distributions as dist
 from torch import Tensor
 
@@ -29,15 +26,6 @@ SETTINGS = {
 }
 
 
-def load(folder: Path, part: str) -> bnn.Data:
-    """Return images (N, 784) with values in [0, 1] and digits (N,)."""
-    with gzip.open(folder / f"{part}-images-idx3-ubyte.gz") as file:
-        images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 784)
-    with gzip.open(folder / f"{part}-labels-idx1-ubyte.gz") as file:
-        digits = np.frombuffer(file.read(), np.uint8, offset=8)
-    return bnn.Data(images.astype(np.float32) / 255, digits.astype(np.int64), standardize=False)
-
-
 def row(name: str, probs: Tensor, test: bnn.Data, *seconds: float) -> str:
     """Return a row of the table."""
     scores = bnn.score(bnn.Prediction(dist.Categorical(probs=probs[None])), test.y)
@@ -45,9 +33,9 @@ def row(name: str, probs: Tensor, test: bnn.Data, *seconds: float) -> str:
     return f"| {name} | {' | '.join(numbers)} | {' | '.join(f'{s:.1f}' for s in seconds)} |"
 
 
-def main(folder: Path) -> None:
+def main() -> None:
     """Train, approximate, predict, write."""
-    train, test = load(folder, "train"), load(folder, "t10k")
+    train, test = bnn.datasets.load("mnist").split(0)
     net = bnn.MLP(784, [400, 400], 10)
     model = bnn.BNN(net, prior=bnn.priors.Normal(PRECISION**-0.5), likelihood="categorical")
     started = time.perf_counter()
@@ -83,4 +71,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -21,12 +21,13 @@ class Dataset:
     Attributes:
         name: its name in files and on the command line.
         task: "regression" or "classification".
-        data: all N rows in raw units, with `standardize=True`.
+        data: all N rows in raw units, to be standardised unless all columns share a scale (pixels, one-hot columns).
         splits: published (train_index, test_index) pairs, integer arrays of row numbers; empty if none are published.
         class_names: the name of each class 0..C-1; empty for regression.
         source: where the data come from.
         licence: terms of use.
-        checksum: SHA-256 (hexadecimal) of the bytes of the file, or of the arrays for the sets of scikit-learn.
+        checksum: SHA-256 (hexadecimal) of the bytes of its files in order, or of the arrays for the sets of
+            scikit-learn.
     """
 
     name: str

