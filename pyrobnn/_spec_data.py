@@ -34,7 +34,8 @@ class DataSpec:
         target: the target column of that file.
         task: "regression" or "classification", where the target column leaves it open.
         split: number of the train/test split.
-        standardize: centre and scale inputs, and real-valued targets, by the training part.
+        standardize: centre and scale inputs, and real-valued targets, by the training part; sets whose inputs have a
+            scale of their own, such as pixels, are left as they are.
         validation: share of the training part that is held out to follow the fit, or None.
     """
 
@@ -67,7 +68,7 @@ class DataSpec:
         data = Data(
             raw.x,
             raw.y,
-            standardize=self.standardize,
+            standardize=self.standardize and raw.standardize,
             feature_names=raw.feature_names,
             target_name=raw.target_name,
         )
