@@ -359,3 +359,10 @@ def test_millions_of_weights_take_little_memory():
     assert entries < 200
     assert megabytes < 300
     assert seconds < 60
+
+
+@pytest.mark.parametrize(("weights", "draws"), [(0, 500), (10**6, 500), (2_395_210, 224), (10**8, 100)])
+def test_large_networks_have_fewer_draws_unless_asked(weights, draws):
+    from pyrobnn.diagnostics.groups import _default_draws
+
+    assert _default_draws(weights) == draws

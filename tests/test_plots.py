@@ -263,6 +263,76 @@ def test_reliability_refuses_real_targets():
         plots.reliability(normal_prediction(3), torch.zeros(3))
 
 
+# where the errors are
+
+
+def scattered(num=300):
+    """Real targets whose noise the prediction knows, and labels drawn from predicted probabilities."""
+    rng = np.random.default_rng(0)
+    std = rng.random(num) + 0.2
+    real = bnn.Prediction(dist.Normal(torch.zeros(2, num).double(), torch.from_numpy(std)))
+    probs = rng.dirichlet([1, 1, 1], size=num)
+    return real, std * rng.normal(size=num), categorical(probs), np.array([rng.choice(3, p=row) for row in probs])
+
+
+def test_sparsification_draws_the_curves_of_the_metrics():
+    real, y, labelled_probs, labels = scattered()
+    for prediction, targets, name in [(real, y, "by standard deviation"), (labelled_probs, labels, "by entropy")]:
+        figure, curves = plots.sparsification(prediction, targets), bnn.metrics.sparsification(prediction, targets)
+        (axis,) = figure.axes
+        np.testing.assert_allclose(labelled(axis, name).get_ydata(), curves.error)
+        np.testing.assert_allclose(labelled(axis, name).get_xdata(), 1 - curves.coverage)
+        np.testing.assert_allclose(labelled(axis, "by error: the best order").get_ydata(), curves.oracle)
+        assert f"AUSE {bnn.score(prediction, targets)['ause'].value:.3f}" in axis.get_title(loc="left")
+        assert_png(figure)
+
+
+def test_selective_risk_draws_the_curves_of_the_metrics():
+    real, y, labelled_probs, labels = scattered()
+    for prediction, targets, name in [(real, y, "by standard deviation"), (labelled_probs, labels, "by confidence")]:
+        figure, curves = plots.selective_risk(prediction, targets), bnn.metrics.selective_risk(prediction, targets)
+        (axis,) = figure.axes
+        np.testing.assert_allclose(labelled(axis, name).get_ydata(), curves.error)
+        np.testing.assert_allclose(labelled(axis, "in random order").get_ydata(), curves.random)
+        assert_png(figure)
+
+
+def test_transforms_are_flat_for_a_calibrated_prediction():
+    figure = plots.pit(normal_prediction(), normal_quantiles(400))
+    density, difference = figure.axes
+    np.testing.assert_allclose([bar.get_height() for bar in density.patches], 1.0, atol=1e-6)
+    assert "uniform with p = 1" in density.get_title(loc="left")
+    assert np.abs(labelled(difference, "observed").get_ydata()).max() < 0.005
+    assert_png(figure)
+
+
+def test_transforms_of_too_narrow_predictions_are_like_a_u():
+    density, difference = plots.pit(normal_prediction(scale=0.3), normal_quantiles(400), layout="column").axes
+    heights = [bar.get_height() for bar in density.patches]
+    assert min(heights[0], heights[-1]) > 3 * max(heights[5:-5])
+    assert labelled(difference, "observed").get_ydata().max() > 0.2
+    assert_png(plots.pit(bnn.Prediction(dist.Normal(torch.zeros(1, 30, 2), 1.0).to_event(1)), torch.zeros(30, 2)))
+
+
+def test_ood_shows_both_groups_and_the_roc():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(10, 200, 3, generator=generator)
+    inside, outside = (bnn.Prediction(dist.Categorical(logits=logits * spread)) for spread in (0.5, 2.0))
+    figure = plots.ood(inside, outside)
+    histogram, roc = figure.axes
+    assert [text.get_text() for text in histogram.get_legend().get_texts()] == ["inside (200)", "outside (200)"]
+    area = np.trapezoid(labelled(roc, "by uncertainty").get_ydata(), labelled(roc, "by uncertainty").get_xdata())
+    found = bnn.score_ood(inside, outside)
+    assert area == pytest.approx(found["auroc_mutual_information"].value, abs=1e-6)
+    rate = found["fpr_95_mutual_information"].value
+    assert labelled(roc, f"{rate:.0%} false at 95 % true").get_xdata()[0] == pytest.approx(rate)
+    assert "mutual information" in histogram.get_xlabel()
+    assert_png(figure)
+    assert "epistemic" in plots.ood(normal_prediction(), normal_prediction()).axes[0].get_xlabel()
+    with pytest.raises(bnn.InputError, match="draws a single measure of uncertainty, got by='all'"):
+        plots.ood(inside, outside, by="all")
+
+
 # weights
 
 

@@ -72,8 +72,8 @@ def to_datatree(
             keys then name the chains (`<key>.0`, ... where each holds several Markov chains).
         data: inputs and targets in original units, usually the training data.
         x_pred: further inputs (M, *in) in original units at which to predict.
-        num_draws: number of draws S, 500 if not given; of K members S // K each; of C Markov chains the last S // C of
-            each, all if not given.
+        num_draws: number of draws S, 500 if not given (fewer, at least 100, of more than a million weights); of K
+            members S // K each; of C Markov chains the last S // C of each, all if not given.
         monitor: "auto" for all entries if all sites together have at most 1000; of a larger model sites of more than
             20 entries are represented by 20 of them (fewer if there are more than 50 sites), chosen once with a fixed
             seed and labelled with their indices, and `site_norm` has the Euclidean norm of every weight site. "all"

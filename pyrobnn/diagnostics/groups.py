@@ -23,6 +23,9 @@ from pyrobnn.prediction import Prediction
 Arrays = dict[str, dict[str, np.ndarray]]
 """Variables by group, (draw, ...) or (chain, draw, ...)."""
 _DRAWS = 500
+_DRAWN_NUMBERS = 2**29
+"""Numbers drawn in all, beyond which fewer draws are made unless more are asked for."""
+_FEWEST_BY_DEFAULT = 100
 _BLOCK = 2**23
 """Floats that the draws held at one time may come to: 32 MiB in float32, and a few times that for their densities."""
 _FEWEST_FROM_PRIOR, _FROM_PRIOR = 50, 2**27
@@ -84,7 +87,8 @@ def draw_groups(posterior: Posterior | Mixture, converter: Converter, num_draws:
     Args:
         posterior: one chain, or the Markov chains that it holds; a mixture has those of each member.
         converter: what the draws become.
-        num_draws: number of draws S of all chains together; None for 500, or for all of Markov chains.
+        num_draws: number of draws S of all chains together; None for 500 (fewer of more than a million
+            weights), or for all of Markov chains.
         seed: seed of the draws and of the noise of the targets.
 
     Raises:
@@ -96,13 +100,17 @@ def draw_groups(posterior: Posterior | Mixture, converter: Converter, num_draws:
         kept = _num_kept(parts, num_draws)
         found = [_from_chains(part, own, converter, kept) for part, own in zip(parts, seeds, strict=True)]
     else:
-        each = _num_each(parts, _DRAWS if num_draws is None else num_draws)
+        each = _num_each(parts, _default_draws(posterior.bnn.num_weights) if num_draws is None else num_draws)
         found = [_from_guide(part, own, converter, each) for part, own in zip(parts, seeds, strict=True)]
     groups = _by_chain(found)
     statistics = groups["sample_stats"]
     if np.isnan(statistics.get("log_q", np.zeros(1))).all():
         del statistics["log_q"]
     return groups
+
+
+def _default_draws(num_weights: int) -> int:
+    return min(_DRAWS, max(_FEWEST_BY_DEFAULT, _DRAWN_NUMBERS // max(1, num_weights)))
 
 
 def prior_groups(

@@ -1,9 +1,33 @@
 """Pictures of a fit, a prediction and a posterior; each function returns a matplotlib Figure and leaves no state."""
 
 from pyrobnn.plots.classification import reliability
+from pyrobnn.plots.comparison import compare_guides
 from pyrobnn.plots.one_input import fit_1d
 from pyrobnn.plots.parameters import weights
+from pyrobnn.plots.predictive import calibration, predictive_check, vsbc
+from pyrobnn.plots.prior import prior_posterior, prior_predictive
 from pyrobnn.plots.regression import observed_vs_predicted
 from pyrobnn.plots.training import elbo
+from pyrobnn.plots.two_inputs import decision_surface
+from pyrobnn.plots.uncertain_images import images
+from pyrobnn.plots.uncertainty import ood, pit, selective_risk, sparsification
 
-__all__ = ["elbo", "fit_1d", "observed_vs_predicted", "reliability", "weights"]
+__all__ = [
+    "calibration",
+    "compare_guides",
+    "decision_surface",
+    "elbo",
+    "fit_1d",
+    "images",
+    "observed_vs_predicted",
+    "ood",
+    "pit",
+    "predictive_check",
+    "prior_posterior",
+    "prior_predictive",
+    "reliability",
+    "selective_risk",
+    "sparsification",
+    "vsbc",
+    "weights",
+]

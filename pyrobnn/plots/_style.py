@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -18,8 +19,11 @@ GREY = "#8a8a8a"
 PALE = "#dde3ea"
 SEQUENCE = ("#0b2f57", "#d9822b", "#3f86c4", "#7a4a12", "#8fc1e8", "#555555")
 DASHES = ("-", "--", "-", ":", "--", "-.")
+MARKERS = "o^sDvPX<>*"
+SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#c4dbef", LIGHT_BLUE, BLUE, "#06243f"])
 
-_PANEL = (4.8, 3.3)
+PANEL = (4.8, 3.3)
+"""Width and height of a panel in inches."""
 
 
 class Picture(Figure):
@@ -33,16 +37,24 @@ class Picture(Figure):
 
 def panels(num: int, layout: Layout = "row") -> tuple[Figure, list[Axes]]:
     """Return a figure with panels beside each other ("row") or below each other ("column")."""
-    width, height = _PANEL
-    rows, columns = (1, num) if layout == "row" else (num, 1)
-    figure = Picture(figsize=(width * columns, height * rows), layout="constrained")
+    return grid(num, num if layout == "row" else 1)
+
+
+def grid(num: int, most_columns: int, panel: tuple[float, float] = PANEL) -> tuple[Figure, list[Axes]]:
+    """Return a figure with panels in rows of at most `most_columns`, each panel (width, height) in inches."""
+    columns = min(num, most_columns)
+    rows = -(-num // columns)
+    figure = Picture(figsize=(panel[0] * columns, panel[1] * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis in axes:
-        _tidy(axis)
-    return figure, axes
+    for axis in axes[:num]:
+        tidy(axis)
+    for axis in axes[num:]:
+        axis.remove()
+    return figure, axes[:num]
 
 
-def _tidy(axis: Axes) -> None:
+def tidy(axis: Axes) -> None:
+    """Give a panel the lines and letters of all the others."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(GREY)
     axis.tick_params(colors=INK, labelsize=9)

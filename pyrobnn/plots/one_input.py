@@ -11,6 +11,7 @@ from torch import Tensor
 from pyrobnn._checks import as_tensor
 from pyrobnn._errors import InputError
 from pyrobnn.data import Data
+from pyrobnn.mixture import Mixture
 from pyrobnn.plots._style import BLUE, INK, LIGHT_BLUE, ORANGE, PALE, as_array, first_column, legend, panels
 from pyrobnn.plots.regression import require_real
 from pyrobnn.posterior import Posterior
@@ -20,7 +21,7 @@ _GRID = 300
 
 
 def fit_1d(
-    posterior: Posterior,
+    posterior: Posterior | Mixture,
     train: Data,
     x: Any = None,
     truth: Callable[[Tensor], Tensor] | None = None,
@@ -32,7 +33,7 @@ def fit_1d(
     The dark band is the epistemic part, the light one all of the predictive spread. Of several targets, the first.
 
     Args:
-        posterior: a posterior over a network with one input and real targets.
+        posterior: a posterior, or a mixture such as an ensemble, over a network with one input and real targets.
         train: the training data.
         x: inputs (G, 1) at which to predict; if not given, the range of the data and half of it on either side.
         truth: the curve without noise, from x (G, 1) to values with G entries.
@@ -41,7 +42,7 @@ def fit_1d(
     Raises:
         InputError: more than one input, or class labels as targets.
     """
-    grid = _grid(train) if x is None else as_tensor(x, "x")
+    grid = grid_around(train) if x is None else as_tensor(x, "x")
     if train.x.shape[1:].numel() != 1 or grid.ndim != 2 or grid.shape[1] != 1:
         raise InputError(
             f"`fit_1d` draws one input, got x of shapes {tuple(train.x.shape)} and {tuple(grid.shape)}: use "
@@ -52,23 +53,31 @@ def fit_1d(
     require_real(prediction, "fit_1d")
     figure, (axis,) = panels(1)
     inputs = as_array(grid[:, 0])
-    _bands(axis, inputs, prediction)
+    draw_bands(axis, inputs, prediction)
     if truth is not None:
         axis.plot(inputs, as_array(truth(grid)).reshape(-1), "--", color=ORANGE, linewidth=1.4, label="truth")
-    axis.plot(first_column(train.x), first_column(train.y), "o", color=INK, ms=3.5, mec="white", mew=0.5, label="data")
-    axis.set(xlabel=(train.feature_names or ("x",))[0], ylabel=train.target_name, xlim=(inputs[0], inputs[-1]))
+    draw_data(axis, train)
+    axis.set_xlim(inputs[0], inputs[-1])
     legend(axis, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     return figure
 
 
-def _grid(train: Data) -> Tensor:
+def grid_around(train: Data) -> Tensor:
+    """Return inputs (G, 1) over the range of the data and half of it on either side."""
     low, high = train.x.double().amin(0), train.x.double().amax(0)
     half = 0.5 * (high - low)
     steps = as_tensor(np.linspace(0.0, 1.0, _GRID)[:, None], "x")
     return (low - half) + steps * (high - low + 2 * half)
 
 
-def _bands(axis: Axes, x: np.ndarray, prediction: Prediction) -> None:
+def draw_data(axis: Axes, data: Data) -> None:
+    """Draw data with one input, of several targets the first, and name the axes."""
+    axis.plot(first_column(data.x), first_column(data.y), "o", color=INK, ms=3.5, mec="white", mew=0.5, label="data")
+    axis.set(xlabel=(data.feature_names or ("x",))[0], ylabel=data.target_name)
+
+
+def draw_bands(axis: Axes, x: np.ndarray, prediction: Prediction) -> None:
+    """Draw the mean over sorted inputs (G,) with the bands of ±2 standard deviations."""
     mean = first_column(prediction.mean)
     epistemic, total = first_column(prediction.epistemic_std), first_column(prediction.std)
     axis.fill_between(x, mean - 2 * total, mean + 2 * total, color=PALE, linewidth=0, label="total, ±2 sd")
