@@ -52,3 +52,15 @@ def test_notebook_metadata(path):
     assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
     names = [cell.id for cell in notebook.cells]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=ids)
+def test_notebook_has_its_twin(path):
+    """`jupytext --sync notebooks/*.ipynb` writes the twin, in py:percent; the one and the other have the same cells."""
+    import jupytext
+
+    twin = path.with_suffix(".py")
+    assert twin.is_file(), f"{twin.name} is missing"
+    cells = [[(cell.cell_type, cell.source) for cell in jupytext.read(one).cells] for one in (path, twin)]
+    assert cells[0] == cells[1]
+    assert stored(path).metadata["jupytext"]["formats"] == "ipynb,py:percent"

@@ -1,0 +1,463 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Which prior, which guide?
+#
+# A Bayesian neural network leaves two choices open: the *prior*, what the weights may be before there are data, and the
+# *guide*, the family in which the posterior is sought. Both change what the network says where it has seen nothing, so
+# both deserve a look. This notebook makes the look cheap: the problems are so small that long runs of NUTS, a sampler
+# whose only error is that of chance, tell what the exact posterior predicts. Everything else is measured against that.
+#
+# It takes three to four minutes on two cores, and some more on its first run, when the training steps are compiled.
+
+# %%
+import functools
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pyro.distributions as dist
+import torch
+from sklearn.datasets import make_moons
+
+import pyrobnn as bnn
+
+# %matplotlib inline
+FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
+LONG, SHORT, QUICK, MEMBERS, NUM_DRAWS = (20, 20, 20, 2, 50) if FAST else (20_000, 5000, 1000, 10, 1000)
+RESULTS = Path("../benchmarks/results")
+INK, BAND, BLUE = "#1c1c1c", "#c9ced6", "#0b4f8a"
+plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "axes.titlelocation": "left"}
+
+# %% [markdown]
+# ## The problem
+#
+# Thirty-two points of a sine with a gap in the middle, noise of standard deviation 0.1, which is known. The network has
+# ten tanh units, and every weight and bias the prior $N(0, 1)$. The reference is 1000 draws of NUTS, made by
+# `benchmarks/nuts_reference.py` with four long chains.
+
+# %%
+generator = torch.Generator().manual_seed(0)
+x = torch.cat([torch.linspace(-1, -0.3, 16), torch.linspace(0.3, 1, 16)])[:, None]
+data = bnn.Data(x, torch.sin(3 * x[:, 0]) + 0.1 * torch.randn(32, generator=generator))
+x_test = torch.linspace(-1.5, 1.5, 61)[:, None]
+
+
+def make_model(prior):
+    net = bnn.MLP(1, [10], 1, activation="tanh")
+    return bnn.BNN(net, prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+
+
+def nuts_draws(name, key):
+    return torch.tensor(np.load(RESULTS / "nuts" / f"{name}.npz")[key].astype(np.float32))
+
+
+model = make_model(bnn.priors.Normal(1.0))
+nuts = bnn.Prediction(dist.Normal(nuts_draws("sinusoid", "mean"), nuts_draws("sinusoid", "std")))
+
+
+# %% [markdown]
+# ## Every guide beside NUTS
+#
+# All are trained alike, by Adam with a rate that falls from 0.01 to 0: for 20,000 steps where the guide has widths to
+# learn, for 5000 where only a point moves. To be quick, the flow has 5000 too, SWAG 1000 and 1000 where the benchmark has
+# 5000 and 5000, and the ensembles ten members where the benchmark has twenty.
+
+# %%
+def svi(guide, steps=LONG, **settings):
+    return bnn.SVI(guide=guide, steps=steps, lr=0.01, schedule="cosine_annealing_lr", **settings)
+
+
+guides = bnn.guides
+METHODS = {
+    "map": svi("map", SHORT),
+    "laplace": svi(guides.Laplace(structure="full"), SHORT),
+    "mean_field": svi("mean_field"),
+    "radial": svi("radial"),
+    "matrix_normal": svi("matrix_normal"),
+    "low_rank": svi(guides.LowRank(rank=5)),
+    "full_rank": svi("full_rank"),
+    "flow": svi("flow", SHORT),
+    "dropout": svi(guides.Dropout(rate=0.1)),
+    "swag": bnn.SWAG(svi("map", QUICK, batch_size=16), lr=1e-3, steps=QUICK, every=QUICK // 20),
+    "ensemble of map": bnn.Ensemble(svi("map", SHORT), members=MEMBERS),
+    "ensemble of mean_field": bnn.Ensemble(svi("mean_field"), members=MEMBERS),
+}
+fits, seconds = {}, {}
+for name, method in METHODS.items():
+    started = time.perf_counter()
+    fits[name] = bnn.fit(model, method, data, seed=0, progress=False)
+    seconds[name] = time.perf_counter() - started
+predictions = {name: fitted.predict(x_test, num_draws=NUM_DRAWS) for name, fitted in fits.items()}
+
+# %% [markdown]
+# To compare two predictions of a target we take the *total variation* distance of their distributions, half of
+# $\int |p(y) - q(y)|\, dy$: 0 if they are the same, 1 if they have nothing in common. The *Wasserstein* distance says how
+# far probability has to be carried, in units of $y$; it is given for the targets and, without the noise, for the curves.
+# All are means over 61 inputs between -1.5 and 1.5.
+
+# %%
+EDGES = torch.linspace(-4, 4, 201)
+
+
+@functools.cache
+def distribution_function(prediction):
+    scaled = (EDGES - prediction.draw_means.reshape(prediction.num_draws, -1, 1)) / (0.1 * math.sqrt(2))
+    return 0.5 * (1 + torch.erf(scaled)).mean(0)
+
+
+def total_variation(prediction, reference):
+    cells = []
+    for cdf in map(distribution_function, (prediction, reference)):
+        ends = torch.zeros(len(cdf), 1)
+        cells.append(torch.cat([ends, cdf, ends + 1], -1).diff())
+    return 0.5 * (cells[0] - cells[1]).abs().sum(-1).mean().item()
+
+
+def wasserstein(prediction, reference):
+    difference = distribution_function(prediction) - distribution_function(reference)
+    return (difference.abs().sum(-1) * (EDGES[1] - EDGES[0])).mean().item()
+
+
+def wasserstein_of_curves(prediction, reference):
+    levels = (torch.arange(500) + 0.5) / 500
+    a, b = (each.draw_means.reshape(each.num_draws, -1).quantile(levels, 0) for each in (prediction, reference))
+    return (a - b).abs().mean().item()
+
+
+distance = {name: total_variation(prediction, nuts) for name, prediction in predictions.items()}
+
+# %% [markdown]
+# The grey bands below hold 95 % of NUTS's predictions, the lines those of the guide. The number is the total variation.
+
+# %%
+figure, axes = plt.subplots(3, 4, figsize=(11, 6.8), sharex=True, sharey=True, layout="constrained")
+low, high = nuts.interval(0.95)
+for axis, (name, prediction) in zip(axes.flat, predictions.items(), strict=True):
+    axis.fill_between(x_test[:, 0], low, high, color=BAND, linewidth=0, label="NUTS")
+    for bound, label in zip(prediction.interval(0.95), ("guide", None), strict=True):
+        axis.plot(x_test[:, 0], bound.flatten(), color=INK, linewidth=1.1, label=label)
+    axis.plot(data.x[:, 0], data.y, ".", color=INK, markersize=2.5, label="data")
+    axis.set(ylim=(-2.2, 2.2), xlim=(-1.5, 1.5))
+    axis.set_title(f"{name}  {distance[name]:.2f}", fontsize=9.5)
+axes[0, 0].legend(frameon=False, fontsize=8, loc="upper left")
+figure.supxlabel("x", fontsize=9)
+figure.supylabel("y", fontsize=9)
+plt.show()
+
+# %%
+means, stds = (nuts_draws("sinusoid", key).chunk(2) for key in ("mean", "std"))
+halves = [bnn.Prediction(dist.Normal(mean, std)) for mean, std in zip(means, stds, strict=True)]
+rows = {"half of NUTS to the other": (*halves, math.nan)}
+rows |= {name: (prediction, nuts, seconds[name]) for name, prediction in predictions.items()}
+pd.DataFrame(
+    {
+        name: {
+            "total variation": total_variation(a, b),
+            "Wasserstein": wasserstein(a, b),
+            "Wasserstein of curves": wasserstein_of_curves(a, b),
+            "seconds": took,
+        }
+        for name, (a, b, took) in rows.items()
+    }
+).T.round(3)
+
+# %% [markdown]
+# The first row is what chance alone leaves between two runs; differences of 0.01 mean nothing. Among the data all but dropout and SWAG are fine; the
+# differences lie at the edges. Normal guides come closer the more correlations they may express, from `mean_field` (0.14)
+# over `matrix_normal` and `low_rank` to `full_rank` (0.10): weights of a network are correlated, and who must leave that
+# out makes the band too narrow where it should open. Linearised `laplace` is the closest of all here (0.08), and
+# errs to the other side: its bands are too wide at the edges. Dropout at a rate of 0.1 loses a tenth of its ten units
+# at each draw, which is no small thing for so small a network.
+#
+# The benchmark `benchmarks/nuts_agreement.py` does the same for this problem, for the motorcycle data with a noise that
+# depends on the input, and for two moons. "function" is the Wasserstein distance of the curves (in standard deviations of
+# the targets) or of the class probabilities.
+
+# %%
+path = RESULTS / "nuts-agreement.json"
+stored = json.loads(path.read_text()) if path.is_file() else []
+table = pd.DataFrame(stored, columns=["method", "problem", "predictive", "function"])
+order = list(dict.fromkeys(table["method"]))
+table.pivot(index="method", columns="problem", values=["predictive", "function"]).loc[order].round(3)
+
+# %% [markdown]
+# No guide wins everywhere. On the motorcycle data, MAP predicts targets better (0.16) than `mean_field` (0.23), although
+# its curve is the worse one (0.10 against 0.06): what the variational guides get wrong there is the noise. Linearised
+# Laplace is the closest single fit on all three problems. Anchored ensembles of MAP, whose members are pulled to different
+# draws of the prior, do well everywhere too (0.13, 0.13 and 0.06). Two things in the table ask for an explanation: ensembles
+# that are no better than a single fit, and a MAP that beats all variational guides on two moons. For both we need the moons.
+
+# %%
+moons_x, moons_y = make_moons(100, noise=0.2, random_state=0)
+moons = bnn.Data(torch.tensor(moons_x, dtype=torch.float32), torch.tensor(moons_y))
+net = bnn.MLP(2, [8], 2, activation="tanh")
+moons_model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
+side = torch.linspace(-2, 3, 15)
+grid = torch.stack(torch.meshgrid(side, side - 0.5, indexing="xy"), -1).reshape(-1, 2)
+nuts_class = nuts_draws("moons", "probs").mean(0)
+moons_fits = {
+    "map": bnn.fit(moons_model, METHODS["ensemble of map"], moons, seed=0, progress=False),
+    "mean_field": bnn.fit(moons_model, METHODS["ensemble of mean_field"], moons, seed=0, progress=False),
+}
+
+
+def class_probability(posterior):
+    return posterior.predict(grid, num_draws=NUM_DRAWS).class_probs[:, 1]
+
+
+def moons_distance(posterior):
+    return (class_probability(posterior) - nuts_class).abs().mean().item()
+
+
+def sinusoid_distance(posterior):
+    return total_variation(posterior.predict(x_test, num_draws=NUM_DRAWS), nuts)
+
+
+# %% [markdown]
+# ## Is an ensemble better than its guide?
+#
+# An ensemble predicts the mean of its members' distributions, and total variation is convex:
+#
+# $$\text{TV}\Big(\frac1K \sum_k q_k,\ p\Big) \le \frac1K \sum_k \text{TV}(q_k, p).$$
+#
+# So it is never farther from NUTS than its members are *on average*. One lucky member may still be closer.
+
+# %%
+singles, whole = {}, {}
+for guide in ("map", "mean_field"):
+    mixtures = {"sinusoid": fits[f"ensemble of {guide}"], "moons": moons_fits[guide]}
+    for problem, to_nuts in {"sinusoid": sinusoid_distance, "moons": moons_distance}.items():
+        name = f"{problem}, {guide}"
+        singles[name] = [to_nuts(member) for member in mixtures[problem].members]
+        whole[name] = to_nuts(mixtures[problem])
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
+for place, (name, values) in enumerate(singles.items()):
+    mean, std = np.mean(values), np.std(values, ddof=1)
+    left.plot(values, np.full(len(values), place - 0.18), "o", color="#8a8a8a", markersize=4, alpha=0.6)
+    left.errorbar(mean, place, xerr=std, fmt="|", color=INK, markersize=12, capsize=3)
+    left.plot(whole[name], place + 0.2, "D", color=BLUE, markersize=6)
+    print(f"{name:21} members {mean:.3f} ± {std:.3f}, ensemble {whole[name]:.3f}")
+left.set(yticks=range(4), yticklabels=singles, xlabel="total variation distance to NUTS", xlim=(0, None))
+left.invert_yaxis()
+left.set_title("circles: members; bar: their mean ± sd; diamond: ensemble", fontsize=9)
+
+members = [member.predict(x_test, num_draws=NUM_DRAWS) for member in fits["ensemble of mean_field"].members]
+for k, member in enumerate(members):
+    label = None if k else "members, mean_field"
+    right.plot(x_test[:, 0], member.epistemic_std.flatten(), color="#8a8a8a", linewidth=0.7, label=label)
+together = predictions["ensemble of mean_field"].epistemic_std.flatten()
+right.plot(x_test[:, 0], together, color=BLUE, linestyle="--", linewidth=1.8, label="their ensemble")
+right.plot(x_test[:, 0], nuts.epistemic_std.flatten(), color=INK, linewidth=2.2, label="NUTS")
+right.set(xlabel="x", ylabel="standard deviation of the curves", ylim=(0, None))
+right.legend(frameon=False, loc="upper center")
+plt.show()
+
+# %%
+apart = torch.stack([member.mean.flatten() for member in members])
+print(f"sd between the members' mean curves {apart.std(0).mean():.3f}")
+print(f"distance of their mean to NUTS's    {(apart.mean(0) - nuts.mean.flatten()).abs().mean():.3f}")
+
+# %% [markdown]
+# The inequality holds up to the chance of 1000 draws, some thousandths. What an ensemble gains depends on how its members
+# differ:
+#
+# * On the sinusoid all members of MAP found nearly the same curve, and the mixture (0.172) is little more than one of them (0.178).
+# * On the moons nine of ten did, at 0.090. The tenth found another mode, at 0.049, and beats the ensemble (0.082): a lucky
+#   start, as was that of the single MAP in the benchmark, which has the same 0.049. Nobody can pick it without NUTS.
+# * One mean-field fit on the sinusoid went wrong (0.31). In the mixture it does little harm (0.146). That is worth having,
+#   but a typical member (0.15) is as close.
+#
+# Why do the good mean-field members not add up to something better? Look at the right. All of them make the same mistake:
+# their curves spread by about 0.08 wherever one looks, too much among the data and far too little outside, where NUTS
+# opens to 0.4. Their mean curves differ by 0.03, but the mean of these is 0.05 from that of NUTS. Averaging removes what
+# members do not share. What they share stays.
+#
+# ## Why does MAP look so good on two moons?
+#
+# Partly because it was lucky, as we saw: a typical MAP (0.090) is hardly closer than mean-field (0.094). The rest shows
+# when log odds of the classes are drawn against those of NUTS, a point for each input of a grid.
+
+# %%
+order = np.argsort(singles["moons, map"])
+shown = {
+    "map, a typical member": moons_fits["map"].members[order[len(order) // 2]],
+    "map, the closest member": moons_fits["map"].members[order[0]],
+    "mean_field": moons_fits["mean_field"].members[0],
+}
+figure, axes = plt.subplots(1, 3, figsize=(11, 3.5), sharex=True, sharey=True, layout="constrained")
+for axis, (name, posterior) in zip(axes, shown.items(), strict=True):
+    probability = class_probability(posterior)
+    a, b = torch.logit(nuts_class, 1e-6), torch.logit(probability, 1e-6)
+    slope = (a * b).sum() / a.square().sum()
+    axis.axline((0, 0), slope=1, color="#8a8a8a", linewidth=0.9)
+    axis.plot(a, b, "o", color=BLUE, markersize=3, alpha=0.6)
+    axis.set_title(f"{name}\nslope {slope:.2f}", fontsize=9.5)
+    axis.set(xlabel="log odds of class 1, NUTS")
+    error, sure = (probability - nuts_class).abs(), (nuts_class - 0.5).abs() > 0.45
+    parts = f"{error[sure].mean():.3f} where NUTS is sure, {error[~sure].mean():.3f} elsewhere"
+    print(f"{name:24} distance {error.mean():.3f}: {parts}")
+print(f"NUTS is sure (0.95 and more for one class) at {sure.float().mean():.0%} of the inputs")
+axes[0].set_ylabel("log odds of class 1, guide")
+plt.show()
+
+# %% [markdown]
+# Where NUTS is sure of the class, at 57 % of the inputs, mean-field is not: its log odds stop at about 3, however far from
+# the data, and NUTS goes on to 5. It underfits, and its probabilities are less extreme. That costs it 0.044 there, against
+# 0.015 for MAP. Points drawn out sideways, where NUTS hesitates, show a boundary in another
+# place: there mean-field (0.161) is closer than a typical MAP (0.192), which is too extreme, with a slope above 1. So MAP
+# leads where the answer is easy, and by luck with the mode. The benchmark's Laplace sits on that lucky mode as well
+# (0.04); an ensemble of Laplace has 0.07.
+
+# %% [markdown]
+# ## What a prior says
+#
+# Before any data a prior is already a statement about curves. Each panel of the upper row has twelve of them. Below is
+# what remains of it after the data, with the guide `full_rank`: 95 % of the curves, drawn to twice the distance.
+
+# %%
+PRIORS = {
+    "Normal(1)": bnn.priors.Normal(1.0),
+    'Normal("fan_in")': bnn.priors.Normal("fan_in"),
+    "ScaleMixture()": bnn.priors.ScaleMixture(),
+    "StudentT()": bnn.priors.StudentT(),
+    "Laplace()": bnn.priors.Laplace(),
+}
+x_wide = torch.linspace(-3, 3, 121)[:, None]
+figure, axes = plt.subplots(2, 5, figsize=(11, 4.6), sharex=True, sharey="row", layout="constrained")
+rows = {}
+for (above, below), (name, prior) in zip(axes.T, PRIORS.items(), strict=True):
+    candidate = make_model(prior)
+    before = candidate.sample_prior_predictive(x_wide, num_draws=NUM_DRAWS, seed=0).draw_means.reshape(NUM_DRAWS, -1)
+    fitted = bnn.fit(candidate, METHODS["full_rank"], data, seed=0, progress=False)
+    after = fitted.predict(x_wide, num_draws=NUM_DRAWS).draw_means.reshape(NUM_DRAWS, -1)
+    above.plot(x_wide[:, 0], before[:12].T, color=INK, linewidth=0.8)
+    above.set_title(name, fontsize=9.5)
+    above.set(ylim=(-9, 9))
+    low, high = after.quantile(torch.tensor([0.025, 0.975]), 0)
+    below.fill_between(x_wide[:, 0], low, high, color=BAND, linewidth=0)
+    below.plot(x_wide[:, 0], after.mean(0), color=INK, linewidth=1.2)
+    below.plot(data.x[:, 0], data.y, ".", color=INK, markersize=2.5)
+    below.set(ylim=(-2.6, 2.6), xlim=(-3, 3), xlabel="x")
+    rows[name] = {
+        "before, at 3": (before[:, -1].quantile(0.75) - before[:, -1].quantile(0.25)).item() / 1.349,
+        "after, at 0": after[:, 60].std().item(),
+        "after, at 1.5": after[:, 90].std().item(),
+        "after, at 3": after[:, -1].std().item(),
+        "mean at 3": after[:, -1].mean().item(),
+    }
+axes[0, 0].set_ylabel("before the data")
+axes[1, 0].set_ylabel("after the data")
+plt.show()
+
+# %%
+pd.DataFrame(rows).T.round(2)
+
+# %% [markdown]
+# Before the data the curves of `Normal(1)` have a spread of about 2.6 at $x = 3$ (the spread is taken from the quartiles,
+# for heavy tails make standard deviations jumpy), and more units would widen it. `"fan_in"` divides by the number of
+# inputs of a layer, so its 1.4 stays the same at every width. `StudentT()` and `Laplace()` let single weights be large,
+# and their curves have steps and reach far (4.5 and 4.0).
+#
+# After the data all five agree where there are data. Outside they do not: at $x = 3$ the tight prior `"fan_in"` is back near
+# zero (-0.35 ± 0.18), `Normal(1)` levels off at -1.15 ± 0.26, and the scale mixture walks on to -1.55 ± 0.19. No data could
+# tell which is right, so this is the prior speaking, and where its answer matters, look at the upper row first. In the
+# gap the heavy tails keep more open (0.14 and 0.12 against 0.08).
+#
+# And yet the bands below are the guide's as well. At 1.5, `full_rank` has 0.17 under `Normal(1)` where NUTS has more than
+# 0.4. That error is larger than any difference between the five priors there: mend the guide before the prior.
+
+# %% [markdown]
+# ## When few inputs matter
+#
+# Now 200 inputs, of which 20 matter, with weights of size 1 to 2, and only 150 examples. A normal prior must use one width
+# for weights that are large and for weights that are zero. The *regularised horseshoe* (Piironen & Vehtari 2017) gives each
+# weight a width of its own and pulls nearly all of them to zero; its scale follows from the guess that 20 inputs matter.
+
+# %%
+USEFUL, INPUTS, TRAIN = 20, 200, 150
+generator = torch.Generator().manual_seed(0)
+truth = torch.zeros(INPUTS)
+signs = torch.where(torch.rand(USEFUL, generator=generator) < 0.5, -1.0, 1.0)
+truth[:USEFUL] = signs * (1 + torch.rand(USEFUL, generator=generator))
+inputs = torch.randn(TRAIN + 2000, INPUTS, generator=generator)
+sparse = bnn.Data(inputs, inputs @ truth + torch.randn(len(inputs), generator=generator))
+train, test = sparse[:TRAIN], sparse[TRAIN:]
+
+STEPS = SHORT
+method = bnn.SVI(steps=STEPS, lr=0.03, schedule={"type": "exponential_lr", "gamma": 0.01 ** (1 / STEPS)})
+scale = USEFUL / (INPUTS - USEFUL) / math.sqrt(TRAIN)
+shrinkage = {
+    "Normal(1)": bnn.priors.Normal(1.0),
+    f"RegularizedHorseshoe({scale:.3f})": bnn.priors.RegularizedHorseshoe(scale),
+}
+figure, axes = plt.subplots(2, 1, figsize=(11, 4.2), sharex=True, sharey=True, layout="constrained")
+for axis, (name, prior) in zip(axes, shrinkage.items(), strict=True):
+    linear = bnn.BNN(bnn.MLP(INPUTS, [], 1, bias=False), prior=prior, likelihood=bnn.likelihoods.Gaussian(1.0))
+    posterior = bnn.fit(linear, method, train, seed=0, progress=False)
+    score = posterior.predict(test.x, num_draws=500).log_prob(test.y).mean()
+    size = posterior.mean()[next(iter(linear.initial_values))][0].abs()
+    print(f"{name:28} test log-likelihood {score:.2f}, largest |weight| of a useless input {size[USEFUL:].max():.2f}")
+    axis.vlines(range(USEFUL, INPUTS), 0, size[USEFUL:], color="#8a8a8a", linewidth=1.2, label="no use")
+    axis.vlines(range(USEFUL), 0, size[:USEFUL], color=BLUE, linewidth=2.6, label="useful")
+    axis.plot(range(USEFUL), truth[:USEFUL].abs(), "_", color=INK, markersize=5, label="true weight")
+    axis.set_title(name, fontsize=9.5)
+    axis.set(ylim=(0, 2.4), ylabel="|posterior mean|")
+axes[0].legend(frameon=False, ncols=3, loc="upper right")
+axes[1].set_xlabel("input")
+plt.show()
+
+# %% [markdown]
+# Under the normal prior the useless inputs explain noise, and the useful ones are shrunk to make room. The horseshoe leaves
+# large weights where they are. Over ten data sets (`benchmarks/results/horseshoe.md`) the test log-likelihood is
+# -6.54 ± 0.3 under `Normal(1)` and -1.57 ± 0.01 under the horseshoe; the true weights reach -1.42. The error of useless
+# weights falls from 0.279 to 0.029. `StudentT(3, 0.1)`, which has no extra scales to infer, gets most of it: -1.65 ± 0.008.
+
+# %% [markdown]
+# ## Which, then?
+#
+# Cost is in training steps of a point, with $D$ weights.
+#
+# | when | guide | cost, and what to know |
+# |---|---|---|
+# | a first look, or predictions without uncertainty of the weights | `map` | 1; no band of its own |
+# | a trained network needs a band | `Laplace(structure="full")`, `"kron"` for many weights | 1 and one sweep over the data; the closest single fit on all three problems, with luck on the moons; too wide far outside |
+# | a few hundred weights | `full_rank` | $D^2 / 2$ numbers; of the variational normals the closest on sinusoid and motorcycle data |
+# | more weights | `low_rank`, `matrix_normal`, then `mean_field` | a small multiple of 1, but several times the steps; too narrow outside the data |
+# | regression or classes, without much tuning | `Ensemble(SVI(guide="map"), anchored=True)` | the number of members, side by side; 0.13, 0.13 and 0.06 to NUTS |
+# | fits that sometimes go wrong | an ensemble of the guide | insurance against a bad start, no cure for a bias that members share |
+# | a small problem that must be right | `NUTS` | the reference of all the above |
+# | an existing dropout network | `dropout` | 1; for wide layers only, far off here |
+#
+# | when | prior |
+# |---|---|
+# | narrow networks on standardised data | `Normal(1)` |
+# | wide networks, or a comparison of widths | `Normal("fan_in")` |
+# | single large weights, steps in the curve | `StudentT()`, `Laplace()` |
+# | few of many inputs matter | `RegularizedHorseshoe(scale)`, or `StudentT(3, 0.1)` for less |
+# | many small weights and a few large ones | `ScaleMixture()`; look at its curves first |
+#
+# ## Try it
+#
+# * Fit `anchored=True` ensembles here. Does the band open at the edges?
+# * `METHODS["laplace"]` with `linearized=False` predicts with the network itself. What happens outside the data?
+# * Draw the priors for `bnn.MLP(1, [100], 1)`. Which rows change?
