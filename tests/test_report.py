@@ -240,7 +240,7 @@ def test_a_mixture_has_the_elbo_of_each_member(regression):
         assert f"{number}{audit.elbo}{audit.log_likelihood}{audit.kl}{audit.kl_exact:.2f}" in text
     assert "The audited ELBO" not in text
     assert "Markov" not in text
-    assert list(rendered.figures) == ["observed_vs_predicted.png", "elbo.png"]
+    assert list(rendered.figures) == ["fit.png", "elbo.png"]
     assert "the mean over the members" in text
 
 

@@ -143,7 +143,7 @@ def _predictive(posterior: Posterior | Mixture, train: Data, scored: Data, predi
         caption = "On the diagonal, predictions are right as often as their confidence says."
         figure = plots.reliability(prediction, scored.y, layout="column")
         return [_picture("reliability.png", "Predictions", caption, figure)]
-    if train.x.shape[1:].numel() == 1 and train.x.ndim == 2 and not isinstance(posterior, Mixture):
+    if train.x.shape[1:].numel() == 1 and train.x.ndim == 2:
         caption = (
             "The blue band is what more data would narrow; the grey one around it is all of the predictive spread."
         )

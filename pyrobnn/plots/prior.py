@@ -1,0 +1,226 @@
+"""What the prior says before there are data, and what the data then change."""
+
+import math
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from pyrobnn._checks import as_tensor
+from pyrobnn._errors import InputError
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Data
+from pyrobnn.diagnostics.convert import to_datatree
+from pyrobnn.diagnostics.members import as_one
+from pyrobnn.plots._arviz import arviz_figure
+from pyrobnn.plots._style import (
+    BLUE,
+    GREY,
+    INK,
+    LIGHT_BLUE,
+    PALE,
+    Layout,
+    first_column,
+    legend,
+    panels,
+    title,
+)
+from pyrobnn.plots.classification import class_draws
+from pyrobnn.plots.one_input import draw_data
+from pyrobnn.prediction import Prediction
+
+_SHOWN_DRAWS = 12
+_LEVELS = (0.05, 0.95)
+_MOST_PROBES = 4
+_CENTRAL = (0.025, 0.975)
+
+Quantity = tuple[str, np.ndarray, np.ndarray]
+"""The name of a number, and its draws (chain, draw) from the prior and the posterior."""
+
+
+def prior_predictive(model: BNN, x: Any, *, num_draws: int = 200, seed: int = 0, layout: Layout = "row") -> Figure:
+    """Draw what a model says with weights from its prior.
+
+    Over one input and real targets: functions of 12 draws, and the bands that hold 90 % of all functions and of all
+    targets. Over more inputs: values of the function, and how far each function varies from input to input. Of
+    several targets, the first.
+
+    Classes: the probability of the most probable class under single draws, and the share of inputs that a draw puts
+    in the same class. If both crowd at 1, the prior holds that all inputs are of one class, and is sure of it
+    (Wenzel et al. 2020, "How good is the Bayes posterior in deep neural networks really?").
+
+    Args:
+        model: the model.
+        x: inputs (N, *in) in the units that the model sees, or `Data`, whose scaling is then that of `fit`.
+        num_draws: number of draws from the prior.
+        seed: seed of the draws.
+        layout: panels in a "row" or in a "column".
+
+    Raises:
+        InputError: inputs that the network does not take, or a prior under which predictions overflow.
+    """
+    prediction = model.sample_prior_predictive(x, num_draws=num_draws, seed=seed)
+    inputs = x.x if isinstance(x, Data) else as_tensor(x, "x")
+    if not bool(prediction.draw_means.isfinite().all()):
+        raise InputError("Predictions under draws from the prior overflow: take a prior with lighter tails or a scale.")
+    if prediction.is_classification:
+        return _classes(prediction, layout)
+    if inputs.shape[1:].numel() == 1:
+        return _functions(prediction, first_column(inputs), x if isinstance(x, Data) else None, seed)
+    return _values(prediction, layout)
+
+
+def _functions(prediction: Prediction, x: np.ndarray, data: Data | None, seed: int) -> Figure:
+    order = np.argsort(x, kind="stable")
+    values = np.stack([first_column(draw) for draw in prediction.draw_means])[:, order]
+    targets = np.stack([first_column(draw) for draw in prediction.sample(seed=seed)])[:, order]
+    figure, (axis,) = panels(1)
+    limits = np.quantile(targets, _LEVELS, axis=0)
+    axis.fill_between(x[order], *limits, color=PALE, linewidth=0, label="90 % of targets")
+    axis.fill_between(
+        x[order], *np.quantile(values, _LEVELS, axis=0), color=LIGHT_BLUE, linewidth=0, label="90 % of functions"
+    )
+    for draw in values[:_SHOWN_DRAWS]:
+        axis.plot(x[order], draw, color=BLUE, linewidth=0.8)
+    axis.lines[0].set_label("single functions")
+    axis.set(xlabel="x", ylabel="y", xlim=(x.min(), x.max()))
+    if data is not None:
+        draw_data(axis, data)
+    ends = np.concatenate([limits.ravel(), first_column(data.y) if data is not None else []])
+    low, high = ends.min(), ends.max()
+    axis.set_ylim(low - 0.2 * (high - low), high + 0.2 * (high - low))
+    legend(axis, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    return figure
+
+
+def _values(prediction: Prediction, layout: Layout) -> Figure:
+    values = np.stack([first_column(draw) for draw in prediction.draw_means])
+    figure, axes = panels(2, layout)
+    _histogram(axes[0], values.ravel(), "value of the function", "Values over draws and inputs")
+    _histogram(axes[1], values.std(1), "standard deviation over the inputs", "How far single functions vary")
+    return figure
+
+
+def _classes(prediction: Prediction, layout: Layout) -> Figure:
+    """Draw confidence and agreement of single draws; of several binary targets, the first."""
+    probs = class_draws(prediction)
+    num_classes = probs.shape[-1]
+    chosen = probs.argmax(-1)
+    largest = np.stack([(chosen == label).mean(1) for label in range(num_classes)]).max(0)
+    figure, axes = panels(2, layout)
+    _shares(axes[0], probs.max(-1).ravel(), "probability of the most probable class", num_classes)
+    title(axes[0], "Confidence of single draws")
+    _shares(axes[1], largest, "share of inputs in the class that is chosen most", num_classes)
+    title(axes[1], "How far the inputs of a draw agree")
+    return figure
+
+
+def _shares(axis: Axes, values: np.ndarray, label: str, num_classes: int) -> None:
+    """Draw a histogram of numbers from 1 / C to 1."""
+    bins = np.linspace(1 / num_classes, 1, 21)
+    axis.hist(values, bins=list(bins), weights=np.full(len(values), 1 / len(values)), color=LIGHT_BLUE, edgecolor="w")
+    axis.axvline(values.mean(), color=INK, linewidth=1, linestyle="--", label=f"mean {values.mean():.2f}")
+    axis.set(xlabel=label, ylabel="share of the draws", xlim=(1 / num_classes, 1))
+    legend(axis, loc="best")
+
+
+def _histogram(axis: Axes, values: np.ndarray, label: str, heading: str) -> None:
+    low, high = np.quantile(values, _CENTRAL)
+    bins = np.linspace(low, high, 1 + min(40, max(10, math.isqrt(len(values)))))
+    axis.hist(values, bins=list(bins), density=True, color=LIGHT_BLUE, edgecolor="white", linewidth=0.4)
+    axis.set(xlabel=label, ylabel="density")
+    title(axis, f"{heading}, the central 95 %")
+
+
+def prior_posterior(posterior: Any, data: Data, *, num_draws: int = 500) -> Figure:
+    """Draw densities under the prior and the posterior: of scales, and of the function at a few examples.
+
+    Scales are all latent numbers that are not weights, such as the scale of the noise or of the prior. The function
+    is its value at four of the examples, evenly spaced in their order or along a single input; for classes the
+    probability of the observed class; of several targets, the first. Of the prior the central 95 % are shown, and all
+    that the posterior covers (`arviz.plot_prior_posterior`).
+
+    Args:
+        posterior: a posterior, a mixture, or a list or dict of posteriors, as `pyrobnn.to_datatree` takes it.
+        data: examples with inputs and targets in original units; to choose the four, pass `data[[i, j, k, l]]`.
+        num_draws: number of draws from prior and posterior.
+
+    Raises:
+        InputError: a prior that cannot be drawn from, or under which predictions overflow.
+    """
+    import arviz as az
+
+    probes = _probes(data)
+    tree = to_datatree(posterior, probes, num_draws=num_draws)
+    if "prior_predictive" not in tree:
+        raise InputError(f"`prior_posterior` needs draws from the prior, but {tree.attrs['prior_left_out']}.")
+    quantities = _scales(tree, as_one(posterior)[0].bnn.site_names) + _function_values(tree, probes)
+    cut = [_cut(prior.reshape(1, -1), own.reshape(1, -1)) for _, prior, own in quantities]
+    groups = {group: {f"v{n}": pair[i] for n, pair in enumerate(cut)} for i, group in enumerate(("prior", "posterior"))}
+    figure, axes = arviz_figure(
+        az.plot_prior_posterior,
+        az.from_dict(groups),
+        len(quantities),
+        kind="kde",
+        aes={"color": ["group"], "linestyle": ["group"]},
+        color=[GREY, BLUE],
+        linestyle=["--", "-"],
+        visuals={"dist": {"width": 1.8}, "remove_axis": False},
+    )
+    for axis, (name, _, own) in zip(axes.values(), quantities, strict=True):
+        title(axis, name)
+        if np.ptp(own) == 0:  # a point estimate has no density
+            axis.axvline(float(own.flat[0]), color=BLUE, linewidth=1.8)
+        axis.set(ylabel="density", yticks=[])
+        axis.set_ylim(bottom=0)
+    handles = [Line2D([], [], color=GREY, linestyle="--", lw=1.8), Line2D([], [], color=BLUE, lw=1.8)]
+    legend(next(iter(axes.values())), handles=handles, labels=["prior", "posterior"], loc="best")
+    return figure
+
+
+def _probes(data: Data) -> Data:
+    """Return four examples, evenly spaced along a single input, or in their order."""
+    order = np.argsort(first_column(data.x), kind="stable") if data.x.shape[1:].numel() == 1 else np.arange(len(data))
+    return data[order[np.linspace(0, len(data) - 1, min(_MOST_PROBES, len(data))).round().astype(int)]]
+
+
+def _scales(tree: Any, weight_names: tuple[str, ...]) -> list[Quantity]:
+    """Return the latent numbers that are not weights."""
+    prior, posterior = (tree[group].to_dataset() for group in ("prior", "posterior"))
+    names = [str(name) for name, v in posterior.data_vars.items() if v[0, 0].size == 1 and name not in weight_names]
+    return [(name, prior[name].values, posterior[name].values) for name in names]
+
+
+def _function_values(tree: Any, probes: Data) -> list[Quantity]:
+    """Return the function at each probe."""
+    prior, posterior = (tree[group].to_dataset() for group in ("prior_predictive", "posterior_predictive"))
+    kind = "probs" if "probs" in posterior else "mu"
+    quantities = []
+    for i, label in enumerate(first_column(probes.y).astype(int)):
+        name = f"{f'P(class {label})' if kind == 'probs' else 'f'} at {_place(probes, i)}"
+        quantities.append((name, _at(prior[kind], i, int(label)), _at(posterior[kind], i, int(label))))
+    return quantities
+
+
+def _at(values: Any, example: int, label: int) -> np.ndarray:
+    """Return the draws (chain, draw) of the first target, or of the probability of a class, at an example."""
+    own = values.isel(obs_id=example)
+    if "class" in own.dims:
+        return own.isel({"class": label}).values
+    first = own.values.reshape(*own.shape[:2], -1)[..., 0]
+    return 1 - first if values.name == "probs" and label == 0 else first
+
+
+def _place(probes: Data, example: int) -> str:
+    if probes.x.shape[1:].numel() > 1:
+        return f"example {example + 1}"
+    return f"{(probes.feature_names or ('x',))[0]} = {first_column(probes.x)[example]:.3g}"
+
+
+def _cut(prior: np.ndarray, posterior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Leave out draws from the prior in its tails, except where the posterior lies."""
+    low, high = np.quantile(prior, _CENTRAL)
+    outside = (prior < min(low, posterior.min())) | (prior > max(high, posterior.max()))
+    return np.where(outside, np.nan, prior), posterior

@@ -1,0 +1,126 @@
+"""Predictions and their uncertainty over a plane of two inputs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import AbstractPathEffect, withStroke
+from torch import Tensor
+
+from pyrobnn._checks import as_tensor
+from pyrobnn._errors import InputError
+from pyrobnn.data import Data
+from pyrobnn.mixture import Mixture
+from pyrobnn.plots._style import INK, MARKERS, ORANGE, SHADES, Layout, as_array, first_column, legend, panels, title
+from pyrobnn.posterior import Posterior
+from pyrobnn.prediction import Prediction
+
+_SIDE = 80
+_LEVELS = 15
+_MOST_POINTS = 400
+_MOST_MARKED = 6
+_FACES = (ORANGE, "white", INK)
+_HALO: list[AbstractPathEffect] = [withStroke(linewidth=3.0, foreground="white")]
+
+Surface = tuple[str, np.ndarray, float, float]
+"""A heading, values at the points of the plane, and the ends of their scale."""
+
+
+def decision_surface(
+    posterior: Posterior | Mixture, data: Data, *, num_draws: int = 200, layout: Layout = "row"
+) -> Figure:
+    """Draw predictions over two inputs beside their uncertainty, with the data.
+
+    Classes: the probability of class 1, or of more classes that of the most probable one, with lines where the
+    predicted class changes; the entropy, which is large at these lines whatever the data; and its epistemic part, the
+    mutual information of class and weights, which is large where data are missing. Other targets: the mean, the
+    standard deviation, and its epistemic part; of several targets, the first. At most 400 examples are shown.
+
+    Args:
+        posterior: a posterior, or a mixture, over a network with two inputs.
+        data: the training data.
+        num_draws: number of posterior draws.
+        layout: panels in a "row" or in a "column".
+
+    Raises:
+        InputError: not two inputs.
+    """
+    if data.x.ndim != 2 or data.x.shape[1] != 2:
+        raise InputError(
+            f"`decision_surface` draws two inputs, got x of shape {tuple(data.x.shape)}: use `fit_1d` for one, and "
+            "`reliability` or `observed_vs_predicted` for more."
+        )
+    sides = [_side(data.x[:, column]) for column in range(2)]
+    mesh = np.meshgrid(*sides)
+    points = as_tensor(np.stack([side.ravel() for side in mesh], 1), "x").to(data.x.dtype)
+    prediction = posterior.predict(points, num_draws=num_draws)
+    surfaces = _of_classes(prediction) if prediction.is_classification else _of_numbers(prediction)
+    figure, axes = panels(len(surfaces), layout)
+    for axis, (heading, values, low, high) in zip(axes, surfaces, strict=True):
+        levels = np.linspace(low, max(high, low + 1e-6), _LEVELS + 1)
+        surface = axis.contourf(*mesh, values.reshape(mesh[0].shape), levels=levels, cmap=SHADES)
+        figure.colorbar(surface, ax=axis, format="%.2g", ticks=levels[::5])
+        title(axis, heading)
+        axis.set(xlabel=data.feature_names[0], ylabel=data.feature_names[1])
+        _points(axis, data, classes=prediction.is_classification)
+    if prediction.is_classification:
+        _boundaries(axes[0], mesh, _probs(prediction))
+        if axes[0].get_legend_handles_labels()[0]:
+            legend(axes[0], loc="lower left", frameon=True, framealpha=0.85, handletextpad=0.2)
+    return figure
+
+
+def _side(values: Tensor) -> np.ndarray:
+    low, high = float(values.min()), float(values.max())
+    margin = 0.3 * (high - low) or 1.0
+    return np.linspace(low - margin, high + margin, _SIDE)
+
+
+def _of_classes(prediction: Prediction) -> list[Surface]:
+    probs = _probs(prediction)
+    num_classes = probs.shape[1]
+    if num_classes == 2:
+        first = ("Probability of class 1", probs[:, 1], 0.0, 1.0)
+    else:
+        first = ("Probability of the predicted class", probs.max(1), 1 / num_classes, 1.0)
+    measures = {"Entropy (nats)": prediction.entropy, "Mutual information (nats)": prediction.mutual_information}
+    return [first, *(_from_zero(heading, as_array(values)) for heading, values in measures.items())]
+
+
+def _probs(prediction: Prediction) -> np.ndarray:
+    """Return the probabilities of the classes, (N, C); of several binary targets, of the first."""
+    probs = as_array(prediction.class_probs)
+    return probs if probs.ndim == 2 else probs[:, 0]
+
+
+def _of_numbers(prediction: Prediction) -> list[Surface]:
+    mean = first_column(prediction.mean)
+    measures = {"Standard deviation": prediction.std, "Epistemic standard deviation": prediction.epistemic_std}
+    spreads = [_from_zero(heading, first_column(values)) for heading, values in measures.items()]
+    return [("Mean", mean, float(mean.min()), float(mean.max())), *spreads]
+
+
+def _from_zero(heading: str, values: np.ndarray) -> Surface:
+    return heading, values, 0.0, float(values.max())
+
+
+def _points(axis: Axes, data: Data, *, classes: bool) -> None:
+    rows = np.linspace(0, len(data) - 1, min(_MOST_POINTS, len(data))).round().astype(int)
+    x, y = as_array(data.x)[rows], first_column(data.y)[rows]
+    labels = np.unique(y).astype(int)
+    if not classes or len(labels) > _MOST_MARKED:
+        axis.plot(*x.T, "o", color=ORANGE, mec=INK, mew=0.5, ms=3)
+        return
+    for label in labels:
+        face, marker = _FACES[label % len(_FACES)], MARKERS[label % len(MARKERS)]
+        edge = "white" if face == INK else INK
+        axis.plot(*x[y == label].T, marker, color=face, mec=edge, mew=0.6, ms=5, label=f"class {label}")
+
+
+def _boundaries(axis: Axes, mesh: Sequence[np.ndarray], probs: np.ndarray) -> None:
+    """Draw lines where the most probable class changes."""
+    for label in range(1 if probs.shape[1] == 2 else 0, probs.shape[1]):
+        margin = (probs[:, label] - np.delete(probs, label, 1).max(1)).reshape(mesh[0].shape)
+        if margin.min() < 0 < margin.max():
+            axis.contour(*mesh, margin, levels=[0.0], colors=[INK], linewidths=1.2).set_path_effects(_HALO)

@@ -1,0 +1,105 @@
+"""The images about whose class a posterior knows least."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pyrobnn._checks import as_tensor, check_inputs
+from pyrobnn._errors import InputError, did_you_mean
+from pyrobnn.data import Data
+from pyrobnn.plots._style import INK, ORANGE, as_array, first_column, grid
+from pyrobnn.plots.classification import class_draws
+from pyrobnn.prediction import Prediction
+
+_COLUMNS = 6
+_PANEL = (1.5, 2.05)
+_COLORS = (1, 3)
+
+
+def _std(prediction: Prediction) -> np.ndarray:
+    probs = class_draws(prediction)
+    return probs.std(0)[np.arange(len(prediction)), probs.mean(0).argmax(-1)]
+
+
+_MEASURES: dict[str, tuple[str, Callable[[Prediction], np.ndarray]]] = {
+    "entropy": ("entropy", lambda prediction: as_array(prediction.entropy)),
+    "mutual_information": ("mutual inf.", lambda prediction: as_array(prediction.mutual_information)),
+    "confidence": ("confidence", lambda prediction: as_array(prediction.class_probs.amax(-1))),
+    "std": ("sd", _std),
+}
+
+
+def images(
+    x: Any, prediction: Prediction, *, by: str = "entropy", num: int = 12, class_names: Sequence[str] = ()
+) -> Figure:
+    """Draw the images whose class is least certain, most uncertain first, with label, prediction and uncertainty.
+
+    Wrong predictions have a thick frame.
+
+    Args:
+        x: images (N, H, W), (N, 1, H, W), (N, 3, H, W), or rows of the pixels of square grey ones, (N, H * H); or
+            `Data`, so that the labels are known.
+        prediction: the prediction of their classes.
+        by: "entropy" of the prediction; "mutual_information", its epistemic part, both in nats; "confidence", the
+            probability of the predicted class, least first; "std", the standard deviation of this probability over
+            the draws.
+        num: number of images.
+        class_names: names of the classes; their numbers if not given.
+
+    Raises:
+        InputError: another measure, real or several targets, inputs that are no images or not those of the prediction.
+    """
+    if by not in _MEASURES:
+        known = tuple(_MEASURES)
+        raise InputError(f"`by` must be one of {list(known)}, got {by!r}.{did_you_mean(by, known)}")
+    if not prediction.is_classification or prediction.label.ndim != 1:
+        raise InputError(f"`images` needs predictions of a single class each, got {prediction!r}: fit a classifier.")
+    labels = first_column(x.y).astype(int) if isinstance(x, Data) else None
+    pixels = _pixels(x.x if isinstance(x, Data) else x, len(prediction))
+    short, measure = _MEASURES[by]
+    values = measure(prediction)
+    rows = np.argsort(values if by == "confidence" else -values, kind="stable")[: max(1, num)]
+    predicted = as_array(prediction.label).astype(int)
+    figure, axes = grid(len(rows), _COLUMNS, _PANEL)
+    limits = {"vmin": pixels[rows].min(), "vmax": pixels[rows].max()}
+    for axis, row in zip(axes, rows, strict=True):
+        axis.imshow(pixels[row], cmap="gray", **limits)
+        _frame(axis, is_wrong=labels is not None and bool(labels[row] != predicted[row]))
+        named = [_name(int(own[row]), class_names) for own in (labels, predicted) if own is not None]
+        axis.set_title(f"{' → '.join(named)}\n{short} {values[row]:.2f}", fontsize=8.5, color=INK)
+    figure.suptitle("label → prediction" if labels is not None else "prediction", fontsize=9, x=0.01, ha="left")
+    return figure
+
+
+def _pixels(x: Any, num: int) -> np.ndarray:
+    """Return grey images (N, H, W), or coloured ones (N, H, W, 3) with values in [0, 1]."""
+    given = as_tensor(x, "x")
+    check_inputs(given)
+    if len(given) != num:
+        raise InputError(f"`x` must hold the {num} images of the prediction, got {len(given)}.")
+    values = as_array(given)
+    side = round(values[0].size ** 0.5)
+    if values.ndim == 2 and side * side == values.shape[1]:
+        return values.reshape(num, side, side)
+    if values.ndim == 3:
+        return values
+    if values.ndim == 4 and values.shape[1] in _COLORS:
+        moved = np.moveaxis(values, 1, -1)
+        return moved[..., 0] if values.shape[1] == 1 else (moved - moved.min()) / max(np.ptp(moved), 1e-12)
+    raise InputError(
+        f"`x` must be images (N, H, W), (N, 1 or 3, H, W), or rows of square ones, got shape {tuple(values.shape)}: "
+        "reshape it."
+    )
+
+
+def _frame(axis: Axes, *, is_wrong: bool) -> None:
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set_visible(is_wrong)
+    axis.spines[:].set(color=ORANGE, linewidth=3)
+
+
+def _name(label: int, class_names: Sequence[str]) -> str:
+    return class_names[label] if label < len(class_names) else str(label)

@@ -1,0 +1,183 @@
+"""Whether uncertainty is where the errors are: sparsification, selective risk, transforms, inputs outside the data."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pyrobnn._errors import InputError
+from pyrobnn.metrics import RiskCurves, ood_measures, pit_pvalue, score_ood
+from pyrobnn.metrics import pit as transforms
+from pyrobnn.metrics import selective_risk as risk_curves
+from pyrobnn.metrics import sparsification as sparsification_curves
+from pyrobnn.plots._style import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE, Layout, as_array, legend, panels, title
+from pyrobnn.prediction import Prediction
+
+_NAMES = {
+    "mutual_information": "mutual information (nats)",
+    "entropy": "entropy (nats)",
+    "max_prob": "1 - probability of the predicted class",
+    "epistemic_std": "epistemic standard deviation, relative to inside",
+    "std": "standard deviation, relative to inside",
+}
+
+
+def sparsification(prediction: Prediction, y: Any) -> Figure:
+    """Draw the error of what is left when the most uncertain examples are dropped, between the best and no order.
+
+    Args:
+        prediction: predictions at N inputs.
+        y: their targets in original units, (N,) or (N, K).
+
+    Raises:
+        InputError: as for `pyrobnn.metrics.sparsification`, whose curves these are.
+    """
+    curves = sparsification_curves(prediction, y)
+    error = "Brier score" if prediction.is_classification else "RMSE"
+    measure = "entropy" if prediction.is_classification else "standard deviation"
+    figure, (axis,) = panels(1)
+    _curves(axis, 1 - curves.coverage, curves, f"by {measure}")
+    axis.set(xlabel="share of examples dropped", ylabel=f"{error} of the rest / of all")
+    title(axis, f"Sparsification; AUSE {curves.excess:.3f}")
+    return figure
+
+
+def selective_risk(prediction: Prediction, y: Any) -> Figure:
+    """Draw the risk among the examples that are answered when the least certain ones are not.
+
+    Args:
+        prediction: predictions at N inputs.
+        y: their targets in original units, (N,) or (N, K).
+
+    Raises:
+        InputError: as for `pyrobnn.metrics.selective_risk`, whose curves these are.
+    """
+    curves = risk_curves(prediction, y)
+    risk = "error rate" if prediction.is_classification else "mean squared error"
+    measure = "confidence" if prediction.is_classification else "standard deviation"
+    figure, (axis,) = panels(1)
+    _curves(axis, curves.coverage, curves, f"by {measure}")
+    axis.set(xlabel="coverage: share of examples answered", ylabel=risk)
+    title(axis, f"Selective risk; area {curves.error.mean():.3g}, {curves.excess:.3g} above the best")
+    return figure
+
+
+def _curves(axis: Axes, x: np.ndarray, curves: RiskCurves, label: str) -> None:
+    axis.axhline(curves.random, color=GREY, linewidth=1.2, linestyle=":", label="in random order")
+    axis.fill_between(x, curves.oracle, curves.error, color=PALE, linewidth=0)
+    axis.plot(x, curves.error, color=BLUE, linewidth=1.8, label=label)
+    axis.plot(x, curves.oracle, "--", color=ORANGE, linewidth=1.5, label="by error: the best order")
+    settled = curves.error[len(curves.error) // 50 :]  # the first few examples may have any error
+    top = max(curves.random, float(settled.max()))
+    axis.set(xlim=(0, 1), ylim=(0, 1.4 * top if top > 0 else 1.0))
+    legend(axis, loc="upper left")
+
+
+def pit(prediction: Prediction, y: Any, *, seed: int = 0, layout: Layout = "row") -> Figure:
+    """Draw the probability integral transforms: flat and on the diagonal if predictions are calibrated.
+
+    A histogram like a U says that predictions are too narrow, a hill that they are too wide, a slope that they are too
+    low or too high. Of several target columns, all together.
+
+    Args:
+        prediction: predictions of real targets or counts at N inputs.
+        y: their targets in original units, (N,) or (N, K).
+        seed: seed of the draws for counts and censored targets.
+        layout: panels in a "row" or in a "column".
+
+    Raises:
+        InputError: as for `pyrobnn.metrics.pit`.
+    """
+    values = np.sort(as_array(transforms(prediction, y, seed=seed)).ravel())
+    figure, axes = panels(2, layout)
+    _density(axes[0], values)
+    distance_from_uniform(axes[1], values, len(prediction))
+    title(axes[1], "Distance from the diagonal")
+    legend(axes[1], loc="upper right", ncols=2)
+    title(axes[0], f"Transforms; uniform with p = {pit_pvalue(prediction, y, seed=seed):.2g}")
+    return figure
+
+
+def _density(axis: Axes, values: np.ndarray) -> None:
+    num_bins = min(20, max(5, len(values) // 20))
+    noise = 2 * np.sqrt((num_bins - 1) / len(values))
+    axis.hist(values, bins=num_bins, range=(0, 1), density=True, color=LIGHT_BLUE, edgecolor="white")
+    axis.axhline(1.0, color=INK, linewidth=1, label="calibrated")
+    axis.axhline(max(0.0, 1 - noise), color=INK, linewidth=1, linestyle="--", label="±2 se if calibrated")
+    axis.axhline(1 + noise, color=INK, linewidth=1, linestyle="--")
+    axis.set(xlabel="F(y), the probability integral transform", ylabel="density", xlim=(0, 1))
+    axis.set_ylim(0, 1.25 * axis.get_ylim()[1])
+    legend(axis, loc="upper right", ncols=2)
+
+
+def distance_from_uniform(axis: Axes, values: np.ndarray, num: int) -> None:
+    """Draw the distribution function of sorted values less that of a uniform law, with the noise of `num` examples."""
+    levels = np.linspace(0, 1, 201)
+    noise = 2 * np.sqrt(levels * (1 - levels) / num)
+    axis.fill_between(levels, -noise, noise, color=PALE, linewidth=0, label="±2 se if calibrated")
+    axis.axhline(0.0, color=GREY, linewidth=1)
+    share = np.searchsorted(values, levels, side="right") / len(values)
+    axis.plot(levels, share - levels, color=BLUE, linewidth=1.6, label="observed")
+    axis.set(xlabel="level p", ylabel="share of F(y) up to p, less p", xlim=(0, 1))
+    axis.set_ylim(axis.get_ylim()[0], 1.4 * axis.get_ylim()[1])
+
+
+def ood(inside: Prediction, outside: Prediction, *, by: str | None = None, layout: Layout = "row") -> Figure:
+    """Draw a measure of uncertainty inside and outside the data, and how well it tells the two apart.
+
+    Args:
+        inside: predictions at inputs like those of the data.
+        outside: predictions of the same posterior at other inputs.
+        by: a measure of `pyrobnn.metrics.score_ood`; its first one if not given, mutual information or the epistemic
+            standard deviation.
+        layout: panels in a "row" or in a "column".
+
+    Raises:
+        InputError: "all" or another measure, or predictions of different kinds.
+    """
+    if by == "all":
+        raise InputError(f"`ood` draws a single measure of uncertainty, got by='all': name one of {list(_NAMES)}.")
+    measure = by or ("mutual_information" if inside.is_classification else "epistemic_std")
+    number = ood_measures(inside, outside, by=measure)[measure]
+    scores = score_ood(inside, outside, by=measure)
+    figure, axes = panels(2, layout)
+    groups = number[: len(inside)], number[len(inside) :]
+    _histograms(axes[0], *groups, _NAMES[measure])
+    _characteristic(axes[1], *groups)
+    title(axes[1], f"ROC; area {scores[f'auroc_{measure}']}")
+    return figure
+
+
+def _histograms(axis: Axes, inside: np.ndarray, outside: np.ndarray, label: str) -> None:
+    bins = list(np.histogram_bin_edges(np.concatenate([inside, outside]), bins=30))
+    share = [np.full(len(group), 1 / len(group)) for group in (inside, outside)]
+    axis.hist(inside, bins=bins, weights=share[0], color=LIGHT_BLUE, label=f"inside ({len(inside)})")
+    axis.hist(
+        outside,
+        bins=bins,
+        weights=share[1],
+        histtype="step",
+        color=INK,
+        linewidth=1.5,
+        label=f"outside ({len(outside)})",
+    )
+    axis.set(xlabel=label, ylabel="share of the group")
+    title(axis, "Uncertainty inside and outside the data")
+    legend(axis, loc="best")
+
+
+def _characteristic(axis: Axes, inside: np.ndarray, outside: np.ndarray) -> None:
+    from sklearn.metrics import roc_curve
+
+    outsider = np.repeat([0, 1], [len(inside), len(outside)])
+    alarms, hits, _ = roc_curve(outsider, np.concatenate([inside, outside]))
+    axis.plot([0, 1], [0, 1], ":", color=GREY, linewidth=1.2, label="guessing")
+    axis.plot(alarms, hits, color=BLUE, linewidth=1.8, label="by uncertainty")
+    reached = int(np.argmax(hits >= 0.95))
+    axis.plot(
+        alarms[reached], hits[reached], "o", color=ORANGE, ms=6, label=f"{alarms[reached]:.0%} false at 95 % true"
+    )
+    axis.set(xlabel="share of inside inputs called outside", ylabel="share of outside inputs found")
+    axis.set(xlim=(-0.01, 1), ylim=(0, 1.02))
+    legend(axis, loc="lower right")

@@ -1,0 +1,418 @@
+"""Plots of priors, of simulated data, of planes and of several posteriors: the numbers that the artists hold."""
+
+import sys
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from matplotlib.collections import LineCollection, PolyCollection
+from scipy import stats
+from sklearn.isotonic import IsotonicRegression
+
+import pyrobnn as bnn
+from pyrobnn import plots
+from pyrobnn.diagnostics.simulation import _report
+from pyrobnn.plots.prior import _cut
+
+FIT = {"seed": 0, "engine": "eager", "progress": False}
+
+
+def classifier(num_outputs, steps=60, **arguments):
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long() + ((x[:, 1] > 0) & (x[:, 0] > 0)).long() * (num_outputs > 1)
+    data = bnn.Data(x, y)
+    model = bnn.BNN(bnn.MLP(2, [4], num_outputs), likelihood="categorical" if num_outputs > 1 else "bernoulli")
+    return model.fit(data, steps=steps, lr=0.05, **FIT, **arguments), data
+
+
+@pytest.fixture(scope="module")
+def line():
+    """A linear model with weight and bias from N(0, 1), so that f(x) ~ N(0, 1 + x^2) before there are data."""
+    data = bnn.datasets.sinusoid(12)
+    noise = bnn.likelihoods.Gaussian(scale={"type": "half_normal", "scale": 3.0})
+    return bnn.BNN(bnn.MLP(1, [], 1), likelihood=noise).fit(data, steps=100, lr=0.05, **FIT), data
+
+
+@pytest.fixture(scope="module")
+def two():
+    return classifier(1)
+
+
+@pytest.fixture(scope="module")
+def three():
+    return classifier(3)
+
+
+def labelled(axis, label):
+    (found,) = [artist for artist in axis.get_children() if artist.get_label() == label]
+    return found
+
+
+def heading(axis):
+    return axis.get_title(loc="left")
+
+
+def edges(band, x):
+    """Lowest and highest y of a filled band at each x."""
+    vertices = band.get_paths()[0].vertices
+    columns = [vertices[np.isclose(vertices[:, 0], value), 1] for value in x]
+    return np.array([c.min() for c in columns]), np.array([c.max() for c in columns])
+
+
+def report(num_simulations=60):
+    """Ranks of three quantities, those of the first crowding at 0 and 1."""
+    rng = np.random.default_rng(0)
+    wide = rng.beta([0.3, 1.0], [0.3, 1.0], size=(num_simulations, 2))[..., None]
+    return _report({"mu": wide, "likelihood.scale": rng.random(num_simulations)}, 100)
+
+
+# all of them
+
+PICTURES = {
+    "calibration": lambda line, two, three: plots.calibration(two[0].predict(two[1].x, num_draws=50), two[1].y),
+    "compare_guides": lambda line, two, three: plots.compare_guides({"one": line[0], "same": line[0]}, line[1]),
+    "decision_surface": lambda line, two, three: plots.decision_surface(*three, num_draws=20, layout="column"),
+    "elbo": lambda line, two, three: plots.elbo(line[0].history),
+    "fit_1d": lambda line, two, three: plots.fit_1d(bnn.Mixture([line[0], line[0]]), line[1], num_draws=20),
+    "images": lambda line, two, three: plots.images(torch.rand(40, 5, 5), three[0].predict(three[1].x, num_draws=20)),
+    "observed_vs_predicted": lambda line, two, three: plots.observed_vs_predicted(
+        line[0].predict(line[1].x), line[1].y
+    ),
+    "ood": lambda line, two, three: plots.ood(line[0].predict(line[1].x), line[0].predict(9 * line[1].x)),
+    "pit": lambda line, two, three: plots.pit(line[0].predict(line[1].x), line[1].y),
+    "predictive_check": lambda line, two, three: plots.predictive_check(line[0].predict(line[1].x), line[1].y),
+    "prior_posterior": lambda line, two, three: plots.prior_posterior(*two, num_draws=50),
+    "prior_predictive": lambda line, two, three: plots.prior_predictive(line[0].bnn, line[1].x, num_draws=50),
+    "reliability": lambda line, two, three: plots.reliability(three[0].predict(three[1].x), three[1].y),
+    "selective_risk": lambda line, two, three: plots.selective_risk(three[0].predict(three[1].x), three[1].y),
+    "sparsification": lambda line, two, three: plots.sparsification(three[0].predict(three[1].x), three[1].y),
+    "vsbc": lambda line, two, three: plots.vsbc(report()),
+    "weights": lambda line, two, three: plots.weights(three[0]),
+}
+
+
+@pytest.mark.parametrize("name", plots.__all__)
+def test_every_plot_writes_a_picture_and_leaves_no_state(name, line, two, three):
+    figure = PICTURES[name](line, two, three)
+    picture = figure._repr_png_()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 5000
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    assert pyplot is None or not pyplot.get_fignums()
+
+
+# priors
+
+
+def moments(curve):
+    """Mean and standard deviation of a density drawn as a line."""
+    x, density = curve.get_xdata(), curve.get_ydata()
+    mass = np.trapezoid(density, x)
+    mean = np.trapezoid(x * density, x) / mass
+    return mean, np.sqrt(np.trapezoid((x - mean) ** 2 * density, x) / mass)
+
+
+def test_prior_posterior_shows_the_closed_form_prior_and_the_drawn_posterior(line):
+    """Four standard errors of 400 draws: of a mean 0.2 sd, of a standard deviation 0.14 of it; tails may be cut."""
+    posterior, data = line
+    scale, *functions = plots.prior_posterior(posterior, data, num_draws=400).axes
+    assert heading(scale) == "likelihood.scale"
+    assert [heading(axis) for axis in functions][::3] == ["f at x0 = -0.5", "f at x0 = 0.5"]
+    inside = stats.truncnorm(stats.norm.ppf(0.025), stats.norm.ppf(0.975)).std()
+    for axis, x in zip(functions, data.x[[0, 4, 7, 11]], strict=True):
+        sd = np.sqrt(1 + float(x) ** 2)
+        mean, spread = moments(axis.lines[0])
+        assert mean == pytest.approx(0, abs=0.2 * sd)
+        assert 0.86 * inside * sd < spread < 1.14 * sd
+        drawn = posterior.predict(x[None], num_draws=400).draw_means
+        mean, spread = moments(axis.lines[1])
+        assert mean == pytest.approx(float(drawn.mean()), abs=0.2 * float(drawn.std()))
+        assert spread == pytest.approx(float(drawn.std()), rel=0.14)
+    assert [curve.get_color() for curve in scale.lines] == ["#8a8a8a", "#0b4f8a"]
+
+
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_prior_posterior_of_classes_shows_the_probability_of_the_observed_one(num_outputs, two, three):
+    posterior, data = two if num_outputs == 1 else three
+    rows = [int((data.y == label).nonzero()[0]) for label in range(int(data.y.max()) + 1)]
+    axes = plots.prior_posterior(posterior, data[rows], num_draws=200).axes
+    draws = posterior.draw(200)
+    for axis, row in zip(axes, rows, strict=True):
+        label = int(data.y[row])
+        assert heading(axis).startswith(f"P(class {label}) at example")
+        probs = posterior.predict(data.x[row][None], draws=draws).class_probs[0]
+        assert moments(axis.lines[1])[0] == pytest.approx(float(probs[label]), abs=0.03)
+
+
+def test_prior_posterior_of_a_point_estimate_and_of_a_mixture(line):
+    data = line[1]
+    point = bnn.BNN(bnn.MLP(1, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0)).fit(
+        data, guide="map", steps=5, **FIT
+    )
+    first, _ = plots.prior_posterior(point, data[[0, 1]], num_draws=20).axes
+    assert first.lines[-1].get_xdata()[0] == pytest.approx(float(point.predict(data.x, at_mean=True).mean[0]), rel=1e-5)
+    assert len(plots.prior_posterior(bnn.Mixture([line[0]] * 3), data[[0]], num_draws=30).axes) == 2
+
+
+def test_prior_posterior_needs_a_prior_that_can_be_drawn_from(line):
+    model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1e38), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    posterior = model.fit(bnn.Data(100 * line[1].x, line[1].y), steps=1, guide="map", **FIT)
+    with pytest.raises(bnn.InputError, match="`prior_posterior` needs draws from the prior, but predictions under"):
+        plots.prior_posterior(posterior, bnn.Data(100 * line[1].x, line[1].y), num_draws=60)
+    with pytest.raises(bnn.InputError, match="Predictions under draws from the prior overflow: take a prior"):
+        plots.prior_predictive(model, 100 * line[1].x)
+
+
+def test_prior_predictive_of_one_input_shows_functions_and_bands(line):
+    """The band of functions is that of N(0, 1 + x^2): four standard errors of a 5 % quantile of 250 draws are 0.54."""
+    model, x = line[0].bnn, torch.linspace(-2, 2, 9)[:, None]
+    axis = plots.prior_predictive(model, x.flip(0), num_draws=250, seed=3).axes[0]
+    drawn = model.sample_prior_predictive(x, num_draws=250, seed=3).draw_means.numpy()
+    low, high = edges(labelled(axis, "90 % of functions"), x[:, 0].numpy())
+    np.testing.assert_allclose([low, high], np.quantile(drawn, [0.05, 0.95], axis=0), rtol=1e-4)
+    sd = np.sqrt(1 + x[:, 0].numpy() ** 2)
+    np.testing.assert_allclose([low / sd, high / sd], [np.full(9, -1.645), np.full(9, 1.645)], atol=0.54)
+    below, above = edges(labelled(axis, "90 % of targets"), x[:, 0].numpy())
+    assert (above - below > high - low).all()
+    np.testing.assert_allclose(labelled(axis, "single functions").get_ydata(), drawn[0], rtol=1e-4, atol=1e-5)
+    assert axis.get_ylim()[0] < below.min()
+    shown = plots.prior_predictive(model, line[1], num_draws=20).axes[0]
+    np.testing.assert_allclose(labelled(shown, "data").get_ydata(), line[1].y)
+
+
+def test_prior_predictive_of_more_inputs_shows_values_and_their_spread():
+    model = bnn.BNN(bnn.MLP(2, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    values, spread = plots.prior_predictive(model, torch.eye(2).repeat(8, 1), num_draws=300).axes
+    assert values.patches[0].get_x() == pytest.approx(-1.96 * np.sqrt(2), abs=0.6)
+    assert spread.patches[0].get_x() >= 0
+
+
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_prior_predictive_of_classes_shows_confidence_and_agreement(num_outputs, two, three):
+    posterior, data = two if num_outputs == 1 else three
+    confidence, agreement = plots.prior_predictive(posterior.bnn, data, num_draws=60, seed=2).axes
+    probs = posterior.bnn.sample_prior_predictive(data, num_draws=60, seed=2).draw_means
+    probs = torch.stack([1 - probs, probs], -1) if num_outputs == 1 else probs
+    assert f"mean {float(probs.amax(-1).mean()):.2f}" in [line.get_label() for line in confidence.lines]
+    modes = probs.argmax(-1).mode(1).values
+    shares = (probs.argmax(-1) == modes[:, None]).double().mean(1)
+    assert f"mean {float(shares.mean()):.2f}" in [line.get_label() for line in agreement.lines]
+    assert sum(bar.get_height() for bar in agreement.patches) == pytest.approx(1)
+
+
+def test_tails_of_the_prior_are_cut_where_the_posterior_is_not():
+    prior, posterior = _cut(np.arange(1001.0)[None], np.array([[990.0, 995.0]]))
+    assert prior[np.isfinite(prior)].tolist() == list(range(25, 996))
+    assert posterior.tolist() == [[990.0, 995.0]]
+
+
+# simulated data
+
+
+def test_predictive_check_shows_the_observed_density_among_fifty_simulated():
+    y = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(200) + 0.5) / 200)
+    prediction = bnn.Prediction(dist.Normal(torch.zeros(60, 200), 2.0))
+    (axis,) = plots.predictive_check(prediction, y).axes
+    assert len(axis.lines) == 51
+    mean, spread = moments(axis.lines[50])
+    assert (mean, spread) == (pytest.approx(0, abs=0.01), pytest.approx(1, abs=0.08))
+    assert np.mean([moments(line)[1] for line in axis.lines[:50]]) == pytest.approx(2, abs=0.16)
+
+
+def test_predictive_check_of_counts_shows_the_distribution_function():
+    y = torch.tensor([0, 0, 1, 3, 5])
+    (axis,) = plots.predictive_check(bnn.Prediction(dist.Poisson(torch.full((40, 5), 2.0))), y).axes
+    x, share = axis.lines[-1].get_data()
+    assert [share[x >= value][0] for value in (0, 1, 3, 5)] == pytest.approx([0.4, 0.6, 0.8, 1.0])
+    assert axis.get_ylabel() == "share of targets up to y"
+
+
+def test_predictive_check_of_classes_shows_binomial_intervals():
+    """Quantiles of 4000 simulated shares of 100 labels against the binomial law, a label either way."""
+    y = torch.arange(100) % 2
+    (axis,) = plots.predictive_check(bnn.Prediction(dist.Bernoulli(torch.full((4000, 100), 0.3))), y).axes
+    ends = np.array(labelled(axis, "simulated, 95 %").get_segments())[:, :, 1]
+    expected = [stats.binom.ppf([0.025, 0.975], 100, p) / 100 for p in (0.7, 0.3)]
+    np.testing.assert_allclose(ends, expected, atol=0.0101)
+    assert labelled(axis, "observed").get_ydata().tolist() == [0.5, 0.5]
+
+
+def test_predictive_check_refuses_targets_of_another_length():
+    with pytest.raises(bnn.InputError, match="same number of rows"):
+        plots.predictive_check(bnn.Prediction(dist.Normal(torch.zeros(3, 4), 1.0)), torch.zeros(5))
+
+
+def test_calibration_is_the_isotonic_regression_of_the_labels():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(1, 60, 3, generator=generator).expand(200, 60, 3)
+    prediction = bnn.Prediction(dist.Categorical(logits=logits))
+    y = torch.distributions.Categorical(logits=2 * logits[0]).sample()
+    simulated = prediction.sample(seed=5)
+    axes = plots.calibration(prediction, y, seed=5).axes
+    assert [heading(axis) for axis in axes] == [f"class {k} ({int((y == k).sum())} of 60)" for k in range(3)]
+    for label, axis in enumerate(axes):
+        shares = (simulated == label).double().mean(0).numpy()
+        curve = axis.lines[0]
+        order = np.argsort(shares)
+        fit = IsotonicRegression().fit(shares, (y == label).numpy().astype(float))
+        np.testing.assert_allclose(curve.get_xdata(), shares[order], atol=1e-6)
+        distinct = np.concatenate([[True], np.diff(shares[order]) > 0]) & np.concatenate(
+            [np.diff(shares[order]) > 0, [True]]
+        )
+        np.testing.assert_allclose(
+            curve.get_ydata()[distinct].mean(), fit.predict(shares[order])[distinct].mean(), atol=0.03
+        )
+        assert [artist for artist in axis.get_children() if isinstance(artist, PolyCollection)]
+
+
+def test_calibration_refuses_real_targets():
+    with pytest.raises(bnn.InputError, match="`calibration` needs classes, got Prediction.*use `pit`"):
+        plots.calibration(bnn.Prediction(dist.Normal(torch.zeros(3, 4), 1.0)), torch.zeros(4))
+
+
+def test_vsbc_draws_the_ranks_of_each_quantity_the_worst_first():
+    found = report()
+    axes = plots.vsbc(found).axes
+    order = found.table[["symmetric", "uniform"]].min(axis=1).sort_values().index
+    assert [heading(axis).split(";")[0] for axis in axes] == list(order)
+    assert order[0] == "mu[0, 0]"
+    levels, difference = labelled(axes[0], "observed").get_data()
+    ranks = found.tree["prior_sbc"]["mu"].values[:, 0, 0]
+    expected = [(ranks <= level).mean() - level for level in levels]
+    np.testing.assert_allclose(difference, expected, atol=1e-9)
+    assert difference[levels < 0.5].max() > 0.1 > -0.1 > difference[levels > 0.5].min()  # draws too narrow
+
+
+# planes
+
+
+def test_boundaries_and_levels_are_where_the_prediction_says(two, three):
+    for posterior, data in (two, three):
+        figure = plots.decision_surface(posterior, data, num_draws=50)
+        surface, entropy, information = figure.axes[:3]
+        assert "Entropy" in heading(entropy)
+        draws = posterior.draw(50)
+        *_, boundary = [artist for artist in surface.collections if len(artist.get_paths()) == 1]
+        points = boundary.get_paths()[0].vertices
+        probs = posterior.predict(torch.tensor(points).float(), draws=draws).class_probs.sort(-1).values
+        assert float((probs[:, -1] - probs[:, -2]).abs().max()) < 0.05
+        (regions,) = information.collections
+        low, high = regions.levels[5:7]
+        x, y = regions.get_paths()[5].vertices.T
+        inner = (x > x.min()) & (x < x.max()) & (y > y.min()) & (y < y.max())
+        inputs = torch.tensor(np.stack([x, y], 1)[inner]).float()
+        values = posterior.predict(inputs, draws=draws).mutual_information
+        assert float((values - low).abs().minimum((values - high).abs()).max()) < 0.02
+        names = [line.get_label() for line in surface.lines]
+        assert names == [f"class {k}" for k in range(len(data.y.unique()))]
+        assert sum(len(line.get_xdata()) for line in surface.lines) == len(data)
+
+
+def test_planes_of_real_targets_show_mean_and_standard_deviations():
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    data = bnn.Data(x, 100 + x.sum(1))
+    model = bnn.BNN(bnn.MLP(2, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    posterior = (
+        model.fit(data, standardize=True, steps=60, lr=0.05, **FIT) if False else model.fit(data, steps=5, **FIT)
+    )
+    axes = plots.decision_surface(posterior, data, num_draws=20).axes
+    assert [heading(axis) for axis in axes[:3]] == ["Mean", "Standard deviation", "Epistemic standard deviation"]
+    assert axes[1].collections[0].levels[0] == 0
+
+
+def test_decision_surface_refuses_other_inputs(line):
+    with pytest.raises(bnn.InputError, match=r"`decision_surface` draws two inputs, got x of shape \(12, 1\)"):
+        plots.decision_surface(*line)
+
+
+# several posteriors
+
+
+def test_guides_over_one_input_have_the_bands_of_fit_1d_on_the_same_axes(line):
+    posterior, data = line
+    mixture = bnn.Mixture([posterior, posterior])
+    axes = plots.compare_guides({"one": posterior, "two": mixture}, data, num_draws=40).axes
+    assert [heading(axis) for axis in axes] == ["one", "two"]
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    for axis, each in zip(axes, (posterior, mixture), strict=True):
+        (alone,) = plots.fit_1d(each, data, num_draws=40).axes
+        np.testing.assert_allclose(labelled(axis, "mean").get_ydata(), labelled(alone, "mean").get_ydata(), rtol=1e-5)
+
+
+def test_guides_over_more_inputs_have_their_scores_and_paired_differences(three):
+    posterior, data = three
+    other = classifier(3, steps=5)[0]
+    axes = plots.compare_guides({"good": posterior, "poor": other}, data, num_draws=50).axes
+    good, poor = (each.predict(data.x, num_draws=50) for each in (posterior, other))
+    scores = [bnn.score(prediction, data.y)["log_likelihood"] for prediction in (good, poor)]
+    assert scores[0].value > scores[1].value
+    log_score = axes[0]
+    np.testing.assert_allclose(log_score.lines[0].get_xdata(), [each.value for each in scores], rtol=1e-5)
+    bars, paired = [artist for artist in log_score.collections if isinstance(artist, LineCollection)]
+    half = [np.diff(segment[:, 0])[0] / 2 for segment in bars.get_segments()]
+    np.testing.assert_allclose(half, [each.stderr for each in scores], rtol=1e-4)
+    half = [np.diff(segment[:, 0])[0] / 2 for segment in paired.get_segments()]
+    stderr = bnn.compare_scores(poor, good, data.y)["stderr"]["log_likelihood"]
+    np.testing.assert_allclose(half, [0, stderr], rtol=1e-4, atol=1e-9)
+    assert [text.get_text() for text in log_score.get_yticklabels()] == ["good", "poor"]
+    assert "log score" in log_score.get_xlabel()
+    assert "accuracy, higher is better" in [axis.get_xlabel() for axis in axes]
+
+
+def test_compare_guides_refuses_nothing(line):
+    with pytest.raises(bnn.InputError, match="`compare_guides` needs posteriors by name, got none"):
+        plots.compare_guides({}, line[1])
+
+
+# images
+
+
+def uncertain():
+    """Probabilities of two draws for three images: sure, torn between draws, torn in each draw."""
+    probs = torch.tensor([[[0.9, 0.1], [1.0, 0.0], [0.52, 0.48]], [[0.8, 0.2], [0.1, 0.9], [0.52, 0.48]]])
+    return bnn.Prediction(dist.Categorical(probs=probs))
+
+
+@pytest.mark.parametrize(
+    ("by", "order", "values"),
+    [
+        ("std", [1, 0, 2], ["sd 0.45", "sd 0.05", "sd 0.00"]),
+        ("confidence", [2, 1, 0], ["confidence 0.52", "confidence 0.55", "confidence 0.85"]),
+        ("entropy", [2, 1, 0], ["entropy 0.69", "entropy 0.69", "entropy 0.42"]),
+        ("mutual_information", [1, 0, 2], ["mutual inf. 0.53", "mutual inf. 0.01", "mutual inf. 0.00"]),
+    ],
+)
+def test_images_are_in_the_order_of_their_uncertainty(by, order, values):
+    pixels = torch.arange(3.0)[:, None, None].expand(3, 4, 4)
+    axes = plots.images(bnn.Data(pixels, [0, 1, 0]), uncertain(), by=by, class_names=["cat", "dog"]).axes
+    shown = [int(axis.images[0].get_array()[0, 0]) for axis in axes]
+    assert shown == order
+    assert [axis.get_title().split("\n")[1] for axis in axes] == values
+    titles = dict(zip(shown, [axis.get_title().split("\n")[0] for axis in axes], strict=True))
+    assert titles == {0: "cat → cat", 1: "dog → cat", 2: "cat → cat"}
+    assert [axis.spines["top"].get_visible() for axis in axes] == [row == 1 for row in shown]
+
+
+@pytest.mark.parametrize("shape", [(3, 16), (3, 4, 5), (3, 1, 4, 4), (3, 3, 4, 4)])
+def test_images_come_in_several_shapes(shape):
+    axes = plots.images(torch.rand(shape), uncertain(), num=2).axes
+    assert len(axes) == 2
+    assert axes[0].images[0].get_array().shape[2:] == ((3,) if shape[1:2] == (3,) and len(shape) == 4 else ())
+
+
+def test_images_of_binary_labels():
+    prediction = bnn.Prediction(dist.Bernoulli(torch.tensor([[0.2, 0.9], [0.4, 0.9]])))
+    axes = plots.images(torch.rand(2, 3, 3), prediction, by="std").axes
+    assert [axis.get_title() for axis in axes] == ["0\nsd 0.10", "1\nsd 0.00"]
+
+
+def test_images_refuses():
+    with pytest.raises(bnn.InputError, match=r"`by` must be one of \['entropy'.*got 'entropi'.*entropy"):
+        plots.images(torch.rand(3, 4, 4), uncertain(), by="entropi")
+    with pytest.raises(bnn.InputError, match="`images` needs predictions of a single class each, got Prediction"):
+        plots.images(torch.rand(4, 4, 4), bnn.Prediction(dist.Normal(torch.zeros(3, 4), 1.0)))
+    with pytest.raises(bnn.InputError, match="`x` must hold the 3 images of the prediction, got 4"):
+        plots.images(torch.rand(4, 4, 4), uncertain())
+    with pytest.raises(bnn.InputError, match=r"`x` must be images .* got shape \(3, 5\): reshape it"):
+        plots.images(torch.rand(3, 5), uncertain())
