@@ -334,7 +334,7 @@ def test_folds_that_do_not_fit_are_refused(arguments, message):
 
 def test_data_must_be_in_memory():
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(DATA.x, DATA.y))
-    with pytest.raises(bnn.InputError, match="needs data in memory, got a DataLoader"):
+    with pytest.raises(bnn.InputError, match="need data in memory, got a DataLoader"):
         bnn.kfold(linear_model(), Exact(), loader)
 
 

@@ -302,6 +302,13 @@ def test_at_most_a_thousand_examples_are_taken(monkeypatch):
     assert seen[0] == 1000
 
 
+def test_pairs_are_data_too():
+    model, train, test = linear_problem(0)
+    posterior = exact_posterior(model, train)
+    pairs = [(each.x, each.y) for each in (train, test)]
+    assert bnn.diagnose(posterior, *pairs, num_draws=20) == bnn.diagnose(posterior, train, test, num_draws=20)
+
+
 def test_the_same_seed_gives_the_same_diagnosis():
     model, train, test = linear_problem(0)
     posterior = exact_posterior(model, train)

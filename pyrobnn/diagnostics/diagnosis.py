@@ -1,5 +1,7 @@
 """One question for a whole fit: can it be trusted?"""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,7 @@ from pyrobnn._random import derive
 from pyrobnn.data import Data
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
+from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import (
@@ -28,8 +31,8 @@ _REPLICATES = 200
 
 def diagnose(
     posterior: Posterior | Mixture,
-    train: Data,
-    test: Data | None = None,
+    train: Any,
+    test: Any = None,
     *,
     num_draws: int = 500,
     false_alarm_rate: float = 0.05,
@@ -45,7 +48,7 @@ def diagnose(
 
     Args:
         posterior: what was fitted.
-        train: the data it was fitted to.
+        train: the data it was fitted to: `Data` or a pair (x, y).
         test: data held out, of which at most 1000 examples are taken; without them predictions are not judged.
         num_draws: number of draws S for predictions.
         false_alarm_rate: chance that a good fit gets any warning that rests on a test; it is shared out evenly.
@@ -57,6 +60,7 @@ def diagnose(
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
     seed = posterior.seed if seed is None else seed
+    train, test = in_memory(train), None if test is None else in_memory(test)
     x, y = _some(train if test is None else test, seed)
     prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
     num_tests = (posterior.history is not None) + (0 if test is None else len(statistics_of(prediction)))

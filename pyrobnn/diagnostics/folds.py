@@ -69,5 +69,5 @@ def in_memory(data: Any) -> Data:
     """Return `Data` or a pair (x, y) as `Data`; refuse a DataLoader."""
     given = as_data(data)
     if not isinstance(given, Data):
-        raise InputError("Cross-validation needs data in memory, got a DataLoader: pass Data(x, y).")
+        raise InputError("Diagnostics need data in memory, got a DataLoader: pass Data(x, y).")
     return given
