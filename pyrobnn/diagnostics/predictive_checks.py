@@ -37,9 +37,11 @@ class _Words:
 _WORDS = {
     "bias": _Words(
         "Targets lie below the predictions: their mean rank in the predictive distribution is {value:.3f}, where 0.5 ± "
-        "{error:.3f} is due. The fit is biased: look for a shift between training and test data, or a larger network.",
+        "{error:.3f} is due. The fit is biased, or far too sure of itself: look for a shift between training and test "
+        "data, or try a richer guide or an ensemble.",
         "Targets lie above the predictions: their mean rank in the predictive distribution is {value:.3f}, where 0.5 ± "
-        "{error:.3f} is due. The fit is biased: look for a shift between training and test data, or a larger network.",
+        "{error:.3f} is due. The fit is biased, or far too sure of itself: look for a shift between training and test "
+        "data, or try a richer guide or an ensemble.",
         "Targets lie above and below the predictions as chance has it: mean rank {value:.3f}, where 0.5 ± "
         "{error:.3f} is due.",
     ),
