@@ -18,6 +18,8 @@ from pyrobnn.storage import load_posterior
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_INNER = "fit.method."
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
@@ -68,7 +70,7 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
         best,
         scores,
         {name: compare_scores(predictions[name], predictions[best], test.y) for name in others},
-        _unlike({name: dict(_leaves(one.spec.as_dict(), "")) for name, one in prepared.items()}),
+        _unlike({name: _settings_of(one) for name, one in prepared.items()}),
         len(test),
     )
 
@@ -92,6 +94,15 @@ def _prepare(folder: Path) -> Prepared:
 
 def _predict(folder: Path, prepared: Prepared) -> Prediction:
     return load_posterior(folder / "posterior").predict(prepared.test.x, num_draws=prepared.spec.predict.num_draws)
+
+
+def _settings_of(prepared: Prepared) -> dict[str, Any]:
+    """Return dotted keys and values; what an ensemble says of its members stands where a single fit says it."""
+    settings = dict(_leaves(prepared.spec.as_dict(), ""))
+    inner = {key: value for key, value in settings.items() if key.startswith(_INNER) and key != f"{_INNER}type"}
+    return {key: value for key, value in settings.items() if not key.startswith(_INNER)} | {
+        key.replace(_INNER, "fit."): value for key, value in inner.items()
+    }
 
 
 def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

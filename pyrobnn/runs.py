@@ -52,9 +52,9 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
     """Fit what a spec describes, score it on the test part, and write the run folder.
 
     The folder has spec.toml (the spec with everything filled in), metrics.json, diagnosis.json, posterior/,
-    posterior.nc (for ArviZ), figures/, report.html and manifest.json. It appears with the whole fit in it; if the fit
-    fails nothing is left of it. posterior.nc, figures/ and report.html, made from the fit, are added at the end; if one
-    of them fails the fit stays. The same spec gives the same metrics.json and posterior/tensors.safetensors, byte for
+    posterior.nc (for ArviZ), figures/, report.html and manifest.json. It appears with spec, posterior and manifest in
+    it; if the fit fails nothing is left of it. What is made from the fit is added one after the other; if one of them
+    fails the fit stays. The same spec gives the same metrics.json and posterior/tensors.safetensors, byte for
     byte, on the same machine.
 
     Args:
@@ -84,18 +84,21 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
             progress=progress,
             validation=prepared.validation,
         )
-        test = prepared.test
-        scores = score(posterior.predict(test.x, num_draws=spec.predict.num_draws), test.y)
-        seconds = time.perf_counter() - started
-        diagnosis = diagnose(posterior, prepared.train, test, num_draws=spec.predict.num_draws)
-        manifest = make_manifest(prepared, members_of(posterior)[0], seconds)
-        _write_fit(folder, prepared, posterior, scores, diagnosis=diagnosis, manifest=manifest)
+        manifest = make_manifest(prepared, members_of(posterior)[0], time.perf_counter() - started)
+        (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
+        _write_json(folder / "manifest.json", manifest)
+        save_posterior(posterior, folder / "posterior")
+    train, test, num_draws = prepared.train, prepared.test, spec.predict.num_draws
     try:
+        scores = score(posterior.predict(test.x, num_draws=num_draws), test.y)
+        _write_json(path / "metrics.json", _metrics(prepared, posterior, scores))
+        diagnosis = diagnose(posterior, train, test, num_draws=num_draws)
+        _write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
         _write_views(path, prepared, posterior, scores, diagnosis=diagnosis, manifest=manifest)
     except BaseException as error:
-        error.add_note(f"The fit itself is safe in {path}; what could not be written are pictures or tables of it.")
+        error.add_note(f"The fit itself is safe in {path}; what could not be written are scores, checks or pictures.")
         raise
-    return RunResult(posterior, prepared.train, test, scores, diagnosis, path)
+    return RunResult(posterior, train, test, scores, diagnosis, path)
 
 
 def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
@@ -132,7 +135,7 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
     folder = run_folder(run_dir)
     file = folder / "diagnosis.json"
     if not file.is_file():
-        raise InputError(f"{folder} has no diagnosis.json: an earlier version made it. Fit it again.")
+        raise InputError(f"{folder} has no diagnosis.json: an earlier version made it, or it could not be written. Fit again.")
     table = json.loads(file.read_text(encoding="utf-8"))
     return Diagnosis(tuple(Finding(**finding) for finding in table["findings"]), table["false_alarm_rate"])
 
@@ -147,22 +150,6 @@ def run_folder(run_dir: str | Path) -> Path:
 
 def _is_run_folder(path: Path) -> bool:
     return all((path / name).is_file() for name in ("spec.toml", "manifest.json"))
-
-
-def _write_fit(
-    folder: Path,
-    prepared: Prepared,
-    posterior: Posterior | Mixture,
-    scores: dict[str, Score],
-    *,
-    diagnosis: Diagnosis,
-    manifest: dict[str, Any],
-) -> None:
-    (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
-    _write_json(folder / "metrics.json", _metrics(prepared, posterior, scores))
-    _write_json(folder / "diagnosis.json", dataclasses.asdict(diagnosis))
-    _write_json(folder / "manifest.json", manifest)
-    save_posterior(posterior, folder / "posterior")
 
 
 def _write_views(
@@ -224,13 +211,16 @@ def _metrics(prepared: Prepared, posterior: Posterior | Mixture, scores: dict[st
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    with _new_file(path) as file:
+        file.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON can hold it, with null for numbers that are not finite."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

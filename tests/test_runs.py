@@ -180,7 +180,7 @@ ERRORS = [RuntimeError("no ink"), KeyboardInterrupt()]
 
 
 @pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("step", ["fit", "score", "save_posterior"])
+@pytest.mark.parametrize("step", ["fit", "make_manifest", "save_posterior"])
 def test_a_failing_fit_leaves_nothing(step, error, tmp_path, no_report, monkeypatch):
     monkeypatch.setattr(f"pyrobnn.runs.{step}", failing(error))
     with pytest.raises(type(error)):
@@ -190,6 +190,8 @@ def test_a_failing_fit_leaves_nothing(step, error, tmp_path, no_report, monkeypa
 
 FIT_FILES = ["diagnosis.json", "manifest.json", "metrics.json", "posterior", "spec.toml"]
 VIEWS = {
+    "pyrobnn.runs.score": ["manifest.json", "posterior", "spec.toml"],
+    "pyrobnn.diagnostics.diagnosis.diagnose": ["manifest.json", "metrics.json", "posterior", "spec.toml"],
     "pyrobnn.diagnostics.convert.to_datatree": FIT_FILES,
     "pyrobnn.report.render": sorted([*FIT_FILES, "posterior.nc"]),
 }

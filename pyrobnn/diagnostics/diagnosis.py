@@ -16,17 +16,21 @@ from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import (
     baseline_finding,
     epistemic_finding,
+    num_simulations,
     predictive_findings,
     statistics_of,
 )
 from pyrobnn.diagnostics.training_checks import chain_findings, elbo_is_flat
-from pyrobnn.mixture import Mixture
+from pyrobnn.mixture import Mixture, members_of
 from pyrobnn.posterior import Posterior
 
 _ORDER = ("warning", "note", "fine")
 _KHAT_DRAWS = 1000
 _MOST_EXAMPLES = 1000
-_REPLICATES = 200
+_DRAWS_OF_STEPS = 100
+"""Draws for targets with a probability of their own, whose distribution function is slow."""
+_MOST_FOR_KHAT = 10_000
+_FEWEST_EXAMPLES = 20
 
 
 def diagnose(
@@ -43,15 +47,15 @@ def diagnose(
     It asks whether the ELBO is flat, or whether Markov chains agree; whether held-out targets are biased, spread too
     widely or too narrowly, lie in their intervals, and are as likely as the fit itself expects (see
     `predictive_checks`); whether a constant would predict as well; and whether uncertainty of the weights reaches the
-    predictions. Of networks of up to 1000 weights it notes k-hat, which is about the weights' joint law, and no reason
-    to worry where predictions are good.
+    predictions. Of networks of up to 1000 weights and 10,000 examples it notes k-hat, which is about the weights' joint
+    law, and no reason to worry where predictions are good.
 
     Args:
         posterior: what was fitted.
         train: the data it was fitted to: `Data` or a pair (x, y).
         test: data held out, of which at most 1000 examples are taken; without them predictions are not judged.
         num_draws: number of draws S for predictions.
-        false_alarm_rate: chance that a good fit gets any warning that rests on a test; it is shared out evenly.
+        false_alarm_rate: chance that any of the tests warns of a good fit, at most; it is shared out evenly.
         seed: seed of draws and simulations; that of the fit if not given.
 
     Raises:
@@ -63,6 +67,9 @@ def diagnose(
     train, test = in_memory(train), None if test is None else in_memory(test)
     x, y = _some(train if test is None else test, seed)
     prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
+    if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
+        few = max(_DRAWS_OF_STEPS, len(members_of(posterior)))
+        prediction = posterior.predict(x, num_draws=few, seed=seed)
     num_tests = (posterior.history is not None) + (0 if test is None else len(statistics_of(prediction)))
     level = false_alarm_rate / max(1, num_tests)
     findings = [*_of_training(posterior, train, level), epistemic_finding(prediction)]
@@ -70,8 +77,12 @@ def diagnose(
         text = "No data were held out: nothing here tells whether predictions are calibrated."
         findings.append(Finding("held-out data", "note", text))
     else:
+        if len(x) < _FEWEST_EXAMPLES:
+            text = f"Only {len(x)} examples were held out: calibration can hardly be judged."
+            findings.append(Finding("held-out data", "note", text))
         other = derive(seed, "simulated targets")
-        simulated = posterior.predict(x, num_draws=_REPLICATES, seed=other).sample(seed=other)
+        num = num_simulations(level, len(members_of(posterior)))
+        simulated = posterior.predict(x, num_draws=num, seed=other).sample(seed=other)
         findings += predictive_findings(prediction, y, simulated, level, seed=seed)
         baseline = baseline_finding(prediction, y, train)
         findings += [] if baseline is None else [baseline]
@@ -90,13 +101,20 @@ def _of_training(posterior: Posterior | Mixture, train: Data, level: float) -> l
     chains = chains_of(posterior, train)
     found = [] if chains is None else chain_findings(chains)
     if posterior.history is not None and len(posterior.history):
-        found.append(elbo_is_flat(posterior.history.elbo, len(train), level))
+        found.append(elbo_is_flat(posterior.history.elbo, len(train), level, is_annealed=_is_annealed(posterior)))
     return found
+
+
+def _is_annealed(posterior: Posterior | Mixture) -> bool:
+    method = posterior.info.get("method")
+    while isinstance(method, dict) and isinstance(method.get("method"), dict):
+        method = method["method"]
+    return isinstance(method, dict) and bool(method.get("schedule"))
 
 
 def _of_weights(posterior: Posterior | Mixture, train: Data) -> list[Finding]:
     """Note k-hat where a guide has a density over few enough weights."""
-    if posterior.bnn.num_weights > MAX_WHOLE:
+    if posterior.bnn.num_weights > MAX_WHOLE or len(train) > _MOST_FOR_KHAT:
         return []
     try:
         weights = importance_weights(posterior, train, num_draws=_KHAT_DRAWS)

@@ -33,7 +33,7 @@ class Diagnosis:
 
     Attributes:
         findings: all of them, warnings first, then notes.
-        false_alarm_rate: the chance that a good fit gets any warning that rests on a test, at most.
+        false_alarm_rate: the chance that any of the tests warns of a good fit, at most.
     """
 
     findings: tuple[Finding, ...]
@@ -58,5 +58,8 @@ class Diagnosis:
         num = len(self.warnings)
         head = "nothing speaks against this fit" if num == 0 else f"{num} warning{'s' if num > 1 else ''}"
         return "\n".join(
-            [f"{head} (a good fit has one in {self.false_alarm_rate:.0%} of cases)", *map(str, self.findings)]
+            [
+                f"{head} (tests raise a false alarm in at most {self.false_alarm_rate:.0%} of cases)",
+                *map(str, self.findings),
+            ]
         )

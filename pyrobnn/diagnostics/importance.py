@@ -16,6 +16,7 @@ from pyrobnn._random import derive, seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
 from pyrobnn.diagnostics.audit import Estimate
+from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.groups import log_prior_density
 from pyrobnn.diagnostics.laws import log_density
 from pyrobnn.diagnostics.members import as_one
@@ -136,7 +137,7 @@ class ImportanceWeights:
 
 
 def importance_weights(
-    posterior: Any, data: Data, *, num_draws: int = 1000, seed: int | None = None, linearized: bool | None = None
+    posterior: Any, data: Any, *, num_draws: int = 1000, seed: int | None = None, linearized: bool | None = None
 ) -> ImportanceWeights:
     """Weigh draws of a guide by p(w, D) / q(w), with Pareto-smoothed importance sampling (PSIS, Vehtari et al. 2024).
 
@@ -164,6 +165,7 @@ def importance_weights(
             or a density that is not a number.
     """
     given, _ = as_one(posterior)
+    data = in_memory(data)
     parts = members_of(given)
     if num_draws < _FEWEST * len(parts):
         raise InputError(

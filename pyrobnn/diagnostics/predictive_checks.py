@@ -23,59 +23,87 @@ from pyrobnn.prediction import Prediction
 
 _INSIDE = 0.95
 _NEGLIGIBLE = 1e-4
+_FEWEST_SIMULATIONS = 200
+_ERRORS = 3.0
+"""Standard errors by which a constant has to be better."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """What to say of a statistic that is too low, too high, or as it should be."""
+    """What to say of a statistic that is too low, too high, or as it should be, and how to write its value."""
 
     low: str
     high: str
     fine: str
+    number: str
 
 
+_DUE = "where {expected} ± {error} is due"
 _WORDS = {
     "bias": _Words(
-        "Targets lie below the predictions: their mean rank in the predictive distribution is {value:.3f}, where 0.5 ± "
-        "{error:.3f} is due. The fit is biased, or far too sure of itself: look for a shift between training and test "
-        "data, or try a richer guide or an ensemble.",
-        "Targets lie above the predictions: their mean rank in the predictive distribution is {value:.3f}, where 0.5 ± "
-        "{error:.3f} is due. The fit is biased, or far too sure of itself: look for a shift between training and test "
-        "data, or try a richer guide or an ensemble.",
-        "Targets lie above and below the predictions as chance has it: mean rank {value:.3f}, where 0.5 ± "
-        "{error:.3f} is due.",
+        "Targets lie below the predictions: their mean rank in the predictive distribution is {value}, "
+        + _DUE
+        + ". The "
+        "fit is biased, or far too sure of itself: look for a shift between training and test data, or try a richer "
+        "guide or an ensemble.",
+        "Targets lie above the predictions: their mean rank in the predictive distribution is {value}, "
+        + _DUE
+        + ". The "
+        "fit is biased, or far too sure of itself: look for a shift between training and test data, or try a richer "
+        "guide or an ensemble.",
+        "Targets lie above and below the predictions as chance has it: their mean rank is {value}, " + _DUE + ".",
+        "{:.3f}",
     ),
     "spread": _Words(
-        "The predictions are too wide: ranks of the targets spread {value:.2f} times as much as they should (1 ± "
-        "{error:.2f}). The noise may be over-estimated, or the posterior too vague: train longer, or narrow the prior.",
-        "The predictions are too narrow: ranks of the targets spread {value:.2f} times as much as they should (1 ± "
-        "{error:.2f}). The noise may be under-estimated, or the guide too tight: learn the noise, or use an ensemble.",
-        "Predictions are as wide as they should be: ranks of the targets spread {value:.2f} times as much as uniform "
-        "ones, where 1 ± {error:.2f} is due.",
+        "The predictions are too wide: ranks of the targets spread {value} times as much as uniform ones, "
+        + _DUE
+        + ". "
+        "The noise may be over-estimated, or the posterior too vague: train longer, or narrow the prior.",
+        "The predictions are too narrow: ranks of the targets spread {value} times as much as uniform ones, "
+        + _DUE
+        + ". "
+        "The noise may be under-estimated, or the guide too tight: learn the noise, or use an ensemble.",
+        "Predictions are as wide as they should be: ranks of the targets spread {value} times as much as uniform ones, "
+        + _DUE
+        + ".",
+        "{:.2f}",
     ),
     "coverage": _Words(
-        "The 95 % intervals hold {value:.1%} of the targets, where 95 % ± {error:.1%} are due: they are too narrow.",
-        "The 95 % intervals hold {value:.1%} of the targets, where 95 % ± {error:.1%} are due: they are too wide.",
-        "The 95 % intervals hold {value:.1%} of the targets, where 95 % ± {error:.1%} are due.",
+        "The central 95 % of the predictive distributions hold {value} of the targets, "
+        + _DUE
+        + ": they are too narrow. "
+        "Widen them by a learned noise or an ensemble.",
+        "The central 95 % of the predictive distributions hold {value} of the targets, "
+        + _DUE
+        + ": they are too wide. "
+        "Train longer, or narrow the prior.",
+        "The central 95 % of the predictive distributions hold {value} of the targets, " + _DUE + ".",
+        "{:.1%}",
     ),
     "confidence": _Words(
-        "The fit is over-confident: labels are right {value:+.1%} more often than their probabilities say, where ± "
-        "{error:.1%} is due. Use an ensemble or a richer guide, or a stronger prior.",
-        "The fit is under-confident: labels are right {value:+.1%} more often than their probabilities say, where ± "
-        "{error:.1%} is due. The posterior is too vague: train longer, narrow the prior, or tune it by the evidence.",
-        "Labels are right {value:+.1%} more often than their probabilities say, where ± {error:.1%} is due.",
+        "The fit is over-confident: the share of right labels less the mean confidence is {value}, "
+        + _DUE
+        + ". Use an "
+        "ensemble or a richer guide, or a stronger prior.",
+        "The fit is under-confident: the share of right labels less the mean confidence is {value}, " + _DUE + ". The "
+        "posterior is too vague: train longer, narrow the prior, or tune it by the evidence.",
+        "Labels are right as often as their probabilities say: the share of right ones less the mean confidence is "
+        "{value}, " + _DUE + ".",
+        "{:.1%}",
     ),
     "surprise": _Words(
-        "Targets are less likely than the fit expects of itself: their log score is {value:.2f} nats an example, where "
-        "{expected:.2f} ± {error:.2f} is due. It misses something: outliers, a shift, or the wrong likelihood.",
-        "Targets are more likely than the fit expects of itself: their log score is {value:.2f} nats an example, where "
-        "{expected:.2f} ± {error:.2f} is due. Its predictions are vaguer than the data call for.",
-        "Targets are as likely as the fit expects of itself: {value:.2f} nats an example, where {expected:.2f} ± "
-        "{error:.2f} is due.",
+        "Targets are less likely than the fit expects of itself: their log score is {value} nats an example, "
+        + _DUE
+        + ". It misses something: outliers, a shift, or the wrong likelihood.",
+        "Targets are more likely than the fit expects of itself: their log score is {value} nats an example, "
+        + _DUE
+        + ". Its predictions are vaguer than the data call for: train longer, or narrow the prior.",
+        "Targets are as likely as the fit expects of itself: their log score is {value} nats an example, " + _DUE + ".",
+        "{:.2f}",
     ),
 }
-_SHOWN: dict[str, Callable[[float], float]] = {"bias": lambda away: 0.5 + away}
-"""What a reader sees of a statistic, if not its value."""
+_SHIFT = {"bias": 0.5}
+"""What is added to a statistic before a reader sees it."""
 
 
 def statistics_of(prediction: Prediction) -> tuple[str, ...]:
@@ -98,25 +126,41 @@ def predictive_findings(prediction: Prediction, y: Any, simulated: Tensor, level
         level: the p-value below which a statistic counts.
         seed: seed of ranks within counts.
     """
+    targets = as_targets(y, len(prediction)).to(prediction.mean.device)
+    statistics = _statistics(prediction, seed)
+    repeated = [statistics(each) for each in simulated.to(targets.device)]
+    return [
+        _finding(name, value, np.array([one[name] for one in repeated]), level, prediction, targets.numel())
+        for name, value in statistics(targets).items()
+    ]
+
+
+def _finding(name: str, value: float, simulated: np.ndarray, level: float, prediction: Prediction, num: int) -> Finding:  # noqa: PLR0917
     from scipy.stats import t as student
 
-    targets = as_targets(y, len(prediction))
-    statistics = _statistics(prediction, seed)
-    observed = statistics(targets)
-    repeated = [statistics(each) for each in simulated]
-    findings = []
-    for name, value in observed.items():
-        values = np.array([one[name] for one in repeated])
-        expected, error = float(values.mean()), float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
-        tails = student.sf(abs(value - expected) / error, len(values) - 1) if error > 0 else 0.5 * (value == expected)
-        p_value = 2 * float(tails)
-        if name == "coverage":
-            p_value = max(p_value, _binomial(value, targets.numel()))
-        words = _WORDS[name]
-        template = words.fine if p_value >= level else words.high if value > expected else words.low
-        text = template.format(value=_SHOWN.get(name, float)(value), error=error, expected=expected)
-        findings.append(Finding(name, "fine" if p_value >= level else "warning", text, p_value))
-    return findings
+    expected, error = float(simulated.mean()), float(simulated.std(ddof=1)) * math.sqrt(1 + 1 / len(simulated))
+    tails = student.sf(abs(value - expected) / error, len(simulated) - 1) if error > 0 else 0.5 * (value == expected)
+    p_value = 2 * float(tails)
+    if name == "coverage":
+        p_value = max(p_value, _binomial(value, num))
+    if prediction.is_classification:  # a few errors are far from normal
+        p_value = max(p_value, _of_rank(value, simulated))
+    words, shift = _WORDS[name], _SHIFT.get(name, 0.0)
+    template = words.fine if p_value >= level else words.high if value > expected else words.low
+    numbers = {"value": value + shift, "expected": expected + shift, "error": error}
+    text = template.format(**{key: words.number.format(number) for key, number in numbers.items()})
+    return Finding(name, "fine" if p_value >= level else "warning", text, p_value)
+
+
+def num_simulations(level: float, members: int) -> int:
+    """Return how many simulations tell a p-value below a level by their ranks; at least one for each member."""
+    return max(_FEWEST_SIMULATIONS, members, math.ceil(2.1 / level))
+
+
+def _of_rank(value: float, simulated: np.ndarray) -> float:
+    """Return the two-sided p-value of a value by its rank among simulated ones."""
+    below, above = (simulated <= value).sum(), (simulated >= value).sum()
+    return min(1.0, 2 * (1 + float(min(below, above))) / (len(simulated) + 1))
 
 
 def _binomial(share: float, num: int) -> float:
@@ -153,43 +197,66 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
 
 
 def epistemic_finding(prediction: Prediction) -> Finding:
-    """Say so if the weights' uncertainty hardly reaches the predictions."""
-    epistemic, total = float(prediction.epistemic_variance.mean()), float(prediction.variance.mean())
-    if epistemic > _NEGLIGIBLE * total:
-        text = f"The uncertainty of the weights makes up {epistemic / total:.1%} of the predictive variance."
+    """Say so if the weights' uncertainty hardly reaches the predictions of some target column."""
+    total = _total_variance(prediction)
+    share = float((_mean(prediction, prediction.epistemic_variance) / total.clamp_min(1e-300)).min())
+    if not math.isfinite(share):
+        text = "The predictions have no finite mean, and so no epistemic part that can be told."
+        return Finding("epistemic", "note", text)
+    if share > _NEGLIGIBLE:
+        text = f"The uncertainty of the weights makes up {share:.1%} of the predictive variance."
         return Finding("epistemic", "fine", text)
-    share = f"near zero ({epistemic / total:.1e} of it)" if epistemic > 0 else "zero"
+    words = f"near zero ({share:.1e} of it)" if share > 0 else "zero"
     text = (
-        f"The epistemic part of the predictive variance is {share}: the posterior behaves like a single network, as a "
+        f"The epistemic part of the predictive variance is {words}: the posterior behaves like a single network, as a "
         "point estimate such as MAP does, and says nothing about what more data would teach."
     )
     return Finding("epistemic", "warning", text)
+
+
+def _total_variance(prediction: Prediction) -> Tensor:
+    """Return the mean variance of each column; where it is infinite, the square of half the 68 % interval."""
+    total = _mean(prediction, prediction.variance)
+    if bool(total.isfinite().all()) or not prediction.has_quantiles:
+        return total
+    lower, upper = prediction.interval(0.68)
+    return _mean(prediction, ((upper - lower) / 2).square())
+
+
+def _mean(prediction: Prediction, values: Tensor) -> Tensor:
+    """Return the mean over examples of each column; of classes, over them too."""
+    return values.double().mean() if prediction.is_classification else values.double().mean(0)
 
 
 def baseline_finding(prediction: Prediction, y: Any, train: Data) -> Finding | None:
     """Compare the log score with that of a constant prediction; None where that has no plain form.
 
     The constant is the normal distribution with the mean and variance of the training targets, or their class
-    frequencies.
+    frequencies. It is a warning if the constant is better by 3 standard errors of the difference.
     """
-    targets = as_targets(y, len(prediction)).double()
-    past = train.y.double()
+    targets = as_targets(y, len(prediction)).cpu()
+    past = train.y.double().cpu()
     if prediction.is_classification and past.ndim == 1:
         counts = torch.bincount(past.long(), minlength=prediction.class_probs.shape[-1]) + 1.0
-        constant = float((counts / counts.sum()).log()[targets.long()].mean())
+        constant = (counts / counts.sum()).log()[targets.long()].double()
     elif prediction.is_continuous and len(past) > 1:
         law = torch.distributions.Normal(past.mean(0), past.std(0).clamp_min(1e-12))
-        constant = float(law.log_prob(targets).sum()) / len(targets)
+        constant = law.log_prob(targets.double()).reshape(len(targets), -1).sum(1)
     else:
         return None
-    gain = float(prediction.log_prob(y).double().mean()) - constant
+    gains = prediction.log_prob(y).double().cpu() - constant
+    gain, error = float(gains.mean()), float(gains.std()) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
+    numbers = f"{abs(gain):.2f} ± {error:.2f} nats an example"
     if gain > 0:
-        return Finding(
-            "baseline", "fine", f"The log score is {gain:.2f} nats an example above a constant prediction's."
+        return Finding("baseline", "fine", f"The log score is {numbers} above that of a constant prediction.")
+    if gain > -_ERRORS * error:
+        text = (
+            f"The log score is no better than that of a constant prediction, which ignores the inputs: {numbers} below."
         )
+        return Finding("baseline", "note", text)
     text = (
-        f"The log score is {-gain:.2f} nats an example below that of a constant prediction, which ignores the inputs: "
-        "the fit has learned nothing that it can use. The noise may have taken the place of the signal: fix its scale, "
-        "narrow the prior, or train longer."
+        f"The log score is {numbers} below that of a constant prediction, which ignores the inputs: the fit has "
+        "learned nothing that it can use. The noise may have taken the place of the signal: fix its scale, narrow the "
+        "prior, or train longer."
     )
     return Finding("baseline", "warning", text)

@@ -12,11 +12,13 @@ _FEWEST_STEPS = 100
 _BLOCKS = 10
 _NEGLIGIBLE = 1e-3
 """Nats an example by which an ELBO may still move."""
+_TOO_NOISY = 0.05
+"""Nats an example, of twice the noise, above which nothing is seen."""
 _LARGEST_RHAT = 1.01
 _SMALLEST_ESS = 400
 
 
-def elbo_is_flat(elbo: np.ndarray, num_data: int, level: float) -> Finding:
+def elbo_is_flat(elbo: np.ndarray, num_data: int, level: float, *, is_annealed: bool = False) -> Finding:
     """Compare the mean ELBO of the last two tenths of a fit by Welch's t-test on the means of ten blocks in each.
 
     Blocks let neighbouring steps be correlated. A change of less than 0.001 nats an example is none, however certain.
@@ -25,6 +27,7 @@ def elbo_is_flat(elbo: np.ndarray, num_data: int, level: float) -> Finding:
         elbo: the ELBO at each step.
         num_data: N.
         level: the p-value below which a change counts.
+        is_annealed: whether the learning rate fell, so that a flat ELBO proves little.
     """
     from scipy.stats import ttest_ind
 
@@ -37,12 +40,16 @@ def elbo_is_flat(elbo: np.ndarray, num_data: int, level: float) -> Finding:
     noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / _BLOCKS)
     p_value = float(ttest_ind(before, last, equal_var=False).pvalue) if noise > 0 else float(change == 0)
     numbers = f"its mean changed by {change:+.3g} nats, against a noise of {noise:.2g}"
+    where = f"between the last two tenths of the fit {numbers}"
+    if p_value >= level and 2 * noise > _TOO_NOISY * num_data:
+        text = f"The ELBO is too noisy to tell whether it has levelled off: {where}."
+        return Finding("elbo", "note", text, p_value)
     if p_value >= level or abs(change) <= _NEGLIGIBLE * num_data:
-        return Finding("elbo", "fine", f"The ELBO is flat: between the last two tenths of the fit {numbers}.", p_value)
+        still = "is flat" if p_value >= level else "moves by less than 0.001 nats an example"
+        caveat = " The learning rate was annealed, so this proves little." if is_annealed else ""
+        return Finding("elbo", "fine", f"The ELBO {still}: {where}.{caveat}", p_value)
     word, advice = ("rising", "train longer") if change > 0 else ("falling", "lower the learning rate")
-    text = (
-        f"The ELBO was still {word} at the end: between the last two tenths of the fit {numbers}. To mend it, {advice}."
-    )
+    text = f"The ELBO was still {word} at the end: {where}. To mend it, {advice}."
     return Finding("elbo", "warning", text, p_value)
 
 
