@@ -135,7 +135,9 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
     folder = run_folder(run_dir)
     file = folder / "diagnosis.json"
     if not file.is_file():
-        raise InputError(f"{folder} has no diagnosis.json: an earlier version made it, or it could not be written. Fit again.")
+        raise InputError(
+            f"{folder} has no diagnosis.json: an earlier version made it, or it could not be written. Fit again."
+        )
     table = json.loads(file.read_text(encoding="utf-8"))
     return Diagnosis(tuple(Finding(**finding) for finding in table["findings"]), table["false_alarm_rate"])
 
