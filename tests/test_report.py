@@ -279,7 +279,7 @@ def test_markov_chains_have_their_own_section(sampled):
     ):
         assert fact in text
     assert "audited ELBO" not in text
-    assert list(rendered.figures) == ["fit.png", "pit.png", "weights.png", "sparsification.png"]
+    assert list(rendered.figures) == ["fit.png", "pit.png", "predictive_check.png", "weights.png", "sparsification.png"]
 
 
 def chains(rhat=1.0, ess=500.0, diverging=0):

@@ -124,6 +124,10 @@ def _pictures(posterior: Posterior | Mixture, train: Data, scored: Data, predict
         caption = "Where the targets fall in their predictive distributions: flat if predictions are calibrated."
         figure = plots.pit(prediction, scored.y, layout="column")
         pictures.append(_picture("pit.png", "Calibration", caption, figure))
+    if enough:
+        caption = "Data simulated from the fit, beside the data that were seen: do they look alike?"
+        figure = plots.predictive_check(prediction, scored.y)
+        pictures.append(_picture("predictive_check.png", "Simulated data", caption, figure))
     if posterior.history is not None and len(posterior.history):
         mean = ", the mean over the members" if isinstance(posterior, Mixture) else ""
         caption = f"Evidence lower bound by step{mean}; a fit that has converged ends flat."
