@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pyrobnn._errors import InputError
+from pyrobnn._settings import leaves
 from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.prediction import Prediction
 from pyrobnn.runs import run_folder
@@ -98,19 +99,11 @@ def _predict(folder: Path, prepared: Prepared) -> Prediction:
 
 def _settings_of(prepared: Prepared) -> dict[str, Any]:
     """Return dotted keys and values; what an ensemble says of its members stands where a single fit says it."""
-    settings = dict(_leaves(prepared.spec.as_dict(), ""))
+    settings = dict(leaves(prepared.spec.as_dict()))
     inner = {key: value for key, value in settings.items() if key.startswith(_INNER) and key != f"{_INNER}type"}
     return {key: value for key, value in settings.items() if not key.startswith(_INNER)} | {
         key.replace(_INNER, "fit."): value for key, value in inner.items()
     }
-
-
-def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, dataclass_transform
 
 import pydantic
@@ -96,3 +96,12 @@ def to_dict(value: Any) -> Any:
     raise InputError(
         f"{value!r} cannot be written to a spec file: only settings of pyrobnn, or parts registered by name, can"
     )
+
+
+def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the entries of nested tables with dotted keys; an empty table is an entry."""
+    for key, item in table.items():
+        if isinstance(item, Mapping) and item:
+            yield from leaves(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item

@@ -41,64 +41,47 @@ class _Words:
 _DUE = "where {expected} ± {error} is due"
 _WORDS = {
     "bias": _Words(
-        "Targets lie below the predictions: their mean rank in the predictive distribution is {value}, "
-        + _DUE
-        + ". The "
-        "fit is biased, or far too sure of itself: look for a shift between training and test data, or try a richer "
-        "guide or an ensemble.",
-        "Targets lie above the predictions: their mean rank in the predictive distribution is {value}, "
-        + _DUE
-        + ". The "
-        "fit is biased, or far too sure of itself: look for a shift between training and test data, or try a richer "
-        "guide or an ensemble.",
-        "Targets lie above and below the predictions as chance has it: their mean rank is {value}, " + _DUE + ".",
+        "Targets lie below the predictions: their mean rank in the predictive distribution is {value}, {due}. The "
+        "fit is biased, or far too sure of itself: look for a shift between training and test data, or try a richer"
+        " guide or an ensemble.",
+        "Targets lie above the predictions: their mean rank in the predictive distribution is {value}, {due}. The "
+        "fit is biased, or far too sure of itself: look for a shift between training and test data, or try a richer"
+        " guide or an ensemble.",
+        "Targets lie above and below the predictions as chance has it: their mean rank is {value}, {due}.",
         "{:.3f}",
     ),
     "spread": _Words(
-        "The predictions are too wide: ranks of the targets spread {value} times as much as uniform ones, "
-        + _DUE
-        + ". "
+        "The predictions are too wide: ranks of the targets spread {value} times as much as uniform ones, {due}. "
         "The noise may be over-estimated, or the posterior too vague: train longer, or narrow the prior.",
-        "The predictions are too narrow: ranks of the targets spread {value} times as much as uniform ones, "
-        + _DUE
-        + ". "
+        "The predictions are too narrow: ranks of the targets spread {value} times as much as uniform ones, {due}. "
         "The noise may be under-estimated, or the guide too tight: learn the noise, or use an ensemble.",
-        "Predictions are as wide as they should be: ranks of the targets spread {value} times as much as uniform ones, "
-        + _DUE
-        + ".",
+        "Predictions are as wide as they should be: ranks of the targets spread {value} times as much as uniform "
+        "ones, {due}.",
         "{:.2f}",
     ),
     "coverage": _Words(
-        "The central 95 % of the predictive distributions hold {value} of the targets, "
-        + _DUE
-        + ": they are too narrow. "
+        "The central 95 % of the predictive distributions hold {value} of the targets, {due}: they are too narrow. "
         "Widen them by a learned noise or an ensemble.",
-        "The central 95 % of the predictive distributions hold {value} of the targets, "
-        + _DUE
-        + ": they are too wide. "
+        "The central 95 % of the predictive distributions hold {value} of the targets, {due}: they are too wide. "
         "Train longer, or narrow the prior.",
-        "The central 95 % of the predictive distributions hold {value} of the targets, " + _DUE + ".",
+        "The central 95 % of the predictive distributions hold {value} of the targets, {due}.",
         "{:.1%}",
     ),
     "confidence": _Words(
-        "The fit is over-confident: the share of right labels less the mean confidence is {value}, "
-        + _DUE
-        + ". Use an "
+        "The fit is over-confident: the share of right labels less the mean confidence is {value}, {due}. Use an "
         "ensemble or a richer guide, or a stronger prior.",
-        "The fit is under-confident: the share of right labels less the mean confidence is {value}, " + _DUE + ". The "
+        "The fit is under-confident: the share of right labels less the mean confidence is {value}, {due}. The "
         "posterior is too vague: train longer, narrow the prior, or tune it by the evidence.",
         "Labels are right as often as their probabilities say: the share of right ones less the mean confidence is "
-        "{value}, " + _DUE + ".",
+        "{value}, {due}.",
         "{:.1%}",
     ),
     "surprise": _Words(
-        "Targets are less likely than the fit expects of itself: their log score is {value} nats an example, "
-        + _DUE
-        + ". It misses something: outliers, a shift, or the wrong likelihood.",
-        "Targets are more likely than the fit expects of itself: their log score is {value} nats an example, "
-        + _DUE
-        + ". Its predictions are vaguer than the data call for: train longer, or narrow the prior.",
-        "Targets are as likely as the fit expects of itself: their log score is {value} nats an example, " + _DUE + ".",
+        "Targets are less likely than the fit expects of itself: their log score is {value} nats an example, {due}."
+        " It misses something: outliers, a shift, or the wrong likelihood.",
+        "Targets are more likely than the fit expects of itself: their log score is {value} nats an example, {due}."
+        " Its predictions are vaguer than the data call for: train longer, or narrow the prior.",
+        "Targets are as likely as the fit expects of itself: their log score is {value} nats an example, {due}.",
         "{:.2f}",
     ),
 }
@@ -148,7 +131,8 @@ def _finding(name: str, value: float, simulated: np.ndarray, level: float, predi
     words, shift = _WORDS[name], _SHIFT.get(name, 0.0)
     template = words.fine if p_value >= level else words.high if value > expected else words.low
     numbers = {"value": value + shift, "expected": expected + shift, "error": error}
-    text = template.format(**{key: words.number.format(number) for key, number in numbers.items()})
+    shown = {key: words.number.format(number) for key, number in numbers.items()}
+    text = template.format(value=shown["value"], due=_DUE.format(**shown))
     return Finding(name, "fine" if p_value >= level else "warning", text, p_value)
 
 

@@ -1,11 +1,11 @@
 """Sentences and tables of the report: what was fitted, what a score means, settings as rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-from pyrobnn._settings import snake_case, to_dict
+from pyrobnn._settings import leaves, snake_case, to_dict
 from pyrobnn.data import Data
 from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.inference.method import registry
@@ -137,15 +137,7 @@ def data_rows(train: Data, test: Data | None, class_names: Sequence[str]) -> lis
 def flat(value: Any) -> list[tuple[str, str]]:
     """Return nested tables as rows of a dotted key and a value; settings are turned into tables first."""
     nested = value if isinstance(value, Mapping) else to_dict(value)
-    return [(key, _text(item)) for key, item in _leaves(nested, "")]
-
-
-def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, item in table.items():
-        if isinstance(item, Mapping) and item:
-            yield from _leaves(item, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", item
+    return [(key, _text(item)) for key, item in leaves(nested)]
 
 
 def _text(value: Any) -> str:
