@@ -1,7 +1,7 @@
 """Data: inputs and targets, validated once, and the scaling that is fitted on their training part."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ class Data:
         check_inputs(self.x)
         self.y = as_targets(y, len(self.x))
         self.standardize = standardize
-        self.feature_names = _names(feature_names, x, self.x)
+        self.feature_names = column_names(feature_names, x, self.x)
         self.target_name = target_name
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Data:
 
     def __getitem__(self, rows: Any) -> "Data":
         """Return the data of some rows: a slice, a boolean mask of length N, or row numbers in one dimension."""
-        index = rows if isinstance(rows, slice) else _row_index(rows, len(self)).to(self.x.device)
+        index = rows if isinstance(rows, slice) else row_index(rows, len(self)).to(self.x.device)
         return Data(
             self.x[index],
             self.y[index],
@@ -65,6 +65,20 @@ class Data:
             feature_names=self.feature_names,
             target_name=self.target_name,
         )
+
+    @property
+    def x_scaler(self) -> "Scaler":
+        """The map of the inputs to standard units; the identity if they are not standardised."""
+        return Scaler.fit(self.x) if self.standardize else Scaler.identity()
+
+    @property
+    def y_scaler(self) -> "Scaler":
+        """The same of the targets; used where the likelihood is one of real values."""
+        return Scaler.fit(self.y) if self.standardize else Scaler.identity()
+
+    def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
+        """Return all examples in order, in parts of at most that many."""
+        return (self[start : start + num_rows] for start in range(0, len(self), num_rows))
 
     def split(self, fraction: float, *, seed: int) -> tuple["Data", "Data"]:
         """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one."""
@@ -77,7 +91,7 @@ class Data:
         return self[order[size:]], self[order[:size]]
 
 
-def _row_index(rows: Any, num_rows: int) -> Tensor:
+def row_index(rows: Any, num_rows: int) -> Tensor:
     """Return a mask as a boolean tensor and row numbers as an int64 one."""
     values = as_tensor(rows, "rows")
     is_mask = values.dtype == torch.bool or (not isinstance(rows, Tensor) and np.asarray(rows).dtype == bool)
@@ -96,7 +110,8 @@ def _row_index(rows: Any, num_rows: int) -> Tensor:
     return numbers
 
 
-def _names(given: Sequence[str] | None, frame: Any, x: Tensor) -> tuple[str, ...]:
+def column_names(given: Sequence[str] | None, frame: Any, x: Tensor) -> tuple[str, ...]:
+    """Return the names of the columns of x: those given, those of the data frame it came from, or x0, x1, ..."""
     columns = getattr(frame, "columns", None)
     width = x.shape[1] if x.ndim == 2 else 0
     names = given if given is not None else columns if columns is not None else [f"x{i}" for i in range(width)]
@@ -131,9 +146,12 @@ class Scaler:
     def fit(cls, values: Tensor) -> "Scaler":
         """Fit to values of shape (N, *row)."""
         values = values.double()
-        scale = values.std(0, correction=0)
-        constant = scale <= 1e-12 * values.abs().amax(0).clamp_min(1e-300)
-        return cls(values.mean(0), torch.where(constant, torch.ones_like(scale), scale))
+        return cls._of(values.mean(0), values.std(0, correction=0), values.abs().amax(0))
+
+    @classmethod
+    def _of(cls, mean: Tensor, deviation: Tensor, largest: Tensor) -> "Scaler":
+        constant = deviation <= 1e-12 * largest.clamp_min(1e-300)
+        return cls(mean, torch.where(constant, torch.ones_like(deviation), deviation))
 
     def transform(self, values: Tensor) -> Tensor:
         """Map original units to standard units; computed in float64, returned in at least the precision given."""
@@ -157,3 +175,31 @@ class Scaler:
     @staticmethod
     def _like(constant: Tensor, values: Tensor) -> Tensor:
         return constant.to(values.device, values.dtype)
+
+
+class Moments:
+    """Mean and variance of values that come in parts, merged in float64 without cancellation.
+
+    Chan, Golub & LeVeque (1983), "Algorithms for Computing the Sample Variance": the sum of squares of the whole is
+    that of both parts plus the squared difference of their means, weighted by their sizes.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean = self._squares = self._largest = torch.zeros((), dtype=torch.float64)
+
+    def add(self, values: Tensor) -> None:
+        """Take in values of shape (n, *row)."""
+        values = values.double()
+        total = self._count + len(values)
+        mean = values.mean(0)
+        change = mean - self._mean
+        self._squares = self._squares + (values - mean).square().sum(0)
+        self._squares = self._squares + change.square() * (self._count * len(values) / total)
+        self._mean = self._mean + change * (len(values) / total)
+        self._largest = torch.maximum(self._largest, values.abs().amax(0))
+        self._count = total
+
+    def scaler(self) -> Scaler:
+        """Return the scaler of all values together, that of `Scaler.fit` to rounding."""
+        return Scaler._of(self._mean, (self._squares / self._count).sqrt(), self._largest)

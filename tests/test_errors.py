@@ -274,7 +274,7 @@ CASES = {
     ),
     "not data": (
         lambda: bnn.fit(make_bnn(net()), bnn.SVI(), X, seed=0, progress=False),
-        "Expected Data(x, y), a pair (x, y) or a DataLoader, got Tensor",
+        "Expected Data(x, y), a pair (x, y), StoredData or a DataLoader, got Tensor",
     ),
     "loader without pairs": (lambda: fit(x=loader(X), y=None), "A DataLoader must yield pairs (x, y), got list"),
     "loader without a length": (

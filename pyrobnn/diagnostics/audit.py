@@ -15,6 +15,7 @@ from pyrobnn.data import Data
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.mixture import Mixture
 from pyrobnn.posterior import Posterior, latent_names
+from pyrobnn.stored import StoredData
 
 _AUXILIARY_SUFFIX = "_unconstrained"
 
@@ -106,7 +107,7 @@ def _row(name: str, size: int, terms: SiteTerms | ElboReport) -> str:
 
 
 def elbo_report(
-    posterior: Posterior | Mixture, data: Data, *, num_draws: int = 1000, seed: int | None = None
+    posterior: Posterior | Mixture, data: Data | StoredData, *, num_draws: int = 1000, seed: int | None = None
 ) -> ElboReport:
     """Estimate each term of the ELBO, per site and in total, beside the closed-form KL where there is one.
 
@@ -114,7 +115,7 @@ def elbo_report(
 
     Args:
         posterior: the posterior to audit: one guide with a density, such as SVI and SWAG give.
-        data: the training data, in original units.
+        data: the training data, in original units; `StoredData` are read once for each block of draws.
         num_draws: number of draws, at least 2.
         seed: seed of the draws; that of the fit if not given.
 
@@ -136,7 +137,8 @@ def elbo_report(
     def terms(block: tuple[Terms, dict[str, Tensor]]) -> Terms:
         of_latents, values = block
         sizes.update({name: value[0].numel() for name, value in values.items()})
-        log_likelihood = posterior.predict(data.x, draws=values).draw_log_prob(data.y).double().sum(1) + log_volume
+        parts = [posterior.predict(p.x, draws=values).draw_log_prob(p.y).double().sum(1) for p in data.parts()]
+        log_likelihood = torch.stack(parts).sum(0) + log_volume
         return of_latents | {"log_likelihood": {"y": log_likelihood}}
 
     def read(guide_trace: Any) -> tuple[Terms, dict[str, Tensor]]:

@@ -66,8 +66,11 @@ def assign_folds(
 
 
 def in_memory(data: Any) -> Data:
-    """Return `Data` or a pair (x, y) as `Data`; refuse a DataLoader."""
+    """Return `Data` or a pair (x, y) as `Data`; refuse what is not in memory."""
     given = as_data(data)
     if not isinstance(given, Data):
-        raise InputError("Diagnostics need data in memory, got a DataLoader: pass Data(x, y).")
+        raise InputError(
+            f"Diagnostics need data in memory, got a {type(given).__name__}: pass Data(x, y), or rows of StoredData, "
+            "data[:1000]."
+        )
     return given

@@ -7,6 +7,7 @@ from pyrobnn.inference.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.mcmc import HMC, NUTS
 from pyrobnn.inference.method import Method
 from pyrobnn.inference.monitor import Progress
+from pyrobnn.inference.parallel import DataParallel
 from pyrobnn.inference.replicates import fit_replicates
 from pyrobnn.inference.sgmcmc import SGHMC, SGLD
 from pyrobnn.inference.sugar import fit_svi
@@ -20,6 +21,7 @@ __all__ = [
     "SGLD",
     "SVI",
     "SWAG",
+    "DataParallel",
     "Ensemble",
     "History",
     "MarginalLikelihood",

@@ -13,7 +13,6 @@ from pyrobnn._errors import InputError
 from pyrobnn._random import derive, seeded
 from pyrobnn._settings import to_dict
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.engine import Engine
@@ -168,7 +167,7 @@ class ChainMethod:
         info = {
             "method": to_dict(self) | {"guide": to_dict(setting)},
             "num_data": source.num_data,
-            "feature_names": list(source.data.feature_names) if isinstance(source.data, Data) else [],
+            "feature_names": source.feature_names,
             "num_steps": self.num_steps,
             "stop_reason": "all steps done",
             "device": str(target.example[0].device),

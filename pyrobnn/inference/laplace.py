@@ -22,6 +22,7 @@ from pyrobnn.inference.fit import prepare_source, resolve_device
 from pyrobnn.inference.source import Source, as_data
 from pyrobnn.inference.svi import SVI
 from pyrobnn.posterior import Posterior
+from pyrobnn.stored import StoredData
 
 
 def laplace_around(
@@ -48,14 +49,14 @@ def laplace_around(
     posterior.info = {
         "method": to_dict(method),
         "num_data": source.num_data,
-        "feature_names": list(data.feature_names) if isinstance(data, Data) else [],
+        "feature_names": source.feature_names,
         "device": str(example[0].device),
     }
     return curve(posterior, setting, source, sites, progress=progress)
 
 
-def _likelihood_for(data: "Data | DataLoader[Any]") -> str:
-    y = data.y if isinstance(data, Data) else next(iter(data))[1]
+def _likelihood_for(data: "Data | StoredData | DataLoader[Any]") -> str:
+    y = next(iter(data))[1] if isinstance(data, DataLoader) else data[:1].y
     return "gaussian" if y.is_floating_point() else "categorical"
 
 

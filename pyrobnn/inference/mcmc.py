@@ -46,12 +46,13 @@ class Hamiltonian(ChainMethod):
         """Run the chains, one after the other.
 
         Raises:
-            InputError: a DataLoader instead of data in memory.
+            InputError: data that are not in memory.
         """
         source, name = target.source, type(self).__name__
         if not isinstance(source.data, Data):
             raise InputError(
-                f"{name} uses all data at every step: pass Data(x, y) instead of a DataLoader, or use SGLD or SGHMC."
+                f"{name} uses all data at every step: pass Data(x, y) instead of a {type(source.data).__name__}, or "
+                "use SGLD or SGHMC."
             )
         data = source.scaled(target.bnn, source.data.x, source.data.y)
         like = target.start(0, lambda point: True)

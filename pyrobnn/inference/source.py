@@ -1,6 +1,7 @@
 """Training data made ready for a model: scaled, cast, moved to its device, and cut into batches."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ from torch.utils.data import DataLoader
 from pyrobnn._errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data, Scaler
-from pyrobnn.inference.batches import Batch, LoaderBatches, TensorBatches, checked_batch
+from pyrobnn.inference.batches import Batch, Batches, LoaderBatches, TensorBatches, checked_batch
+from pyrobnn.inference.stored_batches import StoredBatches
+from pyrobnn.stored import StoredData
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,59 +22,73 @@ class Source:
     """Where training batches come from.
 
     Attributes:
-        data: tensors or a loader, as given.
+        data: tensors, files or a loader, as given.
+        head: some raw examples: all that are in memory, the first in a file, or a loader's first batch.
         x_scaler: map of the inputs, fitted on these data or the identity.
         y_scaler: map of the targets, likewise.
         num_data: N.
         outputs: width of the network's output.
     """
 
-    data: "Data | DataLoader[Any]"
+    data: "Data | StoredData | DataLoader[Any]"
+    head: Batch
     x_scaler: Scaler
     y_scaler: Scaler
     num_data: int
     outputs: int
 
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of the columns of x, where the data have any."""
+        return [] if isinstance(self.data, DataLoader) else list(self.data.feature_names)
+
     def first(self) -> Batch:
         """Return some raw examples to check the model with."""
-        if isinstance(self.data, Data):
-            return self.data.x, self.data.y
-        batch = next(iter(self.data), None)
-        if batch is None:
-            raise InputError("The DataLoader yields no batch: pass more data, a smaller batch, or drop_last=False.")
-        return checked_batch(batch)
+        return self.head
 
     def batch_size(self, asked: int | None) -> int:
         """Return the number of examples in a batch."""
-        if not isinstance(self.data, Data):
+        if isinstance(self.data, DataLoader):
             return self.data.batch_size or self.num_data
         return min(asked or self.num_data, self.num_data)
 
     def batches_per_epoch(self, batch_size: int | None) -> int:
         """Return the number of batches in one pass."""
-        if not isinstance(self.data, Data):
+        if isinstance(self.data, DataLoader):
             return len(self.data)
         return max(1, self.num_data // (batch_size or self.num_data))
 
-    def batches(self, bnn: BNN, batch_size: int | None, seed: int) -> TensorBatches | LoaderBatches:
-        """Return endless batches in the units, precision and place of the model; the seed orders them."""
+    def batches(self, bnn: BNN, batch_size: int | None, seed: int) -> Batches:
+        """Return endless batches in the units, precision and place of the model; the seed orders them.
+
+        Raises:
+            InputError: no batch size for data in files.
+        """
         if isinstance(self.data, Data):
             return TensorBatches(*self.scaled(bnn, self.data.x, self.data.y), batch_size, seed)
 
         def prepare(x: Tensor, y: Tensor) -> Batch:
-            bnn.settings["likelihood"].check_targets(y, self.outputs)
             return self.scaled(bnn, x, y)
 
-        return LoaderBatches(self.data, prepare)
+        if isinstance(self.data, StoredData):
+            if batch_size is None:
+                raise InputError("StoredData are read in mini-batches: give the method a `batch_size`, such as 256.")
+            return StoredBatches(self.data, prepare, batch_size, seed)
+
+        def check_and_prepare(x: Tensor, y: Tensor) -> Batch:
+            bnn.settings["likelihood"].check_targets(y, self.outputs)
+            return prepare(x, y)
+
+        return LoaderBatches(self.data, check_and_prepare)
 
     def one_pass(self, bnn: BNN, batch_size: int) -> Iterator[Batch]:
         """Return every example once, in parts of at most that many (a loader keeps its own), ready for the model."""
-        if isinstance(self.data, Data):
-            x, y = self.scaled(bnn, self.data.x, self.data.y)
-            yield from zip(x.split(batch_size), y.split(batch_size), strict=True)
+        if isinstance(self.data, DataLoader):
+            for batch in self.data:
+                yield self.scaled(bnn, *checked_batch(batch))
             return
-        for batch in self.data:
-            yield self.scaled(bnn, *checked_batch(batch))
+        for part in self.data.parts(batch_size):
+            yield self.scaled(bnn, part.x, part.y)
 
     def scaled(self, bnn: BNN, x: Tensor, y: Tensor) -> Batch:
         """Return examples in the units, precision and place of the model."""
@@ -80,38 +97,45 @@ class Source:
 
     def example(self, bnn: BNN) -> Batch:
         """Return one row of zeros like the data, to run a model and guide with."""
-        x, y = self.first()
+        x, y = self.head
         return self.scaled(bnn, torch.zeros_like(x[:1]), torch.zeros_like(y[:1]))
 
 
 def make_source(data: Any, bnn: BNN, batch_size: int | None) -> Source:
-    """Return the source for `Data`, a pair (x, y), or a DataLoader, after checking it against the model.
+    """Return the source for `Data`, a pair (x, y), `StoredData` or a DataLoader, after checking it against the model.
 
     Raises:
         InputError: not data, targets that the likelihood cannot produce, or a network that does not take the inputs.
     """
     data = as_data(data)
+    x_scaler = y_scaler = Scaler.identity()
     if isinstance(data, DataLoader):
         if batch_size is not None:
             raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
-        x_scaler = y_scaler = Scaler.identity()
-        num_data = _num_examples(data)
+        num_data, head = _num_examples(data), _first_batch(data)
     else:
-        real = bnn.settings["likelihood"].standardizes_targets
-        x_scaler = Scaler.fit(data.x) if data.standardize else Scaler.identity()
-        y_scaler = Scaler.fit(data.y) if data.standardize and real else Scaler.identity()
-        num_data = len(data)
-    source = Source(data, x_scaler, y_scaler, num_data, outputs=0)
+        num_data, x_scaler = len(data), data.x_scaler
+        head = (data.x, data.y) if isinstance(data, Data) else data.head
+        if bnn.settings["likelihood"].standardizes_targets:
+            y_scaler = data.y_scaler
+    source = Source(data, head, x_scaler, y_scaler, num_data, outputs=0)
     return dataclasses.replace(source, outputs=_checked_outputs(bnn, source))
 
 
-def as_data(data: Any) -> "Data | DataLoader[Any]":
-    """Return data as `Data` or a DataLoader; a pair (x, y) becomes `Data`."""
+def as_data(data: Any) -> "Data | StoredData | DataLoader[Any]":
+    """Return data as `Data`, `StoredData` or a DataLoader; a pair (x, y) becomes `Data`."""
     if isinstance(data, (tuple, list)) and len(data) == 2:
         return Data(*data)
-    if not isinstance(data, (Data, DataLoader)):
-        raise InputError(f"Expected Data(x, y), a pair (x, y) or a DataLoader, got {type(data).__name__}.")
+    if not isinstance(data, (Data, StoredData, DataLoader)):
+        raise InputError(f"Expected Data(x, y), a pair (x, y), StoredData or a DataLoader, got {type(data).__name__}.")
     return data
+
+
+def _first_batch(loader: "DataLoader[Any]") -> Batch:
+    batch = next(iter(loader), None)
+    if batch is None:
+        raise InputError("The DataLoader yields no batch: pass more data, a smaller batch, or drop_last=False.")
+    return checked_batch(batch)
 
 
 def _num_examples(loader: "DataLoader[Any]") -> int:
@@ -130,7 +154,7 @@ def _num_examples(loader: "DataLoader[Any]") -> int:
 
 def _checked_outputs(bnn: BNN, source: Source) -> int:
     """Run the network on two examples, refuse shapes and targets that do not fit together, and return its width."""
-    x, y = source.first()
+    x, y = source.head
     inputs = bnn.cast_inputs(source.x_scaler.transform(x[:2]))
     was_training = bnn.training
     try:
@@ -146,5 +170,9 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
             f"The network must map inputs (N, ...) to outputs (N, outputs); {tuple(inputs.shape)} became "
             f"{tuple(f.shape)}."
         )
-    bnn.settings["likelihood"].check_targets(y, f.shape[1])
+    check = functools.partial(bnn.settings["likelihood"].check_targets, outputs=f.shape[1])
+    if isinstance(source.data, StoredData):
+        source.data.check_targets(check)
+    else:
+        check(y)
     return f.shape[1]

@@ -1,0 +1,188 @@
+"""Data larger than memory: how much memory fits take from each kind of data, and how many steps a second they do.
+
+    uv run python benchmarks/big_data.py
+
+The same examples, 400 MB of them, in memory, in .npy files, in Parquet and behind a DataLoader over the mapped files;
+each kind in a new process. Growth of memory counts from the end of a first fit of two steps on other data, and includes
+pages of mapped files. Then steps a second of one process and of two at the same global batch. Writes
+benchmarks/results/big-data.md.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import pyrobnn as bnn
+
+HERE = Path(__file__).parent
+NUM, WIDTH, BATCH, STEPS = 1_000_000, 100, 256, 200
+GLOBAL_BATCH, PARALLEL_STEPS = 8192, 20
+KINDS = {
+    "Data in memory": lambda folder: bnn.Data(np.load(folder / "x.npy"), np.load(folder / "y.npy")),
+    "StoredData, NumPy": lambda folder: bnn.StoredData.from_numpy(folder / "x.npy", folder / "y.npy", progress=False),
+    "StoredData, Parquet": lambda folder: bnn.StoredData.from_parquet(folder / "xy.parquet", "y", progress=False),
+    "DataLoader, no workers": lambda folder: loader(folder, 0),
+    "DataLoader, 2 workers": lambda folder: loader(folder, 2),
+}
+
+
+class Mapped(Dataset):
+    """The rows of mapped arrays."""
+
+    def __init__(self, folder: Path) -> None:
+        self.x, self.y = (np.load(folder / name, mmap_mode="r") for name in ("x.npy", "y.npy"))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a copy of a row."""
+        return torch.from_numpy(np.array(self.x[row])), torch.tensor(self.y[row])
+
+
+def loader(folder: Path, workers: int) -> DataLoader:
+    """Return shuffled batches of the mapped rows."""
+    return DataLoader(Mapped(folder), batch_size=BATCH, shuffle=True, num_workers=workers)
+
+
+def write(folder: Path) -> None:
+    """Write the examples, a part at a time."""
+    x = np.lib.format.open_memmap(folder / "x.npy", mode="w+", dtype=np.float32, shape=(NUM, WIDTH))
+    generator, y = np.random.default_rng(0), np.empty(NUM, np.float32)
+    names = [f"x{column}" for column in range(WIDTH)]
+    schema = pa.schema([(name, pa.float32()) for name in [*names, "y"]])
+    with pq.ParquetWriter(folder / "xy.parquet", schema) as writer:
+        for start in range(0, NUM, 10_000):
+            part = generator.normal(size=(10_000, WIDTH)).astype(np.float32)
+            x[start : start + 10_000], y[start : start + 10_000] = part, part.mean(1)
+            columns = [*part.T, part.mean(1)]
+            writer.write_table(pa.table([pa.array(np.ascontiguousarray(c)) for c in columns], schema=schema))
+    np.save(folder / "y.npy", y)
+
+
+def resident(process: str = "self") -> int:
+    """Return the memory of a process in bytes, pages of mapped files included."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Peak:
+    """The largest memory of the process within a block, seen every ten milliseconds."""
+
+    def __enter__(self) -> "Peak":
+        self.most, self._ends = resident(), False
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._ends:
+            self.most = max(self.most, resident())
+            time.sleep(0.01)
+
+    def __exit__(self, *error: object) -> None:
+        self._ends = True
+        self._thread.join()
+
+
+def fit(data: Any, *, steps: int, batch_size: int | None, hidden: int = 50, parallel: bool = False) -> float:
+    """Return the seconds from the call to the end of a fit."""
+    model = bnn.BNN(bnn.MLP(WIDTH, [hidden], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+    method: Any = bnn.SVI(steps=steps, batch_size=batch_size)
+    started = time.perf_counter()
+    bnn.fit(model, bnn.DataParallel(method) if parallel else method, data, seed=0, engine="eager", progress=False)
+    return time.perf_counter() - started
+
+
+def child(kind: str, folder: Path) -> None:
+    """Measure one kind of data in this process."""
+    fit((np.zeros((1000, WIDTH), np.float32), np.zeros(1000, np.float32)), steps=2, batch_size=BATCH)
+    before = resident()
+    with Peak() as peak:
+        started = time.perf_counter()
+        data = KINDS[kind](folder)
+        opening = time.perf_counter() - started
+        batch_size = None if kind.startswith("DataLoader") else BATCH
+        short, long = (fit(data, steps=steps, batch_size=batch_size) for steps in (20, 20 + STEPS))
+    rate = STEPS / (long - short)
+    print(json.dumps({"growth": (peak.most - before) / 1e6, "rate": rate, "opening": opening}))
+
+
+def parallel_child(folder: Path) -> None:
+    """Measure steps a second at the global batch; under torchrun each process has its share."""
+    x = np.load(folder / "x.npy", mmap_mode="r")[: 4 * GLOBAL_BATCH]
+    data = bnn.Data(x, np.array(x).mean(1))
+    seconds = [
+        fit(data, steps=steps, batch_size=GLOBAL_BATCH, hidden=400, parallel=True) for steps in (5, 5 + PARALLEL_STEPS)
+    ]
+    if os.environ.get("RANK", "0") == "0":
+        print(json.dumps({"rate": PARALLEL_STEPS / (seconds[1] - seconds[0])}))
+
+
+def run(*arguments: str, processes: int = 1) -> dict[str, float]:
+    """Return what this script measures in a new process, or in several."""
+    started = [sys.executable]
+    if processes > 1:
+        started += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [*started, __file__, *arguments]
+    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+def main() -> None:
+    """Measure all and write the tables."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        found = {kind: run("kind", kind, folder) for kind in KINDS}
+        rates = {processes: run("parallel", folder, processes=processes)["rate"] for processes in (1, 2)}
+    best = found["Data in memory"]["rate"]
+    rows = [
+        f"| {kind} | {one['growth']:.0f} | {one['opening']:.1f} | {one['rate']:.0f} | {one['rate'] / best:.2f} |"
+        for kind, one in found.items()
+    ]
+    lines = [
+        "# Data larger than memory",
+        "",
+        f"Made by benchmarks/big_data.py. {NUM:,} examples of {WIDTH} float32 numbers, {4 * NUM * WIDTH / 1e6:.0f} MB; "
+        f"an eager fit of a {WIDTH}-50-1 network, batches of {BATCH}, one thread. The files are in the page cache. Two "
+        "cores that others used meanwhile: rates of one run, which may be off by a half.",
+        "",
+        "| data | growth of memory, MB | opening, s | steps a second | to memory |",
+        "|---|---|---|---|---|",
+        *rows,
+        "",
+        "Workers of a DataLoader have memory of their own, which is not counted. Opening includes the pass that checks "
+        "every value.",
+        "",
+        f"Two processes against one, {WIDTH}-400-1, {GLOBAL_BATCH} examples in each batch of all processes, one thread "
+        "each, gloo:",
+        "",
+        "| processes | steps a second | to one |",
+        "|---|---|---|",
+        *[f"| {processes} | {rate:.1f} | {rate / rates[1]:.2f} |" for processes, rate in rates.items()],
+        "",
+    ]
+    (HERE / "results" / "big-data.md").write_text("\n".join(lines))
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["kind"]:
+        child(sys.argv[2], Path(sys.argv[3]))
+    elif sys.argv[1:2] == ["parallel"]:
+        parallel_child(Path(sys.argv[2]))
+    else:
+        main()

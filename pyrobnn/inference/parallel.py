@@ -1,0 +1,308 @@
+"""Data-parallel SVI: several processes, each with a share of every batch, which average their gradients."""
+
+import dataclasses
+import functools
+import itertools
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Annotated, Any
+
+import torch
+import torch.distributed as dist
+from pydantic import BeforeValidator
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from pyrobnn._errors import InputError
+from pyrobnn._random import seeded
+from pyrobnn._settings import setting, to_dict
+from pyrobnn.bnn import BNN
+from pyrobnn.inference.batches import State, TensorBatches
+from pyrobnn.inference.checkpoint import digest
+from pyrobnn.inference.eager import Eager
+from pyrobnn.inference.engine import Engine
+from pyrobnn.inference.fit import complete, fit, prepare_source, running, start, train_alone
+from pyrobnn.inference.history import EngineRecord
+from pyrobnn.inference.method import registry
+from pyrobnn.inference.monitor import Callback, Progress
+from pyrobnn.inference.source import Source
+from pyrobnn.inference.stored_batches import StoredBatches
+from pyrobnn.inference.svi import SVI
+from pyrobnn.posterior import Posterior
+
+_TIMEOUT = timedelta(minutes=10)
+"""How long a process waits for another that is alive but does not come."""
+_FITS = itertools.count()
+
+
+@registry.register
+@setting
+class DataParallel:
+    """SVI in W processes that torchrun started, on one machine or several; in a single process it is SVI itself.
+
+    Each process takes every W-th example of each batch, or of all data where there is no batch size, and draws noise of
+    its own. The average of their estimates is an estimate of the ELBO for the whole batch: the same in law, with the
+    noise of the guide averaged over W draws. One all-reduce a step averages the gradients and the two terms of the
+    ELBO, so that parameters stay equal in all processes, bit for bit. Steps run eagerly.
+
+    All processes must be given the same model, data, method and seed. Data are in memory in each, or are `StoredData`.
+
+    Attributes:
+        method: how to fit; `batch_size` is that of all processes together, a multiple of W.
+    """
+
+    method: Annotated[SVI, BeforeValidator(registry.resolve)] = SVI()
+
+    def __post_init__(self) -> None:
+        """Refuse to stop by a validation score, which `fit` follows for SVI only."""
+        if self.method.patience is not None:
+            raise InputError("DataParallel: processes run the same number of steps: leave `patience` out.")
+
+    def run(
+        self,
+        bnn: BNN,
+        data: Any,
+        *,
+        seed: int,
+        device: str,
+        engine: Engine,
+        progress: bool,
+        callbacks: Sequence[Callback],
+    ) -> Posterior:
+        """Fit; every process returns the same posterior. The first one shows progress and calls the callbacks."""
+        settings: dict[str, Any] = {"seed": seed, "progress": progress, "callbacks": callbacks}
+        if _num_processes() == 1:
+            posterior = fit(bnn, self.method, data, device=device, engine=engine, **settings)
+            backend = None
+        else:
+            device = _own_device(device)
+            backend = "nccl" if device.startswith("cuda") else "gloo"
+            with _processes(backend) as group:
+                posterior = self._run_share(bnn, data, _Processes(group), device=device, **settings)
+            if engine == "captured" and is_main_process():
+                warnings.warn("The fit runs eagerly, since it averages gradients over processes.", stacklevel=3)
+            posterior.history.engine = EngineRecord(engine, "eager", "gradients are averaged over processes")
+            posterior.info["engine"] = dataclasses.asdict(posterior.history.engine)
+        guide = posterior.info["method"]["guide"] if isinstance(posterior.info["method"], dict) else None
+        posterior.info["method"] = repr(self) if guide is None else to_dict(self) | {"guide": guide}
+        posterior.info["data_parallel"] = {"world_size": _num_processes(), "backend": backend}
+        return posterior
+
+    def _run_share(
+        self,
+        bnn: BNN,
+        data: Any,
+        processes: "_Processes",
+        *,
+        seed: int,
+        device: str,
+        progress: bool,
+        callbacks: Sequence[Callback],
+    ) -> Posterior:
+        started, method, is_first = time.perf_counter(), self.method, processes.rank == 0
+        source = prepare_source(bnn, method, data, seed)
+        _check_share(source, method, processes.world)
+        batch_size = source.batch_size(method.batch_size)
+        with running(bnn, batch_size // processes.world, seed, "fit") as threads:
+            posterior, eager = start(bnn, method, source, seed, device)
+            processes.check_same(seed=seed, method=repr(method), data=_fingerprint(source), model=repr(bnn))
+            processes.copy_first(eager)
+            _take_share(eager, batch_size, source.num_data, processes)
+            eager.all_reduce = processes.average
+            with seeded(seed, f"process {processes.rank}"):
+                train_alone(
+                    posterior,
+                    eager,
+                    method,
+                    source,
+                    engine="eager",
+                    progress=progress and is_first,
+                    callbacks=[processes.shared(callbacks)] if callbacks else [],
+                )
+            processes.warn_if_different(eager)
+            processes.copy_first(eager)
+        posterior.info |= {"threads": threads, "seconds": time.perf_counter() - started}
+        return complete(posterior, method, source, progress=progress and is_first)
+
+
+def is_main_process() -> bool:
+    """Return whether this process is the only one or the first of several: the one that writes files and reports."""
+    return (dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))) == 0
+
+
+def _num_processes() -> int:
+    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _own_device(device: str) -> str:
+    """Return the device of this process: where there are GPUs, the one of its number on its machine."""
+    if device not in ("auto", "cuda") or not torch.cuda.is_available():
+        return "cpu" if device == "auto" else device
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if local >= torch.cuda.device_count():
+        raise InputError(
+            f"Process {local} of this machine has no GPU of its own, there are {torch.cuda.device_count()}: start as "
+            "many processes (torchrun --nproc-per-node), or pass device='cpu'."
+        )
+    torch.cuda.set_device(local)
+    return f"cuda:{local}"
+
+
+@contextmanager
+def _processes(backend: str) -> Iterator[dist.ProcessGroup]:
+    """Connect the processes for a block; one that fails lets go of the others, which then fail too."""
+    begun = not dist.is_initialized()
+    with _told():
+        if begun:
+            store, rank, world = _meeting_point()
+            # under a name of its own, since what an earlier fit left in the store would mislead this one
+            own = dist.PrefixStore(f"fit {next(_FITS)}", store)  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=_TIMEOUT)
+        group: Any = dist.group.WORLD if begun else dist.new_group(backend=backend, timeout=_TIMEOUT)
+    try:
+        yield group
+        with _told():
+            dist.barrier(group)
+    except BaseException:
+        group.abort()
+        raise
+    finally:
+        dist.destroy_process_group(None if begun else group)
+
+
+@functools.cache
+def _meeting_point() -> tuple[Any, int, int]:
+    """Return the store that torchrun's environment names, and rank and number of this process and the others."""
+    return next(dist.rendezvous("env://", timeout=_TIMEOUT))  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say what it means when processes lose each other."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            "This process lost the others of its data-parallel fit: one of them failed or does not answer, see its own "
+            f"message. ({str(error).splitlines()[0]})"
+        ) from error
+
+
+class _Processes:
+    """The processes of a fit, as one of them sees them.
+
+    Attributes:
+        rank: the number of this one.
+        world: how many there are.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group, self.rank, self.world = group, dist.get_rank(group), dist.get_world_size(group)
+
+    def average(self, tensors: list[Tensor]) -> None:
+        """Replace tensors by their averages over the processes, all in one message."""
+        with _told(), torch.no_grad():
+            flat = torch.cat([tensor.reshape(-1).to(tensors[0].dtype) for tensor in tensors])
+            dist.all_reduce(flat, group=self._group)
+            parts = flat.div_(self.world).split([tensor.numel() for tensor in tensors])
+            for tensor, part in zip(tensors, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def _from_first(self, value: Any) -> Any:
+        with _told():
+            values = [value]
+            dist.broadcast_object_list(values, group=self._group, group_src=0)
+            return values[0]
+
+    def _from_all(self, value: Any) -> list[Any]:
+        with _told():
+            values = [None] * self.world
+            dist.all_gather_object(values, value, group=self._group)
+            return values
+
+    def check_same(self, **facts: Any) -> None:
+        """Refuse processes that were not given the same.
+
+        Raises:
+            InputError: with the first fact that differs, in every process.
+        """
+        for rank, others in enumerate(self._from_all(facts)):
+            different = [name for name in facts if others[name] != facts[name]]
+            if different:
+                raise InputError(
+                    f"Processes {self.rank} and {rank} were not given the same {different[0]}: start all with the same "
+                    "arguments; each takes its share of the data by itself."
+                )
+
+    def copy_first(self, eager: Eager) -> None:
+        """Take parameters and buffers of the first process."""
+        state = {name: value.cpu() for name, value in eager.trained.state_dict().items()}
+        eager.trained.load_state_dict(self._from_first(state if self.rank == 0 else None))
+
+    def warn_if_different(self, eager: Eager) -> None:
+        """Warn if the parameters did not stay the same; buffers, such as running means of a layer, need not."""
+        if len(set(self._from_all(digest([*eager.trained.parameters()])))) > 1:
+            warnings.warn(
+                "The processes of the data-parallel fit ended with different parameters, those of the first are kept: "
+                "do not change parameters in callbacks, and use machines of one kind.",
+                stacklevel=2,
+            )
+
+    def shared(self, callbacks: Sequence[Callback]) -> Callback:
+        """Return a callback that calls these in the first process, and stops all if one of them asks for it."""
+
+        def ask(progress: Progress) -> bool:
+            answers = [callback(progress) for callback in callbacks] if self.rank == 0 else []
+            return bool(self._from_first(any(answer is True for answer in answers)))
+
+        return ask
+
+
+def _check_share(source: Source, method: SVI, world: int) -> None:
+    """Refuse data that cannot be shared out evenly."""
+    if isinstance(source.data, DataLoader):
+        raise InputError(
+            "DataParallel shares out the examples of each batch itself, which it cannot for a DataLoader: pass "
+            "Data(x, y), or StoredData."
+        )
+    batch_size = source.batch_size(method.batch_size)
+    if batch_size < source.num_data and batch_size % world:
+        raise InputError(
+            f"`batch_size` must be a multiple of the number of processes, {world}, to be shared out evenly, got "
+            f"{batch_size}."
+        )
+    if source.num_data < world:
+        raise InputError(f"There are {source.num_data} examples for {world} processes: start fewer.")
+
+
+def _fingerprint(source: Source) -> str:
+    return f"{type(source.data).__name__} {source.num_data} {digest(source.head)}"
+
+
+def _take_share(eager: Eager, batch_size: int, num_data: int, processes: _Processes) -> None:
+    """Leave to a fit its share of every batch, and weigh it: the average of all shares is that of the whole batch."""
+    batches, rank, world = eager.batches, processes.rank, processes.world
+    if isinstance(batches, StoredBatches):
+        batches.share = (rank, world)
+    elif isinstance(batches, TensorBatches) and batches.batch_size is not None:
+        batches.order = _SharedRows(batches.order, rank, world)  # type: ignore[assignment]
+    elif isinstance(batches, TensorBatches):
+        eager.batches = TensorBatches(batches.x[rank::world], batches.y[rank::world], None, 0)
+    if batch_size == num_data:
+        eager.num_data = world * len(range(rank, num_data, world))
+
+
+class _SharedRows:
+    """Every W-th row of each batch of a stream of rows."""
+
+    def __init__(self, rows: Any, rank: int, world: int) -> None:
+        self._rows, self._rank, self._world = rows, rank, world
+        self.state: Callable[[], State] = rows.state
+        self.restore: Callable[[State], None] = rows.restore
+
+    def __next__(self) -> Tensor:
+        return next(self._rows)[self._rank :: self._world]

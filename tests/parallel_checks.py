@@ -1,0 +1,192 @@
+"""What `test_parallel.py` runs in two processes under torchrun; the first writes what was found to a file as JSON."""
+
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pyrobnn as bnn
+from pyrobnn.inference.checkpoint import digest
+from pyrobnn.inference.eager import Eager
+from pyrobnn.inference.parallel import is_main_process
+
+NOISE, NUM_GRADIENTS = 0.5, 500
+
+
+def problem(num=21):
+    """Rows come in equal pairs, so that with an even number both processes hold the same examples."""
+    generator = torch.Generator().manual_seed(0)
+    half = torch.linalg.qr(torch.randn((num + 1) // 2, 2, generator=generator, dtype=torch.float64)).Q
+    noise = torch.randn((num + 1) // 2, generator=generator, dtype=torch.float64)
+    x = half.repeat_interleave(2, 0)[:num] * torch.tensor([2.0, 5.0])
+    return x, x @ torch.tensor([1.0, -0.5], dtype=torch.float64) + NOISE * noise.repeat_interleave(2)[:num]
+
+
+def linear(start=0.0):
+    net = nn.Linear(2, 1, bias=False).double()
+    nn.init.constant_(net.weight, start)
+    return bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
+
+
+def declared():
+    return bnn.BNN(bnn.MLP(2, [4], 1))
+
+
+MODES = {
+    "batches": {"steps": 23, "batch_size": 8, "clip_norm": 1.0},
+    "all data, shared out unevenly": {"steps": 10},
+    "a batch size that is too large": {"steps": 10, "batch_size": 50},
+}
+TO_THE_MODE = {"guide": "map", "lr": 0.1}
+FOR_GRADIENTS = bnn.SVI(steps=NUM_GRADIENTS, lr=1e-30, optimizer="sgd", kl="analytic")
+REGRESSION = bnn.SVI(
+    guide=bnn.guides.MeanField(path_derivative=True),
+    steps=400,
+    lr=0.3,
+    schedule={"type": "exponential_lr", "gamma": 0.98},
+)
+LAPLACE = bnn.SVI(guide="laplace", steps=20, lr=0.1)
+
+
+def fit(method, data=None, model=None, **settings):
+    settings = {"seed": 0, "engine": "eager", "progress": False} | settings
+    method = bnn.DataParallel(method) if isinstance(method, bnn.SVI) else method
+    return bnn.fit(model or linear(), method, problem() if data is None else data, **settings)
+
+
+def weights(posterior):
+    return posterior.mean()["weight"][0].tolist()
+
+
+def moments_of_gradients():
+    """Mean and variance of the gradient, after the average over processes, at the start of the guide."""
+    noted, update = [], Eager.update
+
+    def noting(self):
+        noted.append(torch.cat([p.grad.reshape(-1) for p in self.guide.parameters()]))
+        update(self)
+
+    Eager.update = noting
+    try:
+        posterior = fit(FOR_GRADIENTS, problem(20))
+    finally:
+        Eager.update = update
+    gradients = torch.stack(noted)
+    start = [p.detach().reshape(-1).tolist() for p in posterior.guide.parameters()]
+    return {"start": start, "mean": gradients.mean(0).tolist(), "variance": gradients.var(0).tolist()}
+
+
+def failing(name, **arguments):
+    """Type, message and seconds of the error that a fit ends with."""
+    started = time.time()
+    try:
+        fit(**arguments)
+    except Exception as error:
+        found = [type(error).__name__, str(error)]
+    else:
+        found = ["no error", ""]
+    return {name: [*found, time.time() - started]}
+
+
+def stop_at_50(progress):
+    return progress.step == 50
+
+
+def meddle(progress):
+    with torch.no_grad():
+        next(progress.guide.parameters()).add_(1.0)
+
+
+def broken(progress):
+    raise ZeroDivisionError("a callback failed")
+
+
+class Broken(bnn.StoredData):
+    """Data whose files vanish for one of the processes, after some batches."""
+
+    def blocks(self, generator):
+        if dist.get_rank() == 1:
+            raise bnn.InputError("the files are gone")
+        return super().blocks(generator)
+
+
+def differing(value):
+    """Return the value in the first process and another in the second."""
+    return value if is_main_process() else value + 1
+
+
+def refusals(folder):
+    x, y = problem(20)
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    found = {}
+    found |= failing("seeds", method=bnn.SVI(steps=5), seed=differing(0))
+    found |= failing("data", method=bnn.SVI(steps=5), data=(x + differing(0), y))
+    found |= failing("batch size", method=bnn.SVI(steps=5, batch_size=7))
+    found |= failing("loader", method=bnn.SVI(steps=5), data=loader)
+    found |= failing("too few", method=bnn.SVI(steps=5), data=(x[:1], y[:1]))
+    found |= failing("callback", method=bnn.SVI(steps=500), callbacks=[broken])
+    infinite = y.clone()
+    infinite[1] = 1e300
+    found |= failing("not finite", method=bnn.SVI(steps=500), data=(x, infinite))
+    stored = Broken.from_numpy(folder / "x.npy", folder / "y.npy", progress=False)
+    return found | failing("files", method=bnn.SVI(steps=500, batch_size=8), data=stored)
+
+
+def main(folder):
+    found = {"modes": {name: weights(fit(bnn.SVI(**TO_THE_MODE, **options))) for name, options in MODES.items()}}
+    assert not dist.is_initialized()
+    dist.init_process_group("gloo")
+    found["in a group of the user's"] = weights(
+        fit(
+            bnn.SVI(**TO_THE_MODE, **MODES["batches"]), model=linear(differing(0.0))
+        )  # the first's start is that of all
+    )
+    for name, data in {
+        "numpy": bnn.StoredData.from_numpy(folder / "x.npy", folder / "y.npy", progress=False),
+        "parquet": bnn.StoredData.from_parquet(folder / "xy.parquet", "y", progress=False),
+    }.items():
+        found["modes"][name] = weights(fit(bnn.SVI(**TO_THE_MODE, **MODES["batches"]), data))
+        found["modes"][f"{name}, all data"] = weights(fit(bnn.SVI(**TO_THE_MODE, steps=10, batch_size=50), data))
+    found["gradients"] = moments_of_gradients()
+    regression = fit(REGRESSION, problem(20))
+    found["regression"] = [weights(regression), regression.draw(1, seed=0)["weight"].tolist()]
+    found["regression"][1] = [float(s) for s in guide_scales(regression)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        posterior = fit(bnn.SVI(steps=60, batch_size=4), model=declared(), callbacks=[stop_at_50], engine="captured")
+    found["posterior"] = {
+        "info": {key: posterior.info[key] for key in ("engine", "data_parallel", "method", "stop_reason", "num_steps")},
+        "digest": digest([*posterior.guide.parameters(), *posterior.bnn.parameters()]),
+        "elbo": posterior.history.elbo.tolist(),
+        "warnings": [str(one.message) for one in caught],
+    }
+    found["laplace"] = fit(LAPLACE).info["laplace"]["log_evidence"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        meddled = fit(bnn.SVI(steps=60), callbacks=[meddle])
+    found["meddled"] = [digest([*meddled.guide.parameters()]), [str(one.message) for one in caught]]
+    found["refusals"] = refusals(folder)
+    found["is main"] = is_main_process()
+    everything = [None, None]
+    dist.all_gather_object(everything, found)
+    if is_main_process():
+        (folder / "found.json").write_text(json.dumps(everything))
+    dist.destroy_process_group()
+    if not is_main_process():
+        Eager.differentiate = None  # this process alone fails, and nothing catches it
+    fit(bnn.SVI(steps=10_000_000))
+
+
+def guide_scales(posterior):
+    rho = dict(posterior.guide.named_parameters())["rho"].detach().reshape(-1)
+    return torch.nn.functional.softplus(rho)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
