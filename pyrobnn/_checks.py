@@ -1,5 +1,6 @@
 """Checks on what users pass in; each refuses with a message that says what came, what was expected and what to do."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,38 @@ import torch
 from torch import Tensor
 
 from pyrobnn._errors import InputError
+
+_BYTES_OF_A_WEIGHT = 48
+"""Of a fit: the network, twice, its starting values, two parameters a weight, their gradients and Adam's moments."""
+
+
+def check_size(net: Any) -> None:
+    """Refuse a declared network that a fit could not hold in this machine, before any of it is made.
+
+    Args:
+        net: the setting of a network; one without `build`, such as a `torch.nn.Module`, is there already.
+    """
+    if not hasattr(net, "build"):
+        return
+    room = _memory()
+    try:
+        with torch.device("meta"):
+            size = sum(parameter.numel() for parameter in net.build().parameters())
+    except RuntimeError:  # torch cannot even count them
+        size = room
+    if size * _BYTES_OF_A_WEIGHT > room:
+        raise InputError(
+            f"{net!r} has {size:,} weights or more, for which a fit needs {size * _BYTES_OF_A_WEIGHT / 2**30:,.0f} GiB "
+            f"of memory, and there are {room / 2**30:,.0f}: choose smaller layers."
+        )
+
+
+def _memory() -> int:
+    """Return the bytes of memory of this machine, or 64 GiB where it does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 64 * 2**30
 
 
 def as_tensor(value: Any, name: str) -> Tensor:
@@ -79,3 +112,12 @@ def as_targets(value: Any, num_rows: int) -> Tensor:
         raise InputError(f"`x` and `y` must have the same number of rows, got {num_rows} and {len(y)}.")
     check_finite(y, "y")
     return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+
+
+def check_range(value: Tensor, name: str) -> None:
+    """Refuse numbers that became infinite in the precision of the network."""
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        raise InputError(
+            f"`{name}` has values beyond the range of {str(value.dtype).removeprefix('torch.')}, the precision of the "
+            "network: standardise or rescale the data, or use a network in float64 (`net.double()`)."
+        )

@@ -12,6 +12,8 @@ from pydantic import AfterValidator, ConfigDict
 from pyrobnn._errors import InputError
 
 _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+_LARGEST_FLOAT = 3.4028234663852886e38
+_LARGEST_INT = 2**63
 
 
 class FrozenDict(dict[str, Any]):
@@ -46,13 +48,26 @@ def setting[T](cls: type[T]) -> type[T]:
 
 def _with_plain_errors(init: Callable[..., None], name: str) -> Callable[..., None]:
     @functools.wraps(init)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+    def wrapped(self: Any, /, *args: Any, **kwargs: Any) -> None:
         try:
             init(self, *args, **kwargs)
         except pydantic.ValidationError as error:
             raise InputError(f"{name}: {describe(error, self).removeprefix(f'{name}: ')}") from None
+        for field in dataclasses.fields(self):
+            _check_range(getattr(self, field.name), f"{name}: `{field.name}`")
 
     return wrapped
+
+
+def _check_range(value: Any, where: str) -> None:
+    """Refuse numbers beyond the range of single precision, which networks compute in, or of 64-bit integers."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            _check_range(item, where)
+    elif isinstance(value, float) and abs(value) > _LARGEST_FLOAT:
+        raise InputError(f"{where} must lie within ±{_LARGEST_FLOAT:.2g}, the range of single precision, got {value!r}")
+    elif isinstance(value, int) and not -_LARGEST_INT <= value < _LARGEST_INT:
+        raise InputError(f"{where} must be a whole number of 64 bits, got {value}")
 
 
 def describe(error: pydantic.ValidationError, owner: Any = None) -> str:

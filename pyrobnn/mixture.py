@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class Mixture:
     def history(self) -> Any:
         """The record of the fits, each step the mean over the members; None if one has none or they differ in length.
 
-        Members have their own, `members[k].history`; loaded ones have none.
+        Members have their own, `members[k].history`.
         """
         records = [member.history for member in self.members]
         if any(record is None for record in records) or len({len(record) for record in records}) > 1:
@@ -140,6 +141,12 @@ class Mixture:
             pairs = zip(self.members, self.split(draws), strict=True)
             parts = [member.predict(x, draws=part, linearized=linearized) for member, part in pairs]
         return Prediction(concatenate([part.distribution for part in parts]), self.y_scaler)
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a new folder, which `pyrobnn.load` reads; the same as `pyrobnn.save(mixture, path)`."""
+        from pyrobnn.storage import save_posterior
+
+        return save_posterior(self, path)
 
     def split(self, draws: Draws) -> list[dict[str, Tensor]]:
         """Return the draws of each member, from those that `draw` returned."""

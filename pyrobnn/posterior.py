@@ -1,6 +1,7 @@
 """The posterior: a trained model and its guide, which draw weights and predict."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from pyrobnn._checks import as_tensor, check_inputs
+from pyrobnn._checks import as_tensor, check_inputs, check_range
 from pyrobnn._errors import InputError
 from pyrobnn._forward_mode import load_forward_mode
 from pyrobnn._pyro import fast_pyro
@@ -209,6 +210,12 @@ class Posterior:
 
         return apply
 
+    def save(self, path: str | Path) -> Path:
+        """Write it to a new folder, which `pyrobnn.load` reads; the same as `pyrobnn.save(posterior, path)`."""
+        from pyrobnn.storage import save_posterior
+
+        return save_posterior(self, path)
+
     def _likelihood(self, outputs: Tensor, others: dict[str, Tensor]) -> Any:
         """Return the distribution of targets in the model's units, (S, N); sites of the prior play no part."""
         others = {name: value for name, value in others.items() if not name.startswith("prior.")}
@@ -231,7 +238,9 @@ class Posterior:
         expected = self.example[0].shape[1:]
         if given.shape[1:] != expected:
             raise InputError(f"`x` must have shape (N, {', '.join(map(str, expected))}), got {tuple(given.shape)}.")
-        return self.bnn.cast_inputs(self.x_scaler.transform(given))
+        inputs = self.bnn.cast_inputs(self.x_scaler.transform(given))
+        check_range(inputs, "x")
+        return inputs
 
 
 def latent_names(trace: Any) -> list[str]:

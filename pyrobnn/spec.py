@@ -12,6 +12,7 @@ from pyro import poutine
 from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
+from pyrobnn._checks import check_size
 from pyrobnn._errors import InputError
 from pyrobnn._overrides import apply_overrides
 from pyrobnn._pyro import fast_pyro
@@ -156,6 +157,7 @@ class RunSpec:
         dataset = self.data.load()
         spec = self._resolved(dataset)
         spec.to_toml()
+        check_size(spec.net)
         train, test = dataset.split(self.data.split)
         validation = None
         if self.data.validation is not None:

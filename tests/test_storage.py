@@ -1,5 +1,9 @@
+"""A posterior that was saved and loaded is the one that was saved: draws, predictions, record, everything."""
+
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -7,8 +11,8 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn._folders import new_folder
-from pyrobnn.storage import load_posterior, save_posterior
+from pyrobnn.inference.history import History
+from pyrobnn.storage import load, load_posterior, save_posterior
 
 X = torch.linspace(-1, 1, 12)[:, None].repeat(1, 2) * torch.tensor([1.0, 30.0])
 Y = 100 + 5 * X[:, 0].sin()
@@ -18,7 +22,9 @@ MIXTURE = bnn.priors.ScaleMixture(learnable=True)
 
 def fitted(net=None, *, guide="mean_field", y=Y, standardize=True, seed=3, **parts):
     model = bnn.BNN(net or bnn.MLP(2, [4], 1), **parts)
-    return model.fit(X, y, guide=guide, steps=3, seed=seed, standardize=standardize, progress=False)
+    return model.fit(
+        X, y, guide=guide, steps=3, seed=seed, standardize=standardize, engine="eager", device="cpu", progress=False
+    )
 
 
 ROUND_TRIPS = {
@@ -37,6 +43,12 @@ ROUND_TRIPS = {
 }
 
 
+def assert_same_record(history, expected):
+    for field in dataclasses.fields(History):
+        mine, theirs = (getattr(record, field.name) for record in (history, expected))
+        assert np.array_equal(mine, theirs) if isinstance(theirs, np.ndarray) else mine == theirs, field.name
+
+
 @pytest.mark.parametrize("make", ROUND_TRIPS.values(), ids=ROUND_TRIPS.keys())
 def test_a_loaded_posterior_predicts_the_same_bits(make, tmp_path):
     posterior = make()
@@ -50,6 +62,9 @@ def test_a_loaded_posterior_predicts_the_same_bits(make, tmp_path):
     assert loaded.info == posterior.info
     assert loaded.bnn.settings == posterior.bnn.settings
     assert torch.equal(loaded.x_scaler.scale, posterior.x_scaler.scale)
+    assert_same_record(loaded.history, posterior.history)
+    assert len(loaded.history) == 3
+    assert loaded.history.elbo.dtype == np.float64
 
 
 def test_loading_leaves_the_random_state_alone(tmp_path):
@@ -63,7 +78,7 @@ def test_the_folder_has_two_files_without_code(tmp_path):
     save_posterior(fitted(prior=MIXTURE), tmp_path / "p")
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["posterior.json", "tensors.safetensors"]
     settings = json.loads((tmp_path / "p" / "posterior.json").read_text())
-    assert settings["format_version"] == 1
+    assert settings["format_version"] == 2
     assert settings["parts"]["prior"] == {"type": "scale_mixture"} | {
         "pi": 0.5,
         "sigma1": 1.0,
@@ -83,7 +98,7 @@ def test_a_net_of_ones_own_comes_back_if_it_is_passed(tmp_path):
     assert torch.equal(posterior.predict(X).mean, loaded.predict(X).mean)
     with pytest.raises(InputError, match="network of your own, Sequential: pass it"):
         load_posterior(tmp_path / "p")
-    with pytest.raises(InputError, match=r"was saved as float64\(3,\), expected float64\(4,\)"):
+    with pytest.raises(InputError, match=r"was saved as float64\(3, 2\), expected float64\(4, 2\)"):
         load_posterior(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double())
     with pytest.raises(InputError, match=r"was saved as float64.*, expected float32"):
         load_posterior(tmp_path / "p", net=net().float())
@@ -106,77 +121,149 @@ def test_what_is_not_a_setting_is_not_saved(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def rewrite(path, **changes):
-    settings = json.loads((path / "posterior.json").read_text()) | changes
-    kept = {key: value for key, value in settings.items() if value is not None}
-    (path / "posterior.json").write_text(json.dumps(kept))
+def test_a_net_with_the_same_parameters_that_computes_something_else_is_refused(tmp_path):
+    def net(activation):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 3), activation, nn.Linear(3, 1))
+
+    fitted(net(nn.Tanh())).save(tmp_path / "p")
+    with pytest.raises(InputError, match="was saved with another `net`: this one has its parameters, and other out"):
+        load_posterior(tmp_path / "p", net=net(nn.Sigmoid()))
+    with pytest.raises(InputError, match="was saved with another `net`"):
+        load_posterior(tmp_path / "p", net=nn.Sequential(*net(nn.Tanh()), nn.Flatten(0)))
+    load_posterior(tmp_path / "p", net=net(nn.Tanh()))
 
 
-def flip_a_byte(path):
-    file = path / "tensors.safetensors"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(bytes(content))
+class Noisy(nn.Module):
+    """A network with random numbers of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.layer(x) + torch.randn(len(x), 1)
 
 
-DAMAGES = {
-    "no tensors": (lambda p: (p / "tensors.safetensors").unlink(), "it has no tensors.safetensors"),
-    "no settings": (lambda p: (p / "posterior.json").unlink(), "it has no posterior.json"),
-    "not json": (lambda p: (p / "posterior.json").write_text("{"), "posterior.json is damaged"),
-    "other json": (lambda p: (p / "posterior.json").write_text("[]"), "posterior.json is damaged"),
-    "other version": (lambda p: rewrite(p, format_version=2), "format version 2, this pyrobnn reads 1"),
-    "a key less": (lambda p: rewrite(p, seed=None), "lacks 'seed': restore it, or save"),
-    "changed tensors": (flip_a_byte, "is not the file that was saved"),
-    "other guide": (lambda p: rewrite(p, guide={"type": "map"}), "does not fit the guide: 'loc' is saved but not"),
-}
+def test_a_net_with_random_numbers_of_its_own_is_not_compared(tmp_path):
+    fitted(Noisy()).save(tmp_path / "p")
+    assert "example.outputs" not in safetensors.torch.load_file(tmp_path / "p" / "tensors.safetensors")
+    load_posterior(tmp_path / "p", net=Noisy())
 
 
-@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_folder_is_refused(damage, message, tmp_path):
-    save_posterior(fitted(), tmp_path / "p")
-    damage(tmp_path / "p")
-    with pytest.raises(InputError, match=message):
-        load_posterior(tmp_path / "p")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_every_precision_comes_back(dtype, tmp_path):
+    def net():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).to(dtype)
+
+    posterior = fitted(net(), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+    loaded = load_posterior(posterior.save(tmp_path / "p"), net=net())
+    assert torch.equal(loaded.predict(X, num_draws=3).draw_means, posterior.predict(X, num_draws=3).draw_means)
+    assert all(value.dtype == dtype for value in loaded.draw(1).values())
 
 
-def test_an_existing_folder_is_refused_and_kept(tmp_path):
+def test_whole_numbers_as_inputs_come_back(tmp_path):
+    def net():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 1))
+
+    words = torch.arange(12).view(6, 2) % 5
+    posterior = bnn.BNN(net()).fit(words, torch.arange(6.0), steps=2, seed=0, engine="eager", progress=False)
+    loaded = load_posterior(posterior.save(tmp_path / "p"), net=net())
+    assert loaded.example[0].dtype == torch.int64
+    assert torch.equal(loaded.predict(words, num_draws=3).mean, posterior.predict(words, num_draws=3).mean)
+
+
+def test_numbers_that_are_not_finite_and_the_order_of_keys_come_back_from_valid_json(tmp_path):
     posterior = fitted()
-    save_posterior(posterior, tmp_path / "p")
-    with pytest.raises(InputError, match="exists already: choose another folder"):
-        save_posterior(posterior, tmp_path / "p")
-    load_posterior(tmp_path / "p")
+    posterior.info |= {"score": {"b": [float("inf"), -1e-300], "a": float("-inf")}, "none": None, "text": "\x00é\ud800"}
+    posterior.history.validation_scores[:] = [float("-inf"), 1.5]
+    posterior.history.validation_steps[:] = [2, 3]
+    posterior.info["nan"] = float("nan")
+    loaded = load_posterior(posterior.save(tmp_path / "p"))
+    text = (tmp_path / "p" / "posterior.json").read_text()
+    json.loads(text, parse_constant=pytest.fail)
+    assert np.isnan(loaded.info.pop("nan"))
+    assert np.isnan(posterior.info.pop("nan"))
+    assert loaded.info == posterior.info
+    assert list(loaded.info["score"]) == ["b", "a"]
+    assert_same_record(loaded.history, posterior.history)
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path):
-    def fail_inside():
-        with new_folder(tmp_path / "a" / "b") as folder:
-            (folder / "file").write_text("half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail_inside()
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("value", [torch.tensor(1.0), {1: 2}, {"$float": 1}, [print]], ids=repr)
+def test_what_json_does_not_have_is_refused_before_anything_is_written(value, tmp_path):
+    posterior = fitted()
+    posterior.info["mine"] = {"a": value}
+    with pytest.raises(InputError, match=r"`info\.mine\.a.*` of the posterior cannot be saved, it is"):
+        posterior.save(tmp_path / "p")
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot be made \("), new_folder(tmp_path / "file" / "p"):
-        pass
+def test_a_mixture_comes_back_with_the_records_of_its_members(tmp_path):
+    ensemble = bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2)
+    mixture = bnn.fit(bnn.BNN(bnn.MLP(2, [3], 1)), ensemble, (X, Y), seed=0, engine="eager", progress=False)
+    loaded = load_posterior(mixture.save(tmp_path / "m"))
+    assert torch.equal(loaded.predict(X, num_draws=4).draw_means, mixture.predict(X, num_draws=4).draw_means)
+    assert_same_record(loaded.history, mixture.history)
+    for mine, theirs in zip(loaded.members, mixture.members, strict=True):
+        assert_same_record(mine.history, theirs.history)
+    assert loaded.info == mixture.info
+    assert loaded.seed == mixture.seed
 
 
-def test_a_replaced_folder_survives_an_error(tmp_path):
-    old = tmp_path / "p"
-    old.mkdir()
-    (old / "old").write_text("")
-    with new_folder(old, replaces=lambda path: True) as folder:
-        (folder / "new").write_text("")
-    assert [path.name for path in old.iterdir()] == ["new"]
+def test_pruned_updated_and_anchored_posteriors_come_back(tmp_path):
+    first = fitted()
+    later = bnn.update_prior(first).fit(X, Y, steps=2, seed=1, engine="eager", progress=False)
+    anchored = fitted(prior=bnn.priors.Anchored(bnn.priors.ScaleMixture()))
+    for name, posterior in {"pruned": bnn.prune(first, 0.5), "updated": later, "anchored": anchored}.items():
+        loaded = bnn.load(bnn.save(posterior, tmp_path / name))
+        assert torch.equal(loaded.predict(X, num_draws=3).draw_means, posterior.predict(X, num_draws=3).draw_means)
+        report, expected = (bnn.elbo_report(each, bnn.Data(X, Y), num_draws=3, seed=0) for each in (loaded, posterior))
+        assert report.elbo == expected.elbo  # so the prior's own tensors came back too
 
-    def replace_by_nothing():
-        with new_folder(old, replaces=lambda path: True) as folder:
-            folder.rmdir()
 
-    with pytest.raises(OSError, match="No such file"):
-        replace_by_nothing()
-    assert [path.name for path in old.iterdir()] == ["new"]
-    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+@pytest.mark.filterwarnings("ignore:Laplace:UserWarning")
+@pytest.mark.parametrize("per", ["site", "weight"])
+def test_a_posterior_with_a_tuned_prior_comes_back(per, tmp_path):
+    fit = fitted(guide=bnn.guides.Laplace(structure="diag"))
+    tuned = bnn.tune_prior(fit, bnn.Data(X, Y, standardize=True), per=per)
+    loaded = bnn.load(tuned.save(tmp_path / "p"))
+    assert loaded.info == tuned.info
+    assert torch.equal(loaded.predict(X, num_draws=3).draw_means, tuned.predict(X, num_draws=3).draw_means)
+
+
+def test_a_loaded_posterior_is_diagnosed_and_plotted_as_the_saved_one(tmp_path):
+    posterior = fitted()
+    loaded = load_posterior(posterior.save(tmp_path / "p"))
+    data = bnn.Data(X, Y, standardize=True)
+    assert bnn.diagnose(loaded, data).findings == bnn.diagnose(posterior, data).findings
+    lines = [bnn.plots.elbo(each.history).axes[0].lines[0].get_ydata() for each in (loaded, posterior)]
+    assert np.array_equal(*lines)
+
+
+def test_a_device_that_is_not_here_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(InputError, match="Device 'abacus' cannot be used here"):
+        load_posterior(tmp_path / "nothing", device="abacus")
+
+
+@pytest.mark.filterwarnings("ignore:for .*copying from a non-meta parameter:UserWarning")
+@pytest.mark.parametrize("make", ROUND_TRIPS.values(), ids=ROUND_TRIPS.keys())
+def test_everything_goes_to_the_device_asked_for(make, tmp_path):
+    """There is no GPU to test on. The meta device refuses to compute with a tensor that was left behind on the CPU."""
+    loaded = load_posterior(make().save(tmp_path / "p"), device="meta")
+    tensors = [*loaded.bnn.state_dict().values(), *loaded.guide.state_dict().values(), *loaded.example]
+    assert {value.device.type for value in tensors} == {"meta"}
+    draws = loaded.draw(2)
+    assert {value.device.type for value in draws.values()} == {"meta"}
+    weights = {name: draws[name][0] for name in loaded.bnn.site_names}
+    assert loaded.bnn.outputs(weights, loaded.example[0]).device.type == "meta"
+
+
+def test_auto_is_the_place_that_fit_takes(tmp_path, monkeypatch):
+    fitted().save(tmp_path / "p")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert load_posterior(tmp_path / "p", device="auto").example[0].device.type == "cpu"
+    monkeypatch.setattr(load, "resolve_device", {"auto": torch.device("meta")}.__getitem__)
+    with pytest.warns(UserWarning, match="non-meta parameter"):
+        assert load_posterior(tmp_path / "p", device="auto").example[0].device.type == "meta"

@@ -1,6 +1,7 @@
 """Tables of the user's own: CSV and Parquet files with one column as the target."""
 
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -95,7 +96,19 @@ def _read(path: Path) -> Any:
         raise InputError(f"{path} cannot be read as a table ({reason}): save it again as CSV or Parquet.") from None
     if frame.empty:
         raise InputError(f"{path} has no rows: pass a table with at least one row below the column names.")
-    return frame.rename(columns=str)
+    frame = frame.rename(columns=str)
+    _check_names(list(frame.columns), path)
+    return frame
+
+
+def _check_names(names: list[str], path: Path) -> None:
+    """Refuse names that files cannot hold, and those that stand for two columns."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"{path} has two columns with the name {twice!r}: rename one of them.")
+    odd = next((name for name in names if "\0" in name), None)
+    if odd is not None:
+        raise InputError(f"{path} has a column or class with a null character, {odd!r}: rename it.")
 
 
 def _check_columns(frame: Any, wanted: Sequence[str], path: Path) -> None:
@@ -134,6 +147,10 @@ def _target(column: Any, task: str | None, path: Path) -> tuple[np.ndarray, tupl
     discrete = not types.is_float_dtype(column.dtype)
     if not numeric and types.is_datetime64_any_dtype(column.dtype):
         raise InputError(f"{label} holds dates: turn them into numbers or classes.")
+    strange = [] if numeric else [value for value in column if not isinstance(value, (str, bool, float, int))]
+    if strange:
+        found = f"{strange[0]!r} of the kind {type(strange[0]).__name__}"
+        raise InputError(f"{label} holds neither text nor numbers but {found}: turn it into one of them.")
     if task == "regression" or (task is None and not discrete):
         if not numeric:
             raise InputError(
@@ -150,7 +167,9 @@ def _target(column: Any, task: str | None, path: Path) -> tuple[np.ndarray, tupl
     classes, y = np.unique(values, return_inverse=True)
     if len(classes) < 2:
         raise InputError(f"{label} has one class only, {str(classes[0])!r}: a classification needs at least two.")
-    return y, tuple(str(name) for name in classes)
+    names = [str(name) for name in classes]
+    _check_names(names, path)
+    return y, tuple(names)
 
 
 def _check_few_classes(column: Any, label: str) -> None:

@@ -31,7 +31,7 @@ class Ordinal:
         num_classes: C, the number of labels. A label may be absent from some batch, but none may lie beyond C - 1.
     """
 
-    num_classes: Annotated[int, Field(ge=2)]
+    num_classes: Annotated[int, Field(ge=2, le=10_000)]
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = True
 

@@ -35,6 +35,11 @@ class Picture(Figure):
         return stream.getvalue()
 
 
+def plain(name: str) -> str:
+    """Return a name from data so that dollar signs in it are shown, and do not set mathematics."""
+    return name.replace("$", r"\$")
+
+
 def panels(num: int, layout: Layout = "row") -> tuple[Figure, list[Axes]]:
     """Return a figure with panels beside each other ("row") or below each other ("column")."""
     return grid(num, num if layout == "row" else 1)

@@ -12,7 +12,7 @@ from pyrobnn._checks import as_tensor
 from pyrobnn._errors import InputError
 from pyrobnn.data import Data
 from pyrobnn.mixture import Mixture
-from pyrobnn.plots._style import BLUE, INK, LIGHT_BLUE, ORANGE, PALE, as_array, first_column, legend, panels
+from pyrobnn.plots._style import BLUE, INK, LIGHT_BLUE, ORANGE, PALE, as_array, first_column, legend, panels, plain
 from pyrobnn.plots.regression import require_real
 from pyrobnn.posterior import Posterior
 from pyrobnn.prediction import Prediction
@@ -73,7 +73,7 @@ def grid_around(train: Data) -> Tensor:
 def draw_data(axis: Axes, data: Data) -> None:
     """Draw data with one input, of several targets the first, and name the axes."""
     axis.plot(first_column(data.x), first_column(data.y), "o", color=INK, ms=3.5, mec="white", mew=0.5, label="data")
-    axis.set(xlabel=(data.feature_names or ("x",))[0], ylabel=data.target_name)
+    axis.set(xlabel=plain((data.feature_names or ("x",))[0]), ylabel=plain(data.target_name))
 
 
 def draw_bands(axis: Axes, x: np.ndarray, prediction: Prediction) -> None:

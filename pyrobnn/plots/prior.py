@@ -25,6 +25,7 @@ from pyrobnn.plots._style import (
     first_column,
     legend,
     panels,
+    plain,
     title,
 )
 from pyrobnn.plots.classification import class_draws
@@ -216,7 +217,7 @@ def _at(values: Any, example: int, label: int) -> np.ndarray:
 def _place(probes: Data, example: int) -> str:
     if probes.x.shape[1:].numel() > 1:
         return f"example {example + 1}"
-    return f"{(probes.feature_names or ('x',))[0]} = {first_column(probes.x)[example]:.3g}"
+    return f"{plain((probes.feature_names or ('x',))[0])} = {first_column(probes.x)[example]:.3g}"
 
 
 def _cut(prior: np.ndarray, posterior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

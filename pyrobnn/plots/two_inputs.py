@@ -12,7 +12,19 @@ from pyrobnn._checks import as_tensor
 from pyrobnn._errors import InputError
 from pyrobnn.data import Data
 from pyrobnn.mixture import Mixture
-from pyrobnn.plots._style import INK, MARKERS, ORANGE, SHADES, Layout, as_array, first_column, legend, panels, title
+from pyrobnn.plots._style import (
+    INK,
+    MARKERS,
+    ORANGE,
+    SHADES,
+    Layout,
+    as_array,
+    first_column,
+    legend,
+    panels,
+    plain,
+    title,
+)
 from pyrobnn.posterior import Posterior
 from pyrobnn.prediction import Prediction
 
@@ -62,7 +74,7 @@ def decision_surface(
         surface = axis.contourf(*mesh, values.reshape(mesh[0].shape), levels=levels, cmap=SHADES)
         figure.colorbar(surface, ax=axis, format="%.2g", ticks=levels[::5])
         title(axis, heading)
-        axis.set(xlabel=data.feature_names[0], ylabel=data.feature_names[1])
+        axis.set(xlabel=plain(data.feature_names[0]), ylabel=plain(data.feature_names[1]))
         _points(axis, data, classes=prediction.is_classification)
     if prediction.is_classification:
         _boundaries(axes[0], mesh, _probs(prediction))

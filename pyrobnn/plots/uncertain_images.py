@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from pyrobnn._checks import as_tensor, check_inputs
 from pyrobnn._errors import InputError, did_you_mean
 from pyrobnn.data import Data
-from pyrobnn.plots._style import INK, ORANGE, as_array, first_column, grid
+from pyrobnn.plots._style import INK, ORANGE, as_array, first_column, grid, plain
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.prediction import Prediction
 
@@ -102,4 +102,4 @@ def _frame(axis: Axes, *, is_wrong: bool) -> None:
 
 
 def _name(label: int, class_names: Sequence[str]) -> str:
-    return class_names[label] if label < len(class_names) else str(label)
+    return plain(class_names[label]) if label < len(class_names) else str(label)

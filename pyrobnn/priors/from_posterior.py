@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -21,10 +22,20 @@ class FromPosterior:
     `pyrobnn.update_prior` makes it. The numbers are tensors: a saved posterior keeps them, a spec file cannot.
 
     Attributes:
-        moments: mean and standard deviation of each parameter by name.
+        moments: a mapping from the name of each parameter to its mean and standard deviation, tensors of its shape.
     """
 
-    moments: Mapping[str, tuple[Tensor, Tensor]] | None = None
+    moments: Any = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no mapping to pairs of tensors."""
+        moments = {} if self.moments is None else self.moments
+        pairs = moments.values() if isinstance(moments, Mapping) else [moments]
+        if not all(isinstance(pair, tuple) and all(isinstance(value, Tensor) for value in pair) for pair in pairs):
+            raise InputError(
+                "FromPosterior: `moments` must be pairs of tensors, mean and standard deviation, by parameter name: "
+                "let pyrobnn.update_prior make it. A spec file cannot hold it."
+            )
 
     def __repr__(self) -> str:
         return "FromPosterior()"
@@ -32,7 +43,7 @@ class FromPosterior:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FromPosterior) or (self.moments or {}).keys() != (other.moments or {}).keys():
             return False
-        pairs = ((self.moments[name], other.moments[name]) for name in self.moments or {})  # type: ignore[index]
+        pairs = ((self.moments[name], other.moments[name]) for name in self.moments or {})
         return all(torch.equal(a, b) for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True))
 
     def __hash__(self) -> int:

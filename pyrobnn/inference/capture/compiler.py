@@ -51,8 +51,7 @@ def compile_graph(graph: fx.GraphModule, device: torch.device) -> Program:
         return run
     if not _is_sound(library):
         return run
-    store.keep(name, library)
-    return library
+    return store.keep(name, library)
 
 
 def interpret(graph: fx.GraphModule, device: torch.device) -> Program:

@@ -1,9 +1,16 @@
-"""Names of compiled steps on disk: a later process loads the library at once, without asking the compiler again."""
+"""Compiled steps on disk: a later process loads the library at once, without asking the compiler again.
+
+A library is code: whoever can write one is obeyed by the process that loads it. So libraries lie in a folder of their
+own beside the compiler's cache (`TORCHINDUCTOR_CACHE_DIR`, else in the temporary folder), private to the user (0700),
+and nothing is loaded from a folder or a file of another owner, or one that others may write. It is compiled anew.
+"""
 
 import contextlib
 import hashlib
 import os
 import platform
+import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,23 +37,41 @@ def _value(node: fx.Node) -> Any:
 
 
 def find(name: str) -> Path | None:
-    """Return the library kept under a name, or None if there is none any more."""
-    try:
-        library = Path(_entry(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return library if library.is_file() else None
-
-
-def keep(name: str, library: Path) -> None:
-    """Remember a library under a name, beside the compiler's own cache. A cache that cannot be written is no error."""
+    """Return the library kept under a name, or None if there is none that only this user can have put there."""
+    library = _library(name)
     with contextlib.suppress(OSError):
-        _entry(name).parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=_entry(name).parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(str(library))
-        Path(temporary).replace(_entry(name))
+        if _is_private(library.parent) and _is_ours(library, stat.S_IWGRP | stat.S_IWOTH):
+            return library
+    return None
 
 
-def _entry(name: str) -> Path:
-    return Path(cache_dir()) / "pyrobnn" / name
+def keep(name: str, library: Path) -> Path:
+    """Keep a copy of a library under a name, and return it; without a private folder for it, the library itself."""
+    kept = _library(name)
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(exist_ok=True)
+        kept.parent.chmod(stat.S_IRWXU)
+        if _is_private(kept.parent):
+            handle, temporary = tempfile.mkstemp(dir=kept.parent)
+            os.close(handle)
+            shutil.copyfile(library, temporary)
+            return Path(temporary).replace(kept)
+    return library
+
+
+def _library(name: str) -> Path:
+    return Path(cache_dir()) / "pyrobnn" / f"{name}.so"
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether nobody but this user and the system can have put a file into a folder, or another in its place."""
+    return _is_ours(folder, stat.S_IWGRP | stat.S_IWOTH) and _is_ours(folder.parent, stat.S_IWOTH)
+
+
+def _is_ours(path: Path, writable: int) -> bool:
+    """Whether a place, not a link, belongs to this user or to the system, without the permissions given."""
+    if not hasattr(os, "geteuid"):  # Windows keeps temporary files in the user's own folder
+        return path.exists()
+    found = path.lstat()
+    is_own = found.st_uid in (os.geteuid(), 0) and not stat.S_ISLNK(found.st_mode)
+    return is_own and not found.st_mode & writable

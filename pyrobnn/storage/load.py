@@ -1,0 +1,161 @@
+"""Reading a posterior from a folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrobnn import guides, nets
+from pyrobnn._checks import check_size
+from pyrobnn._errors import InputError
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import seeded
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Scaler
+from pyrobnn.inference.fit import resolve_device
+from pyrobnn.inference.history import History
+from pyrobnn.mixture import Mixture
+from pyrobnn.posterior import Posterior
+from pyrobnn.storage.content import CUSTOM, SavedMixture, SavedPosterior, parse
+from pyrobnn.storage.files import SETTINGS, TENSORS, check_parts, member_name, read_settings, read_tensors
+from pyrobnn.storage.probe import OUTPUTS, agrees
+
+_UNITS = ("x_scaler.loc", "x_scaler.scale", "y_scaler.loc", "y_scaler.scale", "example.x", "example.y")
+_TERMS = ("history.log_likelihood", "history.kl")
+
+
+def load_posterior(path: str | Path, *, net: nn.Module | None = None, device: str = "cpu") -> Posterior | Mixture:
+    """Read a posterior that `save_posterior` wrote; for the same seed it draws and predicts the same bits on a CPU.
+
+    Args:
+        path: the folder.
+        net: the network, with the same parameters by name and shape, if it was a `torch.nn.Module` of your own.
+        device: where to have it, whatever device it was fitted on: "cpu", "cuda", ..., or "auto" for a GPU where there
+            is one.
+
+    Raises:
+        InputError: not such a folder, a file that was changed, another format version, tensors that do not fit, or a
+            device that is not here.
+    """
+    folder, place = Path(path), resolve_device(device)
+    saved, version, _ = _read(folder)
+    if isinstance(saved, SavedPosterior):
+        return _load(folder, saved, net, place)
+    digests = saved.members if isinstance(saved.members, list) else [""] * saved.members
+    check_parts(folder, {SETTINGS, *map(member_name, range(len(digests)))})
+    members = [
+        _load_member(folder / member_name(index), version, digest, net, place) for index, digest in enumerate(digests)
+    ]
+    return Mixture(members, seed=saved.seed, info=saved.info)
+
+
+def _read(folder: Path) -> tuple[SavedPosterior | SavedMixture, int, str]:
+    version, content, digest = read_settings(folder)
+    return parse(version, content, folder), version, digest
+
+
+def _load_member(folder: Path, version: int, digest: str, net: nn.Module | None, device: torch.device) -> Posterior:
+    if folder.is_symlink():
+        raise InputError(
+            f"{folder} is a link to another place: a saved mixture holds its own members. Copy the folder."
+        )
+    saved, own_version, own_digest = _read(folder)
+    if not isinstance(saved, SavedPosterior) or (own_version, own_digest) != (version, digest):
+        raise InputError(f"{folder} is not the member that was saved there: restore the folder as it was saved.")
+    return _load(folder, saved, net, device)
+
+
+def _load(folder: Path, saved: SavedPosterior, net: nn.Module | None, device: torch.device) -> Posterior:
+    check_parts(folder, {SETTINGS, TENSORS})
+    tensors = read_tensors(folder, saved.tensors_sha256)
+    return _build(saved, _checked(tensors, saved, folder), _net(saved, net, folder), device, folder)
+
+
+def _checked(tensors: dict[str, Tensor], saved: SavedPosterior, folder: Path) -> dict[str, Tensor]:
+    """Return tensors after a look at the names and shapes of those that belong neither to model nor to guide."""
+    expected = {*_UNITS, *(_TERMS if saved.history else ())}
+    found = {name for name in tensors if not name.startswith(("bnn.", "guide."))} - {OUTPUTS}
+    odd = sorted(found ^ expected)
+    if odd:
+        side = "saved but not expected" if odd[0] in found else "expected but not saved"
+        raise InputError(f"{folder / TENSORS} does not fit: {odd[0]!r} is {side}.")
+    rows = {"x": tensors["example.x"], "y": tensors["example.y"]}
+    for name, row in rows.items():
+        shapes = {tuple(tensors[f"{name}_scaler.{part}"].shape) for part in ("loc", "scale")}
+        if len(row) != 1 or len(shapes) != 1 or not shapes <= {(), tuple(row.shape[1:])}:
+            raise InputError(f"{folder / TENSORS} does not fit: the scaler of {name} and a row of {name} differ.")
+    return tensors
+
+
+def _net(saved: SavedPosterior, net: nn.Module | None, folder: Path) -> Any:
+    declared = saved.parts["net"]
+    if declared.get("type") != CUSTOM:
+        if net is not None:
+            raise InputError(f"{folder} has a declared network, {declared.get('type')!r}: leave out `net`.")
+        resolved = nets.registry.resolve(declared)
+        check_size(resolved)
+        return resolved
+    if net is None:
+        name = declared.get("class")
+        raise InputError(
+            f"{folder} was saved with a network of your own, {name}: pass it, load_posterior(path, net={name}(...))."
+        )
+    return net
+
+
+def _build(
+    saved: SavedPosterior, tensors: Mapping[str, Tensor], net: Any, device: torch.device, folder: Path
+) -> Posterior:
+    """Build model and guide in the order in which `fit` does, under its seed."""
+    x_scaler, y_scaler = (Scaler(tensors[f"{p}.loc"], tensors[f"{p}.scale"]) for p in ("x_scaler", "y_scaler"))
+    example = (tensors["example.x"].to(device), tensors["example.y"].to(device))
+    with seeded(saved.seed):
+        declared = BNN(net, prior=saved.parts["prior"], likelihood=saved.parts["likelihood"])
+    with seeded(saved.seed), fast_pyro():
+        bnn = declared.fresh().to(device)
+        bnn.scale_targets(y_scaler.scale.expand(example[1].shape[1:]))
+        _restore(bnn.eval(), tensors, "bnn.", folder)
+        if OUTPUTS in tensors and not agrees(bnn, example[0], tensors[OUTPUTS]):
+            raise InputError(f"{folder} was saved with another `net`: this one has its parameters, and other outputs.")
+        guide = guides.resolve(saved.guide).build(bnn, *example).to(device)
+    _restore(guide, tensors, "guide.", folder)
+    return Posterior(
+        bnn,
+        guide,
+        example=example,
+        x_scaler=x_scaler,
+        y_scaler=y_scaler,
+        seed=saved.seed,
+        history=_history(saved, tensors),
+        info=saved.info,
+    )
+
+
+def _history(saved: SavedPosterior, tensors: Mapping[str, Tensor]) -> History | None:
+    if saved.history is None:
+        return None
+    own, (log_likelihood, kl) = saved.history, (tensors[name].numpy() for name in _TERMS)
+    return History(log_likelihood, kl, own.validation_steps, own.validation_scores, own.engine)
+
+
+def _restore(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str, folder: Path) -> None:
+    saved = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    expected = module.state_dict()
+    odd = sorted(set(saved) ^ set(expected))
+    if odd:
+        side = "saved but not expected" if odd[0] in saved else "expected but not saved"
+        raise InputError(f"{folder} does not fit the {prefix.rstrip('.')}: {odd[0]!r} is {side}.")
+    for name, value in expected.items():
+        kind, wanted = _kind(saved[name]), _kind(value)
+        if kind != wanted:
+            raise InputError(
+                f"{folder} does not fit the {prefix.rstrip('.')}: {name!r} was saved as {kind}, expected {wanted}."
+            )
+    with torch.no_grad():
+        module.load_state_dict(saved)
+
+
+def _kind(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}{tuple(value.shape)}"

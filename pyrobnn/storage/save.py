@@ -1,0 +1,97 @@
+"""Writing a posterior to a folder."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrobnn._errors import InputError
+from pyrobnn._folders import new_folder
+from pyrobnn._settings import to_dict
+from pyrobnn.inference.history import History
+from pyrobnn.mixture import Mixture
+from pyrobnn.posterior import Posterior
+from pyrobnn.storage.content import CUSTOM
+from pyrobnn.storage.files import member_name, write_settings, write_tensors
+from pyrobnn.storage.probe import probe
+
+
+def save_posterior(posterior: Posterior | Mixture, path: str | Path) -> Path:
+    """Write a posterior to a new folder, which appears whole and on the disk, or not at all.
+
+    The folder has the trained tensors of model and guide, the scalers, the record of the fit, and the settings from
+    which `load_posterior` builds all of it anew. A network given as a `torch.nn.Module` cannot be written as a setting:
+    its weights are saved, and `load_posterior` then needs `net=`. A mixture has a folder inside for each member.
+
+    Args:
+        posterior: what `fit` returned.
+        path: the folder to make.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: the folder exists or cannot be made, or prior, likelihood, guide or `info` cannot be written.
+        OSError: the disk is full, or failed; nothing is left of the folder.
+    """
+    members = posterior.members if isinstance(posterior, Mixture) else (posterior,)
+    settings = [_settings(member) for member in members]
+    with new_folder(Path(path)) as folder:
+        if not isinstance(posterior, Mixture):
+            _write(posterior, settings[0], folder)
+            return Path(path)
+        digests = []
+        for index, (member, own) in enumerate(zip(members, settings, strict=True)):
+            inner = folder / member_name(index)
+            inner.mkdir()
+            digests.append(_write(member, own, inner))
+        write_settings({"seed": posterior.seed, "info": posterior.info, "members": digests}, folder)
+    return Path(path)
+
+
+def _write(posterior: Posterior, settings: dict[str, Any], folder: Path) -> str:
+    return write_settings(settings | {"tensors_sha256": write_tensors(_tensors(posterior), folder)}, folder)
+
+
+def _settings(posterior: Posterior) -> dict[str, Any]:
+    method = posterior.info.get("method")
+    if not isinstance(method, dict) or "guide" not in method:
+        raise InputError(
+            f"The guide {type(posterior.guide).__name__} was not fitted from a setting, so it cannot be saved: fit "
+            "with a guide by name or a setting such as guides.MeanField()."
+        )
+    given = posterior.bnn.settings
+    net = given["net"]
+    parts = {
+        "net": {"type": CUSTOM, "class": type(net).__name__} if isinstance(net, nn.Module) else to_dict(net),
+        "prior": to_dict(given["prior"]),
+        "likelihood": to_dict(given["likelihood"]),
+    }
+    own = {"seed": posterior.seed, "info": posterior.info, "parts": parts, "guide": method["guide"]}
+    return own | {"history": _history(posterior.history)}
+
+
+def _history(history: History | None) -> dict[str, Any] | None:
+    if history is None:
+        return None
+    return {
+        "validation_steps": history.validation_steps,
+        "validation_scores": history.validation_scores,
+        "engine": dataclasses.asdict(history.engine),
+    }
+
+
+def _tensors(posterior: Posterior) -> dict[str, Tensor]:
+    tensors = {f"bnn.{name}": value for name, value in posterior.bnn.state_dict().items()}
+    tensors |= {f"guide.{name}": value for name, value in posterior.guide.state_dict().items()}
+    for prefix, scaler in (("x_scaler", posterior.x_scaler), ("y_scaler", posterior.y_scaler)):
+        tensors |= {f"{prefix}.loc": scaler.loc, f"{prefix}.scale": scaler.scale}
+    tensors |= {"example.x": posterior.example[0], "example.y": posterior.example[1]}
+    if posterior.history is not None:
+        for name in ("log_likelihood", "kl"):
+            tensors[f"history.{name}"] = torch.tensor(getattr(posterior.history, name))
+    if isinstance(posterior.bnn.settings["net"], nn.Module):
+        tensors |= probe(posterior.bnn, posterior.example[0])
+    return tensors

@@ -1,0 +1,337 @@
+"""Nothing that a user reads is executed, leaves its folder, or speaks to the terminal or the browser for itself."""
+
+import ast
+import io
+import json
+import os
+import stat
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import pyrobnn as bnn
+from pyrobnn import InputError
+from pyrobnn.cli import app
+from pyrobnn.datasets import _files
+from pyrobnn.inference.capture import store
+
+PACKAGE = Path(bnn.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Code that must not be there
+
+EXECUTING = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "yaml", "xml", "lxml"}
+"""Modules that execute or expand what they read."""
+EXEMPT = {"testing/common.py": {"pickle"}}
+"""Checks that settings survive being pickled: what they read they have written themselves."""
+FORBIDDEN_CALLS = {
+    "eval", "exec", "compile", "__import__", "os.system", "os.popen", "tempfile.mktemp", "torch.load", "torch.save",
+    "torch.jit.load", "torch.hub.load", "pd.read_pickle", "pandas.read_pickle", "np.fromfile", "pd.read_html",
+    "pd.read_xml", "pd.eval", "urlopen", "urllib.request.urlopen",
+}  # fmt: skip
+
+
+def calls_in(tree):
+    return [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def options_of(call):
+    return {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+
+
+def imported(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.split(".")[0]
+
+
+def dangers(tree, exempt=frozenset()):
+    """What a module does that could execute data, as text."""
+    yield from (f"import {name}" for name in imported(tree) if name in EXECUTING - exempt)
+    for name, call in calls_in(tree):
+        options = options_of(call)
+        if name in FORBIDDEN_CALLS:
+            yield name
+        if name.startswith("subprocess.") and options.get("shell", "False") != "False":
+            yield f"{name}(shell=...)"
+        if name in ("np.load", "numpy.load") and options.get("allow_pickle") != "False":
+            yield f"{name} without allow_pickle=False"
+        if name.endswith("jinja2.Environment") and options.get("autoescape") != "True":
+            yield f"{name} without autoescape"
+        if name.endswith(("Markup", "mark_safe")):
+            yield name
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_executes_what_it_reads(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not list(dangers(tree, EXEMPT.get(path.relative_to(PACKAGE).as_posix(), frozenset())))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from joblib import load",
+        "import xml.etree.ElementTree",
+        "eval(text)",
+        "torch.load(path)",
+        "np.load(path)",
+        "np.load(path, mmap_mode='r', allow_pickle=True)",
+        "subprocess.run(text, shell=True)",
+        "tempfile.mktemp()",
+        "jinja2.Environment(loader=None)",
+        "markupsafe.Markup(text)",
+    ],
+)
+def test_the_rule_on_executing_can_fail(line):
+    assert list(dangers(ast.parse(line)))
+
+
+def test_the_template_switches_escaping_off_nowhere():
+    template = (PACKAGE / "report" / "report.html.j2").read_text(encoding="utf-8")
+    assert "safe" not in template
+    assert "autoescape" not in template
+    for attribute in ('class="mark {{ finding.kind }}"', 'alt="{{ picture.title }}: {{ picture.caption }}"'):
+        assert attribute in template  # the only values inside tags besides pictures, and in quotes
+
+
+# Compiled libraries on disk
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    library = tmp_path / "library.so"
+    library.write_bytes(b"code")
+    return library
+
+
+def test_a_kept_library_lies_in_a_private_folder(cache):
+    kept = store.keep("name", cache)
+    assert store.find("name") == kept
+    assert kept.read_bytes() == b"code"
+    assert stat.S_IMODE(kept.parent.stat().st_mode) == stat.S_IRWXU
+    assert [path.name for path in kept.parent.iterdir()] == ["name.so"]
+    assert store.find("other") is None
+
+
+@pytest.mark.parametrize("place", ["library", "folder", "cache"])
+def test_a_library_that_others_may_have_written_is_not_loaded(place, cache):
+    kept = store.keep("name", cache)
+    {"library": kept, "folder": kept.parent, "cache": kept.parent.parent}[place].chmod(0o777)
+    assert store.find("name") is None
+
+
+def test_a_library_of_another_owner_is_not_loaded_and_none_is_kept_beside_it(cache, monkeypatch):
+    kept = store.keep("name", cache)
+    lstat = Path.lstat
+
+    def of_another(path):
+        fields = list(lstat(path))
+        fields[4] = 12345 if path == kept.parent.parent else fields[4]
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(Path, "lstat", of_another)
+    assert store.find("name") is None
+    assert store.keep("name", cache) == cache
+
+
+def test_a_linked_library_or_folder_is_not_loaded(cache):
+    kept = store.keep("name", cache)
+    kept.unlink()
+    kept.symlink_to(cache)
+    assert store.find("name") is None
+    kept.unlink()
+    kept.parent.rmdir()
+    (cache.parent / "elsewhere").mkdir()
+    kept.parent.symlink_to(cache.parent / "elsewhere")
+    assert store.keep("name", cache) == cache
+    assert store.find("name") is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(cache, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("no room")
+
+    monkeypatch.setattr(store.tempfile, "mkstemp", fail)
+    assert store.keep("name", cache) == cache
+
+
+# Downloads
+
+
+def test_nothing_is_downloaded_without_a_checksum():
+    calls = [
+        (path.name, options_of(call))
+        for path in MODULES
+        for name, call in calls_in(ast.parse(path.read_text(encoding="utf-8")))
+        if name.endswith(("retrieve", "urlopen", "requests.get"))
+    ]
+    assert [name for name, _ in calls] == ["_files.py"]
+    assert all("sha256" in options["known_hash"] for _, options in calls)
+
+
+def test_a_file_with_another_checksum_is_refused(monkeypatch, tmp_path):
+    def write_other_bytes(self, url, output_file, pooch, **options):
+        Path(output_file).write_bytes(b"other")
+
+    monkeypatch.setattr("pooch.downloaders.HTTPDownloader.__call__", write_other_bytes)
+    monkeypatch.setattr("pooch.os_cache", lambda project: tmp_path)
+    with pytest.raises(InputError, match="came with a wrong checksum"):
+        _files.download("yacht", "yacht.txt", "https://example.org/yacht.txt", "0" * 64)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"other"]
+
+
+# The page of a run
+
+HOSTILE = [
+    "<script>alert(1)</script>", '"onload="alert(1)', "'><img src=x onerror=alert(1)>", "</style></title><b>",
+    "javascript:alert(1)", "{{ 7 * 7 }}{% raw %}", "$x_$ \\frac{", "\x1b]0;owned\x07", "&lt;i&gt;",
+]  # fmt: skip
+"""What a name in a file might be; none has a dot, which the page offers as a place to break the line."""
+
+
+class Structure(HTMLParser):
+    """The elements of a page with their attributes, without its pictures, and its texts."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements, self.texts = [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, [(name, value) for name, value in attrs if name != "src"]))
+
+    def handle_data(self, data):
+        self.texts.append(data.strip())
+
+
+def page(names):
+    """The page of a classification all of whose names are those given, with the same words everywhere."""
+    from pyrobnn.diagnostics.findings import Diagnosis, Finding
+    from pyrobnn.metrics import Score
+    from pyrobnn.report import render
+
+    x = torch.linspace(-1, 1, 24)[:, None]
+    data = bnn.Data(x, (x[:, 0] > 0).long(), feature_names=names[:1], target_name=names[1])
+    model = bnn.BNN(bnn.MLP(1, [2], 2), likelihood="categorical")
+    posterior = model.fit(data, steps=2, seed=0, engine="eager", progress=False)
+    posterior.info["method"] = {"type": names[6], "guide": {"type": "mean_field"}}
+    return render(
+        posterior,
+        train=data,
+        test=None,
+        scores={names[2]: Score(float("nan"), float("inf"), higher_is_better=True)},
+        diagnosis=Diagnosis((Finding("elbo", "warning", names[3], float("nan")),), 0.05),
+        spec={"data": {"path": names[4], names[5]: [names[6], float("nan")]}, "prior": {names[7]: {}}},
+        manifest={names[8]: names[0]},
+        class_names=names[:2],
+    ).html
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return [Structure(page(names)) for names in (HOSTILE, [f"name{i}" for i in range(len(HOSTILE))])]
+
+
+def test_no_element_or_attribute_of_the_page_comes_from_data(pages):
+    hostile, harmless = pages
+    assert hostile.elements == harmless.elements
+    assert len(hostile.texts) == len(harmless.texts)
+
+
+def test_the_page_shows_every_name_as_it_is(pages):
+    text = "\n".join(pages[0].texts)
+    assert all(name in text for name in HOSTILE)
+    assert "nan" in text
+
+
+def test_names_with_dollar_signs_are_drawn_as_they_are():
+    x = torch.linspace(-1, 1, 24)[:, None]
+    data = bnn.Data(x, x[:, 0], feature_names=["$x_$"], target_name="$y^$")
+    posterior = bnn.BNN(bnn.MLP(1, [2], 1)).fit(data, steps=2, seed=0, engine="eager", progress=False)
+    figure = bnn.plots.fit_1d(posterior, data)
+    figure.savefig(io.BytesIO())
+    assert figure.axes[0].get_xlabel() == r"\$x_\$"
+    plane = bnn.Data(x.repeat(1, 2), x[:, 0], feature_names=["$x_$", "$\\frac$"])
+    posterior = bnn.BNN(bnn.MLP(2, [2], 1)).fit(plane, steps=2, seed=0, engine="eager", progress=False)
+    bnn.plots.decision_surface(posterior, plane).savefig(io.BytesIO())
+    plt.close("all")
+
+
+# The terminal and the file system
+
+
+def table(path, names, rows=24):
+    values = np.random.default_rng(0).normal(size=(rows, len(names)))
+    lines = [names, *(map(str, row) for row in values)]
+    path.write_text("\n".join(",".join(f'"{cell}"' for cell in line) for line in lines), encoding="utf-8")
+    return path
+
+
+def spec(folder, **data):
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in data.items())
+    path = folder / "spec.toml"
+    rest = '[net]\nhidden = [2]\n[fit]\nsteps = 2\nengine = "eager"\n[predict]\nnum_draws = 3'
+    path.write_text(f"[data]\n{lines}\n{rest}\n")
+    return path
+
+
+@pytest.mark.parametrize("target", ["\x1b]0;owned\x07", "[/]", "[bold red]x", "a\u202eb", "\r\x08 error: fine"])
+def test_names_cannot_speak_to_the_terminal(target, tmp_path):
+    path = table(tmp_path / "t.csv", ["\x1b[31mred", "b"])
+    given = spec(tmp_path, path=str(path), target=target)
+    done = CliRunner().invoke(app, ["fit", str(given), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.isprintable()
+    assert r"\x1b[31mred" in line
+    assert str(InputError(f"no column {target!r}")).removeprefix("no column ") in line
+
+
+def test_a_spec_writes_nowhere_but_into_its_run_folder(tmp_path, monkeypatch):
+    """Names of columns, classes and files, and paths in a spec, are never names of files that are written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    path = table(tmp_path / "in" / "..data.csv", ["../../x", "/etc/passwd", "../y"])
+    before = sorted(tmp_path.rglob("*"))
+    given = spec(tmp_path, path=str(path), target="../y")
+    done = CliRunner().invoke(app, ["fit", str(given), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.stderr
+    new = [path for path in sorted(tmp_path.rglob("*")) if path not in before and path != given]
+    assert all(path.is_relative_to(tmp_path / "run") for path in new)
+    names = {path.name for path in new if path.is_file()}
+    assert names <= {
+        "spec.toml", "manifest.json", "metrics.json", "diagnosis.json", "posterior.nc", "report.html", "posterior.json",
+        "tensors.safetensors", "observed_vs_predicted.png", "elbo.png", "weights.png", "pit.png",
+        "predictive_check.png", "sparsification.png",
+    }  # fmt: skip
+    assert not [path for path in new if path.is_symlink()]
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "..", "a/../../b", "\0"])
+def test_a_data_set_by_name_is_no_path(name):
+    with pytest.raises(InputError, match="Unknown data set"):
+        bnn.datasets.load(name)
+
+
+@pytest.mark.parametrize("error", [MemoryError("too much"), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_a_fit_that_does_not_fit_into_memory_ends_in_one_line(error, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("pyrobnn.spec.RunSpec.from_toml", fail)
+    done = CliRunner().invoke(app, ["fit", "spec.toml"])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: Out of memory, choose smaller settings: ")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,71 @@
+"""Every registered part and method is saved and comes back: new ones are covered by being registered."""
+
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn import guides, likelihoods, priors
+from pyrobnn.inference import method as methods
+from pyrobnn.testing.likelihoods import accepted_targets
+
+KNOWN = likelihoods.Gaussian(scale=0.5)
+GIVEN = {
+    "anchored": priors.Anchored(priors.Normal(0.5)),
+    "censored_gaussian": likelihoods.CensoredGaussian(lower=0.0),
+    "ordinal": likelihoods.Ordinal(3),
+    "auto": guides.Auto("AutoLowRankMultivariateNormal", {"rank": 2}),
+}
+"""Parts that have no defaults."""
+FILLED_BY_METHODS = {"block_gaussian", "empirical"}
+METHODS = {  # any other is taken for one around SVI
+    "svi": bnn.SVI(steps=2),
+    "ensemble": bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2, bootstrap=True, anchored=True),
+    "swag": bnn.SWAG(bnn.SVI(guide="map", steps=2), steps=4, every=1, rank=2),
+    "marginal_likelihood": bnn.MarginalLikelihood(bnn.SVI(guide=guides.Laplace(), steps=2), rounds=2),
+    "nuts": bnn.NUTS(num_draws=3, warmup=2, num_chains=2, max_tree_depth=2),
+    "hmc": bnn.HMC(num_draws=3, warmup=2, num_chains=2, step_size=0.01, trajectory_length=0.02),
+    "sgld": bnn.SGLD(num_draws=3, burn_in=1, thinning=1, num_chains=2, step_size=1e-5),
+    "sghmc": bnn.SGHMC(num_draws=3, burn_in=1, thinning=1, num_chains=2, step_size=1e-5),
+}
+PARTS = [
+    pytest.param(kind, name, id=f"{kind}-{name}")
+    for kind, registry in {
+        "prior": priors.registry,
+        "likelihood": likelihoods.registry,
+        "guide": guides.registry,
+    }.items()
+    for name in registry.names
+    if name not in FILLED_BY_METHODS
+]
+EVERYWHERE = pytest.mark.filterwarnings("ignore:Laplace:UserWarning", "ignore:.*diverged:UserWarning")
+
+
+def assert_comes_back(posterior, x, folder):
+    loaded = bnn.load(posterior.save(folder))
+    before, after = (each.predict(x, num_draws=4) for each in (posterior, loaded))
+    assert torch.equal(before.draw_means, after.draw_means)
+    assert all(torch.equal(value, loaded.draw(4)[name]) for name, value in posterior.draw(4).items())
+    assert loaded.info == posterior.info
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(("kind", "name"), PARTS)
+def test_every_registered_part_comes_back(kind, name, tmp_path):
+    part = GIVEN.get(name, name)
+    likelihood = likelihoods.resolve(part) if kind == "likelihood" else KNOWN
+    y, outputs = next(accepted_targets(likelihood))
+    x = torch.linspace(-1, 1, len(y))[:, None].repeat(1, 2)
+    model = bnn.BNN(bnn.MLP(2, [3], outputs), prior=part if kind == "prior" else "normal", likelihood=likelihood)
+    guide = part if kind == "guide" else "mean_field"
+    assert_comes_back(model.fit(x, y, guide=guide, steps=2, seed=0, engine="eager", progress=False), x, tmp_path / "p")
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("name", methods.registry.names)
+def test_every_registered_method_comes_back(name, tmp_path):
+    x = torch.linspace(-1, 1, 8)[:, None].repeat(1, 2)
+    data = bnn.Data(x, x.sum(1), standardize=True)
+    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=KNOWN)
+    method = METHODS[name] if name in METHODS else methods.registry.get(name)(method=bnn.SVI(steps=2))
+    posterior = bnn.fit(model, method, data, seed=0, engine="eager", progress=False)
+    assert_comes_back(posterior, x, tmp_path / "p")
