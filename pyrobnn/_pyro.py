@@ -6,11 +6,13 @@ from contextlib import contextmanager
 import pyro
 from pyro.nn import PyroModule
 
+from pyrobnn._exclusive import ONE_THREAD
+
 
 @contextmanager
 def local_parameters() -> Iterator[None]:
-    """Keep the parameters of Pyro modules made and used inside the block in the modules themselves."""
-    with pyro.settings.context(module_local_params=True):
+    """Keep parameters of Pyro modules made and used inside the block in the modules; other threads wait with theirs."""
+    with ONE_THREAD, pyro.settings.context(module_local_params=True):
         yield
 
 

@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from pyrobnn import likelihoods, nets, priors
 from pyrobnn._errors import InputError
+from pyrobnn._exclusive import ONE_THREAD
 from pyrobnn._kernels import plain_kernels
 from pyrobnn._per_example import PerExample, carries_noise, without_noise
 from pyrobnn._pyro import local_parameters
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyrobnn.prediction import Prediction
 
 _LOOKS_UP = (nn.Embedding, nn.EmbeddingBag)
+_HALF = (torch.float16, torch.bfloat16)
 
 
 class BNN(PyroModule):
@@ -33,7 +35,8 @@ class BNN(PyroModule):
     observed site "y" in a plate "data" over the examples. It works as it is with `pyro.infer.SVI`, `Predictive`, `NUTS`
     and every autoguide: call it with a batch x (and y), and with the number of examples N in the whole data set if the
     batch is a part of it; the plate then scales the log-likelihood by N / B, here and nowhere else. `fit` keeps all
-    parameters in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`.
+    parameters in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`. A network in half
+    precision is inferred in float32: squares of its gradients and scales of its weights vanish in float16.
 
     Args:
         net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed.
@@ -72,7 +75,7 @@ class BNN(PyroModule):
 
     def _build(self) -> None:
         given = self.settings["net"]
-        self.net = copy.deepcopy(given) if isinstance(given, nn.Module) else given.build()
+        self.net = _in_full_precision(copy.deepcopy(given) if isinstance(given, nn.Module) else given.build())
         prior = self.settings["prior"]
         names = _parameter_names(self.net)
         self.site_names = tuple(prior.covers(names) if hasattr(prior, "covers") else names)
@@ -150,13 +153,13 @@ class BNN(PyroModule):
 
         In training, values to which a guide has attached noise give each example a perturbation of its own.
         """
-        if self.training and carries_noise(weights.values()):
+        with ONE_THREAD, plain_kernels():
+            if not (self.training and carries_noise(weights.values())):
+                return self._call(weights, x)
             tied = [name for name, aliases in self._aliases.items() if len(aliases) > 1]
             weights = {name: without_noise(value) if name in tied else value for name, value in weights.items()}
-            with plain_kernels(), PerExample(weights, len(x), time_first=self._time_first):
+            with PerExample(weights, len(x), time_first=self._time_first):
                 return self._call(weights, x)
-        with plain_kernels():
-            return self._call(weights, x)
 
     def _call(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         every_name = {
@@ -256,6 +259,10 @@ def _parameter_names(net: nn.Module) -> list[str]:
     if not names:
         raise InputError(f"The network has no trainable parameters to be Bayesian about: {type(net).__name__}.")
     return names
+
+
+def _in_full_precision(net: nn.Module) -> nn.Module:
+    return net.float() if any(value.dtype in _HALF for value in net.parameters()) else net
 
 
 def _refuse_max_norm(net: nn.Module, names: tuple[str, ...]) -> None:

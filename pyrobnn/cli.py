@@ -1,6 +1,10 @@
 """The command line: pyrobnn demo, fit, diagnose, compare, predict and data."""
 
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from typer.core import TyperGroup
 
-from pyrobnn._errors import InputError
+from pyrobnn._errors import InputError, printable
 
 
 class _PlainErrors(TyperGroup):
@@ -22,6 +26,10 @@ class _PlainErrors(TyperGroup):
             _fail(error, code=2)
         except FloatingPointError as error:
             _fail(error, code=1)
+        except (MemoryError, RuntimeError) as error:  # torch has no class of its own for memory
+            if isinstance(error, RuntimeError) and "allocate" not in str(error):
+                raise
+            _fail(f"Out of memory, choose smaller settings: {error}", code=1)
 
 
 app = typer.Typer(
@@ -79,20 +87,67 @@ def demo(
     _demo.demo(out, seed=seed, steps=steps, progress=sys.stderr.isatty(), console=Console(soft_wrap=False))
 
 
+Spec = Annotated[Path | None, typer.Argument(help="Spec file.", show_default=False)]
+Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run, which was interrupted.")]
+
+
 @app.command()
-def fit(spec: Path, *, changes: Changes = None, out: Out = None, overwrite: Overwrite = False) -> None:
+def fit(
+    spec: Spec = None, *, changes: Changes = None, out: Out = None, overwrite: Overwrite = False, resume: Resume = None
+) -> None:
     """Fit what a spec file describes, score it on the test part, and write a run folder."""
     from pyrobnn._demo import score_table
-    from pyrobnn.runs import run
+    from pyrobnn.inference.parallel import is_main_process
+    from pyrobnn.runs import resume as resume_run
+    from pyrobnn.runs import run, take_part
     from pyrobnn.spec import RunSpec
 
-    folder = Path("runs") / spec.stem if out is None else out
-    loaded = RunSpec.from_toml(spec, overrides=tuple(changes or ()))
-    result = run(loaded, folder, progress=sys.stderr.isatty(), overwrite=overwrite)
+    if (spec is None) == (resume is None):
+        raise InputError("`fit` needs a spec file, or --resume with a run folder; one of the two.")
+    if resume is not None and (changes or out or overwrite):
+        raise InputError("--resume goes on with the spec of the run: leave out --set, --out and --overwrite.")
+    progress = sys.stderr.isatty()
+    if spec is not None:
+        folder = Path("runs") / spec.stem if out is None else out
+        loaded = RunSpec.from_toml(spec, overrides=tuple(changes or ()))
+        if not is_main_process():
+            take_part(loaded)
+            return
+        with _stopped_cleanly(folder):
+            result = run(loaded, folder, progress=progress, overwrite=overwrite)
+    elif resume is not None:
+        with _stopped_cleanly(resume):
+            result = resume_run(resume, progress=progress)
     Console().print(score_table(f"{len(result.test)} test examples", result.scores))
     for warning in result.diagnosis.warnings:
         Console().print(f"[bold yellow]warning:[/] {_escaped(warning)}", highlight=False, soft_wrap=True)
     typer.echo(f"Report: {result.path / 'report.html'}")
+
+
+class _Stopped(BaseException):
+    """A signal asked the process to end."""
+
+
+@contextmanager
+def _stopped_cleanly(folder: Path) -> Iterator[None]:
+    """On Ctrl-C or SIGTERM say in one line what is kept of a run, and end with the code of the signal."""
+    from pyrobnn.runs import unfinished_folder
+
+    def stop(number: int, _frame: Any) -> None:
+        raise _Stopped(number)
+
+    in_main = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    except _Stopped as stopped:
+        kept = (unfinished_folder(folder) / "spec.toml").exists() or (folder / "spec.toml").exists()
+        rest = f"go on with `pyrobnn fit --resume {folder}`" if kept else "before the first checkpoint; nothing is kept"
+        _fail(f"stopped by {signal.Signals(stopped.args[0]).name}: {rest}.", code=128 + stopped.args[0])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @app.command()
@@ -115,14 +170,15 @@ def compare(run_dirs: list[Path]) -> None:
 
     found = compare_runs(run_dirs)
     names = list(found.scores)
-    title = f"{found.num_test} test examples; in brackets the difference to {found.best} and its p-value"
-    table = Table("score", *names, title=title, title_justify="left")
+    headings = [_escaped(name) for name in names]
+    title = f"{found.num_test} test examples; in brackets the difference to {_escaped(found.best)} and its p-value"
+    table = Table("score", *headings, title=title, title_justify="left")
     for score in found.scores[found.best]:
         table.add_row(score, *(_compared_cell(found, name, score) for name in names))
     Console().print(table)
-    settings = Table("setting", *names, title="what differs", title_justify="left")
+    settings = Table("setting", *headings, title="what differs", title_justify="left")
     for key, values in found.specs.items():
-        settings.add_row(key, *(_escaped(str(values[name])) for name in names))
+        settings.add_row(_escaped(key), *(_escaped(str(values[name])) for name in names))
     Console().print(settings)
 
 
@@ -171,7 +227,7 @@ def fetch(names: list[str]) -> None:
         typer.echo(f"{name}: {datasets.fetch(name)}")
 
 
-def _fail(error: Exception, *, code: int) -> None:
+def _fail(error: Exception | str, *, code: int) -> None:
     text = " ".join(str(error).split())
     Console(stderr=True).print(f"[bold red]error:[/] {_escaped(text)}", soft_wrap=True, highlight=False)
     raise typer.Exit(code) from None
@@ -180,4 +236,4 @@ def _fail(error: Exception, *, code: int) -> None:
 def _escaped(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(printable(text))

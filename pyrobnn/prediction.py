@@ -69,7 +69,11 @@ class Prediction:
     @property
     def epistemic_variance(self) -> Tensor:
         """The variance over draws of their means, (N, K): the part that more data would remove."""
-        return self._original_variance(_variance_over_draws(self._component_means))
+        return self._original_variance(self._epistemic)
+
+    @property
+    def _epistemic(self) -> Tensor:
+        return _variance_over_draws(self._component_means)
 
     @property
     def aleatoric_variance(self) -> Tensor:
@@ -77,9 +81,13 @@ class Prediction:
 
         Infinite, and the total variance with it, for Student-t targets with at most 2 degrees of freedom.
         """
+        return self._original_variance(self._aleatoric)
+
+    @property
+    def _aleatoric(self) -> Tensor:
         if self.is_classification:
             return (self._base.probs * (1 - self._base.probs)).mean(0)
-        return self._original_variance(self.distribution.variance.mean(0))
+        return self.distribution.variance.mean(0)
 
     @property
     def variance(self) -> Tensor:
@@ -89,17 +97,17 @@ class Prediction:
     @property
     def epistemic_std(self) -> Tensor:
         """Square root of the epistemic variance, (N, K)."""
-        return self.epistemic_variance.sqrt()
+        return self._original_std(self._epistemic)
 
     @property
     def aleatoric_std(self) -> Tensor:
         """Square root of the aleatoric variance, (N, K)."""
-        return self.aleatoric_variance.sqrt()
+        return self._original_std(self._aleatoric)
 
     @property
     def std(self) -> Tensor:
         """Square root of the variance, (N, K)."""
-        return self.variance.sqrt()
+        return self._original_std(self._epistemic + self._aleatoric)
 
     def log_prob(self, y: Any) -> Tensor:
         """Return the log score of targets under the mixture, log 1/S sum_s p(y_n | x_n, w_s), one an example (N,).
@@ -257,6 +265,10 @@ class Prediction:
     def _original(self, values: Tensor) -> Tensor:
         """Return values in original units."""
         return values if self.is_classification else self._scaler.inverse(values)
+
+    def _original_std(self, variance: Tensor) -> Tensor:
+        """Return the square root in original units, where the variance itself may be beyond the precision's range."""
+        return variance.sqrt() if self.is_classification else self._scaler.inverse_scale(variance.sqrt())
 
     def _original_variance(self, variance: Tensor) -> Tensor:
         """Return a variance in original units."""

@@ -1,8 +1,10 @@
 """Runs: from a spec to a folder with the posterior, its scores, pictures and a report, and predictions from it."""
 
 import dataclasses
+import glob
 import json
 import math
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyrobnn._errors import InputError
-from pyrobnn._folders import check_free, new_folder
+from pyrobnn._folders import check_free, new_file, new_folder
 from pyrobnn._manifest import make_manifest
 from pyrobnn.data import Data
 from pyrobnn.datasets import load_features
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference import fit
+from pyrobnn.inference.checkpoint import FILE as CHECKPOINT_FILE
+from pyrobnn.inference.method import keeps_checkpoints
+from pyrobnn.inference.parallel import DataParallel
 from pyrobnn.metrics import Score, score
 from pyrobnn.mixture import Mixture, members_of
 from pyrobnn.posterior import Posterior
@@ -25,6 +30,11 @@ from pyrobnn.storage import load_posterior, save_posterior
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+CHECKPOINT_EVERY = 1000
+"""Steps between two checkpoints of a run."""
+_REPLACES = "replaces"
+"""Mark of an unfinished run that is to replace an earlier one."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,42 +63,146 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
 
     The folder has spec.toml (the spec with everything filled in), metrics.json, diagnosis.json, posterior/,
     posterior.nc (for ArviZ), figures/, report.html and manifest.json. It appears with spec, posterior and manifest in
-    it; if the fit fails nothing is left of it. What is made from the fit is added one after the other; if one of them
-    fails the fit stays. The same spec gives the same metrics.json and posterior/tensors.safetensors, byte for
-    byte, on the same machine.
+    it. What is made from the fit is added one after the other; if one of them
+    fails the fit stays. While an SVI fit runs, a folder of the same name with the ending ".unfinished" has spec and
+    checkpoint, from which `resume` goes on after an interruption. The same spec gives the same metrics.json and
+    posterior/tensors.safetensors, byte for byte, on the same machine.
 
     Args:
         spec: the run.
         out_dir: the folder to make.
         progress: show a progress bar.
-        overwrite: replace the folder if it is that of an earlier run.
+        overwrite: replace the folder if it is that of an earlier run, and start anew where one was interrupted.
 
     Raises:
-        InputError: the folder exists, or anything in the spec that does not fit together, before training.
+        InputError: the folder exists, an interrupted run is there, or anything in the spec that does not fit together,
+            before training.
         FloatingPointError: the ELBO is no longer finite.
     """
-    from pyrobnn.diagnostics.diagnosis import diagnose
-
-    path, replaces = Path(out_dir), _is_run_folder if overwrite else None
-    check_free(path, replaces)
+    path, unfinished = Path(out_dir), unfinished_folder(out_dir)
+    check_free(path, _is_run_folder if overwrite else None)
+    if unfinished.exists() and not overwrite:
+        raise InputError(
+            f"{unfinished} is a run that was interrupted: go on with `pyrobnn fit --resume {path}` (resume), or start "
+            "anew with --overwrite (overwrite=True)."
+        )
     started = time.perf_counter()
     prepared = spec.prepare()
-    with new_folder(path, replaces=replaces) as folder:
-        posterior: Posterior | Mixture = fit(
-            prepared.bnn,
-            prepared.spec.method,
-            prepared.train,
-            seed=spec.fit.seed,
-            device=spec.fit.device,
-            engine=spec.fit.engine,
-            progress=progress,
-            validation=prepared.validation,
+    shutil.rmtree(unfinished, ignore_errors=True)
+    if overwrite and path.exists():
+        unfinished.mkdir(parents=True)
+        (unfinished / _REPLACES).touch()
+    return _run(prepared, path, started, progress=progress, overwrite=overwrite)
+
+
+def take_part(spec: RunSpec) -> None:
+    """Do the part of this process in a data-parallel fit; the first process writes the run folder (`run`).
+
+    Raises:
+        InputError: another method than data_parallel, or anything in the spec that does not fit together.
+        FloatingPointError: the ELBO is no longer finite.
+    """
+    if not isinstance(spec.method, DataParallel):
+        raise InputError(
+            'Several processes were started, and they share a fit only with [fit] type = "data_parallel"; this one '
+            "leaves the run to the first."
         )
+    _fit(spec.prepare(), None, progress=False)
+
+
+def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
+    """Go on with a run that was interrupted: with its fit from the last checkpoint, or with what is made from the fit.
+
+    Args:
+        run_dir: the run folder that was to be made.
+        progress: show a progress bar.
+
+    Raises:
+        InputError: there is nothing to go on with, or data or spec have changed since.
+        FloatingPointError: the ELBO is no longer finite.
+    """
+    path, unfinished = Path(run_dir), unfinished_folder(run_dir)
+    started = time.perf_counter()
+    if (unfinished / "spec.toml").is_file():
+        overwrite = (unfinished / _REPLACES).exists()
+        check_free(path, _is_run_folder if overwrite else None)
+        prepared = RunSpec.from_toml(unfinished / "spec.toml").prepare()
+        return _run(prepared, path, started, progress=progress, overwrite=overwrite)
+    if not _is_run_folder(path):
+        raise InputError(f"There is no interrupted run {unfinished}, and no run folder {path}: start one with a spec.")
+    if all((path / name).exists() for name in ("metrics.json", "diagnosis.json", "posterior.nc", "report.html")):
+        raise InputError(f"{path} is complete: there is nothing to go on with.")
+    prepared = RunSpec.from_toml(path / "spec.toml").prepare()
+    manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    return _judge(prepared, load_posterior(path / "posterior"), path, manifest)
+
+
+def unfinished_folder(run_dir: str | Path) -> Path:
+    """Return the folder beside a run folder that has spec and checkpoint while the fit is not done."""
+    path = Path(run_dir).absolute()
+    return path.with_name(f"{path.name}.unfinished")
+
+
+def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
+    for left_over in path.parent.glob(f".{glob.escape(path.name)}-*"):  # by a process that was killed
+        if not (left_over / "replaced").exists():
+            shutil.rmtree(left_over, ignore_errors=True)
+    with _noting_what_is_kept(path), new_folder(path, replaces=_is_run_folder if overwrite else None) as folder:
+        posterior = _fit_resumably(prepared, unfinished_folder(path), progress=progress)
         manifest = make_manifest(prepared, members_of(posterior)[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
         _write_json(folder / "manifest.json", manifest)
         save_posterior(posterior, folder / "posterior")
-    train, test, num_draws = prepared.train, prepared.test, spec.predict.num_draws
+    shutil.rmtree(unfinished_folder(path), ignore_errors=True)
+    return _judge(prepared, posterior, path, manifest)
+
+
+@contextmanager
+def _noting_what_is_kept(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        if unfinished_folder(path).exists():
+            error.add_note(f"`pyrobnn fit --resume {path}` goes on with the fit from its last checkpoint.")
+        raise
+
+
+def _fit_resumably(prepared: Prepared, unfinished: Path, *, progress: bool) -> Posterior | Mixture:
+    """Fit, with checkpoints where the method keeps them; a fit that cannot go on leaves none behind."""
+    if not keeps_checkpoints(prepared.spec.method):
+        return _fit(prepared, None, progress=progress)
+    unfinished.mkdir(parents=True, exist_ok=True)
+    (unfinished / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
+    try:
+        return _fit(prepared, unfinished, progress=progress)
+    except BaseException as error:
+        if isinstance(error, FloatingPointError) or not (unfinished / CHECKPOINT_FILE).exists():
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Posterior | Mixture:
+    spec = prepared.spec
+    fitted: Posterior | Mixture = fit(
+        prepared.bnn,
+        spec.method,
+        prepared.train,
+        seed=spec.fit.seed,
+        device=spec.fit.device,
+        engine=spec.fit.engine,
+        progress=progress,
+        validation=prepared.validation,
+        checkpoint=checkpoint,
+        every=CHECKPOINT_EVERY,
+    )
+    return fitted
+
+
+def _judge(prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any]) -> RunResult:
+    """Add what is made from the fit to the run folder."""
+    from pyrobnn.diagnostics.diagnosis import diagnose
+
+    train, test, num_draws = prepared.train, prepared.test, prepared.spec.predict.num_draws
     try:
         scores = score(posterior.predict(test.x, num_draws=num_draws), test.y)
         _write_json(path / "metrics.json", _metrics(prepared, posterior, scores))
@@ -96,7 +210,7 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
         _write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
         _write_views(path, prepared, posterior, scores, diagnosis=diagnosis, manifest=manifest)
     except BaseException as error:
-        error.add_note(f"The fit itself is safe in {path}; what could not be written are scores, checks or pictures.")
+        error.add_note(f"The fit itself is safe in {path}; `pyrobnn fit --resume {path}` makes what is missing.")
         raise
     return RunResult(posterior, train, test, scores, diagnosis, path)
 
@@ -168,7 +282,7 @@ def _write_views(
     from pyrobnn.report import render
 
     spec, train = prepared.spec, prepared.train
-    with _new_file(folder / "posterior.nc") as file:
+    with new_file(folder / "posterior.nc") as file:
         to_datatree(posterior, train, num_draws=spec.predict.num_draws).to_netcdf(file, engine="h5netcdf")
     rendered = render(
         posterior,
@@ -183,19 +297,8 @@ def _write_views(
     with new_folder(folder / "figures") as figures:
         for name, png in rendered.figures.items():
             (figures / name).write_bytes(png)
-    with _new_file(folder / "report.html") as file:
+    with new_file(folder / "report.html") as file:
         file.write_text(rendered.html, encoding="utf-8")
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path` whose file takes its place at the end; after an error nothing is left."""
-    work = path.with_name(f".{path.name}.part")
-    try:
-        yield work
-        work.replace(path)
-    finally:
-        work.unlink(missing_ok=True)
 
 
 def _metrics(prepared: Prepared, posterior: Posterior | Mixture, scores: dict[str, Score]) -> dict[str, Any]:
@@ -213,7 +316,7 @@ def _metrics(prepared: Prepared, posterior: Posterior | Mixture, scores: dict[st
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
-    with _new_file(path) as file:
+    with new_file(path) as file:
         file.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 

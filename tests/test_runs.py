@@ -10,7 +10,7 @@ import torch
 from pyrobnn import InputError
 from pyrobnn._compared import compare_runs
 from pyrobnn.metrics import score
-from pyrobnn.runs import predict_table, read_diagnosis, run
+from pyrobnn.runs import predict_table, read_diagnosis, resume, run
 from pyrobnn.spec import RunSpec
 from pyrobnn.storage import load_posterior
 
@@ -180,12 +180,24 @@ ERRORS = [RuntimeError("no ink"), KeyboardInterrupt()]
 
 
 @pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("step", ["fit", "make_manifest", "save_posterior"])
-def test_a_failing_fit_leaves_nothing(step, error, tmp_path, no_report, monkeypatch):
-    monkeypatch.setattr(f"pyrobnn.runs.{step}", failing(error))
+def test_a_failing_fit_leaves_nothing(error, tmp_path, no_report, monkeypatch):
+    monkeypatch.setattr("pyrobnn.runs.fit", failing(error))
     with pytest.raises(type(error)):
         run(spec_of(), tmp_path / "r", progress=False)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("step", ["make_manifest", "save_posterior"])
+def test_a_fit_that_cannot_be_written_is_kept(step, error, tmp_path, no_report, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(f"pyrobnn.runs.{step}", failing(error))
+        with pytest.raises(type(error)) as caught:
+            run(spec_of(), tmp_path / "r", progress=False)
+    assert f"`pyrobnn fit --resume {tmp_path / 'r'}` goes on with the fit" in caught.value.__notes__[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["r.unfinished"]
+    monkeypatch.setattr("pyrobnn.inference.eager.Eager.step", failing(AssertionError("trained again")))
+    assert resume(tmp_path / "r", progress=False).posterior.seed == 1
 
 
 FIT_FILES = ["diagnosis.json", "manifest.json", "metrics.json", "posterior", "spec.toml"]

@@ -51,7 +51,7 @@ def log_prior(bnn: BNN, weights: Mapping[str, Tensor], others: Mapping[str, Tens
 
 def prior_laws(bnn: BNN, weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the prior distribution of each weight site, given those that prior and likelihood add."""
-    with poutine.block(), fast_pyro(), poutine.condition(data=dict(others)):
+    with fast_pyro(), poutine.block(), poutine.condition(data=dict(others)):
         return {name: bnn.prior(name, bnn.net.get_buffer(name)) for name in weights}
 
 

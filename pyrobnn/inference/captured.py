@@ -39,7 +39,7 @@ class Captured:
             _check_schedule(fit)
         if isinstance(first.batches, TensorBatches):
             batch_size = first.batches.batch_size
-            data = _distinct([(fit.batches.x, fit.batches.y) for fit in fits])  # type: ignore[union-attr]
+            data = _distinct([(fit.batches.x, fit.batches.y) for fit in fits])  # type: ignore[attr-defined]
         else:
             x, y = first.batches.peek()
             batch_size, data = None, [(x.clone(), y.clone())]

@@ -1,5 +1,6 @@
 """The choice of the engine: eager steps at first, and the captured graph where it pays."""
 
+import dataclasses
 import logging
 import time
 import warnings
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 import pyrobnn
+from pyrobnn._random import random_state, set_random_state
+from pyrobnn.inference.batches import State
 from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.history import EngineRecord
@@ -40,11 +43,12 @@ class Training:
         num_steps: steps in all.
 
     Attributes:
+        fits: as given.
         record: what was chosen and why.
     """
 
     def __init__(self, fits: Sequence[Eager], engine: Engine, num_steps: int) -> None:
-        self._fits, self._engine, self._num_steps = fits, engine, num_steps
+        self.fits, self._engine, self._num_steps = fits, engine, num_steps
         self._captured: Any = None
         self._seconds: list[float] = []
         self._decided = engine == "eager" or num_steps == 1
@@ -61,13 +65,53 @@ class Training:
             terms.append(self._captured.advance(num_steps) if self._captured else self._eager_steps(num_steps))
         return torch.cat(terms)
 
+    def state(self) -> State:
+        """Return everything that the next steps depend on; tensors are shared."""
+        return {
+            "fits": [fit.state() for fit in self.fits],
+            "engine": dataclasses.asdict(self.record) | {"decided": self._decided, "seconds": [*self._seconds]},
+            "noise": self._captured.step.noise.state() if self._captured else [],
+            "random": random_state(),
+        }
+
+    def resume(self, state: State, *, finished: bool) -> None:
+        """Go on from a state of another process, under the engine that was used there, if there is anything to do."""
+        engine = dict(state["engine"])
+        self._decided, self._seconds = engine.pop("decided"), engine.pop("seconds")
+        self._restore_fits(state)
+        if finished:
+            self.record = EngineRecord(**engine)
+            return
+        if engine["used"] == "captured":
+            for fit in self.fits:
+                fit.mark_gradients()
+            self._capture(engine["reason"], engine["eager_seconds"])
+        if engine["used"] == ("captured" if self._captured else "eager"):
+            self.record = EngineRecord(**engine)
+        self.restore(state)
+
+    def restore(self, state: State) -> None:
+        """Go back to a state of these fits."""
+        self._restore_fits(state)
+        if self._captured:
+            self._captured.step.noise.restore(state["noise"])
+        set_random_state(state["random"])
+
+    def _restore_fits(self, state: State) -> None:
+        for fit, own in zip(self.fits, state["fits"], strict=True):
+            fit.restore(own, in_place=self._captured is not None)
+
     def _eager_steps(self, num_steps: int) -> Tensor:
-        terms = []
-        for fit in self._fits:
-            started = time.perf_counter()
-            terms.append(fit.advance(num_steps))
-            self._seconds.append((time.perf_counter() - started) / num_steps)
-        return terms[0] if len(terms) == 1 else torch.stack(terms, 1)
+        """Do some steps of all fits, in turn: what is drawn does not depend on how steps are put into blocks."""
+        steps = [[self._timed_step(fit) for fit in self.fits] for _ in range(num_steps)]
+        return torch.stack([terms[0] if len(terms) == 1 else torch.stack(terms) for terms in steps])
+
+    def _timed_step(self, fit: Eager) -> Tensor:
+        started = time.perf_counter()
+        terms = fit.advance(1)[0]
+        if not self._decided:
+            self._seconds.append(time.perf_counter() - started)
+        return terms
 
     def _decide(self) -> None:
         """Choose, if there is enough to choose from."""
@@ -89,27 +133,27 @@ class Training:
     def _predict(self, eager_seconds: float) -> tuple[float, float]:
         """Return the time that the remaining steps would take eagerly, and at most captured, compiling included."""
         eager_total = self._remaining(eager_seconds)
-        preparing = _Ledger(self._fits).expected_seconds() if self._compiling_pays(eager_seconds) else _WARM_SECONDS
+        preparing = _Ledger(self.fits).expected_seconds() if self._compiling_pays(eager_seconds) else _WARM_SECONDS
         return eager_total, _SURE * preparing + eager_total / _SPEED_UP
 
     def _remaining(self, eager_seconds: float) -> float:
-        return len(self._fits) * (self._num_steps - self._fits[0].done) * eager_seconds
+        return len(self.fits) * (self._num_steps - self.fits[0].done) * eager_seconds
 
     def _compiling_pays(self, eager_seconds: float | None) -> bool:
         """Return False for a short run on a GPU, where the recorded kernels are replayed as they are."""
-        if eager_seconds is None or self._fits[0].example[0].device.type == "cpu":
+        if eager_seconds is None or self.fits[0].example[0].device.type == "cpu":
             return True
         return self._remaining(eager_seconds) / _SPEED_UP > _LONG_RUN * _COLD_SECONDS
 
     def _capture(self, reason: str, eager_seconds: float | None) -> None:
-        started, ledger = time.perf_counter(), _Ledger(self._fits)
+        started, ledger = time.perf_counter(), _Ledger(self.fits)
         try:
             with no_word_of_cuda():
                 from pyrobnn.inference.capture.compiler import compile_graph, interpret  # eager fits do without
                 from pyrobnn.inference.captured import Captured
 
                 compiler = compile_graph if self._compiling_pays(eager_seconds) else interpret
-                self._captured = Captured(self._fits, compiler)
+                self._captured = Captured(self.fits, compiler)
         except NotCapturable as error:
             self.record = EngineRecord(self._engine, "eager", f"not capturable: {error}", eager_seconds=eager_seconds)
             if self._engine == "captured":
@@ -117,7 +161,7 @@ class Training:
             return
         seconds = time.perf_counter() - started
         ledger.note(self._captured.step.library)
-        from_step = self._fits[0].done + 1
+        from_step = self.fits[0].done + 1
         self.record = EngineRecord(self._engine, "captured", reason, from_step, eager_seconds, seconds)
         _log.info("captured from step %d: %s; compiled in %.1f s", from_step, reason, seconds)
 

@@ -14,6 +14,8 @@ from pyrobnn.inference.svi import SVI
 from pyrobnn.inference.swag import SWAG
 from pyrobnn.mixture import Mixture
 
+_OF_A_MEMBER = ("replicate", "replicates", "rewinds")
+
 
 @registry.register
 @setting
@@ -44,6 +46,11 @@ class Ensemble:
         if inner.patience is not None:
             raise InputError("Ensemble: members run the same number of steps: leave `patience` out of the method.")
 
+    @property
+    def resumable(self) -> bool:
+        """Whether the fit can keep checkpoints."""
+        return isinstance(self.method, SVI)
+
     def run(self, bnn: BNN, data: Any, **arguments: Any) -> Mixture:
         """Fit the members and return their mixture; arguments are those of `fit_replicates`."""
         model = _anchored(bnn) if self.anchored else bnn
@@ -52,7 +59,7 @@ class Ensemble:
             posteriors = self.method.run_side_by_side(model, data, **arguments)
         else:
             posteriors = fit_replicates(model, self.method, data, **arguments)
-        shared = {key: value for key, value in posteriors[0].info.items() if key not in ("replicate", "replicates")}
+        shared = {key: value for key, value in posteriors[0].info.items() if key not in _OF_A_MEMBER}
         return Mixture(posteriors, seed=arguments["seed"], info=shared | {"method": to_dict(self)})
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, get_args, overload
 
 import torch
@@ -11,6 +12,7 @@ from pyro import poutine
 from pyro.nn import PyroModule
 
 from pyrobnn import guides
+from pyrobnn._checks import check_range
 from pyrobnn._denormals import flushed_denormals
 from pyrobnn._errors import InputError
 from pyrobnn._pyro import fast_pyro
@@ -22,15 +24,17 @@ from pyrobnn.data import Data
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.batches import Batch
+from pyrobnn.inference.batches import Batch, TensorBatches
+from pyrobnn.inference.checkpoint import Checkpoint, digest, open_checkpoint
 from pyrobnn.inference.curve import checked_sites, curve
 from pyrobnn.inference.eager import Eager
-from pyrobnn.inference.engine import Engine, Training
-from pyrobnn.inference.history import EngineRecord, History
-from pyrobnn.inference.method import Method
+from pyrobnn.inference.engine import Engine
+from pyrobnn.inference.history import History
+from pyrobnn.inference.method import Method, keeps_checkpoints
 from pyrobnn.inference.monitor import Callback, Monitor
 from pyrobnn.inference.source import Source, as_data, make_source
 from pyrobnn.inference.svi import SVI
+from pyrobnn.inference.training import train
 from pyrobnn.posterior import Posterior, latent_names
 
 _DRAWS_TO_VALIDATE = 50
@@ -48,6 +52,8 @@ def fit(
     progress: bool = ...,
     validation: Any = ...,
     callbacks: Sequence[Callback] = ...,
+    checkpoint: str | Path | None = ...,
+    every: int = ...,
 ) -> Posterior: ...
 @overload
 def fit[R](
@@ -61,6 +67,8 @@ def fit[R](
     progress: bool = ...,
     validation: Any = ...,
     callbacks: Sequence[Callback] = ...,
+    checkpoint: str | Path | None = ...,
+    every: int = ...,
 ) -> R: ...
 def fit(
     bnn: BNN,
@@ -73,17 +81,22 @@ def fit(
     progress: bool = True,
     validation: Any = None,
     callbacks: Sequence[Callback] = (),
+    checkpoint: str | Path | None = None,
+    every: int = 1000,
 ) -> Any:
     """Infer the posterior of a model's weights.
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
     the same bits on the same machine under the same engine, and every global random state is left as it was. Numbers
-    below float32's normal range count as zero meanwhile.
+    below float32's normal range count as zero meanwhile. When the ELBO or a parameter is no longer finite, the fit goes
+    back to a state that was good, by at most 500 steps, and on with a quarter of the learning rate, up to five times
+    (`Posterior.info["rewinds"]`); then, or when the very first step is not finite, it ends with an error that names
+    the site.
 
     Args:
         bnn: the model.
         method: how to infer it: `SVI`, or any setting with a function `run` (`Method`), such as `NUTS`.
-        data: `Data`, a pair (x, y) of arrays or tensors, or a DataLoader of such pairs.
+        data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs.
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
         engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step,
@@ -93,13 +106,17 @@ def fit(
         validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set; for
             `SVI` only.
         callbacks: functions called with a `Progress` after every 50 steps; one that returns True ends the fit.
+        checkpoint: a folder in which the fit keeps its place. After an interruption the same call goes on from there,
+            on the same machine to the same bits as without one; after the end it returns the same posterior at once.
+            For `SVI`, and for an `Ensemble` of it; callbacks are not called again for steps done before.
+        every: steps between two checkpoints.
 
     Returns:
         The `Posterior`, or what the method's `run` returns.
 
     Raises:
         InputError: anything that does not fit together, before training starts.
-        FloatingPointError: the ELBO is no longer finite.
+        FloatingPointError: the ELBO is no longer finite, also after going back with smaller steps.
     """
     if isinstance(method, Method) and not isinstance(method, type):
         check_engine(engine)
@@ -108,7 +125,10 @@ def fit(
                 f"`validation` is followed along the steps of SVI, not by {type(method).__name__}: leave it out, and "
                 "score the posterior afterwards."
             )
-        return method.run(bnn, data, seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks)
+        kept = {} if checkpoint is None else {"checkpoint": _checked_folder(checkpoint, method), "every": every}
+        return method.run(
+            bnn, data, seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept
+        )
     check_request(method, engine)
     if method.patience is not None and validation is None:
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
@@ -116,11 +136,23 @@ def fit(
     source = prepare_source(bnn, method, data, seed)
     with seeded(seed, "data"):
         held_out = None if validation is None else _checked_validation(bnn, validation)
+    keeper = None
+    if checkpoint is not None:
+        asked = request([bnn], [method], [source], seed=seed, engine=engine, validation=held_out)
+        keeper = open_checkpoint(checkpoint, every, asked)
     with running(bnn, source.batch_size(method.batch_size), seed, "fit") as threads:
         posterior, eager = start(bnn, method, source, seed, device)
         validate = None if held_out is None else _validator(posterior, held_out)
         train_alone(
-            posterior, eager, method, source, engine=engine, progress=progress, callbacks=callbacks, validate=validate
+            posterior,
+            eager,
+            method,
+            source,
+            engine=engine,
+            progress=progress,
+            callbacks=callbacks,
+            validate=validate,
+            checkpoint=keeper,
         )
     posterior.info |= {"threads": threads, "seconds": time.perf_counter() - started}
     return complete(posterior, method, source, progress=progress)
@@ -136,6 +168,7 @@ def train_alone(
     progress: bool,
     callbacks: Sequence[Callback],
     validate: Callable[[], float] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> None:
     """Train the posterior of a fit that `start` began, and note in it how it was fitted."""
     num_steps = method.num_steps(source.batches_per_epoch(method.batch_size))
@@ -149,10 +182,10 @@ def train_alone(
         eval_every=method.eval_every,
         patience=method.patience,
     )
-    record = train([eager], engine, monitor, num_steps)
+    record = train([eager], engine, monitor, num_steps, checkpoint=checkpoint)
     monitor.restore_best()
     finish(posterior, method, source, monitor.recorder.histories(record)[0])
-    posterior.info["stop_reason"] = monitor.stop_reason
+    posterior.info |= monitor.summary(0)
 
 
 def complete(posterior: Posterior, method: SVI, source: Source, *, progress: bool) -> Posterior:
@@ -165,6 +198,42 @@ def complete(posterior: Posterior, method: SVI, source: Source, *, progress: boo
     curve(posterior, method.guide, source, latents, progress=progress)
     posterior.info["seconds"] += time.perf_counter() - started
     return posterior
+
+
+def request(
+    bnns: Sequence[BNN],
+    methods: Sequence[SVI],
+    sources: Sequence[Source],
+    *,
+    seed: int,
+    engine: str,
+    validation: Data | None = None,
+) -> dict[str, Any]:
+    """Return what makes a fit what it is, by which a checkpoint knows its own."""
+    return {
+        "seed": seed,
+        "method": methods,
+        "model": bnns,
+        "engine": engine,
+        "data": [_fingerprint(source) for source in sources],
+        "validation data": None if validation is None else digest([validation.x, validation.y]),
+    }
+
+
+def _fingerprint(source: Source) -> str:
+    data = source.data
+    if isinstance(data, Data):
+        return f"{digest([data.x, data.y])}, standardize={data.standardize}"
+    return f"{type(data).__name__} of {source.num_data} examples in {source.batches_per_epoch(None)} batches"
+
+
+def _checked_folder(folder: str | Path, method: Any) -> str | Path:
+    if not keeps_checkpoints(method):
+        raise InputError(
+            f"{type(method).__name__} keeps no checkpoints, which are for SVI and for an Ensemble of it: leave out "
+            "`checkpoint`."
+        )
+    return folder
 
 
 def check_request(method: Any, engine: Any) -> None:
@@ -209,6 +278,9 @@ def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tupl
     _check_covers(guide, model, example, method)
     posterior = Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
     batches = source.batches(model, method.batch_size, derive(seed, "batches"))
+    if isinstance(batches, TensorBatches):
+        check_range(batches.x, "x")
+        check_range(batches.y, "y")
     num_steps = method.num_steps(source.batches_per_epoch(method.batch_size))
     return posterior, Eager(
         model, guide, method, batches, example=example, num_data=source.num_data, num_steps=num_steps
@@ -228,25 +300,9 @@ def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, Batch]:
     """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""
     model = bnn.fresh().to(resolve_device(device))
     model.scale_targets(_target_scale(source))
-    return model.eval(), source.example(model)
-
-
-def train(fits: Sequence[Eager], engine: Engine, monitor: Monitor, num_steps: int) -> EngineRecord:
-    """Run the steps of fits side by side, and return which engine ran them."""
-    training = Training(fits, engine, num_steps)
-    for fit in fits:
-        fit.bnn.train()
-    done = 0
-    with monitor:
-        while done < num_steps:
-            count = monitor.steps_to_next_look(done)
-            monitor.recorder.add(training.advance(count))
-            done += count
-            if monitor.stops_after(done):
-                break
-    for fit in fits:
-        fit.bnn.eval()
-    return training.record
+    example = source.example(model.eval())
+    check_range(torch.stack([source.y_scaler.loc, source.y_scaler.scale]).to(example[1].dtype), "y")
+    return model, example
 
 
 def finish(posterior: Posterior, method: SVI, source: Source, history: History) -> None:
@@ -255,7 +311,7 @@ def finish(posterior: Posterior, method: SVI, source: Source, history: History) 
     posterior.info = {
         "method": to_dict(method) if _is_declared(method) else repr(method),
         "num_data": source.num_data,
-        "feature_names": list(source.data.feature_names) if isinstance(source.data, Data) else [],
+        "feature_names": source.feature_names,
         "num_steps": len(history),
         "device": str(posterior.example[0].device),
         "engine": dataclasses.asdict(history.engine),
@@ -275,7 +331,7 @@ def _check_covers(guide: PyroModule, model: BNN, example: Batch, method: SVI) ->
 def _checked_validation(bnn: BNN, validation: Any) -> Data:
     data = as_data(validation)
     if not isinstance(data, Data):
-        raise InputError("`validation` must be Data(x, y) or a pair (x, y), not a DataLoader.")
+        raise InputError("`validation` must be Data(x, y) or a pair (x, y), in memory.")
     make_source(data, bnn, None)
     return data
 

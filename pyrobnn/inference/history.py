@@ -1,6 +1,7 @@
 """The record of a fit: the ELBO and its two parts at every step."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,11 +79,36 @@ class Recorder:
         self._fetched.append(block)
         return block
 
+    def last(self, count: int) -> np.ndarray:
+        """Return the terms of the last steps that were fetched, at most so many, (steps, [R,] 2)."""
+        found: list[np.ndarray] = []
+        for block in reversed(self._fetched):
+            found.insert(0, block)
+            if sum(map(len, found)) >= count:
+                break
+        return np.concatenate(found)[-count:]
+
+    @property
+    def terms(self) -> np.ndarray:
+        """Everything fetched so far, (steps, [R,] 2)."""
+        return np.concatenate(self._fetched) if self._fetched else np.empty((0, 2))
+
+    def state(self) -> dict[str, Any]:
+        """Return everything noted so far."""
+        validation = {"steps": [*self.validation_steps], "scores": [*self.validation_scores]}
+        return {"blocks": [*self._fetched], "validation": validation}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back, or on, to what was noted then."""
+        self._waiting.clear()
+        self._fetched = [*state["blocks"]]
+        validation = state["validation"]
+        self.validation_steps, self.validation_scores = [*validation["steps"]], [*validation["scores"]]
+
     def histories(self, engine: EngineRecord) -> list[History]:
         """Return everything noted so far, a history for each replicate."""
         self.fetch()
-        terms = np.concatenate(self._fetched) if self._fetched else np.empty((0, 2))
-        columns = terms.reshape(len(terms), -1, 2)
+        columns = self.terms.reshape(len(self.terms), -1, 2)
         return [
             History(columns[:, r, 0], columns[:, r, 1], [*self.validation_steps], [*self.validation_scores], engine)
             for r in range(columns.shape[1])

@@ -18,7 +18,8 @@ from pyrobnn.inference.svi import SVI
 class Method[R](Protocol):
     """A method other than `SVI`, which `fit` runs itself. Any setting with this function will do.
 
-    A field called `method` is a method that runs inside it, as in `Ensemble`, and has a default.
+    A field called `method` is a method that runs inside it, as in `Ensemble`, and has a default. Where it has an
+    attribute `resumable` that is true, `run` also takes `checkpoint` and `every` of `pyrobnn.fit`.
     """
 
     def run(
@@ -49,6 +50,11 @@ _DEFAULT = SVI()
 def guide_of(method: Any) -> Any:
     """Return the guide that a method, or the one inside it, trains; None if it trains none, as `NUTS`."""
     return guide_of(method.method) if hasattr(method, "method") else getattr(method, "guide", None)
+
+
+def keeps_checkpoints(method: Any) -> bool:
+    """Return whether a fit by this method can keep checkpoints."""
+    return isinstance(method, SVI) or bool(getattr(method, "resumable", False))
 
 
 def with_guide(method: Any, guide: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Watching a fit: history, progress bar, callbacks, early stopping, and a halt when numbers cease to be finite."""
+"""Watching a fit: history, progress bar, callbacks, and early stopping."""
 
 import copy
 import dataclasses
@@ -41,7 +41,13 @@ Callback = Callable[[Progress], object]
 
 
 class Monitor:
-    """Told of each step, it reports, validates, and says when to stop; it looks after every `block` steps."""
+    """Told of each step, it reports, validates, and says when to stop; it looks after every `block` steps.
+
+    Attributes:
+        recorder: what was noted of each step.
+        stop_reason: why the fit ended.
+        rewinds: where it went back after numbers had ceased to be finite.
+    """
 
     def __init__(
         self,
@@ -59,6 +65,7 @@ class Monitor:
         self._block = block
         self.recorder = Recorder()
         self.stop_reason = "all steps done"
+        self.rewinds: list[dict[str, Any]] = []
         self._bnn, self._guide = bnn, guide
         self._num_steps, self._eval_every, self._patience = num_steps, eval_every, patience
         self._callbacks, self._validate = callbacks, validate
@@ -74,13 +81,13 @@ class Monitor:
     ) -> None:
         self._bar.close()
 
-    def steps_to_next_look(self, done: int) -> int:
-        """Return how many steps to do before `stops_after` is to be asked again."""
-        intervals = [self._block] if self._validate is None else [self._block, self._eval_every]
+    def steps_to_next_look(self, done: int, every: int | None = None) -> int:
+        """Return how many steps to do before the next look, which is to come at multiples of `every` too."""
+        intervals = [self._block, *([] if self._validate is None else [self._eval_every]), *([every] if every else [])]
         return min(self._num_steps - done, *(interval - done % interval for interval in intervals))
 
     def stops_after(self, done: int) -> bool:
-        """Look at the fit after that many steps, and say whether it should end here."""
+        """Look at the fit after that many steps, fetched and finite, and say whether it should end here."""
         at_end = done == self._num_steps
         stop = False
         if done % self._block == 0 or at_end:
@@ -90,22 +97,34 @@ class Monitor:
         return stop
 
     def _report(self, done: int) -> bool:
-        terms = self.recorder.fetch()
-        elbo = terms[..., 0] - terms[..., 1]
-        if not np.isfinite(elbo).all():
-            index, *replicate = np.argwhere(~np.isfinite(elbo))[0]
-            where = f" of replicate {replicate[0]}" if replicate else ""
-            raise FloatingPointError(
-                f"The ELBO{where} became {elbo[~np.isfinite(elbo)][0]} at step {done - len(elbo) + index + 1}: lower "
-                "the learning rate, standardise the data, or start the guide narrower."
-            )
-        self._bar.update(done - self._bar.n)
-        self._bar.set_postfix(elbo=f"{elbo.mean():.1f}")
-        state = Progress(done, self._num_steps, float(elbo.mean()), self._bnn, self._guide)
+        terms = self.recorder.last(done % self._block or self._block)
+        elbo = float((terms[..., 0] - terms[..., 1]).mean())
+        self._bar.set_postfix(elbo=f"{elbo:.1f}", refresh=False)
+        self._show(done)
+        state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
         stop = any([_asks_to_stop(callback(state)) for callback in self._callbacks])
         if stop:
             self.stop_reason = f"stopped by a callback after step {done}"
         return stop
+
+    def _show(self, done: int) -> None:
+        self._bar.update(done - self._bar.n)
+
+    def state(self) -> dict[str, Any]:
+        """Return what was seen so far."""
+        return {"recorder": self.recorder.state(), "best": self._best_state, "stop_reason": self.stop_reason}
+
+    def restore(self, state: dict[str, Any], done: int) -> None:
+        """Go back, or on, to what was seen after that many steps."""
+        self.recorder.restore(state["recorder"])
+        self._best_state, self.stop_reason = state["best"], state["stop_reason"]
+        self._show(done)
+
+    def summary(self, replicate: int) -> dict[str, Any]:
+        """Return how the fit of a replicate went, for its `info`."""
+        own = [entry for entry in self.rewinds if entry["replicate"] == replicate]
+        rewinds = [{key: value for key, value in entry.items() if key != "replicate"} for entry in own]
+        return {"stop_reason": self.stop_reason} | ({"rewinds": rewinds} if rewinds else {})
 
     def _validated_long_ago(self, done: int, validate: Callable[[], float]) -> bool:
         scores, steps = self.recorder.validation_scores, self.recorder.validation_steps

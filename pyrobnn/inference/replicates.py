@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,12 +13,14 @@ from pyrobnn._errors import InputError
 from pyrobnn._random import derive, seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.batches import TensorBatches
+from pyrobnn.inference.checkpoint import open_checkpoint
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.engine import Engine
-from pyrobnn.inference.fit import check_request, complete, finish, prepare_source, running, start, train
+from pyrobnn.inference.fit import check_request, complete, finish, prepare_source, request, running, start
 from pyrobnn.inference.monitor import Callback, Monitor
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi import SVI
+from pyrobnn.inference.training import train
 from pyrobnn.posterior import Posterior
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every")
@@ -36,6 +39,8 @@ def fit_replicates(
     engine: Engine = "auto",
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
+    checkpoint: str | Path | None = None,
+    every: int = 1000,
 ) -> list[Posterior]:
     """Infer several independent posteriors at once.
 
@@ -55,6 +60,8 @@ def fit_replicates(
         engine: as in `fit`.
         progress: show one progress bar with the mean ELBO.
         callbacks: as in `fit`; they see the mean ELBO, and model and guide of the first replicate.
+        checkpoint: as in `fit`, one for all.
+        every: as in `fit`.
 
     Returns:
         The R posteriors.
@@ -70,6 +77,10 @@ def fit_replicates(
     started = time.perf_counter()
     seeds = [derive(seed, f"replicate {index}") for index in range(len(bnns))]
     sources = [prepare_source(*parts) for parts in zip(bnns, methods, sets, seeds, strict=True)]
+    keeper = None
+    if checkpoint is not None:
+        asked = request(bnns, methods, sources, seed=seed, engine=engine) | {"bootstrap": bootstrap}
+        keeper = open_checkpoint(checkpoint, every, asked)
     batch_size = sources[0].batch_size(methods[0].batch_size)
     with running(bnns[0], batch_size * len(bnns), seed, "replicates") as threads:
         posteriors, fits = _start_all(bnns, methods, sources, seeds, device, bootstrap=bootstrap)
@@ -84,13 +95,13 @@ def fit_replicates(
             eval_every=methods[0].eval_every,
             patience=None,
         )
-        record = train(fits, engine, monitor, num_steps)
+        record = train(fits, engine, monitor, num_steps, checkpoint=keeper)
     seconds = time.perf_counter() - started
     parts = zip(posteriors, methods, sources, monitor.recorder.histories(record), strict=True)
     for index, (posterior, one, source, history) in enumerate(parts):
         own_storage(posterior)
         finish(posterior, one, source, history)
-        posterior.info |= {"stop_reason": monitor.stop_reason, "threads": threads, "seconds": seconds}
+        posterior.info |= monitor.summary(index) | {"threads": threads, "seconds": seconds}
         posterior.info |= {"replicate": index, "replicates": len(posteriors)}
         complete(posterior, one, source, progress=progress)
     return posteriors
@@ -141,7 +152,7 @@ def _share_data(batches: list[Any]) -> None:
     first = batches[0]
     for other in batches:
         if not isinstance(other, TensorBatches):
-            raise InputError("Replicates need their data in memory: pass Data(x, y), not a DataLoader.")
+            raise InputError("Replicates need their data in memory: pass Data(x, y).")
         if (other.x.shape, other.y.shape) != (first.x.shape, first.y.shape):
             raise InputError(
                 f"The data of replicates must be of one shape; got inputs {tuple(first.x.shape)} and "

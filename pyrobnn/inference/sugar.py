@@ -10,7 +10,7 @@ from pyrobnn.inference.replicates import fit_replicates
 from pyrobnn.inference.svi import SVI
 from pyrobnn.posterior import Posterior
 
-_OF_FIT = ("device", "engine", "progress", "validation", "callbacks")
+_OF_FIT = ("device", "engine", "progress", "validation", "callbacks", "checkpoint", "every")
 
 
 def fit_svi(

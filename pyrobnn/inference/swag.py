@@ -19,12 +19,13 @@ from pyrobnn.guides.low_rank import LowRank, LowRankGuide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.engine import Engine
-from pyrobnn.inference.fit import finish, prepare_source, running, train
+from pyrobnn.inference.fit import finish, prepare_source, running
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.monitor import Monitor
 from pyrobnn.inference.replicates import fit_replicates, own_storage, resample
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi import SVI
+from pyrobnn.inference.training import train
 from pyrobnn.optimizers import Optimizer
 from pyrobnn.posterior import Posterior
 
@@ -156,7 +157,7 @@ class SWAG:
                 patience=None,
                 block=self.every,
             )
-            train(fits, engine, monitor, self.steps)
+            train(fits, engine, monitor, self.steps, most_rewinds=0)
         for mode in modes:
             own_storage(mode)
         return paths

@@ -29,6 +29,7 @@ from pyrobnn.inference.fit import prepare_source
 from pyrobnn.inference.source import Source, as_data
 from pyrobnn.inference.svi import SVI
 from pyrobnn.likelihoods.gaussian import Gaussian
+from pyrobnn.likelihoods.weighted import Weighted, unweighted, with_noise
 from pyrobnn.posterior import Posterior
 
 By = Literal["evidence", "mackay", "validation"]
@@ -50,7 +51,7 @@ class _Evidence:
         group: for each covered entry the number of its group, flat over the sites of the blocks.
         squares: squared distance of each entry to the mean of its prior, likewise.
         log_likelihood: at the present noise, in the units of the model.
-        num_targets: how many numbers the targets are, and 0 if the noise stays as it is.
+        num_targets: how many numbers the targets are, with their weights, and 0 if the noise stays as it is.
         precision: 1 / variance of the noise at present, in the units of the model.
     """
 
@@ -60,7 +61,7 @@ class _Evidence:
     group: Tensor
     squares: Tensor
     log_likelihood: float
-    num_targets: int
+    num_targets: float
     precision: float
 
     def fill(self, logs: np.ndarray) -> float:
@@ -221,7 +222,7 @@ def _problem(
     }[per].to(next(iter(weights.values())).device)
     squares = torch.cat([(weights[name] - normals[name].loc).square().flatten() for name in sites])
     beta = _noise_precision(bnn, others) if noise else 1.0
-    targets = source.num_data * math.prod(source.first()[1].shape[1:]) if noise else 0
+    targets = _num_targets(source, bnn) if noise else 0.0
     evidence = _Evidence(point, curvature, guide, group, squares, fit, targets, beta)
     flat = torch.cat([precision[name].flatten() for name in sites]).log()
     start = evidence._by_group(flat) / evidence._by_group(torch.ones_like(flat))
@@ -240,9 +241,17 @@ def _normal(law: Any, name: str) -> Any:
     return law
 
 
+def _num_targets(source: Source, bnn: BNN) -> float:
+    """Return how many numbers the targets are, each counted with its weight."""
+    y = source.first()[1]
+    if isinstance(bnn.settings["likelihood"], Weighted):
+        return float(y[:, -1].sum()) * (y.shape[1] - 1)
+    return float(source.num_data * math.prod(y.shape[1:]))
+
+
 def _noise_precision(bnn: BNN, others: Mapping[str, Tensor]) -> float:
     """Return 1 / variance of the noise in the units of the model."""
-    likelihood = bnn.settings["likelihood"]
+    likelihood = unweighted(bnn.settings["likelihood"])
     scale = getattr(bnn.likelihood, "scale", None)
     if not isinstance(likelihood, Gaussian) or others or scale is None or scale.numel() != 1:
         raise InputError(
@@ -313,7 +322,7 @@ def _with_prior(posterior: Posterior, evidence: _Evidence, logs: np.ndarray) -> 
     likelihood = old.settings["likelihood"]
     if evidence.num_targets:
         scale = math.exp(-0.5 * logs[-1]) * float(posterior.y_scaler.scale.reshape(-1)[0])
-        likelihood = dataclasses.replace(likelihood, scale=scale)
+        likelihood = with_noise(likelihood, scale)
     bnn = BNN(old.settings["net"], prior=_prior(old, evidence, logs), likelihood=likelihood)
     bnn.to(posterior.example[0].device)
     bnn.scale_targets(posterior.y_scaler.scale.expand(posterior.example[1].shape[1:]))

@@ -56,6 +56,15 @@ class Noise:
                 else:
                     _fill(row, uniform=uniform)
 
+    def state(self) -> list[Tensor]:
+        """Return the states of the generators of large draws."""
+        return [generator.get_state() for generator in self._generators]
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Put those states back, where there are as many threads as then."""
+        for generator, own in zip(self._generators, state, strict=False):
+            generator.set_state(own)
+
     def _draw_in_parallel(self, row: Tensor, *, uniform: bool) -> None:
         chunks = row.view(-1).split(math.ceil(row.numel() / len(self._generators)))
         with ThreadPoolExecutor(len(chunks)) as pool:

@@ -89,7 +89,7 @@ class CapturedStep:
         self.library = program if isinstance(program, Path) else None
         self._loop = make_loop(program, inputs)
         if replicates:
-            _adopt(objectives, training)
+            _adopt(objectives, optimizers, training)
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
 
@@ -229,12 +229,15 @@ def _stack(trees: list[Any]) -> Any:
     return pytree.tree_map(lambda *leaves: torch.stack(leaves), *trees)
 
 
-def _adopt(objectives: Sequence[Objective], training: Tree) -> None:
+def _adopt(objectives: Sequence[Objective], optimizers: Sequence[Optimizer], training: Tree) -> None:
     """Make the tensors of every replicate views into the stacked ones, so that they follow the training."""
     stacked = training["trained"] | training["fixed"]
-    for index, objective in enumerate(objectives):
+    for index, (objective, optimizer) in enumerate(zip(objectives, optimizers, strict=True)):
         for name, value in [*objective.named_parameters(), *objective.named_buffers()]:
             value.data = stacked[name][index]
+        for name, parameter in objective.named_parameters():
+            memory = training["optimizer"].get(name, {})
+            optimizer.state[parameter].update({key: value[index] for key, value in memory.items()})
 
 
 def drop_unused(graph: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:

@@ -1,0 +1,130 @@
+"""The loop of a fit: steps, looks, checkpoints, and the way back when numbers cease to be finite."""
+
+import logging
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from pyrobnn.inference.checkpoint import Checkpoint
+from pyrobnn.inference.eager import Eager
+from pyrobnn.inference.engine import Engine, Training
+from pyrobnn.inference.faults import explain
+from pyrobnn.inference.history import EngineRecord
+from pyrobnn.inference.monitor import Monitor
+
+_KEEP_EVERY = 500
+"""Steps between two states that are kept to go back to."""
+_SLOWER = 0.25
+"""Factor on the learning rate after each way back."""
+MOST_REWINDS = 5
+_log = logging.getLogger("pyrobnn")
+
+
+def train(
+    fits: Sequence[Eager],
+    engine: Engine,
+    monitor: Monitor,
+    num_steps: int,
+    *,
+    checkpoint: Checkpoint | None = None,
+    most_rewinds: int = MOST_REWINDS,
+) -> EngineRecord:
+    """Run the steps of fits side by side, and return which engine ran them.
+
+    When an estimate of the ELBO or a parameter is no longer finite, which is seen at the next look, all fits go back to
+    the last state kept, after every 500 steps and at checkpoints, and the fit concerned goes on from there with a
+    quarter of the learning rate.
+
+    Args:
+        fits: the fits.
+        engine: as in `pyrobnn.fit`.
+        monitor: what looks at them.
+        num_steps: steps in all.
+        checkpoint: where to keep the place of the fits, and to go on from if there is one.
+        most_rewinds: how often to go back; after that the error is raised.
+
+    Raises:
+        FloatingPointError: numbers that are not finite from a state kept on, or too often.
+        InputError: a checkpoint of another fit.
+    """
+    training = Training(fits, engine, num_steps)
+    for fit in fits:
+        fit.bnn.train()
+    with monitor, warnings.catch_warnings(), ExitStack() as at_end:
+        for fit in fits:
+            at_end.callback(fit.batches.close)
+        warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)  # Pyro's word for what is handled here
+        done = 0 if checkpoint is None else _resume(training, monitor, checkpoint)
+        kept, finished = _state(training, monitor, done), checkpoint is not None and checkpoint.finished
+        while done < num_steps and not finished:
+            count = monitor.steps_to_next_look(done, checkpoint.every if checkpoint else None)
+            monitor.recorder.add(training.advance(count))
+            done += count
+            fault = _fault(training, monitor, done)
+            if fault is not None:
+                done = _go_back(training, monitor, kept, fault, most_rewinds)
+                continue
+            finished = monitor.stops_after(done) or done == num_steps
+            due = checkpoint is not None and (finished or done % checkpoint.every == 0)
+            if due or done % _KEEP_EVERY == 0:
+                kept = _state(training, monitor, done)
+            if checkpoint is not None and due:
+                checkpoint.write(kept, finished=finished)
+    for fit in fits:
+        fit.bnn.eval()
+    return training.record
+
+
+def _resume(training: Training, monitor: Monitor, checkpoint: Checkpoint) -> int:
+    state = checkpoint.read(training.fits)
+    if state is None:
+        return 0
+    training.resume(state["training"], finished=checkpoint.finished)
+    monitor.restore(state["monitor"], state["done"])
+    monitor.rewinds = state["rewinds"]
+    return int(state["done"])
+
+
+def _state(training: Training, monitor: Monitor, done: int) -> dict[str, Any]:
+    copied = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, training.state())
+    return {"done": done, "training": copied, "monitor": monitor.state(), "rewinds": [*monitor.rewinds]}
+
+
+def _fault(training: Training, monitor: Monitor, done: int) -> tuple[int, int, float] | None:
+    """Return step, replicate and value of the first ELBO that is not finite; a parameter counts as NaN, at the end."""
+    terms = monitor.recorder.fetch()
+    elbo = (terms[..., 0] - terms[..., 1]).reshape(len(terms), -1)
+    bad = np.argwhere(~np.isfinite(elbo))
+    if len(bad):
+        index, replicate = bad[0]
+        return done - len(elbo) + int(index) + 1, int(replicate), float(elbo[index, replicate])
+    lost = [index for index, fit in enumerate(training.fits) if not fit.is_finite()]
+    return (done, lost[0], float("nan")) if lost else None
+
+
+def _go_back(
+    training: Training, monitor: Monitor, kept: dict[str, Any], fault: tuple[int, int, float], most_rewinds: int
+) -> int:
+    """Put everything back to the state kept, with smaller steps, and return its number of steps done."""
+    step, replicate, value = fault
+    rewinds, last = monitor.rewinds, int(kept["done"])
+    what = f"The ELBO{f' of replicate {replicate}' if len(training.fits) > 1 else ''} became {value} at step {step}"
+    training.restore(kept["training"])
+    if step == last + 1 or len(rewinds) >= most_rewinds:
+        why = explain(training.fits[replicate], step - last)
+        tried = f", also after going back {len(rewinds)} times with smaller steps" if rewinds else ""
+        raise FloatingPointError(
+            f"{what}{tried}: {why}. Lower the learning rate, standardise the data, or start the guide narrower."
+        )
+    monitor.restore(kept["monitor"], last)
+    fit = training.fits[replicate]
+    fit.rate_factor *= _SLOWER
+    kept["training"]["fits"][replicate]["rate_factor"] = fit.rate_factor
+    rewinds.append({"step": step, "back_to": last, "replicate": replicate, "lr_factor": fit.rate_factor})
+    _log.warning("%s; back to step %d with %g times the learning rate.", what, last, fit.rate_factor)
+    return last

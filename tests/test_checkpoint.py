@@ -1,0 +1,342 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from pyro.nn import PyroModule
+from torch.utils.data import DataLoader, TensorDataset
+
+import pyrobnn as bnn
+from pyrobnn import InputError
+from pyrobnn._random import random_state, set_random_state
+from pyrobnn._tree_files import read_tree, write_tree
+from pyrobnn.inference import checkpoint as checkpoints
+from pyrobnn.inference.batches import LoaderBatches, ShuffledRows, TensorBatches
+
+X = torch.linspace(-1, 1, 40)[:, None]
+Y = (3 * X).sin()[:, 0]
+STEPS = 260
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(step):
+    def callback(progress):
+        if progress.step == step:
+            raise Stop
+
+    return callback
+
+
+def model(**parts):
+    return bnn.BNN(bnn.MLP(1, [6], 1), **parts)
+
+
+def go(data=(X, Y), *, bnn_model=None, method=None, seed=0, **settings):
+    svi = method or bnn.SVI(steps=STEPS, batch_size=16, lr=0.02, schedule="cosine_annealing_lr", kl_warmup=50)
+    return bnn.fit(bnn_model or model(), svi, data, seed=seed, progress=False, **{"engine": "eager"} | settings)
+
+
+def interrupted(folder, *, at=150, every=60, **settings):
+    with pytest.raises(Stop):
+        go(checkpoint=folder, every=every, callbacks=[stop_at(at)], **settings)
+
+
+def same(one, other):
+    pairs = zip(one.guide.state_dict().values(), other.guide.state_dict().values(), strict=True)
+    equal = all(torch.equal(a, b) for a, b in pairs)
+    return equal and (one.history.log_likelihood == other.history.log_likelihood).all()
+
+
+def kept_step(folder):
+    return read_tree(folder / checkpoints.FILE)["state"]["done"]
+
+
+OPTIMIZERS = [
+    "adam",
+    {"type": "adamw", "amsgrad": True},
+    {"type": "sgd", "momentum": 0.9, "lr": 1e-4},
+    {"type": "rmsprop", "centered": True, "momentum": 0.5},
+    "adagrad",
+    "asgd",
+    "rprop",
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+def test_an_interrupted_fit_goes_on_to_the_same_bits(optimizer, tmp_path):
+    method = bnn.SVI(steps=STEPS, batch_size=16, optimizer=optimizer, schedule="one_cycle_lr", clip_norm=100.0)
+    if optimizer in ("adagrad", "asgd", "rprop"):
+        method = bnn.SVI(steps=STEPS, batch_size=16, optimizer=optimizer, schedule={"type": "step_lr", "step_size": 7})
+    interrupted(tmp_path, method=method)
+    assert kept_step(tmp_path) == 120
+    assert same(go(method=method, checkpoint=tmp_path, every=60), go(method=method))
+
+
+def test_captured_fits_go_on_to_the_same_bits(tmp_path):
+    interrupted(tmp_path, engine="captured")
+    resumed, straight = go(checkpoint=tmp_path, every=60, engine="captured"), go(engine="captured")
+    assert same(resumed, straight)
+    assert resumed.info["engine"]["from_step"] == straight.info["engine"]["from_step"] == 2
+
+
+@pytest.mark.parametrize("engine", ["eager", "captured"])
+def test_replicates_go_on_to_the_same_bits(engine, tmp_path):
+    method = bnn.Ensemble(bnn.SVI(steps=STEPS, batch_size=16, guide="mean_field"), members=2, bootstrap=True)
+    interrupted(tmp_path, method=method, engine=engine)
+    resumed = go(method=method, checkpoint=tmp_path, every=60, engine=engine)
+    for one, other in zip(resumed.members, go(method=method, engine=engine).members, strict=True):
+        assert same(one, other)
+
+
+class Jittered(TensorDataset):
+    """Augments with random numbers, as data sets for training do."""
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + 0.01 * torch.randn(1), y
+
+
+@pytest.mark.parametrize(("workers", "at"), [(0, 50), (0, 150), (2, 100)])
+def test_loaders_go_on_to_the_same_bits(workers, at, tmp_path):
+    def loader():
+        generator = torch.Generator().manual_seed(5)
+        return DataLoader(Jittered(X, Y), batch_size=16, shuffle=True, generator=generator, num_workers=workers)
+
+    method = bnn.SVI(steps=160 if workers == 0 else 110)
+    interrupted(tmp_path, data=loader(), method=method, at=at, every=17)
+    resumed = go(loader(), method=method, checkpoint=tmp_path, every=17)
+    assert same(resumed, go(loader(), method=method))
+
+
+def test_the_best_parameters_of_early_stopping_survive(tmp_path):
+    method = bnn.SVI(steps=STEPS, patience=2, eval_every=20, lr=0.1)
+    settings = {"method": method, "validation": (X[::3], Y[::3] + 0.3)}
+    straight = go(**settings)
+    interrupted(tmp_path, at=50, every=30, **settings)
+    resumed = go(checkpoint=tmp_path, every=30, **settings)
+    assert same(resumed, straight)
+    assert resumed.history.validation_scores == straight.history.validation_scores
+    assert resumed.info["stop_reason"] == straight.info["stop_reason"] != "all steps done"
+
+
+def test_a_finished_fit_is_not_trained_again(tmp_path):
+    first, seen = go(checkpoint=tmp_path), []
+    again = go(checkpoint=tmp_path, callbacks=[seen.append])
+    assert same(first, again)
+    assert not seen
+    assert again.info["engine"] == first.info["engine"]
+
+
+def test_a_fit_ended_by_a_callback_stays_ended(tmp_path):
+    first = go(checkpoint=tmp_path, callbacks=[lambda progress: progress.step == 100])
+    assert len(first.history) == 100
+    assert same(first, go(checkpoint=tmp_path))
+
+
+def test_checkpoints_do_not_change_the_fit(tmp_path):
+    assert same(go(checkpoint=tmp_path, every=7), go())
+
+
+def test_laplace_and_networks_with_buffers(tmp_path):
+    net = torch.nn.Sequential(torch.nn.Linear(1, 6), torch.nn.BatchNorm1d(6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
+    settings = {"bnn_model": bnn.BNN(net), "method": bnn.SVI(guide="laplace", steps=STEPS)}
+    interrupted(tmp_path, **settings)
+    resumed, straight = go(checkpoint=tmp_path, every=60, **settings), go(**settings)
+    assert same(resumed, straight)
+    assert torch.equal(resumed.bnn.net[1].running_mean, straight.bnn.net[1].running_mean)
+
+
+CHANGES = {
+    "seed": {"seed": 1},
+    "method": {"method": bnn.SVI(steps=STEPS + 1)},
+    "model": {"bnn_model": model(prior=bnn.priors.Normal(2.0))},
+    "data": {"data": (X, Y + 1)},
+    "engine": {"engine": "auto"},
+    "validation data": {"validation": (X, Y)},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_checkpoint_of_another_fit_is_refused(name, tmp_path):
+    go(checkpoint=tmp_path)
+    before = (tmp_path / checkpoints.FILE).read_bytes()
+    with pytest.raises(InputError, match=f"is of another fit, the {name} differ: there .*, here .*Choose another"):
+        go(checkpoint=tmp_path, **CHANGES[name])
+    assert (tmp_path / checkpoints.FILE).read_bytes() == before
+
+
+def test_other_starting_weights_are_another_fit(tmp_path):
+    torch.manual_seed(0)
+    nets = [bnn.BNN(torch.nn.Sequential(torch.nn.Linear(1, 1))) for _ in range(2)]
+    go(bnn_model=nets[0], checkpoint=tmp_path)
+    with pytest.raises(InputError, match="the starting values differ"):
+        go(bnn_model=nets[1], checkpoint=tmp_path)
+
+
+def damage(path, position):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("position", [3, 30, -1])
+def test_a_damaged_checkpoint_is_refused(position, tmp_path):
+    go(checkpoint=tmp_path)
+    damage(tmp_path / checkpoints.FILE, position)
+    with pytest.raises(InputError, match="is damaged .*: restore it, or remove it to start anew"):
+        go(checkpoint=tmp_path)
+
+
+def test_a_cut_checkpoint_is_refused(tmp_path):
+    go(checkpoint=tmp_path)
+    file = tmp_path / checkpoints.FILE
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(InputError, match="is damaged"):
+        go(checkpoint=tmp_path)
+
+
+def test_other_versions(tmp_path, monkeypatch, caplog):
+    straight = go(checkpoint=tmp_path)
+    monkeypatch.setattr(bnn, "__version__", "0.0.1")
+    assert same(go(checkpoint=tmp_path), straight)
+    assert "bits may differ" in caplog.text
+    monkeypatch.setattr(checkpoints, "FORMAT_VERSION", 2)
+    with pytest.raises(InputError, match="has format version 1, this pyrobnn reads 2: finish the fit with"):
+        go(checkpoint=tmp_path)
+
+
+def test_the_interval_is_checked(tmp_path):
+    with pytest.raises(InputError, match="`every` must be a number of steps, at least 1"):
+        go(checkpoint=tmp_path, every=0)
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="`checkpoint`: cannot write to .*: choose another folder"):
+        go(checkpoint=tmp_path / "file")
+
+
+def test_methods_without_checkpoints_say_so(tmp_path):
+    for method in (bnn.NUTS(), bnn.SWAG()):
+        with pytest.raises(InputError, match="keeps no checkpoints, which are for SVI and for an Ensemble of it"):
+            go(method=method, checkpoint=tmp_path, engine="auto")
+    with pytest.raises(InputError, match="Ensemble keeps no checkpoints"):
+        go(method=bnn.Ensemble(bnn.SWAG()), checkpoint=tmp_path, engine="auto")
+
+
+def test_a_full_disk_does_not_end_the_fit(tmp_path, monkeypatch, caplog):
+    real, written = os.fsync, []
+
+    def fsync(descriptor):
+        written.append(descriptor)
+        if len(written) > 3:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert same(go(checkpoint=tmp_path, every=60), go())
+    assert "step 240 could not be written" in caplog.text
+    assert "No space left on device): the fit goes on" in caplog.text
+    assert kept_step(tmp_path) == 120
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoints.FILE]
+
+
+SCRIPT = """
+import sys, torch, pyrobnn as bnn
+x = torch.linspace(-1, 1, 40)[:, None]
+method = bnn.SVI(steps=100000, batch_size=16)
+bnn.fit(bnn.BNN(bnn.MLP(1, [6], 1)), method, (x, x[:, 0]), seed=0, engine="eager", checkpoint=sys.argv[1], every=5)
+"""
+
+
+def test_a_killed_process_leaves_a_good_checkpoint(tmp_path):
+    file = tmp_path / checkpoints.FILE
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (file.exists() and kept_step(tmp_path) >= 20) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = kept_step(tmp_path)
+    assert done >= 20
+    assert done % 5 == 0
+    seen, next_report = [], done // 50 * 50 + 50
+    callbacks = [seen.append, stop_at(next_report)]
+    method = bnn.SVI(steps=100000, batch_size=16)
+    with pytest.raises(Stop):
+        go((X, X[:, 0]), method=method, checkpoint=tmp_path, every=5, callbacks=callbacks)
+    assert [progress.step for progress in seen] == [next_report]
+
+
+def test_trees_come_back_as_they_were(tmp_path):
+    tree = {
+        "numbers": [1, 2.5, float("inf"), None, True, "text"],
+        "tensors": {"a": torch.arange(3), "b": [torch.zeros(0), torch.ones(2, 2, dtype=torch.bfloat16)]},
+        "scalar": torch.tensor(2.0, dtype=torch.float64),
+    }
+    write_tree(tmp_path / "t", tree)
+    found = read_tree(tmp_path / "t")
+    assert found["numbers"] == tree["numbers"]
+    assert torch.equal(found["tensors"]["b"][1], tree["tensors"]["b"][1])
+    assert torch.equal(found["scalar"], tree["scalar"])
+
+
+def test_random_states_come_back():
+    import random
+
+    import numpy as np
+
+    def draw():
+        return torch.rand(1).item(), np.random.normal(), random.gauss(0, 1)
+
+    draw()
+    state = random_state()
+    first = draw()
+    set_random_state(state)
+    assert draw() == first
+
+
+def test_places_in_streams():
+    for place in (0, 1, 5):
+        one, other = (TensorBatches(X, Y, 16, seed=3) for _ in range(2))
+        for _ in range(place):
+            next(one)
+        other.restore(one.state())
+        for _ in range(5):
+            assert torch.equal(next(one)[0], next(other)[0])
+    rows = ShuffledRows(10, 3, seed=0)
+    assert sorted(torch.cat([next(rows) for _ in range(3)]).tolist())[0] >= 0
+
+
+def test_batches_that_were_looked_at_ahead_are_part_of_the_place():
+    def batches():
+        return LoaderBatches(DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True), lambda x, y: (x, y))
+
+    torch.manual_seed(1)
+    one = batches()
+    next(one), next(one)
+    one.peek()
+    state = one.state()
+    random_now = random_state()
+    wanted = [next(one)[0] for _ in range(4)]
+    other = batches()
+    other.restore(state)
+    set_random_state(random_now)
+    assert all(torch.equal(next(other)[0], batch) for batch in wanted)
+
+
+def test_guides_given_as_functions_are_known_again(tmp_path):
+    def guide(bnn_model):
+        module = PyroModule()
+        module.inner = bnn.guides.MeanField().build(bnn_model, X[:1], Y[:1])
+        return module.inner
+
+    method = bnn.SVI(guide=guide, steps=STEPS)
+    interrupted(tmp_path, method=method)
+    assert same(go(method=method, checkpoint=tmp_path, every=60), go(method=method))

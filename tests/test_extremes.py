@@ -1,0 +1,236 @@
+"""Fits of numbers at the edge: they end finite, go back with smaller steps, or say which site is not finite."""
+
+import pytest
+import torch
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn import InputError
+from pyrobnn.inference import training
+
+G = torch.Generator().manual_seed(0)
+N = 24
+X = torch.randn(N, 3, generator=G)
+Y = X[:, 0] + 0.1 * torch.randn(N, generator=G)
+CLASSES, COUNTS = (Y > 0).long(), torch.arange(N)
+HETEROSCEDASTIC = bnn.likelihoods.Gaussian(scale="heteroscedastic")
+RAW = {"standardize": False}
+CASES = {
+    "constant targets": (X, torch.full((N,), 3.0), {}),
+    "targets of zero": (X, torch.zeros(N), {}),
+    "constant inputs": (torch.ones(N, 3), Y, {}),
+    "duplicate columns": (torch.cat([X, X], 1), Y, {}),
+    "one example": (X[:1], Y[:1], {}),
+    "two examples": (X[:2], Y[:2], {}),
+    "inputs of 1e6": (X * 1e6, Y, {}),
+    "inputs of 1e6, raw": (X * 1e6, Y, RAW),
+    "targets of 1e6": (X, Y * 1e6, {}),
+    "targets of 1e6, raw": (X, Y * 1e6, RAW),
+    "both of 1e6, raw": (X * 1e6, Y * 1e6, RAW),
+    "targets of 1e-30": (X, Y * 1e-30, {}),
+    "targets of 1e30": (X, Y * 1e30, {}),
+    "small changes far from zero": (X.double() * 1e-3 + 1e6, Y.double() * 1e-3 + 1e6, {}),
+    "inputs of 1e200": (X.double() * 1e200, Y, {}),
+    "an outlier": (X, torch.where(torch.arange(N) == 0, 1e8, Y), {}),
+    "one class": (X, torch.zeros(N, dtype=torch.int64), {"likelihood": "categorical", "outputs": 2}),
+    "one class, bernoulli": (X, torch.zeros(N, dtype=torch.int64), {"likelihood": "bernoulli"}),
+    "logits of 1e6": (X * 1e6, CLASSES, {"likelihood": "categorical", "outputs": 2} | RAW),
+    "logits of 1e6, bernoulli": (X * 1e6, CLASSES, {"likelihood": "bernoulli"} | RAW),
+    "counts of zero": (X, torch.zeros(N, dtype=torch.int64), {"likelihood": "poisson"}),
+    "counts of 1e7": (X, torch.full((N,), 10**7), {"likelihood": "poisson"}),
+    "counts of 1e7, overdispersed": (X, torch.full((N,), 10**7), {"likelihood": "negative_binomial"}),
+    "rates of exp(1e6)": (X * 1e6, COUNTS, {"likelihood": "poisson", "linear": True} | RAW),
+    "noise of softplus(1e6)": (X * 1e6, Y, {"likelihood": HETEROSCEDASTIC, "outputs": 2} | RAW),
+    "constant, student": (X, torch.full((N,), 3.0), {"likelihood": "student_t"}),
+}
+
+
+def network(inputs, outputs, dtype, *, linear=False):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Linear(inputs, 6), nn.Identity() if linear else nn.Tanh(), nn.Linear(6, outputs)]
+        return nn.Sequential(*layers).to(dtype)
+
+
+def fit(x, y, *, dtype=torch.float32, likelihood="gaussian", outputs=1, linear=False, standardize=True, **settings):
+    model = bnn.BNN(network(x.shape[1], outputs, dtype, linear=linear), likelihood=likelihood)
+    settings = {"steps": 40, "lr": 0.01, "engine": "eager"} | settings
+    return model.fit(x, y, seed=0, standardize=standardize, progress=False, **settings)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_extreme_data_end_in_finite_predictions(name, dtype):
+    x, y, settings = CASES[name]
+    posterior = fit(x, y, dtype=dtype, **settings)
+    assert torch.isfinite(torch.as_tensor(posterior.history.elbo)).all()
+    prediction = posterior.predict(x, num_draws=10)
+    assert torch.isfinite(prediction.log_prob(y)).all()
+    if not prediction.is_classification:
+        assert torch.isfinite(prediction.mean).all()
+        assert torch.isfinite(prediction.std).all()
+        assert (prediction.std >= 0).all()
+
+
+def test_targets_far_from_zero_keep_their_digits():
+    x, y, _ = CASES["small changes far from zero"]
+    near, far = (fit(x, y - shift, dtype=torch.float64).predict(x, num_draws=10) for shift in (1e6, 0))
+    torch.testing.assert_close(far.mean - 1e6, near.mean, atol=1e-9, rtol=0)
+    torch.testing.assert_close(far.std, near.std, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_networks_in_half_precision_are_inferred_in_full(dtype):
+    posterior = fit(X, Y, dtype=dtype)
+    assert {value.dtype for value in posterior.draw(2).values()} == {torch.float32}
+    full = bnn.BNN(network(3, 1, dtype).float()).fit(
+        X, Y, seed=0, standardize=True, progress=False, steps=40, lr=0.01, engine="eager"
+    )
+    assert torch.equal(posterior.predict(X).mean, full.predict(X).mean)
+
+
+def test_numbers_beyond_the_precision_are_refused():
+    for dtype in (torch.float32, torch.float16):
+        with pytest.raises(
+            InputError, match="`y` has values beyond the range of float32, the precision of the network"
+        ):
+            fit(X, Y.double() * 1e200, dtype=dtype)
+    with pytest.raises(InputError, match="`x` has values beyond the range of float32.*standardise or rescale"):
+        fit(X.double() * 1e200, Y, standardize=False)
+    with pytest.raises(InputError, match="`x` has values beyond the range"):
+        fit(X, Y, standardize=False).predict(X.double() * 1e200)
+    assert torch.isfinite(fit(X, Y.double() * 1e100, dtype=torch.float64).predict(X, num_draws=5).std).all()
+
+
+K = (2 + 2 * X[:, 0]).exp().round().long()
+TOO_FAST = {"likelihood": "poisson", "optimizer": "sgd", "standardize": False, "steps": 120}
+
+
+@pytest.mark.parametrize("engine", ["eager", "captured"])
+def test_a_fit_that_overflows_goes_back_and_on_with_smaller_steps(engine, caplog):
+    posterior = fit(X, K, lr=0.04, engine=engine, **TOO_FAST)
+    rewinds = posterior.info["rewinds"]
+    factor = 0.25 ** len(rewinds)
+    assert rewinds
+    assert {entry["back_to"] for entry in rewinds} == {0}
+    assert rewinds[-1]["lr_factor"] == factor
+    assert f"back to step 0 with {factor:g} times the learning rate" in caplog.text
+    slower = fit(X, K, lr=0.04 * factor, engine="eager", **TOO_FAST)
+    assert len(posterior.history) == 120
+    first = slice(None) if engine == "eager" else slice(10)  # at the edge of stability rounding grows
+    assert posterior.history.elbo[first] == pytest.approx(
+        slower.history.elbo[first], rel=0 if engine == "eager" else 1e-3
+    )
+
+
+class Fails(nn.Module):
+    """A linear network whose output is not a number in some calls of the training."""
+
+    def __init__(self, calls):
+        super().__init__()
+        self.linear, self.calls, self.count = network(3, 1, torch.float32), calls, 0
+
+    def forward(self, x):
+        self.count += self.training
+        return self.linear(x) * (torch.nan if self.training and self.count in self.calls else 1.0)
+
+
+def fit_failing(calls, **settings):
+    return bnn.BNN(Fails(calls)).fit(X, Y, seed=0, engine="eager", progress=False, lr=1e-3, **settings)
+
+
+def test_it_goes_back_to_the_last_state_kept(monkeypatch):
+    monkeypatch.setattr(training, "_KEEP_EVERY", 100)
+    posterior = fit_failing([130, 180], steps=150)
+    assert posterior.info["rewinds"] == [
+        {"step": 130, "back_to": 100, "lr_factor": 0.25},
+        {"step": 130, "back_to": 100, "lr_factor": 0.0625},
+    ]
+    assert len(posterior.history) == 150
+    straight = fit_failing([], steps=100)
+    assert (posterior.history.elbo[:100] == straight.history.elbo).all()
+
+
+def test_rewinds_survive_an_interruption(tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(progress):
+        if progress.step == 150:
+            raise Stop
+
+    def go(folder, **more):
+        settings = TOO_FAST | {"lr": 0.04, "steps": 200, "checkpoint": tmp_path / folder, "every": 60}
+        return fit(X, K, **settings, **more)
+
+    with pytest.raises(Stop):
+        go("stopped", callbacks=[stop])
+    resumed, straight = go("stopped"), go("straight")
+    assert resumed.info["rewinds"] == straight.info["rewinds"]
+    assert (resumed.history.elbo == straight.history.elbo).all()
+
+
+def test_replicates_go_back_together_and_only_the_one_concerned_slows_down():
+    model = bnn.BNN(network(3, 1, torch.float32), likelihood="poisson")
+    methods = [bnn.SVI(steps=40, lr=lr, optimizer="sgd") for lr in (1e-4, 0.04)]
+    slow, fast = bnn.fit_replicates(model, methods, (X, K), seed=0, engine="eager", progress=False)
+    assert "rewinds" not in slow.info
+    assert fast.info["rewinds"][-1]["lr_factor"] < 1
+    still = [bnn.SVI(steps=40, lr=lr, optimizer="sgd") for lr in (1e-4, 1e-4)]
+    assert (
+        bnn.fit_replicates(model, still, (X, K), seed=0, engine="eager", progress=False)[0].history.elbo
+        == slow.history.elbo
+    ).all()
+
+
+def test_the_first_step_is_not_tried_again():
+    with pytest.raises(
+        FloatingPointError, match="became nan at step 1: the log-likelihood at site 'y' is nan for 24 of"
+    ):
+        fit_failing(range(1000), steps=60)
+
+
+def test_after_five_ways_back_the_fit_ends():
+    with pytest.raises(
+        FloatingPointError, match="at step 3, also after going back 5 times with smaller steps: .*Lower"
+    ):
+        fit_failing([n for n in range(1000) if n % 50 == 3], steps=60)
+
+
+class Spike(torch.autograd.Function):
+    """The identity, with a gradient that is not finite."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * torch.inf
+
+
+class BadGradient(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.second(Spike.apply(self.first(x)) if self.training else self.first(x))
+
+
+def test_a_gradient_that_is_not_finite_names_its_site():
+    with pytest.raises(FloatingPointError, match="the gradient at site 'first.weight' is"):
+        bnn.BNN(BadGradient()).fit(X, Y, seed=0, engine="eager", progress=False, steps=60)
+
+
+def test_a_fault_in_the_very_last_step_is_seen():
+    with pytest.raises(FloatingPointError, match="the gradient at site 'first.weight' is"):
+        bnn.BNN(BadGradient()).fit(X, Y, seed=0, engine="eager", progress=False, steps=1)
+
+
+def test_draws_and_densities_that_are_not_finite_are_named():
+    guide = bnn.guides.MeanField(init_rho=200.0)
+    with pytest.raises(FloatingPointError, match=r"at step 1: the (guide draws|log-likelihood|log prior).* at site"):
+        bnn.BNN(network(3, 1, torch.float32), prior=bnn.priors.Normal(1e-30)).fit(
+            X, Y * 1e15, guide=guide, seed=0, engine="eager", progress=False, steps=60
+        )

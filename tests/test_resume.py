@@ -1,0 +1,180 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from pyrobnn import InputError, runs
+from pyrobnn.cli import app
+from pyrobnn.inference import Ensemble
+from pyrobnn.inference import training as loop
+from pyrobnn.inference.checkpoint import FILE
+from pyrobnn.spec import RunSpec
+
+TABLES = {
+    "data": {"name": "sinusoid"},
+    "net": {"type": "mlp", "hidden": [4]},
+    "fit": {"type": "svi", "steps": 120, "engine": "eager", "batch_size": 16},
+    "predict": {"num_draws": 20},
+}
+SAME = ("metrics.json", "posterior/tensors.safetensors")
+
+
+def spec(**sections):
+    return RunSpec.from_dict(TABLES | sections)
+
+
+class Killed(BaseException):
+    """An end without warning."""
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch):
+    def write(folder, *_, **__):
+        for name in ("posterior.nc", "report.html"):
+            (folder / name).write_text("")
+
+    monkeypatch.setattr(runs, "_write_views", write)
+
+
+def interrupt_fit(monkeypatch, *, after_checkpoints=1):
+    """Let the fit end without warning once it has written so many checkpoints."""
+    real, written = loop.Checkpoint.write, []
+
+    def write(self, state, *, finished):
+        real(self, state, finished=finished)
+        written.append(state["done"])
+        if len(written) == after_checkpoints:
+            raise Killed
+
+    monkeypatch.setattr(loop.Checkpoint, "write", write)
+
+
+def interrupted(monkeypatch, path, settings=None, **arguments):
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "CHECKPOINT_EVERY", 40)
+        interrupt_fit(patch)
+        with pytest.raises(Killed):
+            runs.run(settings or spec(), path, progress=False, **arguments)
+    assert (runs.unfinished_folder(path) / FILE).is_file()
+
+
+ENSEMBLE = spec(fit={"type": "ensemble", "members": 2, "engine": "eager", "method": {"steps": 120}})
+
+
+@pytest.mark.parametrize("settings", [spec(), ENSEMBLE], ids=["svi", "ensemble"])
+def test_an_interrupted_run_goes_on_to_the_same_bytes(settings, tmp_path, monkeypatch):
+    interrupted(monkeypatch, tmp_path / "run", settings)
+    assert not (tmp_path / "run").exists()
+    resumed = runs.resume(tmp_path / "run", progress=False)
+    straight = runs.run(settings, tmp_path / "straight", progress=False)
+    files = (
+        ["metrics.json", "posterior/member_001/tensors.safetensors"] if isinstance(settings.method, Ensemble) else SAME
+    )
+    for name in files:
+        assert (resumed.path / name).read_bytes() == (straight.path / name).read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "straight"]
+
+
+def test_a_new_run_does_not_trample_on_an_interrupted_one(tmp_path, monkeypatch):
+    interrupted(monkeypatch, tmp_path / "run")
+    with pytest.raises(InputError, match="was interrupted: go on with `pyrobnn fit --resume .*run`.*--overwrite"):
+        runs.run(spec(), tmp_path / "run", progress=False)
+    runs.run(spec(), tmp_path / "run", progress=False, overwrite=True)
+    assert not runs.unfinished_folder(tmp_path / "run").exists()
+
+
+def test_an_interrupted_replacement_keeps_the_earlier_run_until_it_is_done(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    runs.run(spec(), path, progress=False)
+    before = (path / "metrics.json").read_bytes()
+    other = spec(fit=TABLES["fit"] | {"seed": 1})
+    interrupted(monkeypatch, path, other, overwrite=True)
+    assert (path / "metrics.json").read_bytes() == before
+    assert json.loads((runs.resume(path, progress=False).path / "manifest.json").read_text())["seed"] == 1
+
+
+def test_a_run_that_was_made_meanwhile_is_not_replaced(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    interrupted(monkeypatch, path)
+    runs.unfinished_folder(path).rename(tmp_path / "aside")
+    runs.run(spec(), path, progress=False)
+    (tmp_path / "aside").rename(runs.unfinished_folder(path))
+    with pytest.raises(InputError, match="exists already"):
+        runs.resume(path, progress=False)
+
+
+def test_data_that_changed_are_refused_and_nothing_is_lost(tmp_path, monkeypatch):
+    table = tmp_path / "t.csv"
+    table.write_text("a,y\n" + "\n".join(f"{i},{i * 0.5}" for i in range(40)))
+    settings = spec(data={"path": str(table), "target": "y"})
+    interrupted(monkeypatch, tmp_path / "run", settings)
+    table.write_text(table.read_text().replace("19.5", "19.25"))
+    with pytest.raises(InputError, match="is of another fit, the data differ"):
+        runs.resume(tmp_path / "run", progress=False)
+    assert (runs.unfinished_folder(tmp_path / "run") / FILE).is_file()
+
+
+def test_what_is_made_from_a_fit_is_made_again(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    whole = runs.run(spec(), path, progress=False)
+    before = (path / "metrics.json").read_bytes()
+    for name in ("metrics.json", "diagnosis.json"):
+        (path / name).unlink()
+    assert runs.resume(path, progress=False).scores == whole.scores
+    assert (path / "metrics.json").read_bytes() == before
+    with pytest.raises(InputError, match="is complete: there is nothing to go on with"):
+        runs.resume(path, progress=False)
+
+
+def test_nothing_to_go_on_with(tmp_path):
+    with pytest.raises(InputError, match="There is no interrupted run .*unfinished, and no run folder"):
+        runs.resume(tmp_path / "run", progress=False)
+
+
+def test_a_fit_that_cannot_go_on_leaves_nothing(tmp_path):
+    bad = spec(fit=TABLES["fit"] | {"lr": 1e30, "optimizer": "sgd"})
+    with pytest.raises(FloatingPointError, match="became nan at step"):
+        runs.run(bad, tmp_path / "run", progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_the_command_goes_on_with_a_run(tmp_path, monkeypatch):
+    interrupted(monkeypatch, tmp_path / "run")
+    done = invoke("fit", "--resume", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_the_command_takes_a_spec_or_a_run(tmp_path):
+    neither, both = invoke("fit"), invoke("fit", "spec.toml", "--resume", tmp_path)
+    with_changes = invoke("fit", "--resume", tmp_path, "--set", "fit.seed=1")
+    assert neither.exit_code == both.exit_code == with_changes.exit_code == 2
+    assert "one of the two" in neither.output
+    assert "one of the two" in both.output
+    assert "leave out --set" in with_changes.output
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_signals_end_a_run_cleanly(number, tmp_path):
+    file = tmp_path / "spec.toml"
+    file.write_text(spec(fit=TABLES["fit"] | {"steps": 1_000_000}).to_toml())
+    command = [sys.executable, "-c", "from pyrobnn.cli import main; main()", "fit", str(file), "--out", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run.unfinished" / FILE).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + number
+    assert error.strip() == f"error: stopped by {number.name}: go on with `pyrobnn fit --resume run`."
+    assert [path.name for path in (tmp_path / "run.unfinished").iterdir() if path.name.startswith(".")] == []

@@ -1,0 +1,57 @@
+"""Threads take turns where Pyro and random states are global: each gets the bits that it gets alone."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import pyrobnn as bnn
+
+X = torch.linspace(-1, 1, 20)[:, None]
+MODEL = bnn.BNN(bnn.MLP(1, [4], 1))
+
+
+def fit(seed, **settings):
+    return MODEL.fit(X, X[:, 0], steps=20, seed=seed, engine="eager", progress=False, **settings)
+
+
+def predictions(posterior, seed):
+    draws = posterior.draw(5, seed=seed)
+    drawn = posterior.predict(X, num_draws=5, seed=seed).mean
+    given, linear = posterior.predict(X, draws=draws).std, posterior.predict(X, num_draws=3, seed=seed, linearized=True)
+    return torch.stack([drawn, given, linear.mean, posterior.predict(X, at_mean=True).mean])
+
+
+@pytest.fixture(autouse=True)
+def _busy_threads():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def side_by_side(work, seeds):
+    state = torch.random.get_rng_state()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(work, seeds))
+    assert torch.equal(state, torch.random.get_rng_state())
+    return found
+
+
+def test_eight_threads_predict_from_one_posterior():
+    posterior, seeds = fit(0), list(range(3)) * 6
+    alone = {seed: predictions(posterior, seed) for seed in set(seeds)}
+    for seed, found in zip(seeds, side_by_side(lambda seed: predictions(posterior, seed), seeds), strict=True):
+        assert torch.equal(found, alone[seed])
+
+
+def test_threads_fit_while_others_predict():
+    posterior = fit(0)
+    wanted = [predictions(posterior, 1), fit(7).history.elbo]
+
+    def work(index):
+        return predictions(posterior, 1) if index % 2 else fit(7).history.elbo
+
+    for index, found in enumerate(side_by_side(work, range(8))):
+        assert torch.equal(torch.as_tensor(found), torch.as_tensor(wanted[1 - index % 2]))
