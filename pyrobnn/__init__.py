@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pyrobnn.diagnostics.leave_one_out import loo
     from pyrobnn.diagnostics.simulation import vsbc
     from pyrobnn.diagnostics.trees import load_datatree, save_datatree
-    from pyrobnn.inference import HMC, NUTS, SGHMC, SGLD, SVI, SWAG, Ensemble, MarginalLikelihood
+    from pyrobnn.estimators import BNNClassifier, BNNRegressor
+    from pyrobnn.inference import HMC, NUTS, SGHMC, SGLD, SVI, SWAG, DataParallel, Ensemble, MarginalLikelihood
     from pyrobnn.inference.fit import fit
     from pyrobnn.inference.tuning import tune_prior
     from pyrobnn.linearized import functional
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyrobnn.prediction import Prediction
     from pyrobnn.storage import load_posterior as load
     from pyrobnn.storage import save_posterior as save
+    from pyrobnn.stored import StoredData
     from pyrobnn.weights import prune, sample_function, update_prior, weight_table
 
 __all__ = [
@@ -40,13 +42,17 @@ __all__ = [
     "SGLD",
     "SVI",
     "SWAG",
+    "BNNClassifier",
+    "BNNRegressor",
     "Data",
+    "DataParallel",
     "Ensemble",
     "InputError",
     "MarginalLikelihood",
     "Mixture",
     "Posterior",
     "Prediction",
+    "StoredData",
     "compare",
     "compare_scores",
     "datasets",
@@ -93,13 +99,17 @@ _HOMES = {
     "SGLD": "inference:SGLD",
     "SVI": "inference:SVI",
     "SWAG": "inference:SWAG",
+    "BNNClassifier": "estimators:BNNClassifier",
+    "BNNRegressor": "estimators:BNNRegressor",
     "Data": "data:Data",
+    "DataParallel": "inference:DataParallel",
     "Ensemble": "inference:Ensemble",
     "InputError": "_errors:InputError",
     "MarginalLikelihood": "inference:MarginalLikelihood",
     "Mixture": "mixture:Mixture",
     "Posterior": "posterior:Posterior",
     "Prediction": "prediction:Prediction",
+    "StoredData": "stored:StoredData",
     "compare": "diagnostics.comparison:compare",
     "compare_scores": "metrics:compare_scores",
     "diagnose": "diagnostics.diagnosis:diagnose",

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import nn
 
@@ -36,6 +37,7 @@ class MLP:
         out_features: number of outputs; in a spec file it follows from the data and the likelihood.
         activation: name of the activation.
         bias: give each layer a bias.
+        dtype: precision of the weights, and of everything that is computed with them.
     """
 
     in_features: Width | None = None
@@ -43,6 +45,7 @@ class MLP:
     out_features: Width | None = None
     activation: Activation = "relu"
     bias: bool = True
+    dtype: Literal["float32", "float64"] = "float32"
 
     def build(self) -> nn.Sequential:
         """Return the network with PyTorch's default starting weights, drawn from the current random state."""
@@ -52,4 +55,4 @@ class MLP:
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise(widths):
             layers += [nn.Linear(inputs, outputs, bias=self.bias), _ACTIVATIONS[self.activation]()]
-        return nn.Sequential(*layers[:-1])
+        return nn.Sequential(*layers[:-1]).to(getattr(torch, self.dtype))

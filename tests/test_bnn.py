@@ -214,7 +214,8 @@ def test_tied_parameters_are_one_site():
 
 def test_bnn_prints_its_parts():
     assert repr(small_model()) == (
-        "BNN(net=MLP(in_features=1, hidden=(4,), out_features=1, activation='tanh', bias=True), "
+        "BNN(net=MLP(in_features=1, hidden=(4,), out_features=1, activation='tanh', bias=True, "
+        "dtype='float32'), "
         "prior=Normal(scale=1.0, loc=0.0), likelihood=Gaussian(scale=0.3))"
     )
 

@@ -86,14 +86,14 @@ class Factors:
         transposed: whether the weight is held as (inputs, outputs).
         outer: (O, O), the sum of outer products of derivatives in outputs.
         inner: (I, I), the sum of those of inputs, of which the bias's is 1, until it is divided by `count`.
-        count: number of examples times positions.
+        count: number of examples, with their weights, times positions.
     """
 
     sites: tuple[str, ...]
     transposed: bool
     outer: Tensor
     inner: Tensor
-    count: int = 0
+    count: float = 0.0
 
 
 def kronecker(parts: Iterable[Pulled], sharing: str, *, joint_bias: bool) -> tuple[list[Factors], dict[str, Tensor]]:
@@ -113,7 +113,7 @@ def kronecker(parts: Iterable[Pulled], sharing: str, *, joint_bias: bool) -> tup
         pairs = [pair for pair in zip(pulled.uses, pulled.gradients, strict=True) if pair[0].kind == "matrix"]
         for use, g in pairs:
             for sites in [tuple(use.sites)] if joint_bias else [(name,) for name in use.sites]:
-                _add(found, sites, use, g, sharing)
+                _add(found, sites, use, g, sharing, weights=pulled.weights)
         in_factors = {name for use, _ in pairs for name in use.sites}
         _add_squares(rest, pulled, [name for name in pulled.shapes if name not in in_factors])
     for factors in found.values():
@@ -121,7 +121,15 @@ def kronecker(parts: Iterable[Pulled], sharing: str, *, joint_bias: bool) -> tup
     return list(found.values()), rest
 
 
-def _add(found: dict[tuple[str, ...], Factors], sites: tuple[str, ...], use: Use, g: Tensor, sharing: str) -> None:
+def _add(
+    found: dict[tuple[str, ...], Factors],
+    sites: tuple[str, ...],
+    use: Use,
+    g: Tensor,
+    sharing: str,
+    *,
+    weights: Tensor | None,
+) -> None:
     if sharing == "reduce":
         g, inputs = g.sum(2), use.inputs.mean(1)
     else:
@@ -134,5 +142,10 @@ def _add(found: dict[tuple[str, ...], Factors], sites: tuple[str, ...], use: Use
         found[sites] = Factors(sites, use.transposed, outer, inner)
     factors = found[sites]
     factors.outer.addmm_(g.T, g)
-    factors.inner.addmm_(a.T, a)
-    factors.count += len(a)
+    if weights is None:
+        factors.inner.addmm_(a.T, a)
+        factors.count += float(len(a))
+    else:
+        of_rows = weights.repeat_interleave(len(a) // len(weights))
+        factors.inner.addmm_((a * of_rows[:, None]).T, a)
+        factors.count += float(of_rows.sum())

@@ -18,6 +18,7 @@ from pyrobnn.curvature.prior import PriorCurvature
 from pyrobnn.curvature.recursion import recursive_diagonal
 from pyrobnn.curvature.sweep import Pulled, examples_at_once, pull_recorded
 from pyrobnn.guides.laplace import Laplace
+from pyrobnn.likelihoods.weighted import Weighted
 
 _LARGEST_FULL = 2**35
 
@@ -44,6 +45,11 @@ class Point:
     def size(self) -> int:
         """The number of weights of interest."""
         return sum(self.weights[name].numel() for name in self.sites)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether targets carry a weight for each example in their last column."""
+        return isinstance(self.bnn.settings["likelihood"], Weighted)
 
 
 @dataclasses.dataclass(eq=False)
@@ -207,15 +213,16 @@ def _parts(
             recording = tracker.run(x)
             f = recording.f.detach()
             log_likelihood += float(point.likelihood(f).log_prob(y).detach().double().sum())
-            yield pull_recorded(point.bnn, point.weights, x, recording, columns_of(setting, point, f, y))
+            pulled = pull_recorded(point.bnn, point.weights, x, recording, columns_of(setting, point, f, y))
+            yield dataclasses.replace(pulled, weights=y[:, -1]) if point.is_weighted else pulled
     found.log_likelihood = log_likelihood
 
 
 def columns_of(setting: Laplace, point: Point, f: Tensor, y: Tensor) -> Tensor:
-    """Return the columns whose outer products are the curvature in the outputs, (K, B, C)."""
-    if setting.curvature == "fisher":
-        return score_columns(point.likelihood, f, y)
-    return fisher_columns(point.likelihood, f)
+    """Return the columns whose outer products are the curvature in the outputs, (K, B, C), weights included."""
+    empirical = setting.curvature == "fisher"
+    columns = score_columns(point.likelihood, f, y) if empirical else fisher_columns(point.likelihood, f)
+    return columns * y[:, -1:].pow(-0.5 if empirical else 0.5) if point.is_weighted else columns
 
 
 def require_finite(value: Tensor, name: str) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pyrobnn import _target_distributions as targets
 from pyrobnn._random import seeded
+from pyrobnn.likelihoods.weighted import WeightedTargets
 
 _DRAWS = 256
 _NODES = 64
@@ -66,7 +67,7 @@ def _columns(parameter: Tensor, information: Tensor, f: Tensor) -> Tensor | None
 
 
 def _entries(distribution: Any) -> Any:
-    while isinstance(distribution, torch.distributions.Independent):
+    while isinstance(distribution, (torch.distributions.Independent, WeightedTargets)):
         distribution = distribution.base_dist
     return distribution
 

@@ -25,12 +25,14 @@ class Pulled:
         gradients: derivative in the outputs of each of them, (K, B, T, O).
         dense: for sites of other layers the derivatives themselves, (K, B, *shape).
         shapes: shape of each site.
+        weights: how often each example counts in means over examples, (B,), or None for once each.
     """
 
     uses: list[Use]
     gradients: list[Tensor]
     dense: dict[str, Tensor]
     shapes: dict[str, torch.Size]
+    weights: Tensor | None = None
 
     def only_matrix(self, sites: list[str]) -> tuple[Tensor, Tensor, Tensor] | None:
         """Return derivatives (K, B, O), inputs (B, I) and the order of entries if the sites are one linear layer's.

@@ -1,0 +1,218 @@
+"""Processes killed (SIGKILL) at random moments of a fit, again and again, and gone on with until the fit is done."""
+
+import hashlib
+import json
+import mmap
+import os
+import random
+import shutil
+import signal
+import struct
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rows import Row
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
+
+import pyrobnn as bnn
+from pyrobnn import runs
+from pyrobnn._tree_files import read_tree
+from pyrobnn.inference.checkpoint import FILE
+from pyrobnn.spec import RunSpec
+
+KILLS_A_CHAIN = 20
+LONGEST_LIFE = 2.5
+"""Seconds after which a process is killed at the latest."""
+X = torch.linspace(-1, 1, 64)[:, None]
+Y = (3 * X).sin()[:, 0]
+
+
+def _svi(steps: int, **settings: Any) -> Any:
+    return bnn.SVI(steps=steps, lr=0.005, batch_size=16, schedule="cosine_annealing_lr", **settings)
+
+
+def _loader() -> Any:
+    return DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True)
+
+
+CHAINS: dict[str, tuple[int, dict[str, Any]]] = {
+    "eager fit": (20, {"method": lambda: _svi(1200), "engine": "eager"}),
+    "eager fit from a DataLoader": (20, {"method": lambda: bnn.SVI(steps=1200), "data": _loader, "engine": "eager"}),
+    "eager ensemble": (20, {"method": lambda: bnn.Ensemble(_svi(700, guide="map"), members=2), "engine": "eager"}),
+    "captured fit": (2000, {"method": lambda: _svi(60_000), "engine": "captured"}),
+    "captured ensemble": (
+        2000,
+        {"method": lambda: bnn.Ensemble(_svi(60_000, guide="map"), members=3), "engine": "captured"},
+    ),
+}
+"""Steps between checkpoints, and what to fit."""
+SPEC = {
+    "data": {"name": "sinusoid"},
+    "net": {"hidden": [8]},
+    "fit": {"steps": 1500, "engine": "eager"},
+    "predict": {"num_draws": 50},
+}
+
+
+def run(count: int = 240) -> list[Row]:
+    """Return a row for each kind of fit, and one for whole runs; the kills are shared out among them."""
+    with tempfile.TemporaryDirectory() as name, tqdm(total=count, desc="kill -9", unit="kill") as bar:
+        folder, share = Path(name), count // (len(CHAINS) + 1)
+        rows = [
+            _row(f"{what}, a checkpoint every {every} steps", _FitChain(folder, every, settings), share, bar)
+            for what, (every, settings) in CHAINS.items()
+        ]
+        return [*rows, _row("`pyrobnn fit`, from the data to the report", _RunChain(folder), share, bar)]
+
+
+def _row(what: str, chain: Any, count: int, bar: Any) -> Row:
+    started, failures, killed, most_lost = time.perf_counter(), [], 0, 0
+    wanted = chain.alone()
+    while killed < count:
+        chain.begin()
+        goal = min(count, killed + KILLS_A_CHAIN)
+        finished = False
+        while not finished:
+            lifetime = random.Random(f"{what} {killed}").uniform(0, LONGEST_LIFE) if killed < goal else None
+            finished = not chain.live(lifetime)
+            killed += not finished
+            bar.update(not finished)
+            try:
+                most_lost = max(most_lost, chain.check())
+            except Exception as error:
+                failures.append(f"after kill {killed}: {type(error).__name__}: {str(error)[:300]}")
+        if chain.result() != wanted:
+            failures.append(f"after kill {killed}: other bits than without an interruption")
+    found = f"{killed} killed, at most {most_lost} steps lost, {len(failures)} failures; all the same bits at the end"
+    found = found if not failures else found.replace("all the same bits", "see failures")
+    asked = "every checkpoint readable, at most an interval lost, and at the end the bits of an uninterrupted fit"
+    holds = not failures and most_lost <= chain.every
+    return Row(what, killed, asked, found, holds, time.perf_counter() - started, tuple(failures[:10]))
+
+
+class _Chain:
+    """A fit that is killed and gone on with: `work` in a process of its own, `steps` is what it said it has done."""
+
+    def __init__(self, folder: Path, every: int) -> None:
+        self.folder, self.every = folder, every
+        self.steps = mmap.mmap(-1, 8)
+        self.outcome = folder / "outcome"
+
+    def alone(self) -> str:
+        """Return the result without an interruption."""
+        self.begin()
+        if self.live(None):
+            raise RuntimeError("the fit failed on its own")
+        return self.result()
+
+    def live(self, lifetime: float | None) -> bool:
+        """Work in a process of its own, and return whether it was killed before its end."""
+        self.steps[:] = struct.pack("q", 0)
+        child = os.fork()
+        if child == 0:
+            _end(self.work)
+        deadline = None if lifetime is None else time.monotonic() + lifetime
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            if deadline is not None and time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return True
+            time.sleep(0.002)
+        return False
+
+    def note(self, progress: Any) -> None:
+        """Say from inside the process how far it is."""
+        self.steps[:] = struct.pack("q", progress.step)
+
+    def lost(self, kept: int) -> int:
+        """Return the steps done beyond those kept."""
+        return max(0, struct.unpack("q", self.steps[:])[0] - kept)
+
+    def result(self) -> str:
+        """Return what came of the work."""
+        return self.outcome.read_text()
+
+    def work(self) -> None:
+        """Go on to the end."""
+        raise NotImplementedError
+
+
+class _FitChain(_Chain):
+    def __init__(self, folder: Path, every: int, settings: dict[str, Any]) -> None:
+        super().__init__(folder, every)
+        self.settings, self.place = settings, folder / "checkpoint"
+
+    def begin(self) -> None:
+        shutil.rmtree(self.place, ignore_errors=True)
+        self.outcome.unlink(missing_ok=True)
+
+    def work(self) -> None:
+        method = self.settings["method"]()
+        model = bnn.BNN(bnn.MLP(1, [8], 1))
+        data = self.settings.get("data", lambda: (X, Y))()
+        arguments = {"engine": self.settings["engine"], "callbacks": [self.note], "progress": False, "device": "cpu"}
+        fitted = bnn.fit(model, method, data, seed=0, checkpoint=self.place, every=self.every, **arguments)
+        members = getattr(fitted, "members", [fitted])
+        tensors = [value for one in members for value in one.guide.state_dict().values()]
+        content = b"".join(value.numpy().tobytes() for value in tensors)
+        self.outcome.write_text(hashlib.sha256(content).hexdigest())
+
+    def check(self) -> int:
+        """Read the checkpoint, and return the steps lost."""
+        file = self.place / FILE
+        return self.lost(read_tree(file)["state"]["done"]) if file.exists() else self.lost(0)
+
+
+class _RunChain(_Chain):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, runs.CHECKPOINT_EVERY)
+        self.path = folder / "run"
+
+    def begin(self) -> None:
+        for place in (self.path, runs.unfinished_folder(self.path)):
+            shutil.rmtree(place, ignore_errors=True)
+        self.outcome.unlink(missing_ok=True)
+
+    def work(self) -> None:
+        if runs.unfinished_folder(self.path).exists() or self.path.exists():
+            try:
+                runs.resume(self.path, progress=False)
+            except bnn.InputError as error:
+                if "is complete" not in str(error) and "There is no interrupted run" not in str(error):
+                    raise
+        if not self.path.exists():
+            shutil.rmtree(runs.unfinished_folder(self.path), ignore_errors=True)
+            runs.run(RunSpec.from_dict(SPEC), self.path, progress=False)
+        self.outcome.write_text((self.path / "metrics.json").read_text())
+
+    def check(self) -> int:
+        """Read everything that is there."""
+        for file in self.path.glob("*.json"):
+            json.loads(file.read_text())
+        if self.path.exists():
+            bnn.load(self.path / "posterior")
+        checkpoint = runs.unfinished_folder(self.path) / FILE
+        if checkpoint.exists():
+            read_tree(checkpoint)
+        return 0
+
+
+def _end(work: Callable[[], None]) -> None:
+    """Do the work of a forked process, and end it without the clean-up of the parent."""
+    code = 1
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)

@@ -1,0 +1,81 @@
+"""Many fits in one process: does memory grow?"""
+
+import gc
+import os
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rows import Row
+from tqdm import tqdm
+
+import pyrobnn as bnn
+
+_MOST_MIB = 1.0
+_PER_KIND_WARMUP = 3
+KINDS: dict[str, dict[str, Any]] = {
+    "eager, mean_field": {"guide": "mean_field", "engine": "eager"},
+    "eager, low_rank": {"guide": "low_rank", "engine": "eager"},
+    "eager, AutoNormal": {"guide": "AutoNormal", "engine": "eager"},
+    "eager, dropout": {"guide": "dropout", "engine": "eager"},
+    "eager, Laplace": {"guide": "laplace", "engine": "eager"},
+    "eager, mini-batches": {"guide": "mean_field", "engine": "eager", "batch_size": 16},
+    "captured, mean_field": {"guide": "mean_field", "engine": "captured"},
+    "captured, map": {"guide": "map", "engine": "captured"},
+    "captured, mini-batches": {"guide": "mean_field", "engine": "captured", "batch_size": 16},
+}
+"""Fits that take turns; captured ones find their compiled step from the first time."""
+
+
+def run(count: int = 200) -> list[Row]:
+    """Return a row for all fits together and one for each kind alone, a share of the fits each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with tqdm(total=count + len(KINDS) * (_PER_KIND_WARMUP + count // 10), desc="soak", unit="fit") as bar:
+            kinds = list(KINDS.values())
+            for kind in kinds * _PER_KIND_WARMUP:
+                _once(kind, 0)
+                bar.update()
+            rows = [_row("fit, predict and forget, all kinds by turns", kinds, count, bar)]
+            return rows + [_row(f"the same, {name}", [kind], count // 10, bar) for name, kind in KINDS.items()]
+
+
+def _row(what: str, kinds: list[dict[str, Any]], count: int, bar: Any) -> Row:
+    started, resident = time.perf_counter(), [_resident()]
+    for index in range(count):
+        _once(kinds[index % len(kinds)], index)
+        resident.append(_resident())
+        bar.update()
+    slope, error = _slope(np.array(resident))
+    mean = (resident[-1] - resident[0]) / count
+    found = f"{mean:+.3f} MiB a fit; slope {slope:+.3f} ± {error:.3f} MiB a fit; {resident[-1]:.0f} MiB at the end"
+    asked = f"less than {_MOST_MIB:g} MiB a fit after a warm-up"
+    return Row(what, count, asked, found, mean < _MOST_MIB, time.perf_counter() - started)
+
+
+def _once(kind: dict[str, Any], index: int) -> None:
+    """Fit data of one of three shapes with one of two widths, and predict."""
+    rows, columns = [(40, 3), (64, 3), (40, 5)][index % 3]
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(index))
+    model = bnn.BNN(bnn.MLP(columns, [8], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+    posterior = model.fit(x, x.sum(1), steps=60, seed=index, progress=False, device="cpu", **kind)
+    posterior.predict(x, num_draws=50)
+    del posterior, model
+    gc.collect()
+
+
+def _resident() -> float:
+    """Return the resident memory of this process in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _slope(values: np.ndarray) -> tuple[float, float]:
+    """Return the slope of a line by least squares, and its standard error from the scatter around it."""
+    steps = np.arange(len(values)) - (len(values) - 1) / 2
+    slope = float(steps @ values / (steps @ steps))
+    rest = values - values.mean() - slope * steps
+    return slope, float(np.sqrt(rest @ rest / max(1, len(values) - 2) / (steps @ steps)))

@@ -1,0 +1,252 @@
+"""What the estimators share: parameters with nested names, checked inputs, fitting, and pickling."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state, check_X_y
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from pyrobnn.bnn import BNN
+from pyrobnn.estimators.columns import as_table, is_frame, make_encoder, require_complete
+from pyrobnn.estimators.packing import pack, unpack
+from pyrobnn.estimators.parts import RESOLVERS, grouped, nested, replaced, with_settings
+from pyrobnn.estimators.training import Examples, fit_first, fit_on, make_model, require_learning_on
+from pyrobnn.inference.method import guide_of, with_guide
+from pyrobnn.prediction import Prediction
+
+_LARGEST_SEED = 2**31 - 1
+_AT_ONCE = 2**24
+"""Numbers that predictions of one block of rows may hold."""
+
+
+class AbstractBNN(BaseEstimator):
+    """Base of the estimators: write `_defaults`, `_check_targets`, `_check_task` and predictions."""
+
+    def __init__(
+        self,
+        net: Any = None,
+        *,
+        prior: Any = None,
+        likelihood: Any = None,
+        guide: Any = None,
+        method: Any = None,
+        steps: Any = None,
+        lr: Any = None,
+        batch_size: Any = None,
+        num_draws: Any = 500,
+        standardize: Any = True,
+        categories: Any = "onehot",
+        missing: Any = "raise",
+        random_state: Any = None,
+        device: Any = "cpu",
+        engine: Any = "auto",
+        verbose: Any = False,
+    ) -> None:
+        self.net = net
+        self.prior = prior
+        self.likelihood = likelihood
+        self.guide = guide
+        self.method = method
+        self.steps = steps
+        self.lr = lr
+        self.batch_size = batch_size
+        self.num_draws = num_draws
+        self.standardize = standardize
+        self.categories = categories
+        self.missing = missing
+        self.random_state = random_state
+        self.device = device
+        self.engine = engine
+        self.verbose = verbose
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as scikit-learn's has it
+        """Return the parameters; if `deep`, with the settings of the parts, such as guide__rank, defaults included."""
+        params: dict[str, Any] = super().get_params(deep=False)
+        if not deep:
+            return params
+        try:
+            parts = self._parts()
+        except (ValueError, TypeError):  # what is no part has no settings; `fit` says so
+            return params
+        return params | {key: value for name, part in parts.items() for key, value in nested(name, part)}
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters; guide__rank=5 replaces the guide by one of that rank, whether it was given by name or not.
+
+        Raises:
+            ValueError: a name that does not exist.
+            InputError: a value that a part refuses.
+        """
+        direct, inner = grouped(params)
+        known = {name: settings for name, settings in inner.items() if name in RESOLVERS}
+        unknown = {key: value for key, value in params.items() if key.partition("__")[0] not in known}
+        super().set_params(**(direct | unknown))
+        for name, settings in known.items():
+            setattr(self, name, replaced(self._parts()[name], settings))
+        return self
+
+    def _parts(self) -> dict[str, Any]:
+        """Return the parts, defaults in the place of None, as settings."""
+        given = {name: getattr(self, name) for name in RESOLVERS}
+        found = {name: RESOLVERS[name](value) for name, value in given.items() if value is not None}
+        parts = self._defaults(found.get("prior"), found.get("guide")) | found
+        return {"guide": guide_of(parts["method"])} | parts
+
+    def _defaults(self, prior: Any, guide: Any) -> dict[str, Any]:
+        """Return the parts that stand in the place of None.
+
+        Args:
+            prior: the prior that was given, or None.
+            guide: likewise.
+        """
+        raise NotImplementedError
+
+    def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:
+        """Return targets as numbers, and keep what predictions need to know of them."""
+        raise NotImplementedError
+
+    def _num_outputs(self, likelihood: Any, y: torch.Tensor) -> int:
+        """Return the width of the network's output."""
+        return int(likelihood.num_outputs(y))
+
+    def _check_y_options(self) -> dict[str, Any]:
+        """Return how scikit-learn's validators take targets."""
+        return {}
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None) -> Any:
+        """Train on examples: anew, or from the posterior so far."""
+        examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
+        parts = self._parts()
+        method = self._method(parts, examples)
+        arguments = {
+            "seed": int(check_random_state(self.random_state).randint(_LARGEST_SEED)),
+            "device": self.device,
+            "engine": self.engine,
+            "progress": bool(self.verbose),
+        }
+        if reset:
+            outputs = self._num_outputs(parts["likelihood"], examples.y)
+            model = make_model(parts["net"], parts["prior"], parts["likelihood"], examples, outputs)
+            self._check_task(model, examples)
+            self.posterior_ = fit_first(model, method, examples, **arguments)
+        else:
+            self.posterior_ = fit_on(self.posterior_, method, examples, **arguments)
+        return self
+
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
+        parts = self._parts()
+        require_learning_on(parts["method"] if self.guide is None else with_guide(parts["method"], parts["guide"]))
+        return self._fit(X, y, sample_weight, reset=not hasattr(self, "posterior_"), classes=classes)
+
+    def _method(self, parts: dict[str, Any], examples: Examples) -> Any:
+        """Return the method with the guide, and with the settings that have parameters of their own."""
+        method = parts["method"]
+        if self.guide is not None:
+            method = with_guide(method, parts["guide"])
+        if self.method is None:
+            method = self._for_targets(method, parts["likelihood"], examples)
+        own = {name: getattr(self, name) for name in ("steps", "lr", "batch_size") if getattr(self, name) is not None}
+        return with_settings(method, own) if own else method
+
+    def _for_targets(self, method: Any, likelihood: Any, examples: Examples) -> Any:
+        """Return the default method as it suits the targets."""
+        return method
+
+    def _check_task(self, model: BNN, examples: Examples) -> None:
+        """Refuse a likelihood of the other kind of targets."""
+        raise NotImplementedError
+
+    def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Examples:
+        table, y = self._checked(X, y, reset=reset)
+        targets = self._check_targets(y, reset=reset, classes=classes)
+        weights = self._weights(y, sample_weight)
+        if reset:
+            self.encoder_ = make_encoder(table, self.categories, self.missing)
+        if weights is not None:
+            table, targets, weights = table[weights > 0], targets[weights > 0], weights[weights > 0]
+        return Examples(
+            torch.tensor(self._matrix(table)),
+            torch.tensor(targets),
+            None if weights is None else torch.tensor(weights),
+            [str(name) for name in self.encoder_.get_feature_names_out()],
+            bool(self.standardize),
+        )
+
+    def _checked(self, X: Any, y: Any = "no_validation", *, reset: bool) -> tuple[pd.DataFrame, Any]:
+        """Return inputs as a table, and targets, after the checks that scikit-learn makes on any estimator's."""
+        options = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        no_targets = isinstance(y, str) and y == "no_validation"
+        if is_frame(X):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            table = as_table(X)
+            numbers = table.select_dtypes("number").to_numpy()
+            rows = numbers if numbers.shape[1] else np.zeros((len(table), 1))
+            _, y = check_X_y(rows, np.zeros(len(rows)) if no_targets else y, **options, **self._check_y_options())
+        elif no_targets:
+            table = as_table(validate_data(self, X, reset=reset, **options))
+        else:
+            X, y = validate_data(self, X, y, reset=reset, **options, **self._check_y_options())
+            table = as_table(X)
+        if self.missing != "impute":
+            require_complete(table)
+        return table, y
+
+    def _weights(self, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
+        """Return the weights of examples, or None where all count once."""
+        if sample_weight is None:
+            return None
+        return np.asarray(_check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True))
+
+    def _matrix(self, table: pd.DataFrame) -> np.ndarray:
+        return np.asarray(self.encoder_.transform(table), dtype=np.float64)
+
+    def predict_dist(self, X: Any) -> Prediction:
+        """Return the full predictive distribution of the targets: the mixture over posterior draws.
+
+        Args:
+            X: inputs (N, features).
+
+        Returns:
+            The prediction in original units; classes are numbered as in `classes_`.
+        """
+        return self._predict_rows(self._inputs(X))
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self, "posterior_")
+        return self._matrix(self._checked(X, reset=False)[0])
+
+    def _predict_rows(self, inputs: np.ndarray) -> Prediction:
+        return self.posterior_.predict(inputs, num_draws=self.num_draws)
+
+    def _predict_blocks(self, X: Any, read: Any) -> list[Any]:
+        """Return what is read from the predictions of consecutive blocks of rows, of bounded memory."""
+        inputs = self._inputs(X)
+        size = max(1, _AT_ONCE // (self.num_draws * max(1, self._width)))
+        return [read(self._predict_rows(inputs[start : start + size])) for start in range(0, len(inputs), size)]
+
+    @property
+    def _width(self) -> int:
+        """The number of columns that a prediction has."""
+        return 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickling; the posterior becomes the bytes of its files."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "posterior_" in state:
+            state["posterior_"] = pack(state["posterior_"])
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the state, and the posterior from its files."""
+        super().__setstate__(state)
+        if isinstance(self.__dict__.get("posterior_"), dict):
+            self.posterior_ = unpack(state["posterior_"], self.net)
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: missing values are taken only if they are imputed."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "impute"
+        return tags

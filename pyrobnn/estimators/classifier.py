@@ -1,0 +1,172 @@
+"""The classifier: one label an example, of two classes or more."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+
+from pyrobnn import guides, likelihoods, nets, priors
+from pyrobnn._errors import InputError
+from pyrobnn.bnn import BNN
+from pyrobnn.estimators.base import AbstractBNN
+from pyrobnn.estimators.training import Examples
+from pyrobnn.inference import SVI
+from pyrobnn.inference.method import with_guide
+
+NET = nets.MLP(hidden=(50,), dtype="float64")
+TRAINING = SVI(guide=guides.MeanField(init_rho=-4.0), steps=2000, batch_size=128, schedule="cosine_annealing_lr")
+
+
+class BNNClassifier(ClassifierMixin, AbstractBNN):
+    """A Bayesian neural network for labels, by scikit-learn's rules.
+
+    Parts and their settings are parameters as in `BNNRegressor`.
+
+    Args:
+        net: the network; a hidden layer of 50 units in double precision if None.
+        prior: the prior of the weights; N(0, 1) if None.
+        likelihood: how labels arise; Categorical if None.
+        guide: what the method, or the one inside it, trains; if None as the method says.
+        method: how the posterior is inferred; `SVI` if None, with a mean-field guide if none is given.
+        steps, lr, batch_size: as in `BNNRegressor`, and so are num_draws, standardize, categories, missing,
+            random_state, device, engine and verbose.
+        class_weight: weights of the classes by label, or "balanced", which multiply those of examples.
+
+    Attributes:
+        classes_: the labels.
+        posterior_, encoder_, n_features_in_, feature_names_in_: as in `BNNRegressor`.
+    """
+
+    def __init__(
+        self,
+        net: Any = None,
+        *,
+        prior: Any = None,
+        likelihood: Any = None,
+        guide: Any = None,
+        method: Any = None,
+        steps: Any = None,
+        lr: Any = None,
+        batch_size: Any = None,
+        num_draws: Any = 500,
+        standardize: Any = True,
+        categories: Any = "onehot",
+        missing: Any = "raise",
+        class_weight: Any = None,
+        random_state: Any = None,
+        device: Any = "cpu",
+        engine: Any = "auto",
+        verbose: Any = False,
+    ) -> None:
+        super().__init__(
+            net,
+            prior=prior,
+            likelihood=likelihood,
+            guide=guide,
+            method=method,
+            steps=steps,
+            lr=lr,
+            batch_size=batch_size,
+            num_draws=num_draws,
+            standardize=standardize,
+            categories=categories,
+            missing=missing,
+            random_state=random_state,
+            device=device,
+            engine=engine,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNClassifier":
+        """Infer the posterior.
+
+        Args:
+            X: inputs (N, features): an array, or a frame of pandas or polars with numbers, booleans and categories.
+            y: labels (N,), numbers or text.
+            sample_weight: weights (N,), not negative; an example of weight 2 counts as the same example twice.
+
+        Raises:
+            ValueError: inputs or labels that cannot be used, in the words of scikit-learn, or `InputError`.
+        """
+        return self._fit(X, y, sample_weight, reset=True)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "BNNClassifier":
+        """Learn on: the posterior so far, as independent normals, is the prior of these examples.
+
+        Scaling and categories stay those of the first call.
+
+        Args:
+            X: inputs, as for `fit`, with the columns of the first call.
+            y: labels.
+            classes: all labels that there are; needed at the first call.
+            sample_weight: weights.
+
+        Raises:
+            ValueError: as `fit`; no classes at the first call, others later, or labels that are none of them; a guide
+                that leaves points without a spread; class_weight="balanced".
+        """
+        if isinstance(self.class_weight, str):
+            raise InputError(
+                f"class_weight={self.class_weight!r} needs the counts of all labels, which partial_fit does not know: "
+                "pass a dictionary."
+            )
+        return self._partial_fit(X, y, sample_weight, classes=self._checked_classes(classes))
+
+    def _checked_classes(self, classes: Any) -> np.ndarray:
+        """Return the labels of all calls of partial_fit."""
+        first = not hasattr(self, "posterior_")
+        if classes is None and first:
+            raise InputError("classes must be passed on the first call to partial_fit: all labels that there are.")
+        if classes is None:
+            return self.classes_
+        labels = np.unique(classes)
+        if not first and not np.array_equal(labels, self.classes_):
+            raise InputError(f"`classes` must stay those of the first call, {self.classes_}, got {labels}.")
+        return labels
+
+    def _check_targets(self, y: np.ndarray, *, reset: bool, classes: Any) -> np.ndarray:
+        check_classification_targets(y)
+        self.classes_ = np.unique(y) if classes is None else classes
+        if len(self.classes_) < 2:
+            raise InputError(f"BNNClassifier needs labels of at least 2 classes, got one class, {self.classes_[0]}.")
+        strange = np.setdiff1d(y, self.classes_)
+        if len(strange):
+            raise InputError(f"`y` has the label {strange[0]}, which is none of `classes`, {self.classes_}.")
+        return np.searchsorted(self.classes_, y)
+
+    def _weights(self, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
+        weights = super()._weights(y, sample_weight)
+        if self.class_weight is None:
+            return weights
+        by_class = compute_sample_weight(self.class_weight, y)
+        return by_class if weights is None else weights * by_class
+
+    def _num_outputs(self, likelihood: Any, y: torch.Tensor) -> int:
+        return super()._num_outputs(likelihood, torch.arange(len(self.classes_)))
+
+    def _defaults(self, prior: Any, guide: Any) -> dict[str, Any]:
+        method = TRAINING if guide is None else with_guide(TRAINING, guide)
+        return {"net": NET, "prior": priors.Normal(), "likelihood": likelihoods.Categorical(), "method": method}
+
+    def _check_task(self, model: BNN, examples: Examples) -> None:
+        if not model.sample_prior_predictive(examples.x[:1], num_draws=1, seed=0).is_classification:
+            likelihood = model.settings["likelihood"]
+            raise InputError(f"BNNClassifier predicts classes, and {likelihood!r} is for numbers: use BNNRegressor.")
+
+    @property
+    def _width(self) -> int:
+        return len(self.classes_)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable label of each row, (N,)."""
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probability of each class under the mixture of all draws, (N, C), in the order of `classes_`."""
+        blocks = self._predict_blocks(X, lambda prediction: prediction.class_probs)
+        return torch.cat(blocks).double().cpu().numpy()

@@ -1,0 +1,36 @@
+"""A posterior as bytes, for pickles: the files that `save_posterior` writes, by name."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import nn
+
+from pyrobnn.mixture import Mixture
+from pyrobnn.posterior import Posterior
+from pyrobnn.storage import load_posterior, save_posterior
+
+_NAME = "posterior"
+
+
+def pack(posterior: Posterior | Mixture) -> dict[str, bytes]:
+    """Return the files of a saved posterior by relative path."""
+    with TemporaryDirectory() as folder:
+        saved = save_posterior(posterior, Path(folder) / _NAME)
+        return {str(path.relative_to(saved)): path.read_bytes() for path in sorted(saved.rglob("*")) if path.is_file()}
+
+
+def unpack(files: dict[str, bytes], net: Any) -> Posterior | Mixture:
+    """Return the posterior whose files these are.
+
+    Args:
+        files: as `pack` returns them.
+        net: the network as given to the estimator; needed if it is a `torch.nn.Module`.
+    """
+    with TemporaryDirectory() as folder:
+        saved = Path(folder) / _NAME
+        for name, content in files.items():
+            path = saved / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return load_posterior(saved, net=net if isinstance(net, nn.Module) else None)

@@ -1,0 +1,76 @@
+"""Parts of an estimator as parameters of scikit-learn: resolved from names, with their settings as nested names."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pyrobnn import guides, likelihoods, nets, priors
+from pyrobnn.inference import method as methods
+
+RESOLVERS: dict[str, Callable[[Any], Any]] = {
+    "net": nets.registry.resolve,
+    "prior": priors.resolve,
+    "likelihood": likelihoods.resolve,
+    "guide": guides.resolve,
+    "method": methods.registry.resolve,
+}
+"""How the parameters that are parts are read: a name, a table or a setting."""
+
+
+def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a part, and those of parts in it, by names such as guide__rank."""
+    for name in methods.fields_of(type(part)):
+        value = getattr(part, name)
+        yield f"{prefix}__{name}", value
+        yield from nested(f"{prefix}__{name}", value)
+
+
+def replaced(part: Any, values: Mapping[str, Any]) -> Any:
+    """Return a part with other settings.
+
+    Args:
+        part: a setting.
+        values: new values by name; "method__lr" is the setting `lr` of the part `method` in this one.
+
+    Raises:
+        ValueError: a name that the part does not have, in the words of scikit-learn.
+        InputError: a value that it refuses.
+    """
+    direct, inner = grouped(values)
+    known = list(methods.fields_of(type(part)))
+    for name in (*direct, *inner):
+        if name not in known:
+            raise ValueError(f"Invalid parameter {name!r} for {part!r}. Valid parameters are: {known!r}.")
+    changed = dataclasses.replace(part, **direct) if direct else part
+    below = {name: replaced(getattr(changed, name), settings) for name, settings in inner.items()}
+    return dataclasses.replace(changed, **below) if below else changed
+
+
+def grouped(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the values under plain names, and those under nested ones by their first name."""
+    direct: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        name, nests, rest = key.partition("__")
+        if nests:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            direct[name] = value
+    return direct, inner
+
+
+def innermost(method: Any) -> Any:
+    """Return the method inside others, as SVI in an ensemble, or the method itself."""
+    return innermost(method.method) if hasattr(method, "method") else method
+
+
+def with_settings(method: Any, settings: Mapping[str, Any]) -> Any:
+    """Return the method with other settings in the innermost one.
+
+    Raises:
+        ValueError: the innermost method has no such setting.
+        InputError: it refuses the value.
+    """
+    if hasattr(method, "method"):
+        return dataclasses.replace(method, method=with_settings(method.method, settings))
+    return replaced(method, settings)

@@ -1,0 +1,149 @@
+"""The regressor: real targets or counts, one column or several."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+
+from pyrobnn import guides, likelihoods, nets, priors
+from pyrobnn._errors import InputError
+from pyrobnn.bnn import BNN
+from pyrobnn.estimators.base import AbstractBNN
+from pyrobnn.estimators.training import Examples
+from pyrobnn.inference import SVI, MarginalLikelihood
+from pyrobnn.inference.method import with_guide
+
+NET = nets.MLP(hidden=(50, 50), dtype="float64")
+TRAINING = SVI(guide="laplace", steps=4000, batch_size=128, schedule="cosine_annealing_lr")
+
+
+class BNNRegressor(RegressorMixin, AbstractBNN):
+    """A Bayesian neural network for real targets or counts, by scikit-learn's rules.
+
+    Every part may be a setting or its name, and the settings of parts are parameters too, such as net__hidden,
+    guide__rank or method__method__lr, for searches. With nothing given the prior precision of each layer, and the
+    noise, are tuned by the marginal likelihood of a Laplace approximation (Immer et al. 2021), so that there is nothing
+    to choose.
+
+    Args:
+        net: the network; two hidden layers of 50 units in double precision if None. Widths that are left out follow
+            from the data.
+        prior: the prior of the weights; Normal("fan_in") if None.
+        likelihood: how targets arise; Gaussian with learned noise if None.
+        guide: what the method, or the one inside it, trains; if None as the method says.
+        method: how the posterior is inferred; if None `MarginalLikelihood`, where the prior is normal and the guide
+            Laplace or not given, else `SVI`.
+        steps, lr, batch_size: these settings of the method, or of the one inside it; if None as the method says.
+        num_draws: number of posterior draws to predict with.
+        standardize: whether inputs and real targets are centred and scaled.
+        categories: how columns of text and categories become numbers, "onehot" or "ordinal"; see `make_encoder`.
+        missing: "raise" refuses missing values, "impute" replaces them by means and adds columns that tell where.
+        random_state: seed, as in scikit-learn: an integer, None or a `RandomState`.
+        device: "cpu", "cuda", ..., or "auto".
+        engine: as in `pyrobnn.fit`.
+        verbose: whether to show progress.
+
+    Attributes:
+        posterior_: the posterior, as `pyrobnn.fit` returns it, in original units; its inputs are encoded columns.
+        encoder_: the transformer from columns to inputs.
+        n_features_in_, feature_names_in_: of the inputs.
+
+    Example:
+        >>> import pyrobnn as bnn
+        >>> from sklearn.datasets import load_diabetes
+        >>> x, y = load_diabetes(return_X_y=True)
+        >>> mean, std = bnn.BNNRegressor(steps=20, random_state=0).fit(x, y).predict(x[:3], return_std=True)
+        >>> mean.shape, std.shape
+        ((3,), (3,))
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
+        """Infer the posterior.
+
+        Args:
+            X: inputs (N, features): an array, or a frame of pandas or polars with numbers, booleans and categories.
+            y: targets (N,) or (N, K).
+            sample_weight: weights (N,), not negative; an example of weight 2 counts as the same example twice.
+
+        Raises:
+            ValueError: inputs or targets that cannot be used, in the words of scikit-learn, or `InputError`.
+        """
+        return self._fit(X, y, sample_weight, reset=True)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
+        """Learn on: the posterior so far, as independent normals, is the prior of these examples.
+
+        It is exact for linear models of Gaussian noise whose posterior has no correlations. Scaling and categories stay
+        those of the first call; a learned noise is that of the latest call, unless the marginal likelihood tuned it at
+        the first.
+
+        Args:
+            X: inputs, as for `fit`, with the columns of the first call.
+            y: targets.
+            sample_weight: weights.
+
+        Raises:
+            ValueError: as `fit`; a guide that leaves points without a spread.
+        """
+        return self._partial_fit(X, y, sample_weight)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: FBT001, FBT002 - as scikit-learn's have it
+        """Return the mean of the targets, (N,) or (N, K), and with `return_std` also their standard deviation.
+
+        The standard deviation is that of a target, noise included; `predict_dist` has its parts.
+        """
+        means, stds = self._columns(X, lambda prediction: (prediction.mean, prediction.std))
+        return (means, stds) if return_std else means
+
+    def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Return bounds (lower, upper) of the equal-tailed interval that holds a target with probability `level`."""
+        lower, upper = self._columns(X, lambda prediction: prediction.interval(level))
+        return lower, upper
+
+    def _columns(self, X: Any, read: Any) -> list[np.ndarray]:
+        blocks = self._predict_blocks(X, read)
+        return [torch.cat(values).double().cpu().numpy() for values in zip(*blocks, strict=True)]
+
+    def _defaults(self, prior: Any, guide: Any) -> dict[str, Any]:
+        prior = priors.Normal(scale="fan_in") if prior is None else prior
+        method: Any = TRAINING if guide is None else with_guide(TRAINING, guide)
+        if isinstance(prior, priors.Normal) and isinstance(method.guide, guides.Laplace):
+            method = MarginalLikelihood(method, rounds=3)
+        return {"net": NET, "prior": prior, "likelihood": likelihoods.Gaussian(), "method": method}
+
+    def _for_targets(self, method: Any, likelihood: Any, examples: Examples) -> Any:
+        """Tune the noise with the prior where it is one scale to be learned."""
+        one_scale = likelihood == likelihoods.Gaussian(scale="learned") and examples.y.ndim == 1
+        tunes = one_scale and isinstance(method, MarginalLikelihood)
+        return dataclasses.replace(method, noise=True) if tunes else method
+
+    def _check_y_options(self) -> dict[str, Any]:
+        return {"multi_output": True, "y_numeric": True}
+
+    def _check_targets(self, y: np.ndarray, *, reset: bool, classes: Any) -> np.ndarray:
+        columns = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        if reset:
+            self._shape = columns.shape[1:]
+        elif columns.shape[1:] != self._shape:
+            raise InputError(
+                f"`y` must have the columns of the first call, {self._shape}, got {columns.shape[1:]}: fit another "
+                "estimator to them."
+            )
+        return columns
+
+    def _check_task(self, model: BNN, examples: Examples) -> None:
+        if model.sample_prior_predictive(examples.x[:1], num_draws=1, seed=0).is_classification:
+            likelihood = model.settings["likelihood"]
+            raise InputError(f"BNNRegressor predicts numbers, and {likelihood!r} is for classes: use BNNClassifier.")
+
+    @property
+    def _width(self) -> int:
+        return int(np.prod(self._shape, dtype=int))
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: targets may have several columns."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

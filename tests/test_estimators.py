@@ -1,0 +1,289 @@
+"""The estimators against closed forms: the exact linear model, weights as copies, learning on, intervals."""
+
+import numpy as np
+import pytest
+import torch
+from pyro import poutine
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn._errors import InputError
+from pyrobnn.likelihoods.weighted import Weighted
+
+NOISE, SCALE = 0.5, 0.8
+TO_THE_MODE = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=100, lr=0.005, optimizer="sgd")
+"""Gradient descent on parabolas of curvature between 30 and 300."""
+SMALL = {"net": bnn.MLP(hidden=(3,), dtype="float64"), "engine": "eager", "random_state": 0, "num_draws": 10}
+
+
+def problem(num=30, columns=2, seed=0):
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(num, columns))
+    return x, x @ np.array([1.0, -0.5])[:columns] + NOISE * generator.normal(size=num)
+
+
+def linear(columns=2, **settings):
+    """The linear model of known noise without a bias, in double precision, which Laplace infers exactly."""
+    net = nn.Linear(columns, 1, bias=False).double()
+    defaults = {"prior": bnn.priors.Normal(SCALE), "likelihood": bnn.likelihoods.Gaussian(scale=NOISE)}
+    defaults |= {"method": TO_THE_MODE, "standardize": False, "random_state": 0, "engine": "eager"}
+    return bnn.BNNRegressor(net, **(defaults | settings))
+
+
+def exact(x, y, weights=None, noise=NOISE):
+    """Mean and covariance of the weights of that model."""
+    weighted = x if weights is None else weights[:, None] * x
+    precision = np.eye(x.shape[1]) / SCALE**2 + weighted.T @ x / noise**2
+    return np.linalg.solve(precision, weighted.T @ y) / noise**2, np.linalg.inv(precision)
+
+
+def moments(model):
+    mean, std = model.posterior_.guide.moments()["weight"]
+    return mean[0].numpy(), std[0].numpy()
+
+
+def assert_exact(model, mean, covariance):
+    found, std = moments(model)
+    np.testing.assert_allclose(found, mean, atol=1e-5)
+    np.testing.assert_allclose(std, np.sqrt(np.diag(covariance)), rtol=1e-5)
+
+
+def test_linear_regression_is_exact():
+    x, y = problem()
+    mean, covariance = exact(x, y)
+    model = linear(num_draws=20_000).fit(x, y)
+    assert_exact(model, mean, covariance)
+    predicted, std = model.predict(x, return_std=True)
+    epistemic = np.einsum("ni,ij,nj->n", x, covariance, x)
+    assert (np.abs(predicted - x @ mean) < 5 * np.sqrt(epistemic / 20_000) + 1e-5).all()
+    np.testing.assert_allclose(std, np.sqrt(epistemic + NOISE**2), rtol=0.02)
+
+
+def test_predictions_are_those_of_the_posterior():
+    x, y = problem()
+    model = linear(num_draws=50).fit(x, y)
+    prediction = model.predict_dist(x)
+    assert prediction.num_draws == 50
+    mean, std = model.predict(x, return_std=True)
+    np.testing.assert_array_equal(mean, prediction.mean.numpy())
+    np.testing.assert_array_equal(std, prediction.std.numpy())
+    for found, expected in zip(model.predict_interval(x, level=0.8), prediction.interval(0.8), strict=True):
+        np.testing.assert_array_equal(found, expected.numpy())
+
+
+def test_many_rows_are_predicted_in_blocks(monkeypatch):
+    x, y = problem()
+    model = linear(num_draws=50).fit(x, y)
+    whole = model.predict(x, return_std=True)
+    monkeypatch.setattr("pyrobnn.estimators.base._AT_ONCE", 50 * 7)
+    for found, expected in zip(model.predict(x, return_std=True), whole, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_the_unit_of_targets_does_not_matter():
+    x, y = problem()
+    small, large = (bnn.BNNRegressor(**SMALL, steps=10).fit(x, targets) for targets in (y, 1e6 * y - 3e7))
+    np.testing.assert_allclose(large.predict(x), 1e6 * small.predict(x) - 3e7, rtol=1e-9)
+
+
+def test_the_score_is_that_of_scikit_learn():
+    x, y = problem()
+    model = linear(num_draws=50).fit(x, y)
+    expected = 1 - np.square(y - model.predict(x)).sum() / np.square(y - y.mean()).sum()
+    assert model.score(x, y) == pytest.approx(expected)
+
+
+# Weights
+
+
+COPIES = np.array([0, 1, 2, 3, 1, 2, 0, 1, 4, 1])
+
+
+def test_weights_are_exact_in_the_linear_model():
+    x, y = problem()
+    weights = np.random.default_rng(1).uniform(0.1, 3, len(x))
+    assert_exact(linear().fit(x, y, sample_weight=weights), *exact(x, y, weights))
+
+
+def test_weights_are_exact_with_standardised_data_and_noise_in_original_units():
+    x, y = problem()
+    x, y = 3 * x + 1, 10 * y + 5
+    weights = np.random.default_rng(1).uniform(0.1, 3, len(x))
+    model = linear(standardize=True).set_params(likelihood__scale=5.0).fit(x, y, sample_weight=weights)
+    share = weights / weights.sum()
+    x_loc, y_loc = share @ x, share @ y
+    x_scale, y_scale = np.sqrt(share @ (x - x_loc) ** 2), np.sqrt(share @ (y - y_loc) ** 2)
+    mean, covariance = exact((x - x_loc) / x_scale, (y - y_loc) / y_scale, weights, noise=5 / y_scale)
+    assert_exact(model, mean, covariance)
+    aleatoric = model.predict_dist(x[:1]).aleatoric_std
+    assert float(aleatoric) == pytest.approx(5.0)
+
+
+def copies(y):
+    x = np.random.default_rng(2).normal(size=(10, 2))
+    return x, y(x), np.repeat(x, COPIES, 0), np.repeat(y(x), COPIES, 0)
+
+
+GUIDES = {
+    "mean_field": bnn.guides.MeanField(),
+    "full_rank": bnn.guides.FullRank(),
+    "full": bnn.guides.Laplace(structure="full"),
+    "diag": bnn.guides.Laplace(structure="diag"),
+    "empirical Fisher": bnn.guides.Laplace(curvature="fisher", structure="diag"),
+    "Hessian": bnn.guides.Laplace(curvature="hessian", structure="full"),
+    "recursion": bnn.guides.Laplace(curvature="recursion", structure="diag"),
+}
+
+
+@pytest.mark.parametrize("guide", GUIDES.values(), ids=GUIDES)
+@pytest.mark.filterwarnings("ignore:Laplace")  # of an indefinite Hessian after few steps
+def test_integer_weights_count_as_copies(guide):
+    x, y, x_copied, y_copied = copies(lambda x: np.sin(x[:, 0]))
+    settings = SMALL | {"method": bnn.SVI(guide=guide), "steps": 15}
+    weighted = bnn.BNNRegressor(**settings).fit(x, y, sample_weight=COPIES)
+    copied = bnn.BNNRegressor(**settings).fit(x_copied, y_copied)
+    for found, expected in zip(weighted.predict(x, return_std=True), copied.predict(x, return_std=True), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y"),
+    [
+        ("student_t", lambda x: x),
+        ({"type": "gaussian", "scale": {"type": "half_normal", "scale": 1.0}}, lambda x: x[:, 0]),
+        ({"type": "gaussian", "scale": "heteroscedastic"}, lambda x: x),
+        ("poisson", lambda x: np.floor(3 * np.abs(x[:, 0]))),
+    ],
+)
+def test_weights_go_with_other_likelihoods_and_several_columns(likelihood, y):
+    x, y, x_copied, y_copied = copies(y)
+    settings = SMALL | {"method": bnn.SVI(guide="mean_field"), "steps": 15, "likelihood": likelihood}
+    weighted = bnn.BNNRegressor(**settings).fit(x, y, sample_weight=COPIES)
+    copied = bnn.BNNRegressor(**settings).fit(x_copied, y_copied)
+    np.testing.assert_allclose(weighted.predict(x), copied.predict(x), rtol=1e-8)
+    assert weighted.posterior_.bnn.settings["likelihood"] == copied.posterior_.bnn.settings["likelihood"]
+
+
+def test_the_evidence_and_the_tuned_noise_count_weights_as_copies():
+    """Kronecker factors too; their draws hang on the signs of eigenvectors, so that moments are compared."""
+    x, y, x_copied, y_copied = copies(lambda x: np.sin(x[:, 0]))
+    weighted = bnn.BNNRegressor(**SMALL, steps=15).fit(x, 7 * y, sample_weight=COPIES)
+    copied = bnn.BNNRegressor(**SMALL, steps=15).fit(x_copied, 7 * y_copied)
+    found, expected = (model.posterior_.info["laplace"] for model in (weighted, copied))
+    assert found["log_evidence"] == pytest.approx(expected["log_evidence"], rel=1e-6)
+    assert found["precision"] == pytest.approx(expected["precision"], rel=1e-4)
+    scales = [model.posterior_.bnn.settings["likelihood"].scale for model in (weighted, copied)]
+    assert scales[0] == pytest.approx(scales[1], rel=1e-6)
+    for site, (mean, std) in copied.posterior_.guide.moments().items():
+        torch.testing.assert_close(weighted.posterior_.guide.moments()[site][0], mean, rtol=1e-4, atol=1e-8)
+        torch.testing.assert_close(weighted.posterior_.guide.moments()[site][1], std, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "bernoulli"])
+def test_class_weights_multiply_the_weights(likelihood):
+    x, y, x_copied, y_copied = copies(lambda x: np.where(x[:, 0] > 0, "b", "a"))
+    settings = SMALL | {"method": bnn.SVI(guide="mean_field"), "steps": 15, "likelihood": likelihood}
+    weighted = bnn.BNNClassifier(**settings, class_weight={"a": 2.0, "b": 1.0}).fit(x, y, sample_weight=COPIES)
+    twice = np.concatenate([np.arange(len(y_copied)), np.flatnonzero(y_copied == "a")])
+    copied = bnn.BNNClassifier(**settings).fit(x_copied[twice], y_copied[twice])
+    np.testing.assert_allclose(weighted.predict_proba(x), copied.predict_proba(x), rtol=1e-8)
+
+
+def test_balanced_classes_weigh_the_same():
+    x, y, *_ = copies(lambda x: (x[:, 0] > 0.8).astype(int))
+    settings = SMALL | {"method": bnn.SVI(guide="mean_field"), "steps": 15}
+    by_hand = len(y) / 2 / np.bincount(y)[y]
+    balanced = bnn.BNNClassifier(**settings, class_weight="balanced").fit(x, y)
+    weighted = bnn.BNNClassifier(**settings).fit(x, y, sample_weight=by_hand)
+    np.testing.assert_allclose(balanced.predict_proba(x), weighted.predict_proba(x), rtol=1e-8)
+
+
+def test_a_mini_batch_of_weighted_examples_is_scaled_by_the_plate_alone():
+    model = bnn.BNN(nn.Linear(1, 1), likelihood=Weighted(bnn.likelihoods.Gaussian(scale=1.0))).eval()
+    x, y, weights = torch.randn(4, 1), torch.randn(4), torch.tensor([0.5, 1.0, 2.0, 3.0])
+    trace = poutine.trace(model).get_trace(x, torch.stack([y, weights], 1), num_data=12)
+    log_prob = torch.distributions.Normal(trace.nodes["_RETURN"]["value"][:, 0], 1.0).log_prob(y)
+    trace.compute_log_prob()
+    torch.testing.assert_close(trace.nodes["y"]["log_prob_sum"], 3 * (weights * log_prob).sum())
+
+
+def test_weights_of_other_targets_are_refused():
+    model = bnn.BNN(nn.Linear(1, 1), likelihood=Weighted(bnn.likelihoods.Gaussian(scale=1.0)))
+    targets = torch.tensor([[1.0, 1.0], [2.0, 0.0]])
+    with pytest.raises(InputError, match="Weights of examples must be positive, got 0: leave out such rows"):
+        bnn.fit(model, bnn.SVI(steps=1), (torch.randn(2, 1), targets), seed=0)
+
+
+# Learning on
+
+
+def test_learning_on_is_exact_for_a_weight_without_correlations():
+    x, y = problem(40, columns=1)
+    whole = exact(x, y)
+    model = linear(1, lr=0.01)
+    for start in (0, 10, 25):
+        rows = slice(start, {0: 10, 10: 25, 25: 40}[start])
+        model.partial_fit(x[rows], y[rows])
+    assert_exact(model, *whole)
+
+
+def test_learning_on_is_exact_for_orthogonal_inputs_with_weights():
+    signs = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
+    x = np.concatenate([signs, 1.5 * signs, 0.5 * signs])
+    y = problem(12)[1]
+    weights = np.repeat([1.5, 2.0, 3.0], 4)
+    model = linear(lr=0.01)
+    for rows in np.split(np.arange(12), 3):
+        model.partial_fit(x[rows], y[rows], sample_weight=weights[rows])
+    assert_exact(model, *exact(x, y, weights))
+
+
+def test_learning_on_keeps_the_scaling_of_the_first_call():
+    x, y = problem(40, columns=1)
+    x, y = 3 * x + 1, 10 * y + 5
+    model = linear(1, standardize=True).set_params(likelihood__scale=5.0)
+    model.partial_fit(x[:20], y[:20]).partial_fit(x[20:], y[20:])
+    scaled_x, scale = (x - x[:20].mean(0)) / x[:20].std(0), y[:20].std()
+    assert_exact(model, *exact(scaled_x, (y - y[:20].mean()) / scale, noise=5 / scale))
+    assert float(model.predict_dist(x[:1]).aleatoric_std) == pytest.approx(5.0)
+
+
+def test_learning_on_after_a_fit_goes_on_from_it():
+    x, y = problem(40, columns=1)
+    model = linear(1).fit(x[:30], y[:30]).partial_fit(x[30:], y[30:])
+    assert_exact(model, *exact(x, y))
+
+
+def test_members_of_an_ensemble_learn_on_apart():
+    x, y = problem(40, columns=1)
+    method = bnn.Ensemble(TO_THE_MODE, members=2)
+    model = linear(1, method=method).partial_fit(x[:20], y[:20]).partial_fit(x[20:], y[20:])
+    mean, covariance = exact(x, y)
+    for member in model.posterior_.members:
+        found, std = member.guide.moments()["weight"]
+        np.testing.assert_allclose(found[0], mean, atol=1e-5)
+        np.testing.assert_allclose(std[0], np.sqrt(np.diag(covariance)), rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Laplace")  # the prior's precision is that of each weight alone
+def test_the_default_method_learns_on_without_tuning():
+    x, y = problem(40)
+    model = bnn.BNNRegressor(**SMALL, steps=20).partial_fit(x[:20], y[:20])
+    noise = model.posterior_.bnn.settings["likelihood"].scale
+    model.partial_fit(x[20:], y[20:])
+    assert model.posterior_.info["method"]["type"] == "svi"
+    assert model.posterior_.bnn.settings["likelihood"].scale == noise
+
+
+def test_a_classifier_learns_on_with_classes_that_come_later():
+    """Each class has an input, and so weights, of its own: those of the first two stay as they were."""
+    x = np.repeat(np.eye(3), 10, 0)
+    y = np.repeat(["a", "b", "c"], 10)
+    net = bnn.MLP(hidden=(), bias=False, dtype="float64")
+    model = bnn.BNNClassifier(net, steps=60, lr=0.1, standardize=False, engine="eager", random_state=0)
+    model.partial_fit(x[:20], y[:20], classes=["c", "b", "a"])
+    assert list(model.classes_) == ["a", "b", "c"]
+    before = model.predict_proba(x[:20])
+    model.partial_fit(x[20:], y[20:])
+    np.testing.assert_allclose(model.predict_proba(x[:20]), before, atol=0.05)
+    assert model.score(x, y) == 1

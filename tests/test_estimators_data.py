@@ -1,0 +1,328 @@
+"""What the estimators take and refuse: frames, categories, missing values, labels, parameters."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn._errors import InputError
+
+QUICK = {
+    "net": bnn.MLP(hidden=(3,), dtype="float64"),
+    "method": bnn.SVI(guide="mean_field", steps=5),
+    "engine": "eager",
+    "random_state": 0,
+    "num_draws": 5,
+}
+SIZES = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+PLACES = ["b", "a", "c", "a", "b", "c"]
+Y = np.arange(6.0)
+
+
+def table(**more):
+    flags = [True, False, True, True, False, False]
+    return pd.DataFrame({"size": SIZES, "flag": flags, "place": PLACES, **more})
+
+
+def regressor(**settings):
+    return bnn.BNNRegressor(**(QUICK | settings))
+
+
+def one_hot(places):
+    return np.array([[place == name for name in "abc"] for place in places], dtype=float)
+
+
+# Frames
+
+
+def test_text_becomes_columns_of_zero_and_one_and_booleans_numbers():
+    frame = table()
+    expected = np.column_stack([SIZES, frame["flag"], one_hot(PLACES)])
+    found = regressor().fit(frame, Y)
+    np.testing.assert_allclose(found.predict(frame), regressor().fit(expected, Y).predict(expected))
+    assert list(found.feature_names_in_) == ["size", "flag", "place"]
+    assert found.n_features_in_ == 3
+    assert found.posterior_.info["feature_names"] == ["size", "flag", "place_a", "place_b", "place_c"]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pl.DataFrame(table()),
+        pl.DataFrame(table()).with_columns(pl.col("place").cast(pl.Categorical)),
+        table().astype({"place": "category"}),
+        table().astype({"size": "Float64", "flag": "boolean", "place": "string"}),
+        table().astype({"size": object, "place": object}),
+    ],
+    ids=["polars", "polars categories", "categories", "nullable", "objects"],
+)
+def test_kinds_of_columns_and_frames_do_not_matter(frame):
+    model = regressor().fit(table(), Y)
+    np.testing.assert_array_equal(model.predict(frame), model.predict(table()))
+    np.testing.assert_array_equal(regressor().fit(frame, Y).predict(frame), model.predict(table()))
+
+
+def test_categories_as_numbers():
+    frame = table()
+    codes = np.column_stack([SIZES, frame["flag"], [1, 0, 2, 0, 1, 2]])
+    found = regressor(categories="ordinal").fit(frame, Y)
+    np.testing.assert_allclose(found.predict(frame), regressor().fit(codes, Y).predict(codes))
+
+
+@pytest.mark.parametrize("categories", ["onehot", "ordinal"])
+def test_a_category_that_training_did_not_have_is_predicted(categories):
+    model = regressor(categories=categories).fit(table(), Y)
+    new = table().assign(place="somewhere else")
+    assert np.isfinite(model.predict(new)).all()
+    matrix = model.encoder_.transform(new.astype({"flag": float}))
+    unseen = np.zeros((6, 3)) if categories == "onehot" else np.full((6, 1), -1)
+    np.testing.assert_array_equal(matrix[:, 2:], unseen)
+
+
+def test_columns_must_be_those_of_training():
+    model = regressor().fit(table(), Y)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(table().rename(columns={"size": "length"}))
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(table()[["place", "flag", "size"]])
+
+
+def test_dates_are_refused():
+    frame = table(day=pd.date_range("2026-01-01", periods=6))
+    with pytest.raises(InputError, match="Column 'day' has dtype datetime64.*: turn it into numbers"):
+        regressor().fit(frame, Y)
+
+
+def test_infinite_values_in_a_frame_are_refused():
+    with pytest.raises(ValueError, match="contains infinity"):
+        regressor().fit(table().assign(size=[1, 2, 3, 4, 5, np.inf]), Y)
+
+
+# Missing values
+
+
+def with_gaps():
+    frame = table()
+    frame.loc[1, "size"] = np.nan
+    frame.loc[2, "place"] = None
+    return frame
+
+
+def test_missing_values_are_refused_by_column():
+    with pytest.raises(InputError, match="contains NaN: 1 of 6 values of column 'size' are missing, and others in 1 "):
+        regressor().fit(with_gaps(), Y)
+    x = np.column_stack([SIZES, SIZES])
+    model = regressor().fit(x, Y)
+    x[0, 1] = np.nan
+    with pytest.raises(InputError, match="column 'x1' are missing. Drop those rows, impute them in a pipeline, or "):
+        model.predict(x)
+
+
+@pytest.mark.parametrize("frame", [with_gaps(), pl.DataFrame(with_gaps())], ids=["pandas", "polars"])
+def test_missing_values_are_imputed_with_a_column_that_tells(frame):
+    model = regressor(missing="impute").fit(frame, Y)
+    sizes = SIZES.copy()
+    sizes[1] = np.delete(SIZES, 1).mean()
+    flags, gap = table()["flag"], np.eye(6)[1]
+    places = one_hot(["b", "a", None, "a", "b", "c"])
+    expected = np.column_stack([sizes, flags, gap, places, np.eye(6)[2]])
+    np.testing.assert_allclose(model.predict(frame), regressor().fit(expected, Y).predict(expected))
+    assert np.isfinite(model.predict(table().assign(flag=[np.nan] * 6))).all()  # where training had no gap
+
+
+@pytest.mark.parametrize(("name", "value"), [("missing", "drop"), ("categories", "target")])
+def test_unknown_ways_to_encode_are_refused(name, value):
+    with pytest.raises(InputError, match=f"`{name}` must be one of 'o?n?e?.*, got '{value}'"):
+        regressor(**{name: value}).fit(table(), Y)
+
+
+# Labels and likelihoods
+
+
+@pytest.mark.parametrize("labels", [["no", "yes"], [7, -1], [True, False]], ids=["text", "numbers", "booleans"])
+@pytest.mark.parametrize("likelihood", [None, "bernoulli", {"type": "ordinal", "num_classes": 2}])
+def test_labels_come_back_as_they_were(labels, likelihood):
+    x = np.concatenate([np.linspace(-2, -1, 6), np.linspace(1, 2, 6)])[:, None]
+    y = np.repeat(labels, 6)
+    model = bnn.BNNClassifier(**(QUICK | {"net": bnn.MLP(hidden=())}), likelihood=likelihood, steps=50, lr=0.2).fit(
+        x, y
+    )
+    assert list(model.classes_) == sorted(labels)
+    np.testing.assert_array_equal(model.predict(x), y)
+    np.testing.assert_allclose(model.predict_proba(x).sum(1), 1)
+
+
+def classifier(**settings):
+    return bnn.BNNClassifier(**(QUICK | settings))
+
+
+LABELS = np.array(["a", "b"] * 3)
+X = np.column_stack([SIZES, SIZES[::-1]])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: classifier().fit(X, ["a"] * 6), "needs labels of at least 2 classes, got one class, a"),
+        (lambda: classifier(likelihood="gaussian").fit(X, LABELS), "BNNClassifier predicts classes, and Gaussian"),
+        (lambda: regressor(likelihood="categorical").fit(X, np.arange(6)), "BNNRegressor predicts numbers, and Cat"),
+        (lambda: classifier().partial_fit(X, LABELS), "classes must be passed on the first call to partial_fit"),
+        (
+            lambda: classifier().partial_fit(X, LABELS, ["a", "b"]).partial_fit(X, LABELS, ["a", "c"]),
+            r"`classes` must stay those of the first call, \['a' 'b'\], got \['a' 'c'\]",
+        ),
+        (lambda: classifier().partial_fit(X, LABELS, ["a", "c"]), "has the label b, which is none of `classes`"),
+        (
+            lambda: classifier(class_weight="balanced").partial_fit(X, LABELS, ["a", "b"]),
+            "class_weight='balanced' needs the counts of all labels",
+        ),
+        (
+            lambda: regressor().partial_fit(X, Y).partial_fit(X, X),
+            r"`y` must have the columns of the first call, \(\), got \(2,\)",
+        ),
+        (
+            lambda: regressor(guide="map").partial_fit(X, Y),
+            r"partial_fit makes the posterior so far the prior .* Map\(\) leaves points without a spread",
+        ),
+        (
+            lambda: regressor(guide=bnn.guides.Laplace(sites="last_layer")).partial_fit(X, Y).partial_fit(X, Y),
+            "partial_fit makes the posterior .* '0.weight' has no spread under it: use a prior and a guide",
+        ),
+        (
+            lambda: regressor(prior={"2.*": "normal", "*": None}).partial_fit(X, Y).partial_fit(X, Y),
+            "'0.weight' has no spread under it",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(("weight", "message"), [(-1, "Negative values"), (0, "at least one non-zero")])
+def test_weights_are_refused_by_scikit_learn(weight, message):
+    with pytest.raises(ValueError, match=message):
+        regressor().fit(X, Y, sample_weight=np.full(6, weight))
+
+
+def test_predictions_before_a_fit_are_refused():
+    with pytest.raises(NotFittedError):
+        regressor().predict_dist(X)
+
+
+# Several columns, devices, random states
+
+
+def test_several_columns_of_targets():
+    targets = np.column_stack([Y, -10 * Y, Y**2])
+    model = bnn.BNNRegressor(net=QUICK["net"], engine="eager", random_state=0, num_draws=5, steps=5).fit(X, targets)
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == model.predict_interval(X)[0].shape == (6, 3)
+    assert model.posterior_.info["method"]["noise"] is False
+
+
+def test_random_states_are_those_of_scikit_learn():
+    same = [regressor().fit(X, Y).predict(X) for _ in range(2)]
+    np.testing.assert_array_equal(*same)
+    state = np.random.RandomState(0)
+    first, second = (regressor(random_state=state).fit(X, Y).predict(X) for _ in range(2))
+    assert not np.allclose(first, second)
+    np.testing.assert_array_equal(first, regressor(random_state=np.random.RandomState(0)).fit(X, Y).predict(X))
+    np.random.seed(3)
+    drawn = regressor(random_state=None).fit(X, Y).predict(X)
+    np.random.seed(3)
+    np.testing.assert_array_equal(drawn, regressor(random_state=None).fit(X, Y).predict(X))
+
+
+def test_a_fit_is_quiet_unless_asked(capfd):
+    regressor().fit(X, Y)
+    assert capfd.readouterr() == ("", "")
+    regressor(verbose=True).fit(X, Y)
+    assert "SVI" in capfd.readouterr().err
+
+
+# Parameters
+
+
+def test_settings_of_parts_are_parameters_also_of_parts_given_by_name():
+    model = bnn.BNNRegressor(guide="low_rank", method="ensemble")
+    params = model.get_params()
+    assert params["guide"] == "low_rank"
+    assert params["guide__rank"] == bnn.guides.LowRank().rank
+    assert params["method__method__lr"] == bnn.SVI().lr
+    assert params["net__hidden"] == (50, 50)  # of the default
+    model.set_params(guide__rank=7, method__members=2, method__method__lr=0.5, net__hidden=(4,), prior__scale=2.0)
+    assert model.guide == bnn.guides.LowRank(rank=7)
+    assert model.method == bnn.Ensemble(bnn.SVI(guide="map", lr=0.5), members=2)
+    assert model.net == bnn.MLP(hidden=(4,), dtype="float64")
+    assert model.prior == bnn.priors.Normal(scale=2.0)
+    assert "guide__rank" not in model.get_params(deep=False)
+
+
+def test_a_part_and_its_settings_can_be_set_at_once():
+    model = bnn.BNNRegressor().set_params(
+        guide__rank=3, guide="low_rank", method__guide__rank=2, method__guide="low_rank"
+    )
+    assert model.guide == bnn.guides.LowRank(rank=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rank", "Invalid parameter 'rank' for estimator BNNRegressor"),
+        ("guide__rnak", r"Invalid parameter 'rnak' for Laplace\(.*Valid parameters are: \['curvature'"),
+        ("method__method__guide__rnak", "Invalid parameter 'rnak' for Laplace"),
+        ("method__lr__x", "Invalid parameter 'lr' for MarginalLikelihood"),
+        ("engine__x", "Invalid parameter|has no attribute"),
+    ],
+)
+def test_unknown_parameters_are_refused_as_scikit_learn_does(name, message):
+    with pytest.raises((ValueError, AttributeError), match=message):
+        bnn.BNNRegressor().set_params(**{name: 1})
+
+
+def test_a_value_that_a_part_refuses_is_refused_when_set():
+    with pytest.raises(InputError, match="MarginalLikelihood: `rounds`"):
+        bnn.BNNRegressor().set_params(method__rounds=0)
+
+
+def test_a_guide_and_lengths_go_into_the_innermost_method():
+    method = bnn.Ensemble(bnn.SVI(guide="map"), members=2)
+    model = regressor(method=method, guide="mean_field", steps=3, lr=0.5, batch_size=4).fit(X, Y)
+    inner = model.posterior_.info["method"]["method"]
+    assert (inner["guide"]["type"], inner["steps"], inner["lr"], inner["batch_size"]) == ("mean_field", 3, 0.5, 4)
+    with pytest.raises(ValueError, match="Invalid parameter 'lr' for NUTS"):
+        regressor(method="nuts", lr=0.1).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({}, "marginal_likelihood"),
+        ({"guide": {"type": "laplace", "structure": "diag"}}, "marginal_likelihood"),
+        ({"guide": "mean_field"}, "svi"),
+        ({"prior": "student_t"}, "svi"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Laplace")  # of a Student-t prior that is not concave everywhere
+def test_the_default_method_goes_with_prior_and_guide(settings, name):
+    defaults = {"net": QUICK["net"], "engine": "eager", "random_state": 0, "num_draws": 5, "steps": 5}
+    assert bnn.BNNRegressor(**defaults, **settings).fit(X, Y).posterior_.info["method"]["type"] == name
+
+
+def test_clones_have_equal_parts():
+    model = bnn.BNNRegressor(nn.Linear(2, 1), guide="low_rank", prior=bnn.priors.Normal(0.3))
+    copy = clone(model)
+    assert copy.prior == model.prior
+    assert copy.net is not model.net
+
+
+def test_the_notebook_page_names_the_settings_of_parts():
+    page = bnn.BNNRegressor(guide="low_rank")._repr_html_()
+    assert "guide__rank" in page
+    assert "net__hidden" in page
+    assert bnn.BNNRegressor(guide="no such guide")._repr_html_()  # shown as it is; `fit` refuses it
