@@ -79,12 +79,12 @@ def _remove_empty(folders: list[Path]) -> None:
 
 
 def _take_name(made: Path, path: Path, aside: Path) -> None:
-    if path.exists():
-        path.rename(aside)
     try:
+        if path.exists():
+            path.rename(aside)
         made.rename(path)
     except BaseException:
-        if aside.exists():
+        if aside.exists() and not path.exists():
             aside.rename(path)
         raise
 

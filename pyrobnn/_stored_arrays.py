@@ -108,8 +108,18 @@ class _Array:
         with open(file.path, "rb", buffering=0) as opened:
             for row, place in [(rows[0], bytes_of_rows)] if dense else zip(rows, bytes_of_rows, strict=True):
                 opened.seek(offset + row * step)
-                opened.readinto(place)
+                _fill(opened, place)
         return found
+
+
+def _fill(opened: Any, place: np.ndarray) -> None:
+    """Read into an array until it is full; the system may give less at a time."""
+    rest = memoryview(place.reshape(-1))
+    while rest:
+        count = opened.readinto(rest)
+        if not count:
+            raise InputError(f"{opened.name} ended early: leave files alone during a fit, and open the data anew.")
+        rest = rest[count:]
 
 
 def _opened(given: Any, name: str) -> np.ndarray:

@@ -139,15 +139,21 @@ def _stopped_cleanly(folder: Path) -> Iterator[None]:
     in_main = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
     numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
     before = {number: signal.signal(number, stop) for number in numbers}
+    earlier = _time_of(folder / "manifest.json")
     try:
         yield
     except _Stopped as stopped:
-        kept = (unfinished_folder(folder) / "spec.toml").exists() or (folder / "spec.toml").exists()
+        made = _time_of(folder / "manifest.json") not in (None, earlier)
+        kept = made or (unfinished_folder(folder) / "spec.toml").exists()
         rest = f"go on with `pyrobnn fit --resume {folder}`" if kept else "before the first checkpoint; nothing is kept"
         _fail(f"stopped by {signal.Signals(stopped.args[0]).name}: {rest}.", code=128 + stopped.args[0])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _time_of(file: Path) -> int | None:
+    return file.stat().st_mtime_ns if file.exists() else None
 
 
 @app.command()

@@ -1,7 +1,6 @@
 """Runs: from a spec to a folder with the posterior, its scores, pictures and a report, and predictions from it."""
 
 import dataclasses
-import glob
 import json
 import math
 import shutil
@@ -89,9 +88,6 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
     started = time.perf_counter()
     prepared = spec.prepare()
     shutil.rmtree(unfinished, ignore_errors=True)
-    if overwrite and path.exists():
-        unfinished.mkdir(parents=True)
-        (unfinished / _REPLACES).touch()
     return _run(prepared, path, started, progress=progress, overwrite=overwrite)
 
 
@@ -144,11 +140,8 @@ def unfinished_folder(run_dir: str | Path) -> Path:
 
 
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
-    for left_over in path.parent.glob(f".{glob.escape(path.name)}-*"):  # by a process that was killed
-        if not (left_over / "replaced").exists():
-            shutil.rmtree(left_over, ignore_errors=True)
     with _noting_what_is_kept(path), new_folder(path, replaces=_is_run_folder if overwrite else None) as folder:
-        posterior = _fit_resumably(prepared, unfinished_folder(path), progress=progress)
+        posterior = _fit_resumably(prepared, path, progress=progress, overwrite=overwrite)
         manifest = make_manifest(prepared, members_of(posterior)[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
         _write_json(folder / "manifest.json", manifest)
@@ -167,12 +160,15 @@ def _noting_what_is_kept(path: Path) -> Iterator[None]:
         raise
 
 
-def _fit_resumably(prepared: Prepared, unfinished: Path, *, progress: bool) -> Posterior | Mixture:
+def _fit_resumably(prepared: Prepared, path: Path, *, progress: bool, overwrite: bool) -> Posterior | Mixture:
     """Fit, with checkpoints where the method keeps them; a fit that cannot go on leaves none behind."""
+    unfinished = unfinished_folder(path)
     if not keeps_checkpoints(prepared.spec.method):
         return _fit(prepared, None, progress=progress)
     unfinished.mkdir(parents=True, exist_ok=True)
     (unfinished / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
+    if overwrite and path.exists():
+        (unfinished / _REPLACES).touch()
     try:
         return _fit(prepared, unfinished, progress=progress)
     except BaseException as error:
@@ -294,7 +290,7 @@ def _write_views(
         manifest=manifest,
         class_names=prepared.dataset.class_names,
     )
-    with new_folder(folder / "figures") as figures:
+    with new_folder(folder / "figures", replaces=lambda _: True) as figures:
         for name, png in rendered.figures.items():
             (figures / name).write_bytes(png)
     with new_file(folder / "report.html") as file:

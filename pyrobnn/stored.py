@@ -1,5 +1,6 @@
 """Data that stay in their files: NumPy arrays mapped from disk, and Parquet read by row groups."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -47,9 +48,11 @@ class StoredData:
         x_scaler: map of the inputs, the identity if they are not standardised.
         y_scaler: map of the targets, likewise; used where the likelihood is one of real values.
         head: inputs and targets of the first examples.
+        fingerprint: a SHA-256 of all examples, and whether they are standardised, in words.
     """
 
     head: tuple[Tensor, Tensor]
+    fingerprint: str
 
     def __init__(
         self, store: Any, *, standardize: bool, feature_names: Sequence[str], target_name: str, progress: bool
@@ -183,7 +186,7 @@ class StoredData:
 
     def _read_through(self, *, progress: bool) -> None:
         """Check every value, and find the scaling."""
-        x_moments, y_moments = Moments(), Moments()
+        x_moments, y_moments, total = Moments(), Moments(), hashlib.sha256()
         start = 0
         with tqdm(total=len(self), desc="Reading", unit="example", disable=not progress, leave=False) as bar:
             for x, y in self._store.chunks():
@@ -192,12 +195,15 @@ class StoredData:
                 if self.standardize:
                     x_moments.add(x)
                     y_moments.add(y)
+                for values in (x, y):
+                    total.update(values.contiguous().reshape(-1).view(torch.uint8).numpy())
                 if not start:
                     self.head = x[:_HEAD].clone(), y[:_HEAD].clone()
                 start += len(x)
                 bar.update(len(x))
         if self.standardize:
             self.x_scaler, self.y_scaler = x_moments.scaler(), y_moments.scaler()
+        self.fingerprint = f"{total.hexdigest()}, standardize={self.standardize}"
 
     def _check_finite(self, values: Tensor, start: int, *, of_target: bool) -> None:
         if not values.is_floating_point() or bool(torch.isfinite(values).all()):

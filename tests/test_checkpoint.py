@@ -6,8 +6,9 @@ import time
 
 import pytest
 import torch
+from pyro.distributions import Normal
 from pyro.nn import PyroModule
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn import InputError
@@ -169,6 +170,49 @@ def test_a_checkpoint_of_another_fit_is_refused(name, tmp_path):
     with pytest.raises(InputError, match=f"is of another fit, the {name} differ: there .*, here .*Choose another"):
         go(checkpoint=tmp_path, **CHANGES[name])
     assert (tmp_path / checkpoints.FILE).read_bytes() == before
+
+
+def loader_of(y, generator=None):
+    rows = BatchSampler(RandomSampler(X, generator=generator), 16, drop_last=False)
+    return DataLoader(TensorDataset(X, y), batch_sampler=rows)
+
+
+def stored(y, **settings):
+    return bnn.StoredData.from_numpy(X.numpy(), y.numpy(), progress=False, **settings)
+
+
+OTHERS = {
+    "loaders": ({"data": loader_of(Y)}, {"data": loader_of(-Y)}),
+    "stored": ({"data": stored(Y)}, {"data": stored(Y.flip(0))}),
+    "standardised": ({"data": stored(Y)}, {"data": stored(Y, standardize=True)}),
+    "distributions": tuple(
+        {"bnn_model": model(prior={"0.weight": Normal(0.0, s * torch.ones(6, 1)), "*": "normal"})} for s in (1.0, 0.1)
+    ),
+    "functions": tuple(
+        {"bnn_model": model(prior=lambda name, value, s=s: Normal(0.0, s).expand(value.shape).to_event())}
+        for s in (1.0, 0.1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_does_not_show_in_words_is_another_fit_too(name, tmp_path):
+    one, other = OTHERS[name]
+    method = bnn.SVI(steps=3) if name == "loaders" else bnn.SVI(steps=3, batch_size=16)
+    first = go(method=method, checkpoint=tmp_path, **one)
+    assert same(first, go(method=method, checkpoint=tmp_path, **one))
+    with pytest.raises(InputError, match="is of another fit"):
+        go(method=method, checkpoint=tmp_path, **other)
+
+
+def test_loaders_that_sample_batches_go_on_to_the_same_bits(tmp_path):
+    def data():
+        return loader_of(Y, torch.Generator().manual_seed(5))
+
+    interrupted(tmp_path, data=data(), method=bnn.SVI(steps=110), at=100, every=17)
+    assert same(
+        go(data(), method=bnn.SVI(steps=110), checkpoint=tmp_path, every=17), go(data(), method=bnn.SVI(steps=110))
+    )
 
 
 def test_other_starting_weights_are_another_fit(tmp_path):

@@ -151,7 +151,8 @@ def test_it_goes_back_to_the_last_state_kept(monkeypatch):
     assert (posterior.history.elbo[:100] == straight.history.elbo).all()
 
 
-def test_rewinds_survive_an_interruption(tmp_path):
+@pytest.mark.parametrize("engine", ["eager", "captured"])
+def test_rewinds_survive_an_interruption(engine, tmp_path):
     class Stop(Exception):
         pass
 
@@ -159,15 +160,19 @@ def test_rewinds_survive_an_interruption(tmp_path):
         if progress.step == 150:
             raise Stop
 
-    def go(folder, **more):
-        settings = TOO_FAST | {"lr": 0.04, "steps": 200, "checkpoint": tmp_path / folder, "every": 60}
-        return fit(X, K, **settings, **more)
-
+    settings = TOO_FAST | {"lr": 0.04, "steps": 200, "engine": engine}
+    kept = {"checkpoint": tmp_path, "every": 60}
     with pytest.raises(Stop):
-        go("stopped", callbacks=[stop])
-    resumed, straight = go("stopped"), go("straight")
+        fit(X, K, callbacks=[stop], **settings, **kept)
+    resumed, straight = fit(X, K, **settings, **kept), fit(X, K, **settings)
     assert resumed.info["rewinds"] == straight.info["rewinds"]
     assert (resumed.history.elbo == straight.history.elbo).all()
+
+
+def test_a_state_that_fails_at_once_is_passed_over(monkeypatch):
+    monkeypatch.setattr(training, "_KEEP_EVERY", 50)
+    posterior = fit_failing([101], steps=120)
+    assert [entry["back_to"] for entry in posterior.info["rewinds"]] == [50]
 
 
 def test_replicates_go_back_together_and_only_the_one_concerned_slows_down():

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -33,7 +34,10 @@ class Killed(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
+def _no_pictures(request, monkeypatch):
+    if "with_pictures" in request.keywords:
+        return
+
     def write(folder, *_, **__):
         for name in ("posterior.nc", "report.html"):
             (folder / name).write_text("")
@@ -131,6 +135,28 @@ def test_what_is_made_from_a_fit_is_made_again(tmp_path, monkeypatch):
         runs.resume(path, progress=False)
 
 
+def test_a_method_without_checkpoints_leaves_no_unfinished_run(tmp_path, monkeypatch):
+    swag = spec(fit={"type": "swag", "steps": 50, "every": 5, "rank": 2, "engine": "eager", "method": {"steps": 20}})
+    path = runs.run(spec(), tmp_path / "run", progress=False).path
+
+    def fail(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "fit", fail)
+        with pytest.raises(Killed) as caught:
+            runs.run(swag, path, progress=False, overwrite=True)
+    assert [place.name for place in tmp_path.iterdir()] == ["run"]
+    assert not getattr(caught.value, "__notes__", [])
+
+
+def test_other_runs_beside_it_are_left_alone(tmp_path):
+    (tmp_path / ".run-2-abcdefgh").mkdir()
+    (tmp_path / ".run-backup").mkdir()
+    runs.run(spec(), tmp_path / "run", progress=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".run-2-abcdefgh", ".run-backup", "run"]
+
+
 def test_nothing_to_go_on_with(tmp_path):
     with pytest.raises(InputError, match="There is no interrupted run .*unfinished, and no run folder"):
         runs.resume(tmp_path / "run", progress=False)
@@ -141,6 +167,32 @@ def test_a_fit_that_cannot_go_on_leaves_nothing(tmp_path):
     with pytest.raises(FloatingPointError, match="became nan at step"):
         runs.run(bad, tmp_path / "run", progress=False)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.with_pictures
+def test_pictures_are_made_again(tmp_path, monkeypatch):
+    pages = SimpleNamespace(html="page", figures={"a.png": b"a"})
+    monkeypatch.setattr("pyrobnn.report.render", lambda *_, **__: pages)
+    path = runs.run(spec(), tmp_path / "run", progress=False).path
+    (path / "report.html").unlink()
+    (path / "figures" / "a.png").write_bytes(b"old")
+    runs.resume(path, progress=False)
+    assert (path / "report.html").read_text() == "page"
+    assert (path / "figures" / "a.png").read_bytes() == b"a"
+
+
+def test_a_stop_promises_only_what_is_kept(tmp_path, monkeypatch):
+    path = runs.run(spec(), tmp_path / "run", progress=False).path
+    file = tmp_path / "spec.toml"
+    file.write_text(spec().to_toml())
+
+    def stop(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(runs, "fit", stop)
+    done = invoke("fit", file, "--out", path, "--overwrite")
+    assert done.exit_code == 128 + signal.SIGTERM
+    assert "before the first checkpoint; nothing is kept" in done.output
 
 
 def invoke(*arguments):

@@ -1,12 +1,16 @@
 """Threads take turns where Pyro and random states are global: each gets the bits that it gets alone."""
 
+import os
+import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import pyrobnn as bnn
+from pyrobnn._exclusive import ONE_THREAD
 
 X = torch.linspace(-1, 1, 20)[:, None]
 MODEL = bnn.BNN(bnn.MLP(1, [4], 1))
@@ -44,6 +48,30 @@ def test_eight_threads_predict_from_one_posterior():
     alone = {seed: predictions(posterior, seed) for seed in set(seeds)}
     for seed, found in zip(seeds, side_by_side(lambda seed: predictions(posterior, seed), seeds), strict=True):
         assert torch.equal(found, alone[seed])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are of POSIX")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_process_forked_while_another_thread_works_is_free():
+    posterior, holds, ends = fit(0), threading.Event(), threading.Event()
+
+    def hold():
+        with ONE_THREAD:
+            holds.set()
+            ends.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait(30)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        posterior.predict(X, num_draws=2)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    ends.set()
+    thread.join()
+    assert status == 0
 
 
 def test_threads_fit_while_others_predict():

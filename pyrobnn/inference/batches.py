@@ -128,7 +128,8 @@ class LoaderBatches:
     """The batches of a loader, for ever.
 
     A place in them is that of the random states before the epoch and a number of batches: to go there, so many batches
-    are loaded again.
+    are loaded again. Random states are those of the process, and torch generators of loader and samplers; a sampler
+    with a memory of another kind is not brought back.
 
     Args:
         loader: yields pairs (x, y).
@@ -203,7 +204,8 @@ class LoaderBatches:
             generator.set_state(state)
 
     def _generators(self) -> list[torch.Generator]:
-        holders = (self._loader, self._loader.sampler)
+        groups: Any = self._loader.batch_sampler
+        holders = (self._loader, self._loader.sampler, groups, getattr(groups, "sampler", None))
         found = [getattr(holder, "generator", None) for holder in holders]
         return list({id(generator): generator for generator in found if generator is not None}.values())
 

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pyro import poutine
 from torch import Tensor
 
 import pyrobnn
 from pyrobnn._errors import InputError
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import seeded
 from pyrobnn._tree_files import read_tree, write_tree
 from pyrobnn.inference.eager import Eager
 
@@ -38,13 +41,13 @@ class Checkpoint:
         self.every, self.finished = every, False
         self._path, self._request = folder / FILE, dict(request)
 
-    def read(self, fits: Sequence[Eager]) -> dict[str, Any] | None:
-        """Return the state to go on from, or None if there is none yet.
+    def read(self, fits: Sequence[Eager]) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+        """Return the state to go on from, and those to go back to after a fault; None if there is no file yet.
 
         Raises:
             InputError: a damaged file, or one of another fit.
         """
-        self._request["starting values"] = _digest_of_start(fits)
+        self._request["starting values"] = _of_start(fits)
         if not self._path.exists():
             return None
         tree = read_tree(self._path)
@@ -65,22 +68,20 @@ class Checkpoint:
             )
         self.finished = tree["finished"]
         _log.info("goes on from step %d, kept in %s", tree["state"]["done"], self._path)
-        blocks = tree["state"]["monitor"]["recorder"]["blocks"]
-        tree["state"]["monitor"]["recorder"]["blocks"] = [block.numpy() for block in blocks]
-        state: dict[str, Any] = tree["state"]
-        return state
+        state, kept = _with_arrays(tree["state"]), [_with_arrays(one) for one in tree["kept"]]
+        return state, [*kept, state] if tree["keeps_state"] else kept
 
-    def write(self, state: dict[str, Any], *, finished: bool) -> None:
+    def write(self, state: dict[str, Any], kept: Sequence[dict[str, Any]], *, finished: bool) -> None:
         """Replace the file; where that is not possible the fit goes on without, and the last file stays."""
-        recorder = state["monitor"]["recorder"]
-        terms = torch.cat([torch.from_numpy(block) for block in recorder["blocks"]])
-        monitor = state["monitor"] | {"recorder": recorder | {"blocks": [terms]}}
+        keeps_state = kept[-1]["done"] == state["done"]
         tree = {
             "format_version": FORMAT_VERSION,
             "versions": _versions(),
             "request": self._request,
             "finished": finished,
-            "state": state | {"monitor": monitor},
+            "state": _with_tensors(state),
+            "kept": [_with_tensors(one) for one in (kept[:-1] if keeps_state else kept)],
+            "keeps_state": keeps_state,
         }
         try:
             write_tree(self._path, tree)
@@ -91,6 +92,20 @@ class Checkpoint:
                 self._path,
                 error.strerror,
             )
+
+
+def _with_tensors(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state with the terms of the ELBO in one tensor."""
+    recorder = state["monitor"]["recorder"]
+    blocks = [torch.from_numpy(block) for block in recorder["blocks"]]
+    terms = recorder | {"blocks": [torch.cat(blocks)] if blocks else []}
+    return state | {"monitor": state["monitor"] | {"recorder": terms}}
+
+
+def _with_arrays(state: dict[str, Any]) -> dict[str, Any]:
+    recorder = state["monitor"]["recorder"]
+    blocks = recorder | {"blocks": [block.numpy() for block in recorder["blocks"]]}
+    return state | {"monitor": state["monitor"] | {"recorder": blocks}}
 
 
 def open_checkpoint(folder: str | Path, every: int, request: Mapping[str, Any]) -> Checkpoint:
@@ -122,9 +137,24 @@ def digest(tensors: Sequence[Tensor]) -> str:
     return total.hexdigest()
 
 
-def _digest_of_start(fits: Sequence[Eager]) -> str:
-    return digest([value for fit in fits for value in fit.trained.state_dict().values()])
+def _of_start(fits: Sequence[Eager]) -> str:
+    """Return a digest of all tensors that fits start from, constants of priors among them, and their densities."""
+    modules = [fit.trained for fit in fits]
+    tensors = [value for module in modules for value in (*module.parameters(), *module.buffers())]
+    return f"{digest(tensors)}, log joint densities {', '.join(_log_joint(fit) for fit in fits)}"
+
+
+def _log_joint(fit: Eager) -> str:
+    """Return log densities of the starting weights and an example: functions as priors are known by them."""
+    was_training = fit.bnn.training
+    with seeded(0), torch.no_grad(), fast_pyro(), poutine.block():
+        model = poutine.condition(fit.bnn.eval(), data=fit.bnn.initial_values)
+        trace = poutine.trace(model).get_trace(*fit.example)
+        found = float(trace.log_prob_sum())
+    fit.bnn.train(was_training)
+    return f"{found:.6g}"
 
 
 def _versions() -> dict[str, str]:
-    return {"pyrobnn": pyrobnn.__version__, "torch": str(torch.__version__)}
+    threads = str(torch.get_num_threads())
+    return {"pyrobnn": pyrobnn.__version__, "torch": str(torch.__version__), "threads": threads}

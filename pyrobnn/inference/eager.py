@@ -143,7 +143,7 @@ class Eager:
             self.trained.load_state_dict(state["trained"])
             for parameter, saved in zip(self._parameters, state["memories"], strict=True):
                 self._restore_memory(parameter, saved, state["done"], in_place=in_place)
-        self._with_gradient = state["with_gradient"]
+        self._with_gradient = state["with_gradient"] or self._with_gradient
         self.rate_factor, self.done = state["rate_factor"], 0
         self._restart_schedule(state["done"])
         self.batches.restore(state["batches"])

@@ -36,6 +36,7 @@ from pyrobnn.inference.source import Source, as_data, make_source
 from pyrobnn.inference.svi import SVI
 from pyrobnn.inference.training import train
 from pyrobnn.posterior import Posterior, latent_names
+from pyrobnn.stored import StoredData
 
 _DRAWS_TO_VALIDATE = 50
 
@@ -105,7 +106,8 @@ def fit(
         progress: show a progress bar with the ELBO.
         validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set; for
             `SVI` only.
-        callbacks: functions called with a `Progress` after every 50 steps; one that returns True ends the fit.
+        callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; one that
+            returns True ends the fit.
         checkpoint: a folder in which the fit keeps its place. After an interruption the same call goes on from there,
             on the same machine to the same bits as without one; after the end it returns the same posterior at once.
             For `SVI`, and for an `Ensemble` of it; callbacks are not called again for steps done before.
@@ -224,7 +226,8 @@ def _fingerprint(source: Source) -> str:
     data = source.data
     if isinstance(data, Data):
         return f"{digest([data.x, data.y])}, standardize={data.standardize}"
-    return f"{type(data).__name__} of {source.num_data} examples in {source.batches_per_epoch(None)} batches"
+    own = data.fingerprint if isinstance(data, StoredData) else f"{source.batches_per_epoch(None)} batches"
+    return f"{type(data).__name__} of {source.num_data} examples, {own}, the first {digest(source.head)}"
 
 
 def _checked_folder(folder: str | Path, method: Any) -> str | Path:

@@ -1,5 +1,6 @@
 """Training by the marginal likelihood: prior precision and noise are tuned between stretches of training."""
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -18,6 +19,8 @@ from pyrobnn.inference.method import registry
 from pyrobnn.inference.monitor import Callback
 from pyrobnn.inference.svi import SVI
 from pyrobnn.inference.tuning import Per, tune_prior
+from pyrobnn.likelihoods import Gaussian
+from pyrobnn.likelihoods.weighted import split_weights, unweighted
 from pyrobnn.posterior import Posterior
 
 
@@ -34,14 +37,15 @@ class MarginalLikelihood:
         method: how each round trains; its guide is a `Laplace` one, and `steps` are those of a round.
         rounds: number of rounds.
         per: groups of weights with a precision of their own, as in `tune_prior`.
-        noise: whether to tune the scale of Gaussian noise too.
+        noise: whether to tune the scale of Gaussian noise too; "auto" does where it is learned and targets have one
+            column.
         by: "evidence" or "mackay", as in `tune_prior`.
     """
 
     method: Annotated[SVI, BeforeValidator(registry.resolve)] = SVI(guide=Laplace(), steps=1000)
     rounds: Annotated[int, Field(gt=0)] = 5
     per: Per = "site"
-    noise: bool = False
+    noise: bool | Literal["auto"] = False
     by: Literal["evidence", "mackay"] = "evidence"
 
     def __post_init__(self) -> None:
@@ -62,19 +66,24 @@ class MarginalLikelihood:
         progress: bool,
         callbacks: Sequence[Callback],
     ) -> Posterior:
-        """Fit and tune in turns; `info["laplace"]["rounds"]` of the last posterior has the evidence of each."""
+        """Fit and tune in turns; `info["laplace"]["rounds"]` of the last posterior has the evidence of each.
+
+        `info["method"]["noise"]` says whether the noise was tuned, also where the setting is "auto".
+        """
         started = time.perf_counter()
         settings: dict[str, Any] = {"device": device, "engine": engine, "progress": progress, "callbacks": callbacks}
         posterior: Posterior | None = None
         evidence = []
+        noise: bool | None = None if self.noise == "auto" else self.noise
         for index in range(self.rounds):
             trained = self._round(bnn, posterior, data, seed=derive(seed, f"round {index}"), **settings)
-            posterior = tune_prior(trained, data, by=self.by, per=self.per, noise=self.noise)
+            noise = _has_one_scale_to_learn(trained) if noise is None else noise
+            posterior = tune_prior(trained, data, by=self.by, per=self.per, noise=noise)
             evidence.append(posterior.info["laplace"]["log_evidence"])
         assert posterior is not None  # there is a round
         posterior.seed = seed
         guide = posterior.info["method"]["guide"]
-        posterior.info["method"] = to_dict(self) | {"guide": guide}
+        posterior.info["method"] = to_dict(self) | {"noise": noise, "guide": guide}
         posterior.info["laplace"]["rounds"] = evidence
         posterior.info["seconds"] = time.perf_counter() - started
         return posterior
@@ -101,6 +110,13 @@ class MarginalLikelihood:
             train_alone(posterior, eager, method, source, engine=engine, progress=progress, callbacks=callbacks)
         posterior.info |= {"threads": threads, "seconds": 0.0}
         return complete(posterior, method, source, progress=progress)
+
+
+def _has_one_scale_to_learn(posterior: Posterior) -> bool:
+    """Return whether the noise is Gaussian with one scale, which is learned."""
+    likelihood, y = posterior.bnn.settings["likelihood"], posterior.example[1]
+    targets = y if likelihood is unweighted(likelihood) else split_weights(y)[0]
+    return unweighted(likelihood) == Gaussian(scale="learned") and math.prod(targets.shape[1:]) == 1
 
 
 def _move(posterior: Posterior, last: Posterior) -> None:

@@ -102,7 +102,7 @@ class Monitor:
         self._bar.set_postfix(elbo=f"{elbo:.1f}", refresh=False)
         self._show(done)
         state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
-        stop = any([_asks_to_stop(callback(state)) for callback in self._callbacks])
+        stop = any([asks_to_stop(callback(state)) for callback in self._callbacks])
         if stop:
             self.stop_reason = f"stopped by a callback after step {done}"
         return stop
@@ -146,5 +146,6 @@ class Monitor:
             self._trained.load_state_dict(self._best_state)
 
 
-def _asks_to_stop(answer: object) -> bool:
+def asks_to_stop(answer: object) -> bool:
+    """Return whether the answer of a callback is a plain True, of Python or NumPy."""
     return isinstance(answer, (bool, np.bool_)) and bool(answer)

@@ -28,7 +28,7 @@ from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.fit import complete, fit, prepare_source, running, start, train_alone
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.method import registry
-from pyrobnn.inference.monitor import Callback, Progress
+from pyrobnn.inference.monitor import Callback, Progress, asks_to_stop
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.stored_batches import StoredBatches
 from pyrobnn.inference.svi import SVI
@@ -204,13 +204,15 @@ class _Processes:
         self._group, self.rank, self.world = group, dist.get_rank(group), dist.get_world_size(group)
 
     def average(self, tensors: list[Tensor]) -> None:
-        """Replace tensors by their averages over the processes, all in one message."""
+        """Replace tensors by their averages over the processes, in one message for each precision."""
         with _told(), torch.no_grad():
-            flat = torch.cat([tensor.reshape(-1).to(tensors[0].dtype) for tensor in tensors])
-            dist.all_reduce(flat, group=self._group)
-            parts = flat.div_(self.world).split([tensor.numel() for tensor in tensors])
-            for tensor, part in zip(tensors, parts, strict=True):
-                tensor.copy_(part.view_as(tensor))
+            for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+                alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+                flat = torch.cat([tensor.reshape(-1) for tensor in alike])
+                dist.all_reduce(flat, group=self._group)
+                parts = flat.div_(self.world).split([tensor.numel() for tensor in alike])
+                for tensor, part in zip(alike, parts, strict=True):
+                    tensor.copy_(part.view_as(tensor))
 
     def _from_first(self, value: Any) -> Any:
         with _told():
@@ -257,7 +259,7 @@ class _Processes:
 
         def ask(progress: Progress) -> bool:
             answers = [callback(progress) for callback in callbacks] if self.rank == 0 else []
-            return bool(self._from_first(any(answer is True for answer in answers)))
+            return bool(self._from_first(any(map(asks_to_stop, answers))))
 
         return ask
 

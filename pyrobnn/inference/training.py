@@ -37,8 +37,8 @@ def train(
     """Run the steps of fits side by side, and return which engine ran them.
 
     When an estimate of the ELBO or a parameter is no longer finite, which is seen at the next look, all fits go back to
-    the last state kept, after every 500 steps and at checkpoints, and the fit concerned goes on from there with a
-    quarter of the learning rate.
+    the state kept after the last multiple of 500 steps, or to the one before if that fails at its first step, and the
+    fit concerned goes on from there with a quarter of the learning rate. Callbacks then see steps again.
 
     Args:
         fits: the fits.
@@ -59,8 +59,9 @@ def train(
         for fit in fits:
             at_end.callback(fit.batches.close)
         warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)  # Pyro's word for what is handled here
-        done = 0 if checkpoint is None else _resume(training, monitor, checkpoint)
-        kept, finished = _state(training, monitor, done), checkpoint is not None and checkpoint.finished
+        kept = [_state(training, monitor, 0)]
+        done = 0 if checkpoint is None else _resume(training, monitor, checkpoint, kept)
+        finished = checkpoint is not None and checkpoint.finished
         while done < num_steps and not finished:
             count = monitor.steps_to_next_look(done, checkpoint.every if checkpoint else None)
             monitor.recorder.add(training.advance(count))
@@ -71,19 +72,21 @@ def train(
                 continue
             finished = monitor.stops_after(done) or done == num_steps
             due = checkpoint is not None and (finished or done % checkpoint.every == 0)
-            if due or done % _KEEP_EVERY == 0:
-                kept = _state(training, monitor, done)
+            if done % _KEEP_EVERY == 0:
+                kept[:] = [*kept[-1:], _state(training, monitor, done)]
             if checkpoint is not None and due:
-                checkpoint.write(kept, finished=finished)
+                checkpoint.write(_state(training, monitor, done), kept, finished=finished)
     for fit in fits:
         fit.bnn.eval()
     return training.record
 
 
-def _resume(training: Training, monitor: Monitor, checkpoint: Checkpoint) -> int:
-    state = checkpoint.read(training.fits)
-    if state is None:
+def _resume(training: Training, monitor: Monitor, checkpoint: Checkpoint, kept: list[dict[str, Any]]) -> int:
+    """Go to the place of a checkpoint, if there is one, with the states kept then, and return the steps done."""
+    found = checkpoint.read(training.fits)
+    if found is None:
         return 0
+    state, kept[:] = found
     training.resume(state["training"], finished=checkpoint.finished)
     monitor.restore(state["monitor"], state["done"])
     monitor.rewinds = state["rewinds"]
@@ -108,23 +111,27 @@ def _fault(training: Training, monitor: Monitor, done: int) -> tuple[int, int, f
 
 
 def _go_back(
-    training: Training, monitor: Monitor, kept: dict[str, Any], fault: tuple[int, int, float], most_rewinds: int
+    training: Training, monitor: Monitor, kept: list[dict[str, Any]], fault: tuple[int, int, float], most_rewinds: int
 ) -> int:
-    """Put everything back to the state kept, with smaller steps, and return its number of steps done."""
+    """Put everything back to a state kept, with smaller steps, and return its number of steps done."""
     step, replicate, value = fault
-    rewinds, last = monitor.rewinds, int(kept["done"])
+    rewinds = monitor.rewinds
+    if step == kept[-1]["done"] + 1 and len(kept) > 1:
+        del kept[-1]
+    last = int(kept[-1]["done"])
     what = f"The ELBO{f' of replicate {replicate}' if len(training.fits) > 1 else ''} became {value} at step {step}"
-    training.restore(kept["training"])
+    training.restore(kept[-1]["training"])
     if step == last + 1 or len(rewinds) >= most_rewinds:
         why = explain(training.fits[replicate], step - last)
         tried = f", also after going back {len(rewinds)} times with smaller steps" if rewinds else ""
         raise FloatingPointError(
             f"{what}{tried}: {why}. Lower the learning rate, standardise the data, or start the guide narrower."
         )
-    monitor.restore(kept["monitor"], last)
+    monitor.restore(kept[-1]["monitor"], last)
     fit = training.fits[replicate]
     fit.rate_factor *= _SLOWER
-    kept["training"]["fits"][replicate]["rate_factor"] = fit.rate_factor
+    for state in kept:
+        state["training"]["fits"][replicate]["rate_factor"] = fit.rate_factor
     rewinds.append({"step": step, "back_to": last, "replicate": replicate, "lr_factor": fit.rate_factor})
     _log.warning("%s; back to step %d with %g times the learning rate.", what, last, fit.rate_factor)
     return last
