@@ -91,11 +91,10 @@ def test_it_reads_back_from_a_file_and_arviz_runs_on_it(tree, tmp_path):
     assert len(az.summary(tree)) == 10
 
 
-def test_a_loaded_mixture_has_no_record_of_the_fit(mixture, tree, tmp_path):
+def test_a_loaded_mixture_keeps_the_record_of_the_fit(mixture, tree, tmp_path):
     loaded = bnn.load(bnn.save(mixture, tmp_path / "mixture"))
-    assert loaded.history is None
     again = bnn.to_datatree(loaded, DATA, num_draws=K * S + 2, seed=11)
-    assert "svi" not in again.children
+    xr.testing.assert_equal(again["svi"].to_dataset(), tree["svi"].to_dataset())
     xr.testing.assert_equal(again["sample_stats"].to_dataset(), tree["sample_stats"].to_dataset())
 
 

@@ -773,6 +773,6 @@ def test_a_multivariate_prior_keeps_its_whole_precision():
 
 
 def test_a_flat_prior_is_refused():
-    model, weights, others = prior_case(priors.Normal(1e200))
+    model, weights, others = prior_case(dist.Normal(torch.tensor(0.0, dtype=F64), torch.tensor(1e200, dtype=F64)))
     with pytest.raises(InputError, match="is flat, its precision is zero"):
         prior_curvature(model, weights, others, ["0.bias"])

@@ -444,6 +444,7 @@ def diverged():
     return around(model_with(), 1e300 * X, Y, structure="full")
 
 
+FLAT = dist.Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1e200, dtype=torch.float64))
 REFUSALS = {
     "recursion' has structure 'diag', got 'kron'": lambda: Laplace(curvature="recursion"),
     "has structure 'full' or 'diag', got 'kron'": lambda: Laplace(curvature="hessian"),
@@ -483,7 +484,7 @@ REFUSALS = {
         X, Y, seed=0, guide=Laplace(), temperature=0.5, steps=1, progress=False
     ),
     "cannot be one of several guides by name": lambda: guides.resolve({"2.*": Laplace(), "*": "map"}),
-    "is flat, its precision is zero": lambda: around(model_with(priors.Normal(1e200)), X, Y),
+    "is flat, its precision is zero": lambda: around(model_with(FLAT), X, Y),
     "no latent site to infer": lambda: around(model_with({"*": None}), X, Y),
 }
 
