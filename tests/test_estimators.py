@@ -1,6 +1,7 @@
 """The estimators against closed forms: the exact linear model, weights as copies, learning on, intervals."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from pyro import poutine
@@ -177,6 +178,29 @@ def test_the_evidence_and_the_tuned_noise_count_weights_as_copies():
     for site, (mean, std) in copied.posterior_.guide.moments().items():
         torch.testing.assert_close(weighted.posterior_.guide.moments()[site][0], mean, rtol=1e-4, atol=1e-8)
         torch.testing.assert_close(weighted.posterior_.guide.moments()[site][1], std, rtol=1e-4, atol=1e-8)
+
+
+def test_the_evidence_of_each_round_is_in_original_units():
+    """All weights are 1, so that the same model is fitted without them."""
+    x, y = problem()
+    weighted = bnn.BNNRegressor(**SMALL, steps=15).fit(x, 100 * y, sample_weight=np.ones(len(y)))
+    plain = bnn.BNNRegressor(**SMALL, steps=15).fit(x, 100 * y)
+    found, expected = (model.posterior_.info["laplace"] for model in (weighted, plain))
+    np.testing.assert_allclose(found["rounds"], expected["rounds"], rtol=1e-6)
+    assert found["rounds"][-1] == found["log_evidence"]
+
+
+def test_weights_count_as_copies_for_imputed_means_and_categories():
+    """With weight 0 there are values of a column that is else missing, and a category that is else not there."""
+    x, y, _, y_copied = copies(lambda x: np.sin(x[:, 0]))
+    x[1, 0] = x[8, 0] = x[3, 1] = np.nan
+    rows = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "unknown": np.where(COPIES, np.nan, 1), "c": list("zuvwuvzuvw")})
+    copied_rows = rows.loc[np.repeat(np.arange(10), COPIES)].reset_index(drop=True)
+    settings = SMALL | {"method": bnn.SVI(guide="mean_field"), "steps": 15, "missing": "impute"}
+    weighted = bnn.BNNRegressor(**settings).fit(rows, y, sample_weight=COPIES)
+    copied = bnn.BNNRegressor(**settings).fit(copied_rows, y_copied)
+    np.testing.assert_allclose(weighted.encoder_.transform(rows), copied.encoder_.transform(rows), rtol=1e-12)
+    np.testing.assert_allclose(weighted.predict(rows), copied.predict(rows), rtol=1e-8)
 
 
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli"])

@@ -225,6 +225,12 @@ def test_several_columns_of_targets():
     assert model.posterior_.info["method"]["noise"] is False
 
 
+def test_noise_that_is_known_is_not_tuned():
+    model = bnn.BNNRegressor(**DEFAULT, likelihood=bnn.likelihoods.Gaussian(scale=1.0)).fit(X, Y)
+    assert model.posterior_.info["method"]["noise"] is False
+    assert model.posterior_.bnn.settings["likelihood"].scale == 1.0
+
+
 def test_random_states_are_those_of_scikit_learn():
     same = [regressor().fit(X, Y).predict(X) for _ in range(2)]
     np.testing.assert_array_equal(*same)
@@ -268,6 +274,33 @@ def test_a_part_and_its_settings_can_be_set_at_once():
         guide__rank=3, guide="low_rank", method__guide__rank=2, method__guide="low_rank"
     )
     assert model.guide == bnn.guides.LowRank(rank=3)
+
+
+DEFAULT = {"net": QUICK["net"], "engine": "eager", "random_state": 0, "num_draws": 5, "steps": 5, "lr": 0.02}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"method__rounds": 3}, {"method__method__kl": "mc"}, {"guide__structure": "kron"}, {"prior__loc": 0.0}, {}],
+)
+def test_a_setting_set_to_what_it_is_changes_nothing(params):
+    model = bnn.BNNRegressor(**DEFAULT)
+    same = clone(model).set_params(**(params or model.get_params()))
+    assert same.get_params()["method__noise"] == "auto"
+    np.testing.assert_array_equal(same.fit(X, Y).predict(X), model.fit(X, Y).predict(X))
+    assert same.posterior_.info["method"]["noise"] is True
+    weighted = same.fit(X, Y, sample_weight=Y)
+    assert weighted.posterior_.info["method"]["noise"] is True
+
+
+def test_settings_of_the_method_are_those_of_the_fit():
+    model = bnn.BNNRegressor(**DEFAULT).set_params(method__rounds=2, guide__structure="diag")
+    params = model.get_params()
+    assert params["method__method__guide"] == params["guide"] == bnn.guides.Laplace(structure="diag")
+    assert (params["method__rounds"], params["method__method__steps"], params["method__method__lr"]) == (2, 5, 0.02)
+    info = model.fit(X, Y).posterior_.info
+    assert (info["laplace"]["setting"]["structure"], info["method"]["method"]["steps"]) == ("diag", 5)
+    assert model.set_params(guide=None, steps=None).get_params()["method__method__steps"] == 4000
 
 
 @pytest.mark.parametrize(
@@ -322,7 +355,12 @@ def test_clones_have_equal_parts():
 
 
 def test_the_notebook_page_names_the_settings_of_parts():
-    page = bnn.BNNRegressor(guide="low_rank")._repr_html_()
+    model = bnn.BNNRegressor(guide="low_rank")
+    page = model._repr_html_()
     assert "guide__rank" in page
     assert "net__hidden" in page
+    shown = model._get_params_html()
+    assert shown.non_default == ("guide",)  # and not the settings of defaults
+    assert list(shown)[:5] == ["guide", "guide__rank", "guide__init_rho", "net", "net__in_features"]
+    assert shown.keys() == model.get_params().keys()
     assert bnn.BNNRegressor(guide="no such guide")._repr_html_()  # shown as it is; `fit` refuses it

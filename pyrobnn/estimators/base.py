@@ -1,5 +1,7 @@
 """What the estimators share: parameters with nested names, checked inputs, fitting, and pickling."""
 
+from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +11,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from pyrobnn._errors import InputError
 from pyrobnn.bnn import BNN
-from pyrobnn.estimators.columns import as_table, is_frame, make_encoder, require_complete
+from pyrobnn.estimators.columns import as_table, encoded_names, is_frame, make_encoder, require_complete
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import RESOLVERS, grouped, nested, replaced, with_settings
 from pyrobnn.estimators.training import Examples, fit_first, fit_on, make_model, require_learning_on
 from pyrobnn.inference.method import guide_of, with_guide
 from pyrobnn.prediction import Prediction
+from pyrobnn.spec import RunSpec
 
 _LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24
@@ -62,13 +66,44 @@ class AbstractBNN(BaseEstimator):
         self.engine = engine
         self.verbose = verbose
 
+    @classmethod
+    def from_spec(cls, spec: RunSpec | str | Path, **parameters: Any) -> Any:
+        """Return the estimator that infers what a spec describes.
+
+        Of its section [data] only `standardize` counts, and its seed becomes the random state.
+
+        Args:
+            spec: the spec, or the path of its file.
+            **parameters: other parameters of the estimator.
+
+        Raises:
+            InputError: a file that is not a spec.
+        """
+        read = spec if isinstance(spec, RunSpec) else RunSpec.from_toml(spec)
+        found = {
+            "net": read.net,
+            "prior": read.prior,
+            "likelihood": read.likelihood,
+            "method": read.method,
+            "num_draws": read.predict.num_draws,
+            "standardize": read.data.standardize,
+            "random_state": read.fit.seed,
+            "device": read.fit.device,
+            "engine": read.fit.engine,
+        }
+        return cls(**(found | parameters))
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as scikit-learn's has it
-        """Return the parameters; if `deep`, with the settings of the parts, such as guide__rank, defaults included."""
+        """Return the parameters; if `deep`, with the settings of the parts, such as guide__rank, defaults included.
+
+        Those of the method are the ones that a fit uses: with `guide`, `steps`, `lr` and `batch_size` where given.
+        """
         params: dict[str, Any] = super().get_params(deep=False)
         if not deep:
             return params
         try:
             parts = self._parts()
+            parts["method"] = self._method(parts)
         except (ValueError, TypeError):  # what is no part has no settings; `fit` says so
             return params
         return params | {key: value for name, part in parts.items() for key, value in nested(name, part)}
@@ -87,6 +122,19 @@ class AbstractBNN(BaseEstimator):
         for name, settings in known.items():
             setattr(self, name, replaced(self._parts()[name], settings))
         return self
+
+    def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:  # noqa: FBT001, FBT002 - as above
+        """Return the parameters for scikit-learn's page: those given first, each with the settings of its part."""
+        shown = super()._get_params_html(deep=deep, doc_link=doc_link)
+        own = [name for name in shown if "__" not in name]
+        shown.non_default = tuple(name for name in shown.non_default if name in own)
+
+        def place(name: str) -> tuple[int, bool]:
+            part = name.partition("__")[0]
+            return own.index(part), part != name
+
+        shown.data = {name: shown[name] for name in sorted(shown, key=place)}
+        return shown
 
     def _parts(self) -> dict[str, Any]:
         """Return the parts, defaults in the place of None, as settings."""
@@ -118,9 +166,11 @@ class AbstractBNN(BaseEstimator):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None) -> Any:
         """Train on examples: anew, or from the posterior so far."""
+        if isinstance(self.num_draws, bool) or not isinstance(self.num_draws, Integral) or self.num_draws < 1:
+            raise InputError(f"`num_draws` must be a positive integer, got {self.num_draws!r}.")
         examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
         parts = self._parts()
-        method = self._method(parts, examples)
+        method = self._method(parts)
         arguments = {
             "seed": int(check_random_state(self.random_state).randint(_LARGEST_SEED)),
             "device": self.device,
@@ -137,23 +187,16 @@ class AbstractBNN(BaseEstimator):
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
-        parts = self._parts()
-        require_learning_on(parts["method"] if self.guide is None else with_guide(parts["method"], parts["guide"]))
+        require_learning_on(self._method(self._parts()))
         return self._fit(X, y, sample_weight, reset=not hasattr(self, "posterior_"), classes=classes)
 
-    def _method(self, parts: dict[str, Any], examples: Examples) -> Any:
+    def _method(self, parts: dict[str, Any]) -> Any:
         """Return the method with the guide, and with the settings that have parameters of their own."""
         method = parts["method"]
         if self.guide is not None:
             method = with_guide(method, parts["guide"])
-        if self.method is None:
-            method = self._for_targets(method, parts["likelihood"], examples)
         own = {name: getattr(self, name) for name in ("steps", "lr", "batch_size") if getattr(self, name) is not None}
         return with_settings(method, own) if own else method
-
-    def _for_targets(self, method: Any, likelihood: Any, examples: Examples) -> Any:
-        """Return the default method as it suits the targets."""
-        return method
 
     def _check_task(self, model: BNN, examples: Examples) -> None:
         """Refuse a likelihood of the other kind of targets."""
@@ -163,15 +206,15 @@ class AbstractBNN(BaseEstimator):
         table, y = self._checked(X, y, reset=reset)
         targets = self._check_targets(y, reset=reset, classes=classes)
         weights = self._weights(y, sample_weight)
-        if reset:
-            self.encoder_ = make_encoder(table, self.categories, self.missing)
         if weights is not None:
             table, targets, weights = table[weights > 0], targets[weights > 0], weights[weights > 0]
+        if reset:
+            self.encoder_ = make_encoder(table, self.categories, self.missing, weights)
         return Examples(
             torch.tensor(self._matrix(table)),
             torch.tensor(targets),
             None if weights is None else torch.tensor(weights),
-            [str(name) for name in self.encoder_.get_feature_names_out()],
+            encoded_names(self.encoder_),
             bool(self.standardize),
         )
 
@@ -179,17 +222,18 @@ class AbstractBNN(BaseEstimator):
         """Return inputs as a table, and targets, after the checks that scikit-learn makes on any estimator's."""
         options = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
         no_targets = isinstance(y, str) and y == "no_validation"
+        encoder = None if reset else self.encoder_
         if is_frame(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
-            table = as_table(X)
+            table = as_table(X, encoder)
             numbers = table.select_dtypes("number").to_numpy()
             rows = numbers if numbers.shape[1] else np.zeros((len(table), 1))
             _, y = check_X_y(rows, np.zeros(len(rows)) if no_targets else y, **options, **self._check_y_options())
         elif no_targets:
-            table = as_table(validate_data(self, X, reset=reset, **options))
+            table = as_table(validate_data(self, X, reset=reset, **options), encoder)
         else:
             X, y = validate_data(self, X, y, reset=reset, **options, **self._check_y_options())
-            table = as_table(X)
+            table = as_table(X, encoder)
         if self.missing != "impute":
             require_complete(table)
         return table, y
@@ -219,7 +263,7 @@ class AbstractBNN(BaseEstimator):
         return self._matrix(self._checked(X, reset=False)[0])
 
     def _predict_rows(self, inputs: np.ndarray) -> Prediction:
-        return self.posterior_.predict(inputs, num_draws=self.num_draws)
+        return self.posterior_.predict(inputs, num_draws=int(self.num_draws))
 
     def _predict_blocks(self, X: Any, read: Any) -> list[Any]:
         """Return what is read from the predictions of consecutive blocks of rows, of bounded memory."""

@@ -23,7 +23,8 @@ TRAINING = SVI(guide=guides.MeanField(init_rho=-4.0), steps=2000, batch_size=128
 class BNNClassifier(ClassifierMixin, AbstractBNN):
     """A Bayesian neural network for labels, by scikit-learn's rules.
 
-    Parts and their settings are parameters as in `BNNRegressor`.
+    Parts and their settings are parameters as in `BNNRegressor`. Intervals are for regression: what is uncertain about
+    a label is in `predict_proba`, and split into its parts in `predict_dist`.
 
     Args:
         net: the network; a hidden layer of 50 units in double precision if None.
@@ -143,7 +144,15 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         if self.class_weight is None:
             return weights
         by_class = compute_sample_weight(self.class_weight, y)
-        return by_class if weights is None else weights * by_class
+        if not (np.isfinite(by_class) & (by_class >= 0)).all():
+            raise InputError(f"`class_weight` must be finite and not negative, got {self.class_weight!r}.")
+        weights = by_class if weights is None else weights * by_class
+        if not weights.any():
+            raise InputError(
+                f"No example has a positive weight: class_weight={self.class_weight!r} gives 0 to all classes among "
+                f"them, {np.unique(y)}. Pass examples of other classes, or another class_weight."
+            )
+        return weights
 
     def _num_outputs(self, likelihood: Any, y: torch.Tensor) -> int:
         return super()._num_outputs(likelihood, torch.arange(len(self.classes_)))

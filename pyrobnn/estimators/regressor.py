@@ -1,6 +1,5 @@
 """The regressor: real targets or counts, one column or several."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -110,20 +109,16 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         prior = priors.Normal(scale="fan_in") if prior is None else prior
         method: Any = TRAINING if guide is None else with_guide(TRAINING, guide)
         if isinstance(prior, priors.Normal) and isinstance(method.guide, guides.Laplace):
-            method = MarginalLikelihood(method, rounds=3)
+            method = MarginalLikelihood(method, rounds=3, noise="auto")
         return {"net": NET, "prior": prior, "likelihood": likelihoods.Gaussian(), "method": method}
-
-    def _for_targets(self, method: Any, likelihood: Any, examples: Examples) -> Any:
-        """Tune the noise with the prior where it is one scale to be learned."""
-        one_scale = likelihood == likelihoods.Gaussian(scale="learned") and examples.y.ndim == 1
-        tunes = one_scale and isinstance(method, MarginalLikelihood)
-        return dataclasses.replace(method, noise=True) if tunes else method
 
     def _check_y_options(self) -> dict[str, Any]:
         return {"multi_output": True, "y_numeric": True}
 
     def _check_targets(self, y: np.ndarray, *, reset: bool, classes: Any) -> np.ndarray:
         columns = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        if columns.dtype.kind == "f":
+            columns = columns.astype(np.float64)  # torch has no long double
         if reset:
             self._shape = columns.shape[1:]
         elif columns.shape[1:] != self._shape:

@@ -156,6 +156,8 @@ def _back_to_units(posterior: Posterior, x_scaler: Scaler, y_scaler: Scaler, tot
     x, y = posterior.example
     posterior.example = (x, bnn.cast_targets(y[:, :-1], x))
     posterior.x_scaler, posterior.y_scaler = x_scaler, y_scaler
-    evidence = posterior.info.get("laplace", {})
+    evidence, shift = posterior.info.get("laplace", {}), total * y_scaler.log_volume()
     for name in evidence.keys() & {"log_evidence", "log_likelihood"}:
-        evidence[name] -= total * y_scaler.log_volume()
+        evidence[name] -= shift
+    if "rounds" in evidence:
+        evidence["rounds"] = [value - shift for value in evidence["rounds"]]
