@@ -12,7 +12,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +61,13 @@ SPEC = {
 }
 
 
-def run(count: int = 240) -> list[Row]:
-    """Return a row for each kind of fit, and one for whole runs; the kills are shared out among them."""
+def run(count: int = 240) -> Iterator[Row]:
+    """Yield a row for each kind of fit, and one for whole runs; the kills are shared out among them."""
     with tempfile.TemporaryDirectory() as name, tqdm(total=count, desc="kill -9", unit="kill") as bar:
         folder, share = Path(name), count // (len(CHAINS) + 1)
-        rows = [
-            _row(f"{what}, a checkpoint every {every} steps", _FitChain(folder, every, settings), share, bar)
-            for what, (every, settings) in CHAINS.items()
-        ]
-        return [*rows, _row("`pyrobnn fit`, from the data to the report", _RunChain(folder), share, bar)]
+        for what, (every, settings) in CHAINS.items():
+            yield _row(f"{what}, a checkpoint every {every} steps", _FitChain(folder, every, settings), share, bar)
+        yield _row("`pyrobnn fit`, from the data to the report", _RunChain(folder), share, bar)
 
 
 def _row(what: str, chain: Any, count: int, bar: Any) -> Row:
