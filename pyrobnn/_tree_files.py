@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def write_tree(path: Path, tree: dict[str, Any]) -> None:
     """
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_without_tensors(tree, tensors))
-    payload = save(tensors, metadata={"tree": text, "sha256": _digest(text, tensors)})
+    payload = save(tensors, metadata={"tree": text, "sha256": _seal(text, tensors)})
     with new_file(path) as work:
         work.write_bytes(payload)
 
@@ -39,7 +40,7 @@ def read_tree(path: Path) -> dict[str, Any]:
         with safe_open(path, "pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
-        if _digest(header["tree"], tensors) != header["sha256"]:
+        if _seal(header["tree"], tensors) != header["sha256"]:
             raise ValueError("the checksum differs")
         tree: dict[str, Any] = _with_tensors(json.loads(header["tree"]), tensors)
     except (SafetensorError, KeyError, ValueError) as error:
@@ -69,10 +70,16 @@ def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _digest(text: str, tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        value = tensors[name]
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+def digest(tensors: Iterable[Tensor]) -> str:
+    """Return a SHA-256 of tensors in order, hexadecimal."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        value = tensor.detach().cpu().contiguous()
+        total.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def _seal(text: str, tensors: dict[str, Tensor]) -> str:
+    """Return a digest of a whole file; the text names the tensors in order."""
+    return hashlib.sha256(f"{text} {digest(tensors[name] for name in sorted(tensors))}".encode()).hexdigest()

@@ -1,16 +1,9 @@
 """The classifier against scikit-learn's own checks; apart from those of the regressor, to run beside them."""
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from test_estimators_checks import LINEAR, QUICK
 
 import pyrobnn as bnn
-
-QUICK = {
-    "net": bnn.MLP(hidden=(4,), dtype="float64"),
-    "method": bnn.SVI(guide=bnn.guides.Laplace(structure="diag"), steps=20, lr=0.2),
-    "num_draws": 20,
-    "engine": "eager",
-}
-LINEAR = QUICK | {"net": bnn.MLP(hidden=(), dtype="float64")}
 
 
 @parametrize_with_checks([bnn.BNNClassifier(**QUICK), bnn.BNNClassifier(**LINEAR, missing="impute")])

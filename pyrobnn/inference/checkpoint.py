@@ -1,6 +1,5 @@
 """Checkpoints: the place of a fit in a file, from which the same call goes on to the same bits."""
 
-import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -9,13 +8,12 @@ from typing import Any
 
 import torch
 from pyro import poutine
-from torch import Tensor
 
 import pyrobnn
 from pyrobnn._errors import InputError
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
-from pyrobnn._tree_files import read_tree, write_tree
+from pyrobnn._tree_files import digest, read_tree, write_tree
 from pyrobnn.inference.eager import Eager
 
 FILE = "checkpoint.safetensors"
@@ -73,7 +71,7 @@ class Checkpoint:
 
     def write(self, state: dict[str, Any], kept: Sequence[dict[str, Any]], *, finished: bool) -> None:
         """Replace the file; where that is not possible the fit goes on without, and the last file stays."""
-        keeps_state = kept[-1]["done"] == state["done"]
+        keeps_state = kept[-1] is state
         tree = {
             "format_version": FORMAT_VERSION,
             "versions": _versions(),
@@ -125,16 +123,6 @@ def open_checkpoint(folder: str | Path, every: int, request: Mapping[str, Any]) 
     except OSError as error:
         raise InputError(f"`checkpoint`: cannot write to {path} ({error.strerror}): choose another folder.") from None
     return Checkpoint(path, every, {name: _ADDRESS.sub("", str(value)) for name, value in request.items()})
-
-
-def digest(tensors: Sequence[Tensor]) -> str:
-    """Return a SHA-256 of tensors, hexadecimal."""
-    total = hashlib.sha256()
-    for tensor in tensors:
-        value = tensor.detach().cpu().contiguous()
-        total.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
 
 
 def _of_start(fits: Sequence[Eager]) -> str:

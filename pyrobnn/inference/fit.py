@@ -19,13 +19,14 @@ from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import derive, seeded
 from pyrobnn._settings import to_dict
 from pyrobnn._threads import threads_for
+from pyrobnn._tree_files import digest
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.batches import Batch, TensorBatches
-from pyrobnn.inference.checkpoint import Checkpoint, digest, open_checkpoint
+from pyrobnn.inference.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.curve import checked_sites, curve
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.engine import Engine

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader
 from pyrobnn._errors import InputError
 from pyrobnn._random import seeded
 from pyrobnn._settings import setting, to_dict
+from pyrobnn._tree_files import digest
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.batches import State, TensorBatches
-from pyrobnn.inference.checkpoint import digest
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.fit import complete, fit, prepare_source, running, start, train_alone

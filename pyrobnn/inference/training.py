@@ -75,7 +75,8 @@ def train(
             if done % _KEEP_EVERY == 0:
                 kept[:] = [*kept[-1:], _state(training, monitor, done)]
             if checkpoint is not None and due:
-                checkpoint.write(_state(training, monitor, done), kept, finished=finished)
+                state = kept[-1] if kept[-1]["done"] == done else _state(training, monitor, done)
+                checkpoint.write(state, kept, finished=finished)
     for fit in fits:
         fit.bnn.eval()
     return training.record
