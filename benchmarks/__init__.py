@@ -1,0 +1,1 @@
+"""Reproducible benchmarks: suites of jobs, a runner that never does one twice, and reports with published numbers."""

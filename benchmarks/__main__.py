@@ -1,0 +1,89 @@
+"""The command line: `python -m benchmarks run SUITE`, `report FOLDER`, `diff A B`, `rerun FOLDER KEY`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import pyrobnn as bnn
+
+app = typer.Typer(help="Run suites of benchmarks, and report and compare their results.", no_args_is_help=True, pretty_exceptions_enable=False)
+_console = Console(stderr=True)
+
+
+@app.command()
+def run(
+    suite: Annotated[Path, typer.Argument(help="A suite file, such as benchmarks/suites/uci-quick.toml.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the results; benchmarks/results/SUITE if left out.")] = None,
+    engine: Annotated[str, typer.Option(help="local: processes of this machine; ray: a Ray cluster.")] = "local",
+    address: Annotated[str | None, typer.Option(help='Address of a Ray cluster, "auto" for the one that runs.')] = None,
+    workers: Annotated[int, typer.Option(help="Jobs at once.")] = 1,
+    resume: Annotated[bool, typer.Option(help="Keep what other versions of the code have finished.")] = False,
+    only: Annotated[str, typer.Option(help="Run jobs whose label has this in it.")] = "",
+) -> None:
+    """Do the jobs of a suite that are not finished, and write its report."""
+    from benchmarks.report.page import write_report
+    from benchmarks.runner import run_suite
+    from benchmarks.store import RESULTS
+    from benchmarks.suite import load_suite
+
+    loaded = load_suite(suite)
+    folder = out or RESULTS / loaded.name
+    failures = run_suite(
+        loaded, out=folder, engine=engine, address=address, workers=workers, resume=resume, only=only
+    )
+    for path in write_report(folder, loaded.title):
+        typer.echo(path)
+    if failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A folder of results.")]) -> None:
+    """Write the tables (Markdown, CSV) and the page (HTML) of results on file."""
+    from benchmarks.report.page import write_report
+
+    for path in write_report(folder):
+        typer.echo(path)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(help="A folder of results.")],
+    after: Annotated[Path, typer.Argument(help="Another one.")],
+) -> None:
+    """Compare the results of two runs, job by job: what changed, and whether by more than chance."""
+    from benchmarks.compare import differences
+
+    typer.echo(differences(before, after))
+
+
+@app.command()
+def rerun(
+    folder: Annotated[Path, typer.Argument(help="A folder of results.")],
+    key: Annotated[str, typer.Argument(help="The key of a job, or the start of it.")],
+) -> None:
+    """Do a finished job again from its manifest, and say whether the same rows come out."""
+    from benchmarks.compare import find_record, verdict
+    from benchmarks.runner import rerun as again
+
+    record = find_record(folder, key)
+    rows, manifest = again(record)
+    found = verdict(record, rows, manifest)
+    typer.echo(found.text)
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command line; a refusal is one line, without a traceback."""
+    try:
+        app()
+    except bnn.InputError as error:
+        _console.print(f"[red]{error}", highlight=False)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Where jobs are done: processes of this machine, or a Ray cluster."""

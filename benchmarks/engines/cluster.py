@@ -1,0 +1,57 @@
+"""Jobs on a Ray cluster, or on Ray's processes of this machine."""
+
+from collections.abc import Iterable, Iterator
+
+import pyrobnn as bnn
+from benchmarks.suite import Job
+from benchmarks.worker import Outcome, do, lost
+
+TRIES = 3
+"""How often a job is given to a worker that dies of it."""
+
+
+def run_on_ray(jobs: Iterable[Job], workers: int, address: str | None) -> Iterator[tuple[Job, Outcome]]:
+    """Yield each job with what came of it, in the order in which they end.
+
+    Each job takes as many CPUs as it has threads; Ray gives the job of a worker that died to another one.
+
+    Args:
+        jobs: what to do.
+        workers: jobs at once.
+        address: of a running cluster, "auto" for that of this machine; without one Ray is started here, and stopped.
+
+    Raises:
+        InputError: Ray is not installed, or there is no cluster at that address.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise bnn.InputError("The engine ray needs Ray: `uv run --extra ray ...`, or --engine local.") from None
+    jobs = list(jobs)
+    try:
+        if address is None:
+            threads = max(job.threads for job in jobs)
+            ray.init(num_cpus=workers * threads, include_dashboard=False, log_to_driver=False, logging_level="error")
+        else:
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+    except ConnectionError as error:
+        raise bnn.InputError(f"No Ray cluster at {address!r} ({error}): start one with `ray start --head`.") from None
+    try:
+        yield from _done(ray, jobs, workers)
+    finally:
+        ray.shutdown()
+
+
+def _done(ray, jobs: list[Job], workers: int) -> Iterator[tuple[Job, Outcome]]:  # noqa: ANN001  the module
+    remote = ray.remote(max_retries=TRIES - 1)(do)
+    waiting, running = list(jobs), {}
+    while waiting or running:
+        while waiting and len(running) < workers:
+            job = waiting.pop(0)
+            running[remote.options(num_cpus=job.threads).remote(job)] = job
+        (done, *_), _ = ray.wait(list(running), num_returns=1)
+        job = running.pop(done)
+        try:
+            yield job, ray.get(done)
+        except ray.exceptions.RayError as error:
+            yield job, lost(f"the worker died {TRIES} times: {type(error).__name__}")

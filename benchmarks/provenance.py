@@ -1,0 +1,83 @@
+"""With what a job was done: code, versions, machine."""
+
+import ast
+import datetime
+import hashlib
+import os
+import platform
+import subprocess
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyrobnn as bnn
+
+_HERE = Path(__file__).resolve().parent
+_PACKAGES = ("torch", "pyro-ppl", "numpy", "scikit-learn", "scipy")
+SAME_KIND = ("machine", "cpu", "torch", "numpy", "threads")
+"""What must be equal for the same bits."""
+
+
+@cache
+def code_digest() -> str:
+    """Return a digest of what the library and the tasks execute: not of comments, docstrings or layout."""
+    library = Path(bnn.__file__).parent
+    files = sorted([*library.rglob("*.py"), *(_HERE / "tasks").glob("*.py")])
+    content = hashlib.sha256()
+    for file in files:
+        content.update(f"{file.relative_to(file.parents[1])}\n".encode())
+        content.update(_executed(file.read_text(encoding="utf-8")).encode())
+    return content.hexdigest()[:16]
+
+
+def _executed(source: str) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False):
+            node.body = node.body[1:]
+    return ast.dump(tree)
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """Return what results may depend on in their last digits."""
+    return {
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "python": platform.python_version(),
+        "pyrobnn": bnn.__version__,
+    } | {name: version(name) for name in _PACKAGES}
+
+
+def manifest(threads: int, seconds: float) -> dict[str, Any]:
+    """Return the machine, the commit, the time a job took, and the date."""
+    return machine(threads) | {
+        "git": _git(),
+        "seconds": round(seconds, 2),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+@cache
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _git() -> dict[str, Any] | None:
+    try:
+        commit, changes = (_git_output(*words) for words in (("rev-parse", "HEAD"), ("status", "-s")))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "changed": bool(changes)}
+
+
+def _git_output(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=_HERE, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()

@@ -1,0 +1,1 @@
+"""Reports: tables and figures of the rows of a suite, with published numbers beside them."""

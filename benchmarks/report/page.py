@@ -1,0 +1,135 @@
+"""The report of a folder of results: Markdown, CSV, pictures, and one page that holds all of it."""
+
+import base64
+import csv
+import html
+import io
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+import pyrobnn as bnn
+from benchmarks.published import load_published
+from benchmarks.report.parts import Figure, Table
+from benchmarks.store import Record, Store
+from benchmarks.suite import get_task
+
+_CELLS = (str, int, float, bool, type(None))
+_PAGE = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title><style>
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a;
+  background: #fff }
+table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums }
+th, td { padding: .25rem .6rem; text-align: left; border-bottom: 1px solid #ddd; vertical-align: top }
+th { border-bottom: 2px solid #888 } .wide { overflow-x: auto } img { max-width: 100% }
+.note, figcaption { color: #555; font-size: 13px; max-width: 80ch } figure { margin: 2rem 0 }
+pre { font-size: 12px; overflow-x: auto; background: #f5f5f5; padding: .6rem }
+</style></head><body><h1>{{ title }}</h1>
+{% for table in tables %}
+<h2>{{ table.title }}</h2><p class="note">{{ table.note }}</p>
+<div class="wide"><table><tr>{% for cell in table.header %}<th>{{ cell }}</th>{% endfor %}</tr>
+{% for row in table.rows %}<tr>{% for cell in row %}<td>{{ bold(cell) }}</td>{% endfor %}</tr>
+{% endfor %}</table></div>
+{% endfor %}
+{% for figure, picture in figures %}
+<figure><img alt="{{ figure.name }}" src="data:image/svg+xml;base64,{{ picture }}"><figcaption>{{ figure.caption }}</figcaption></figure>
+{% endfor %}
+<h2>Made with</h2>{% for line in provenance %}<p class="note">{{ line }}</p>{% endfor %}
+</body></html>
+""")
+
+
+def write_report(folder: str | Path, title: str | None = None) -> list[Path]:
+    """Write README.md, rows.csv, the pictures (PNG) and report.html beside the results of a folder; return the paths.
+
+    Where jobs were done by several versions of the code, the last one counts.
+
+    Raises:
+        InputError: no results there.
+    """
+    folder = Path(folder)
+    records = {record.job.work: record for record in Store(folder).records()}
+    if not records:
+        raise bnn.InputError(f"There are no results in {folder}: run a suite first.")
+    last = list(records.values())
+    rows = [row for record in last for row in record.rows]
+    task = get_task(last[0].job.task)
+    found, pictures = task.tables(rows, load_published()), task.figures(rows)
+    heading, made = title or _title(folder), _provenance(last)
+    names = {
+        "README.md": _markdown(heading, found, pictures, made),
+        "rows.csv": _csv(last),
+        "report.html": _page(heading, found, pictures, made),
+    }
+    for name, text in names.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    for one in pictures:
+        one.figure.savefig(folder / f"{one.name}.png", dpi=110)
+    return [folder / name for name in names]
+
+
+def _title(folder: Path) -> str:
+    """Return the title that the report had, or the name of the folder."""
+    earlier = folder / "README.md"
+    if earlier.exists():
+        return earlier.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    return folder.resolve().name
+
+
+def _provenance(records: list[Record]) -> list[str]:
+    """Return a line for each kind of machine and code that rows were made with."""
+    kinds = Counter(
+        f"{one.manifest['cpu']}, {one.manifest['threads']} thread(s) a job, Python {one.manifest['python']}, torch "
+        f"{one.manifest['torch']}, pyro-ppl {one.manifest['pyro-ppl']}, numpy {one.manifest['numpy']}, pyrobnn "
+        f"{one.manifest['pyrobnn']}, code {one.job.code}, {one.manifest['date'][:10]}"
+        for one in records
+    )
+    seconds = sum(one.manifest["seconds"] for one in records)
+    total = f"{len(records)} jobs, {seconds / 60:.1f} minutes in all; `rows.jsonl` has settings and manifest of each."
+    return [total, *(f"{count} jobs: {kind}." for kind, count in kinds.items())]
+
+
+def _markdown(title: str, tables: list[Table], figures: list[Figure], provenance: list[str]) -> str:
+    blocks = [f"# {title}"]
+    for table in tables:
+        lines = ["| " + " | ".join(table.header) + " |", "|" + "---|" * len(table.header)]
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table.rows]
+        blocks += [f"## {table.title}", table.note, "\n".join(lines)]
+    blocks += [f"![{one.caption}]({one.name}.png)\n\n{one.caption}" for one in figures]
+    return "\n\n".join([*blocks, "## Made with", *provenance]) + "\n"
+
+
+def _csv(records: list[Record]) -> str:
+    """Return a line for each row, with numbers and words only, and the key of its job."""
+    flat = [
+        {name: value for name, value in row.items() if isinstance(value, _CELLS)} | {"key": record.job.key}
+        for record in records
+        for row in record.rows
+    ]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def _page(title: str, tables: list[Table], figures: list[Figure], provenance: list[str]) -> str:
+    drawn = [(one, _svg(one)) for one in figures]
+    return _PAGE.render(title=title, tables=tables, figures=drawn, provenance=provenance, bold=_bold)
+
+
+def _bold(cell: str) -> Any:
+    """Return a cell with **words** in bold, everything else escaped."""
+    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell)))
+
+
+def _svg(figure: Figure) -> str:
+    drawn = io.BytesIO()
+    figure.figure.savefig(drawn, format="svg")
+    return base64.b64encode(drawn.getvalue()).decode()

@@ -1,0 +1,178 @@
+"""Tables of regression suites: means over splits with standard errors, published rows beside them."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from benchmarks.report.parts import Figure, Table
+
+Row = dict[str, Any]
+METRICS = {"log_score": ("Mean test log-likelihood", True), "rmse": ("Test RMSE", False)}
+"""Name in rows: title, and whether more is better."""
+_PUBLISHED_AS = {"log_score": {"ll": 1.0, "nll": -1.0}, "rmse": {"rmse": 1.0}}
+_NUM_SPLITS = {"protein-tertiary-structure": 5, "YearPredictionMSD": 1}
+_QUOTES = "as quoted there"
+_STANDARD_ERRORS = 2.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over splits.
+
+    Attributes:
+        value: the mean.
+        error: its standard error, or None where none was given.
+        mark: a sign that refers to a note, or nothing.
+    """
+
+    value: float
+    error: float | None = None
+    mark: str = ""
+
+    def __str__(self) -> str:
+        spread = "" if self.error is None else f" ± {self.error:.3f}"
+        return f"{self.value:.3f}{spread}{self.mark}"
+
+
+Means = dict[str, dict[str, Estimate]]
+"""By method and data set."""
+
+
+def own_means(rows: Iterable[Row], metric: str) -> Means:
+    """Return the mean over splits of each entry on each data set, with standard errors (deviation over root n)."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        values.setdefault(row["entry"], {}).setdefault(row["data"], []).append(row[metric])
+    return {entry: {data: _estimate(one) for data, one in sets.items()} for entry, sets in values.items()}
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    return Estimate(mean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None)
+
+
+def published_means(published: Iterable[Row], metric: str, data: Sequence[str]) -> Means:
+    """Return published means by method; deviations over splits are made standard errors, negative scores turned.
+
+    Where a document quotes another that is here itself, its quotation is left out.
+    """
+    signs = _PUBLISHED_AS[metric]
+    found: Means = {}
+    for row in published:
+        if row["metric"] not in signs or row["dataset"] not in data or _QUOTES in row["method"]:
+            continue
+        name, earlier = row["method"], found.get(row["method"], {}).get(row["dataset"])
+        if earlier is None or (row["error_kind"] == "stderr"):
+            found.setdefault(name, {})[row["dataset"]] = _published(row, signs[row["metric"]])
+    return found
+
+
+def _published(row: Row, sign: float) -> Estimate:
+    error, mark = row["error"], ""
+    if error is not None and row["error_kind"] == "stddev":
+        error /= math.sqrt(_NUM_SPLITS.get(row["dataset"], 20))
+    elif error is not None and row["error_kind"] != "stderr":
+        mark = " (?)"
+    return Estimate(sign * row["value"], error, mark)
+
+
+def tables(rows: list[Row], published: list[Row]) -> list[Table]:
+    """Return tables of scores, of the best of ours beside the best published, of coverage, and of what was chosen."""
+    data = list(dict.fromkeys(row["data"] for row in rows))
+    random = [row for row in rows if row.get("splits", "published") == "published"]
+    beside = published if random else []
+    found = [_score_table(rows, beside, metric, data) for metric in METRICS]
+    known = [name for name in data if any(row["dataset"] == name for row in beside)]
+    if known:
+        found.append(_beside_the_best(rows, published, known))
+    return [*found, _coverage(rows, data), _choices(rows)]
+
+
+def _score_table(rows: list[Row], published: list[Row], metric: str, data: list[str]) -> Table:
+    title, more = METRICS[metric]
+    ours, theirs = own_means(rows, metric), published_means(published, metric, data)
+    lines = []
+    for origin, means in (("", ours), ("published: ", theirs)):
+        for method, sets in means.items():
+            lines.append([f"{origin}{method}", *(str(sets[name]) if name in sets else "" for name in data)])
+    best = {name: max(ours, key=lambda entry: _order(ours[entry].get(name), more=more)) for name in data}
+    for line in lines[: len(ours)]:
+        for place, name in enumerate(data, 1):
+            line[place] = f"**{line[place]}**" if best[name] == line[0] else line[place]
+    counts = Counter(row["data"] for row in rows if row["entry"] == rows[0]["entry"])
+    splits = ", ".join(f"{name} {counts[name]}" for name in data)
+    note = (
+        f"Mean over splits ({splits}) ± standard error, in original units; {'more' if more else 'less'} is better, the "
+        "best of ours bold. Published deviations over splits were divided by the root of the number of splits; (?) "
+        "marks an error of which the source does not say what it is."
+    )
+    return Table(title, note if theirs else note.partition(" Published")[0], ["method", *data], lines)
+
+
+def _order(estimate: Estimate | None, *, more: bool) -> float:
+    if estimate is None or math.isnan(estimate.value):
+        return -math.inf
+    return estimate.value if more else -estimate.value
+
+
+def _beside_the_best(rows: list[Row], published: list[Row], data: list[str]) -> Table:
+    """Return, for each set, the best entry beside the best published row, and whether it is beaten."""
+    ours, theirs = own_means(rows, "log_score"), published_means(published, "log_score", data)
+    lines = []
+    for name in data:
+        candidates = {method: sets[name] for method, sets in theirs.items() if name in sets}
+        entries = {entry: sets[name] for entry, sets in ours.items() if name in sets}
+        entry, method = (max(group, key=lambda one: _order(group[one], more=True)) for group in (entries, candidates))
+        lines.append([name, f"{entry}: {entries[entry]}", f"{method}: {candidates[method]}"])
+        lines[-1].append(_standing(entries[entry], candidates[method]))
+    note = (
+        "Log-likelihood. 'Within' means that ours is less by at most two standard errors of ours and theirs together. "
+        "The best of several entries is chosen here by its test score: take a row of one entry above for a fair one."
+    )
+    return Table("Beside the best published row", note, ["data", "best of ours", "best published", "standing"], lines)
+
+
+def _standing(ours: Estimate, theirs: Estimate) -> str:
+    if ours.value > theirs.value:
+        return "beaten"
+    spread = math.hypot(ours.error or 0.0, theirs.error or 0.0)
+    return "within two standard errors" if theirs.value - ours.value <= _STANDARD_ERRORS * spread else "missed"
+
+
+def _coverage(rows: list[Row], data: list[str]) -> Table:
+    means = own_means(rows, "coverage_95")
+    lines = [[entry, *(str(sets[name]) if name in sets else "" for name in data)] for entry, sets in means.items()]
+    note = "Share of test targets inside the equal-tailed 95 % interval of the exact mixture, mean ± standard error."
+    return Table("Coverage of 95 % intervals", note, ["method", *data], lines)
+
+
+def _choices(rows: list[Row]) -> Table:
+    lines = []
+    for entry, name in dict.fromkeys((row["entry"], row["data"]) for row in rows):
+        own = [row for row in rows if (row["entry"], row["data"]) == (entry, name)]
+        chosen = Counter(_in_words(row["chosen"]) for row in own).most_common()
+        words = "; ".join(f"{choice or 'nothing to choose'} ({count})" for choice, count in chosen)
+        seconds = mean(row["seconds"] for row in own), mean(row["tuning_seconds"] for row in own)
+        lines.append([entry, name, str(own[0]["candidates"]), words, *(f"{one:.1f}" for one in seconds)])
+    note = (
+        "Settings with the best mean log score on validation rows of each training split, and how many splits chose "
+        "them; the test part takes no part in it. Seconds are those of a split: its share of fits done side by side."
+    )
+    header = ["method", "data", "candidates", "chosen (splits)", "seconds to fit and score", "seconds to tune"]
+    return Table("What was chosen, and what it cost", note, header, lines)
+
+
+def _in_words(chosen: str) -> str:
+    return ", ".join(f"{key}={value}" for key, value in json.loads(chosen).items())
+
+
+def figures(rows: list[Row]) -> list[Figure]:
+    """Return forests of log scores, the critical-difference diagram, calibration, and time against log score."""
+    from benchmarks.report import regression_figures as draw
+
+    found = [draw.forest(rows), draw.calibration(rows), draw.pareto(rows)]
+    diagram = draw.critical_differences(rows)
+    return found if diagram is None else [found[0], diagram, *found[1:]]

@@ -1,0 +1,167 @@
+"""Pictures of regression suites."""
+
+import math
+from statistics import mean
+
+import numpy as np
+from matplotlib.figure import Figure as MatplotlibFigure
+from scipy.stats import friedmanchisquare, rankdata, studentized_range
+
+from benchmarks.published import load_published
+from benchmarks.report.parts import Figure
+from benchmarks.report.regression import Estimate, Row, own_means, published_means
+
+_OURS, _THEIRS = "#0072B2", "#999999"
+_LEVEL = 0.05
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = "osD^vPX*<>hp"
+
+
+def forest(rows: list[Row]) -> Figure:
+    """Return the log scores of all methods on each data set, best on top, with two standard errors."""
+    data = list(dict.fromkeys(row["data"] for row in rows))
+    ours = own_means(rows, "log_score")
+    theirs = published_means(load_published(), "log_score", data) if _has_published_splits(rows) else {}
+    count = max(sum(name in sets for sets in [*ours.values(), *theirs.values()]) for name in data)
+    columns = min(2, len(data))
+    height = (0.24 * count + 1.0) * math.ceil(len(data) / columns)
+    picture = MatplotlibFigure(figsize=(6.2 * columns, height), layout="constrained")
+    axes = picture.subplots(math.ceil(len(data) / columns), columns, squeeze=False).ravel()
+    for axis, name in zip(axes, data, strict=False):
+        _forest_of(axis, name, [*_marked(ours, name, _OURS), *_marked(theirs, name, _THEIRS)])
+    for axis in axes[len(data) :]:
+        axis.set_axis_off()
+    caption = (
+        "Mean test log-likelihood over splits, bars of two standard errors where there are any: ours in blue, published "
+        "numbers in grey. Scores far below the others are drawn as arrows at the left edge."
+    )
+    return Figure("forest", caption, picture)
+
+
+def _has_published_splits(rows: list[Row]) -> bool:
+    return rows[0].get("splits", "published") == "published"
+
+
+def _marked(means: dict[str, dict[str, Estimate]], name: str, colour: str) -> list[tuple[str, Estimate, str]]:
+    return [(method, sets[name], colour) for method, sets in means.items() if name in sets]
+
+
+def _forest_of(axis, name: str, lines: list[tuple[str, Estimate, str]]) -> None:  # noqa: ANN001  matplotlib's axes
+    lines = sorted(lines, key=lambda line: line[1].value)
+    values = np.array([estimate.value for _, estimate, _ in lines])
+    top, typical = values.max(), np.median(values)
+    left = max(values.min(), top - 3 * max(top - typical, 0.1))
+    for place, (_, estimate, colour) in enumerate(lines):
+        if estimate.value < left:
+            axis.plot(left, place, marker="<", color=colour)
+            axis.annotate(f"{estimate.value:.2f}", (left, place), (8, -3), textcoords="offset points", fontsize=7)
+        else:
+            axis.errorbar(estimate.value, place, xerr=2 * (estimate.error or 0.0), fmt="o", ms=4, color=colour)
+    axis.set_xlim(left - 0.06 * (top - left), top + 0.12 * (top - left))
+    axis.set_yticks(range(len(lines)), [method if len(method) < 44 else method[:42] + "…" for method, _, _ in lines])
+    for label, (_, _, colour) in zip(axis.get_yticklabels(), lines, strict=True):
+        label.set_fontsize(7)
+        label.set_color("black" if colour == _OURS else "#666666")
+    axis.set_title(name)
+    axis.set_xlabel("log-likelihood, nats an example")
+    axis.grid(axis="x", alpha=0.3)
+
+
+def critical_differences(rows: list[Row]) -> Figure | None:
+    """Return mean ranks of the entries over data sets, and which do not differ (Nemenyi), after Demšar (2006).
+
+    "Statistical Comparisons of Classifiers over Multiple Data Sets". None with fewer than three entries or sets that
+    have all of them.
+    """
+    means = own_means(rows, "log_score")
+    data = [name for name in dict.fromkeys(row["data"] for row in rows) if all(name in sets for sets in means.values())]
+    if len(means) < 3 or len(data) < 3:
+        return None
+    scores = np.array([[means[entry][name].value for entry in means] for name in data])
+    ranks = rankdata(-scores, axis=1).mean(0)
+    critical = critical_difference(len(means), len(data))
+    p_value = friedmanchisquare(*scores.T).pvalue
+    picture = MatplotlibFigure(figsize=(8, 0.32 * len(means) + 1.6), layout="constrained")
+    axis = picture.subplots()
+    order = np.argsort(ranks)
+    for place, index in enumerate(order):
+        axis.plot(ranks[index], -place, "o", color=_OURS)
+        axis.plot([ranks[index], ranks[index] + critical], [-place, -place], color=_OURS, alpha=0.25, lw=5)
+    axis.set_yticks([-place for place in range(len(order))], [list(means)[index] for index in order])
+    axis.set_xlim(0.8, len(means) + 0.2)
+    axis.set_xlabel(f"mean rank over {len(data)} data sets (1 is best)")
+    axis.grid(axis="x", alpha=0.3)
+    caption = (
+        f"Mean ranks by log-likelihood. The pale bar is the critical difference of the Nemenyi test at {_LEVEL:.0%} "
+        f"({critical:.2f}): methods whose points lie within it do not differ. Friedman test: p = {p_value:.2g}."
+    )
+    return Figure("critical-differences", caption, picture)
+
+
+def critical_difference(methods: int, sets: int) -> float:
+    """Return the difference of mean ranks that chance exceeds in 5 % of cases (Demšar 2006, section 3.2.2)."""
+    quantile = studentized_range.ppf(1 - _LEVEL, methods, np.inf) / math.sqrt(2)
+    return float(quantile * math.sqrt(methods * (methods + 1) / (6 * sets)))
+
+
+def calibration(rows: list[Row]) -> Figure:
+    """Return, for each data set, the share of test targets below each quantile of their predictive distribution."""
+    data = list(dict.fromkeys(row["data"] for row in rows))
+    entries = list(dict.fromkeys(row["entry"] for row in rows))
+    columns = min(3, len(data))
+    lines = math.ceil(len(data) / columns)
+    picture = MatplotlibFigure(figsize=(3.6 * columns + 2, 3.2 * lines), layout="constrained")
+    axes = picture.subplots(lines, columns, squeeze=False, sharey=True).ravel()
+    levels = np.linspace(0, 1, 11)
+    for axis, name in zip(axes, data, strict=False):
+        for index, entry in enumerate(entries):
+            counts = np.array([row["pit"] for row in rows if (row["entry"], row["data"]) == (entry, name)])
+            if len(counts):
+                shares = np.concatenate([[0], np.cumsum(counts.sum(0)) / counts.sum()])
+                axis.plot(levels, shares - levels, color=_COLOURS[index % 7], ls=("-", "--", ":")[index // 7], label=entry)
+        axis.axhline(0, color="black", lw=0.8)
+        axis.set_title(name)
+        axis.set_xlabel("level of the quantile")
+    for axis in axes[len(data) :]:
+        axis.set_axis_off()
+    axes[0].set_ylabel("share of targets below, less level")
+    picture.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    return Figure(
+        "calibration",
+        "How many test targets, of all splits, lie below each quantile of their predictive distribution, less the "
+        "level: zero everywhere for a calibrated method; up at the left and down at the right for one that is too sure.",
+        picture,
+    )
+
+
+def pareto(rows: list[Row]) -> Figure:
+    """Return the log score against the seconds that tuning, fitting and scoring of a split took."""
+    data = list(dict.fromkeys(row["data"] for row in rows))
+    entries = list(dict.fromkeys(row["entry"] for row in rows))
+    means = own_means(rows, "log_score")
+    columns = min(3, len(data))
+    lines = math.ceil(len(data) / columns)
+    picture = MatplotlibFigure(figsize=(3.6 * columns + 2, 3.2 * lines), layout="constrained")
+    axes = picture.subplots(lines, columns, squeeze=False).ravel()
+    for axis, name in zip(axes, data, strict=False):
+        for index, entry in enumerate(entries):
+            own = [row for row in rows if (row["entry"], row["data"]) == (entry, name)]
+            if own:
+                estimate = means[entry][name]
+                seconds = mean(row["seconds"] + row["tuning_seconds"] for row in own)
+                look = {"fmt": _MARKERS[index % len(_MARKERS)], "color": _COLOURS[index % 7], "label": entry}
+                axis.errorbar(seconds, estimate.value, yerr=2 * (estimate.error or 0.0), ms=5, **look)
+        axis.set_xscale("log")
+        axis.set_title(name)
+        axis.set_xlabel("seconds a split")
+        axis.grid(alpha=0.3)
+    for axis in axes[len(data) :]:
+        axis.set_axis_off()
+    axes[0].set_ylabel("log-likelihood, nats")
+    picture.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    return Figure(
+        "time",
+        "Log-likelihood (bars of two standard errors) against the seconds of a split, tuning included, where all splits "
+        "of a set run side by side. Up and to the left is better.",
+        picture,
+    )

@@ -1,0 +1,105 @@
+"""Running a suite: jobs that are not finished yet, each kept as soon as it is."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+import pyrobnn as bnn
+from benchmarks.engines.local import run_locally
+from benchmarks.store import RESULTS, Record, Store, finished
+from benchmarks.suite import Job, Suite
+from benchmarks.worker import Outcome, do
+
+ENGINES = ("local", "ray")
+
+
+def run_suite(
+    suite: Suite,
+    *,
+    out: str | Path | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    workers: int = 1,
+    resume: bool = False,
+    only: str = "",
+) -> dict[str, str]:
+    """Do the jobs of a suite that are not finished, and return why those that failed did, by label.
+
+    A job is finished when its line is in `rows.jsonl`; it is not done again. So a run that was killed goes on where it
+    was, with the same command.
+
+    Args:
+        suite: what to run.
+        out: folder of the results, `benchmarks/results/<name of the suite>` if not given.
+        engine: "local" or "ray".
+        address: of a Ray cluster.
+        workers: jobs at once.
+        resume: count jobs as finished that another version of the code has done, as when it changed meanwhile.
+        only: run jobs whose label has this in it.
+
+    Raises:
+        InputError: an unknown engine, no workers, no job of that label, or results that another runner is at work on.
+    """
+    if engine not in ENGINES:
+        raise bnn.InputError(f"The engine must be one of {', '.join(ENGINES)}, got {engine!r}.")
+    if workers < 1:
+        raise bnn.InputError(f"The number of workers must be at least 1, got {workers}.")
+    if address is not None and engine != "ray":
+        raise bnn.InputError(f"An address ({address!r}) is that of a Ray cluster: add --engine ray.")
+    jobs = tuple(job for job in suite.jobs if only in job.label)
+    if not jobs:
+        raise bnn.InputError(f"No job has {only!r} in its label. Labels: {', '.join(job.label for job in suite.jobs)}.")
+    store = Store(out or RESULTS / suite.name)
+    failures = {}
+    with store.alone():
+        done = finished(store.records(), jobs, any_code=resume)
+        open_jobs = [job for job in jobs if job.key not in done]
+        with _progress() as progress:
+            bar = progress.add_task(suite.name, total=len(jobs), completed=len(done), failed="")
+            for job, outcome in _outcomes(open_jobs, engine, address, workers):
+                if outcome.rows is None:
+                    failures[job.label] = outcome.fault
+                    progress.update(bar, failed=f"[red]{len(failures)} failed")
+                    progress.console.print(f"[red]{job.label} failed:[/red] {outcome.fault}\n{outcome.details}")
+                else:
+                    store.add(Record(job, outcome.rows, outcome.manifest))
+                    progress.console.print(f"{job.label}: {outcome.manifest['seconds']:.0f} s")
+                progress.advance(bar)
+        store.write_parquet()
+    return failures
+
+
+def rerun(record: Record) -> tuple[list[dict], dict]:
+    """Do a finished job again from what its record says, and return its rows and the manifest of now.
+
+    Raises:
+        InputError: it fails, or its data are not those of the record.
+    """
+    from benchmarks.suite import make_job
+
+    job = make_job(record.job.task, record.job.threads, record.job.settings)
+    if job.data != record.job.data:
+        raise bnn.InputError(f"{job.label}: the data differ from those of the record: {job.data}, {record.job.data}.")
+    outcome = do(job)
+    if outcome.rows is None:
+        raise bnn.InputError(f"{job.label} failed: {outcome.fault}\n{outcome.details}")
+    return outcome.rows, outcome.manifest
+
+
+def _outcomes(jobs: list[Job], engine: str, address: str | None, workers: int) -> Iterator[tuple[Job, Outcome]]:
+    if not jobs:
+        return iter(())
+    if engine == "local":
+        return run_locally(jobs, workers)
+    from benchmarks.engines.cluster import run_on_ray
+
+    return run_on_ray(jobs, workers, address)
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"))
+    console = Console(file=sys.stderr)
+    return Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console)

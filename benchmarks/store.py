@@ -1,0 +1,123 @@
+"""Results on file: a line for each finished job, only ever added to."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyrobnn as bnn
+from benchmarks.suite import Job, Row
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished job.
+
+    Attributes:
+        job: what was done.
+        rows: what came of it.
+        manifest: with what it was done.
+    """
+
+    job: Job
+    rows: list[Row] = field(repr=False)
+    manifest: dict[str, Any] = field(repr=False)
+
+
+class Store:
+    """The results of a suite: `rows.jsonl`, a line for each finished job, and `rows.parquet`, a row for each result.
+
+    Args:
+        folder: where the files are.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.path = self.folder / "rows.jsonl"
+
+    def records(self) -> list[Record]:
+        """Return the finished jobs in the order in which they ended; a last line that was cut short does not count.
+
+        Raises:
+            InputError: a line within the file that cannot be read.
+        """
+        if not self.path.exists():
+            return []
+        *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
+        return [self._record(number, line) for number, line in enumerate(lines, 1)]
+
+    def _record(self, number: int, line: str) -> Record:
+        try:
+            found = json.loads(line)
+            return Record(Job(**found["job"]), found["rows"], found["manifest"])
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise bnn.InputError(
+                f"{self.path}, line {number} cannot be read ({error}): restore the file, or remove that line and run "
+                "the suite again."
+            ) from None
+
+    def add(self, record: Record) -> None:
+        """Add a finished job, so that it is on the disk when this returns."""
+        line = json.dumps({"key": record.job.key, **asdict(record)}, allow_nan=True) + "\n"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+") as file:
+            _cut_what_was_not_finished(file)
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def write_parquet(self) -> None:
+        """Write a row for each result, with key and manifest of its job in words beside it."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        flat = [
+            row | {"key": record.job.key, "code": record.job.code, "manifest": json.dumps(record.manifest)}
+            for record in self.records()
+            for row in record.rows
+        ]
+        names = list(dict.fromkeys(name for row in flat for name in row))
+        table = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in flat])
+        part = self.folder / "rows.parquet.part"
+        pq.write_table(table, part)
+        part.replace(self.folder / "rows.parquet")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other runners away from these results.
+
+        Raises:
+            InputError: another process is at work on them.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise bnn.InputError(
+                    f"Another process is at work on {self.folder}: wait for it, or choose another folder with --out."
+                ) from None
+            yield
+
+
+def _cut_what_was_not_finished(file: Any) -> None:
+    """Cut the file after its last whole line."""
+    content = Path(file.name).read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        file.truncate(whole)
+    file.seek(0, os.SEEK_END)
+
+
+def finished(records: list[Record], jobs: tuple[Job, ...], *, any_code: bool = False) -> dict[str, Record]:
+    """Return the last record of each job by its key; with `any_code` also those done by other versions of the code."""
+    by_key = {record.job.key: record for record in records}
+    by_work = {record.job.work: record for record in records} if any_code else {}
+    found = {job.key: by_key.get(job.key) or by_work.get(job.work) for job in jobs}
+    return {key: record for key, record in found.items() if record is not None}

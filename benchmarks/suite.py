@@ -1,0 +1,142 @@
+"""Suites and jobs: a TOML file as a list of jobs, each known by what it does."""
+
+import hashlib
+import importlib
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import pyrobnn as bnn
+from benchmarks.provenance import code_digest
+from benchmarks.report.parts import Figure, Table
+
+TASKS = ("active", "bandit", "mnist", "nuts", "ood", "regression")
+_OF_THE_RUNNER = {"task": str, "title": str, "threads": int}
+Row = dict[str, Any]
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What a module of `benchmarks.tasks` defines."""
+
+    jobs: Callable[[dict[str, Any]], list[dict[str, Any]]]
+    """From the tables of a suite to the settings of its jobs, each with an `entry` and a `data`."""
+    datasets: Callable[[dict[str, Any]], tuple[str, ...]]
+    """From the settings of a job to the names of the data sets that it reads."""
+    run: Callable[[dict[str, Any]], list[Row]]
+    """Do a job: from its settings to rows."""
+    tables: Callable[[list[Row], list[Row]], list[Table]]
+    """From rows and published numbers to tables."""
+    figures: Callable[[list[Row]], list[Figure]]
+    """From rows to pictures."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A unit of work.
+
+    Attributes:
+        task: name of the task.
+        threads: threads of torch that it has, since bits depend on them.
+        settings: what to do, complete, in JSON values.
+        data: SHA-256 of each data set that it reads.
+        code: digest of the code that does it.
+    """
+
+    task: str
+    threads: int
+    settings: dict[str, Any]
+    data: dict[str, str] = field(repr=False)
+    code: str
+
+    @property
+    def work(self) -> str:
+        """What identifies the job whatever the code: a digest of task, threads, settings and data."""
+        return _digest([self.task, self.threads, self.settings, self.data])
+
+    @property
+    def key(self) -> str:
+        """What identifies the job: a digest of all of it."""
+        return _digest([self.work, self.code])
+
+    @property
+    def label(self) -> str:
+        """What it is called while it runs."""
+        return f"{self.settings['entry']} on {self.settings['data']}"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite file.
+
+    Attributes:
+        name: stem of the file; results go into a folder of that name.
+        title: what it measures.
+        task: name of the task.
+        jobs: its jobs.
+    """
+
+    name: str
+    title: str
+    task: str
+    jobs: tuple[Job, ...] = field(repr=False)
+
+
+def load_suite(path: str | Path) -> Suite:
+    """Read a suite file.
+
+    Raises:
+        InputError: no such file, not TOML, an unknown task or key, or settings that the task refuses.
+    """
+    path = Path(path)
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise bnn.InputError(f"The suite {path} cannot be read ({error.strerror}): see benchmarks/suites.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise bnn.InputError(f"The suite {path} is not valid TOML: {error}.") from None
+    for key, kind in _OF_THE_RUNNER.items():
+        if not isinstance(tables.get(key, kind()), kind):
+            raise bnn.InputError(f"{path}: `{key}` must be {kind.__name__}, got {tables[key]!r}.")
+    name, threads = tables.get("task", ""), tables.get("threads", 1)
+    if threads < 1:
+        raise bnn.InputError(f"{path}: `threads` must be at least 1, got {threads}.")
+    task = get_task(name)
+    own = {key: value for key, value in tables.items() if key not in _OF_THE_RUNNER}
+    jobs = [make_job(name, threads, settings) for settings in task.jobs(own)]
+    seen = {job.work: job for job in jobs}
+    if not jobs or len(seen) < len(jobs):
+        raise bnn.InputError(f"{path}: {'two jobs are the same' if jobs else 'no jobs'}: check entries and data.")
+    return Suite(path.stem, tables.get("title", path.stem), name, tuple(jobs))
+
+
+def make_job(task: str, threads: int, settings: dict[str, Any]) -> Job:
+    """Return the job of these settings, with the data and the code as they are now."""
+    settings = json.loads(json.dumps(settings))
+    data = {name: _checksum(name) for name in get_task(task).datasets(settings)}
+    return Job(task, threads, settings, data, code_digest())
+
+
+def get_task(name: str) -> Task:
+    """Return the module of a task.
+
+    Raises:
+        InputError: no task of that name.
+    """
+    if name not in TASKS:
+        raise bnn.InputError(f"`task` must be one of {', '.join(TASKS)}, got {name!r}.")
+    module: Any = importlib.import_module(f"benchmarks.tasks.{name}")
+    return module
+
+
+@cache
+def _checksum(name: str) -> str:
+    return bnn.datasets.load(name).checksum
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

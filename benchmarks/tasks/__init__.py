@@ -1,0 +1,1 @@
+"""What a suite can ask for, one module a task."""

@@ -1,0 +1,222 @@
+"""Regression sets: every entry on every split, its settings chosen on a part of each training split alone.
+
+For each split, each candidate of an entry is fitted to the training part without its validation rows, the one with the
+best mean log score on those is fitted to the whole training part, and scored once on the test part. Splits of a set are
+replicates of one captured graph.
+"""
+
+import copy
+import dataclasses
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import pyrobnn as bnn
+from benchmarks.report.regression import figures, tables
+from pyrobnn.spec import RunSpec
+
+__all__ = ["datasets", "figures", "jobs", "run", "tables"]
+
+DEFAULTS: dict[str, Any] = {"splits": "published", "validation": 0.2, "seed": 0, "num_splits": None, "side_by_side": 20}
+SECTIONS = ("net", "prior", "likelihood", "guide", "fit", "predict")
+_KNOWN = {*DEFAULTS, "data", "base", "entries", "for_data"}
+_OF_ENTRY = {*SECTIONS, "name", "grid"}
+_PIT_BINS = 10
+Fitted = bnn.Posterior | bnn.Mixture
+Parts = list[tuple[bnn.Data, bnn.Data]]
+
+
+def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a job for each data set and entry; its candidates are whole specs.
+
+    Raises:
+        InputError: an unknown key, no data or entries, a share or a kind of splits that cannot be, or a spec that is not
+            valid.
+    """
+    _check_keys("the suite", suite, _KNOWN)
+    settings = DEFAULTS | {key: value for key, value in suite.items() if key in DEFAULTS}
+    if not suite.get("data") or not suite.get("entries"):
+        raise bnn.InputError('The suite needs `data`, a list of names, and [[entries]], each with a `name`.')
+    if settings["splits"] not in ("published", "gap"):
+        raise bnn.InputError(f"`splits` must be published or gap, got {settings['splits']!r}.")
+    if not 0 < settings["validation"] < 1:
+        raise bnn.InputError(f"`validation` is a share of the training part, in (0, 1), got {settings['validation']}.")
+    return [_job(settings, suite, name, entry) for name in suite["data"] for entry in suite["entries"]]
+
+
+def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    _check_keys(f"entry {entry.get('name')}", entry, _OF_ENTRY)
+    own = suite.get("for_data", {}).get(name, {})
+    layers = (suite.get("base", {}), entry, own)
+    tables = _merged([{key: part[key] for key in SECTIONS if key in part} for part in layers])
+    candidates = [_with(tables, choice) for choice in _choices(entry.get("grid", {}))]
+    for candidate in candidates:
+        RunSpec.from_dict(candidate | {"data": {"name": name}})
+    job = {key: value for key, value in settings.items() if key != "num_splits"}
+    numbers = list(range(settings["num_splits"] or _num_splits(name, settings["splits"])))
+    grid = list(entry.get("grid", {}))
+    return {"entry": entry["name"], "data": name} | job | {"numbers": numbers, "grid": grid, "candidates": candidates}
+
+
+def _check_keys(where: str, table: dict[str, Any], known: set[str]) -> None:
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise bnn.InputError(f"Unknown key `{unknown[0]}` in {where}. Known: {', '.join(sorted(known))}.")
+
+
+def _merged(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the sections of all tables; a part of another type replaces the earlier one whole."""
+    merged: dict[str, Any] = {}
+    for section, value in itertools.chain.from_iterable(copy.deepcopy(table).items() for table in tables):
+        earlier = merged.get(section)
+        both = isinstance(value, dict) and isinstance(earlier, dict)
+        same = both and value.get("type", earlier.get("type")) == earlier.get("type")
+        merged[section] = earlier | value if same else value
+    return merged
+
+
+def _choices(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def _with(tables: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
+    """Return tables with the values of dotted keys in their places."""
+    changed = copy.deepcopy(tables)
+    for path, value in choice.items():
+        *sections, key = path.split(".")
+        place = changed
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[key] = value
+    return changed
+
+
+def _num_splits(name: str, splits: str) -> int:
+    dataset = bnn.datasets.load(name)
+    return dataset.num_splits if splits == "published" else dataset.data.x.shape[1]
+
+
+def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return the name of the data set."""
+    return (settings["data"],)
+
+
+def gap_split(data: bnn.Data, feature: int) -> tuple[bnn.Data, bnn.Data]:
+    """Return the outer two thirds of the rows along a feature, to train on, and the middle third, to test on.
+
+    Foong et al. (2019), "'In-Between' Uncertainty in Bayesian Neural Networks", section 4. Equal values keep their order.
+    """
+    order = np.argsort(data.x[:, feature].numpy(), kind="stable")
+    third = len(order) // 3
+    middle = slice(third, len(order) - third)
+    return data[np.sort(np.delete(order, middle))], data[np.sort(order[middle])]
+
+
+def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Tune, fit and score an entry on the splits of a data set; a row for each split."""
+    parts = _parts(settings)
+    rows: list[dict[str, Any]] = []
+    for first in range(0, len(parts), settings["side_by_side"]):
+        chunk = slice(first, first + settings["side_by_side"])
+        rows += _run_chunk(settings, parts[chunk], settings["numbers"][chunk])
+    return rows
+
+
+def _parts(settings: dict[str, Any]) -> Parts:
+    """Return (train, test) of each split, standardised by the training part when fitted."""
+    dataset = bnn.datasets.load(settings["data"])
+    data = bnn.Data(dataset.data.x, dataset.data.y, standardize=True)
+    if settings["splits"] == "gap":
+        return [gap_split(data, number) for number in settings["numbers"]]
+    pairs = [dataset.splits[number] if dataset.splits else None for number in settings["numbers"]]
+    if all(pairs):
+        return [(data[train], data[test]) for train, test in pairs if pairs]
+    return [data.split(0.1, seed=number) for number in settings["numbers"]]
+
+
+def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> list[dict[str, Any]]:
+    started = time.perf_counter()
+    seed = settings["seed"] + numbers[0]
+    candidates = [RunSpec.from_dict(tables | {"data": {"name": settings["data"]}}) for tables in settings["candidates"]]
+    scores = np.zeros((len(candidates), len(parts)))
+    if len(candidates) > 1:
+        held_out = [train.split(settings["validation"], seed=number) for (train, _), number in zip(parts, numbers)]
+        for index, spec in enumerate(candidates):
+            fitted = _fit_all(spec, [train for train, _ in held_out], seed)
+            scores[index] = [_log_score(one, spec, data) for one, (_, data) in zip(fitted, held_out, strict=True)]
+    chosen = np.nan_to_num(scores, nan=-np.inf).argmax(0)
+    tuned = time.perf_counter()
+    rows: dict[int, dict[str, Any]] = {}
+    for index in np.unique(chosen):
+        where = np.flatnonzero(chosen == index)
+        fitted = _fit_all(candidates[index], [parts[place][0] for place in where], seed)
+        for place, one in zip(where, fitted, strict=True):
+            rows[place] = _scores(one, candidates[index], parts[place][1]) | {
+                "chosen": json.dumps(_chosen(settings, int(index))),
+                "validation_log_score": float(scores[index, place]) if len(candidates) > 1 else None,
+            }
+    ended = time.perf_counter()
+    shared = {"candidates": len(candidates), "tuning_seconds": (tuned - started) / len(parts)}
+    head = {key: settings[key] for key in ("entry", "data", "splits")}
+    return [
+        head | {"split": number, "seed": seed} | rows[place] | shared | {"seconds": (ended - tuned) / len(parts)}
+        for place, number in enumerate(numbers)
+    ]
+
+
+def _chosen(settings: dict[str, Any], index: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for path in settings["grid"]:
+        value: Any = settings["candidates"][index]
+        for key in path.split("."):
+            value = value[key]
+        found[path] = value
+    return found
+
+
+def _fit_all(spec: RunSpec, sets: list[bnn.Data], seed: int) -> list[Fitted]:
+    """Return a posterior for each data set; those of SVI and of ensembles of it are fitted side by side."""
+    model, method = _model(spec, sets[0]), spec.method
+    arguments: dict[str, Any] = {"seed": seed, "engine": spec.fit.engine, "progress": False}
+    if isinstance(method, bnn.SVI):
+        return list(bnn.fit_replicates(model, method, sets, **arguments))
+    if isinstance(method, bnn.Ensemble) and isinstance(method.method, bnn.SVI) and not method.anchored:
+        copies = [data for data in sets for _ in range(method.members)]
+        members = bnn.fit_replicates(model, method.method, copies, bootstrap=method.bootstrap, **arguments)
+        return [bnn.Mixture(group) for group in itertools.batched(members, method.members)]
+    return [bnn.fit(model, method, data, **arguments | {"seed": seed + i}) for i, data in enumerate(sets)]
+
+
+def _model(spec: RunSpec, data: bnn.Data) -> bnn.BNN:
+    likelihood = spec.likelihood or bnn.likelihoods.Gaussian()
+    net = dataclasses.replace(
+        spec.net, in_features=data.x.shape[1], out_features=likelihood.num_outputs(data.y)
+    )
+    return bnn.BNN(net, prior=spec.prior, likelihood=likelihood)
+
+
+def _predict(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> bnn.Prediction:
+    return fitted.predict(data.x, num_draws=max(spec.predict.num_draws, spec.fit.num_parts))
+
+
+def _log_score(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> float:
+    return float(_predict(fitted, spec, data).log_prob(data.y).double().mean())
+
+
+def _scores(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> dict[str, Any]:
+    """Return scores in original units, and how often the target fell into each tenth of its predictive distribution."""
+    prediction = _predict(fitted, spec, data)
+    error = (prediction.mean - data.y).double()
+    pit = prediction.cdf(data.y).double()
+    counts = torch.histc(pit, _PIT_BINS, 0, 1)
+    return {
+        "log_score": float(prediction.log_prob(data.y).double().mean()),
+        "rmse": float(error.square().mean().sqrt()),
+        "coverage_95": float(((pit > 0.025) & (pit < 0.975)).double().mean()),
+        "pit": [int(count) for count in counts],
+    }

@@ -1,0 +1,49 @@
+"""A job is done here, in whichever process."""
+
+import os
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.suite import Job, Row, get_task
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job.
+
+    Attributes:
+        rows: its rows; None if it failed.
+        manifest: with what it was done.
+        fault: why it failed, in a line; empty if it did not.
+        details: where it failed.
+    """
+
+    rows: list[Row] | None = field(repr=False)
+    manifest: dict[str, Any] = field(repr=False)
+    fault: str = ""
+    details: str = field(default="", repr=False)
+
+
+def do(job: Job) -> Outcome:
+    """Do a job with its number of threads; an error is what came of it, not raised."""
+    os.environ["OMP_NUM_THREADS"] = str(job.threads)
+    import torch
+
+    from benchmarks.provenance import code_digest, manifest
+
+    torch.set_num_threads(job.threads)
+    started = time.perf_counter()
+    try:
+        if code_digest() != job.code:
+            return lost(f"the worker has other code ({code_digest()}) than the runner ({job.code}): install the same")
+        rows = get_task(job.task).run(job.settings)
+    except Exception as error:
+        return Outcome(None, {}, f"{type(error).__name__}: {str(error).partition('\n')[0]}", traceback.format_exc())
+    return Outcome(rows, manifest(job.threads, time.perf_counter() - started))
+
+
+def lost(why: str) -> Outcome:
+    """Return the outcome of a job of which nothing came."""
+    return Outcome(None, {}, why)
