@@ -8,14 +8,21 @@ from rich.console import Console
 
 import pyrobnn as bnn
 
-app = typer.Typer(help="Run suites of benchmarks, and report and compare their results.", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help="Run suites of benchmarks, and report and compare their results.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 _console = Console(stderr=True)
 
 
 @app.command()
 def run(
     suite: Annotated[Path, typer.Argument(help="A suite file, such as benchmarks/suites/uci-quick.toml.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the results; benchmarks/results/SUITE if left out.")] = None,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results; benchmarks/results/SUITE if left out.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="local: processes of this machine; ray: a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help='Address of a Ray cluster, "auto" for the one that runs.')] = None,
     workers: Annotated[int, typer.Option(help="Jobs at once.")] = 1,
@@ -30,9 +37,7 @@ def run(
 
     loaded = load_suite(suite)
     folder = out or RESULTS / loaded.name
-    failures = run_suite(
-        loaded, out=folder, engine=engine, address=address, workers=workers, resume=resume, only=only
-    )
+    failures = run_suite(loaded, out=folder, engine=engine, address=address, workers=workers, resume=resume, only=only)
     for path in write_report(folder, loaded.title):
         typer.echo(path)
     if failures:

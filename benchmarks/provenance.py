@@ -3,6 +3,7 @@
 import ast
 import datetime
 import hashlib
+import importlib.util
 import os
 import platform
 import subprocess
@@ -20,15 +21,26 @@ SAME_KIND = ("machine", "cpu", "torch", "numpy", "threads")
 
 
 @cache
-def code_digest() -> str:
-    """Return a digest of what the library and the tasks execute: not of comments, docstrings or layout."""
+def code_digest(task: str) -> str:
+    """Return a digest of what the library and a task execute: not of comments, docstrings or layout.
+
+    Args:
+        task: name of the task; its code is in the modules of `benchmarks.tasks` whose names begin so, or in the module
+            of that path.
+    """
     library = Path(bnn.__file__).parent
-    files = sorted([*library.rglob("*.py"), *(_HERE / "tasks").glob("*.py")])
+    files = {file.relative_to(library.parent): file for file in library.rglob("*.py")}
     content = hashlib.sha256()
-    for file in files:
-        content.update(f"{file.relative_to(file.parents[1])}\n".encode())
-        content.update(_executed(file.read_text(encoding="utf-8")).encode())
+    for name, file in sorted((files | _of_task(task)).items()):
+        content.update(f"{name}\n{_executed(file.read_text(encoding='utf-8'))}".encode())
     return content.hexdigest()[:16]
+
+
+def _of_task(task: str) -> dict[Path, Path]:
+    spec = importlib.util.find_spec(task) if "." in task else None
+    if spec is not None and spec.origin is not None:
+        return {Path(task): Path(spec.origin)}
+    return {Path("tasks") / file.name: file for file in (_HERE / "tasks").glob(f"{task}*.py")}
 
 
 def _executed(source: str) -> str:

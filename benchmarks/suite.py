@@ -118,18 +118,21 @@ def make_job(task: str, threads: int, settings: dict[str, Any]) -> Job:
     """Return the job of these settings, with the data and the code as they are now."""
     settings = json.loads(json.dumps(settings))
     data = {name: _checksum(name) for name in get_task(task).datasets(settings)}
-    return Job(task, threads, settings, data, code_digest())
+    return Job(task, threads, settings, data, code_digest(task))
 
 
 def get_task(name: str) -> Task:
-    """Return the module of a task.
+    """Return the module of a task, one of `TASKS`, or any module by its path with dots.
 
     Raises:
         InputError: no task of that name.
     """
-    if name not in TASKS:
-        raise bnn.InputError(f"`task` must be one of {', '.join(TASKS)}, got {name!r}.")
-    module: Any = importlib.import_module(f"benchmarks.tasks.{name}")
+    if name not in TASKS and "." not in name:
+        raise bnn.InputError(f"`task` must be one of {', '.join(TASKS)}, or a module with dots, got {name!r}.")
+    try:
+        module: Any = importlib.import_module(name if "." in name else f"benchmarks.tasks.{name}")
+    except ModuleNotFoundError as error:
+        raise bnn.InputError(f"The task {name!r} cannot be imported ({error}): check its name.") from None
     return module
 
 

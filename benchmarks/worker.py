@@ -1,11 +1,13 @@
 """A job is done here, in whichever process."""
 
 import os
+import sys
 import time
 import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.provenance import code_digest, manifest
 from benchmarks.suite import Job, Row, get_task
 
 
@@ -28,17 +30,16 @@ class Outcome:
 
 def do(job: Job) -> Outcome:
     """Do a job with its number of threads; an error is what came of it, not raised."""
+    code = code_digest(job.task)
+    if code != job.code:
+        return lost(f"the worker has other code ({code}) than the runner ({job.code}): install the same everywhere")
     os.environ["OMP_NUM_THREADS"] = str(job.threads)
-    import torch
-
-    from benchmarks.provenance import code_digest, manifest
-
-    torch.set_num_threads(job.threads)
     started = time.perf_counter()
     try:
-        if code_digest() != job.code:
-            return lost(f"the worker has other code ({code_digest()}) than the runner ({job.code}): install the same")
-        rows = get_task(job.task).run(job.settings)
+        task = get_task(job.task)
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(job.threads)
+        rows = task.run(job.settings)
     except Exception as error:
         return Outcome(None, {}, f"{type(error).__name__}: {str(error).partition('\n')[0]}", traceback.format_exc())
     return Outcome(rows, manifest(job.threads, time.perf_counter() - started))

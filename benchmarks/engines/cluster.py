@@ -1,6 +1,10 @@
 """Jobs on a Ray cluster, or on Ray's processes of this machine."""
 
+import os
+import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pyrobnn as bnn
 from benchmarks.suite import Job
@@ -13,7 +17,8 @@ TRIES = 3
 def run_on_ray(jobs: Iterable[Job], workers: int, address: str | None) -> Iterator[tuple[Job, Outcome]]:
     """Yield each job with what came of it, in the order in which they end.
 
-    Each job takes as many CPUs as it has threads; Ray gives the job of a worker that died to another one.
+    Each job takes as many CPUs as it has threads; Ray gives the job of a worker that died to another one. A cluster is
+    sent the code of `pyrobnn` and `benchmarks`; what they depend on, and the data, must be on its nodes.
 
     Args:
         jobs: what to do.
@@ -28,12 +33,16 @@ def run_on_ray(jobs: Iterable[Job], workers: int, address: str | None) -> Iterat
     except ImportError:
         raise bnn.InputError("The engine ray needs Ray: `uv run --extra ray ...`, or --engine local.") from None
     jobs = list(jobs)
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address is None:
+        threads = max(job.threads for job in jobs)
+        here = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
+        settings |= {"num_cpus": workers * threads, "include_dashboard": False, "runtime_env": here}
+    else:
+        folders = [str(Path(module.__file__).parent) for module in (bnn, sys.modules["benchmarks"]) if module.__file__]
+        settings |= {"address": address, "runtime_env": {"py_modules": folders}}
     try:
-        if address is None:
-            threads = max(job.threads for job in jobs)
-            ray.init(num_cpus=workers * threads, include_dashboard=False, log_to_driver=False, logging_level="error")
-        else:
-            ray.init(address=address, log_to_driver=False, logging_level="error")
+        ray.init(**settings)
     except ConnectionError as error:
         raise bnn.InputError(f"No Ray cluster at {address!r} ({error}): start one with `ray start --head`.") from None
     try:
@@ -42,7 +51,7 @@ def run_on_ray(jobs: Iterable[Job], workers: int, address: str | None) -> Iterat
         ray.shutdown()
 
 
-def _done(ray, jobs: list[Job], workers: int) -> Iterator[tuple[Job, Outcome]]:  # noqa: ANN001  the module
+def _done(ray, jobs: list[Job], workers: int) -> Iterator[tuple[Job, Outcome]]:
     remote = ray.remote(max_retries=TRIES - 1)(do)
     waiting, running = list(jobs), {}
     while waiting or running:
@@ -53,5 +62,7 @@ def _done(ray, jobs: list[Job], workers: int) -> Iterator[tuple[Job, Outcome]]: 
         job = running.pop(done)
         try:
             yield job, ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            yield job, lost(f"the job could not begin on its worker: {error.cause!r}")
         except ray.exceptions.RayError as error:
             yield job, lost(f"the worker died {TRIES} times: {type(error).__name__}")

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -13,6 +14,7 @@ from benchmarks.worker import Outcome, do, lost
 
 TRIES = 3
 """How often a job is given to a worker that dies of it."""
+_PATIENCE = 10.0
 
 
 def run_locally(jobs: Iterable[Job], workers: int) -> Iterator[tuple[Job, Outcome]]:
@@ -66,10 +68,8 @@ class _Worker:
 
     def give(self, job: Job, tries: int) -> None:
         self.task = (job, tries)
-        try:
+        with suppress(OSError):  # it died: the end of the pipe says so to whoever waits for the result
             self.pipe.send(job)
-        except OSError:
-            pass  # it died: the end of the pipe says so to whoever waits for the result
 
     def result(self) -> Outcome | None:
         """Return what came of the job, or None if the worker died."""
@@ -81,9 +81,12 @@ class _Worker:
             return None
 
     def end(self) -> None:
+        """Let an idle worker go home; end one that is at work."""
+        self.pipe.close()
+        if self.task is None:
+            self._process.join(_PATIENCE)
         self._process.terminate()
         self._process.join()
-        self.pipe.close()
 
 
 def _serve(pipe: Connection, parent: int) -> None:

@@ -37,7 +37,8 @@ pre { font-size: 12px; overflow-x: auto; background: #f5f5f5; padding: .6rem }
 {% endfor %}</table></div>
 {% endfor %}
 {% for figure, picture in figures %}
-<figure><img alt="{{ figure.name }}" src="data:image/svg+xml;base64,{{ picture }}"><figcaption>{{ figure.caption }}</figcaption></figure>
+<figure><img alt="{{ figure.name }}" src="data:image/svg+xml;base64,{{ picture }}">
+<figcaption>{{ figure.caption }}</figcaption></figure>
 {% endfor %}
 <h2>Made with</h2>{% for line in provenance %}<p class="note">{{ line }}</p>{% endfor %}
 </body></html>

@@ -1,8 +1,10 @@
 """What a report is made of."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure as MatplotlibFigure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as MatplotlibFigure
 
 
 @dataclass(frozen=True)
@@ -34,4 +36,4 @@ class Figure:
 
     name: str
     caption: str
-    figure: MatplotlibFigure = field(repr=False)
+    figure: "MatplotlibFigure" = field(repr=False)

@@ -32,8 +32,8 @@ def forest(rows: list[Row]) -> Figure:
     for axis in axes[len(data) :]:
         axis.set_axis_off()
     caption = (
-        "Mean test log-likelihood over splits, bars of two standard errors where there are any: ours in blue, published "
-        "numbers in grey. Scores far below the others are drawn as arrows at the left edge."
+        "Mean test log-likelihood over splits, bars of two standard errors where there are any: ours in blue, "
+        "published numbers in grey. Scores far below the others are drawn as arrows at the left edge."
     )
     return Figure("forest", caption, picture)
 
@@ -46,7 +46,7 @@ def _marked(means: dict[str, dict[str, Estimate]], name: str, colour: str) -> li
     return [(method, sets[name], colour) for method, sets in means.items() if name in sets]
 
 
-def _forest_of(axis, name: str, lines: list[tuple[str, Estimate, str]]) -> None:  # noqa: ANN001  matplotlib's axes
+def _forest_of(axis, name: str, lines: list[tuple[str, Estimate, str]]) -> None:
     lines = sorted(lines, key=lambda line: line[1].value)
     values = np.array([estimate.value for _, estimate, _ in lines])
     top, typical = values.max(), np.median(values)
@@ -118,7 +118,8 @@ def calibration(rows: list[Row]) -> Figure:
             counts = np.array([row["pit"] for row in rows if (row["entry"], row["data"]) == (entry, name)])
             if len(counts):
                 shares = np.concatenate([[0], np.cumsum(counts.sum(0)) / counts.sum()])
-                axis.plot(levels, shares - levels, color=_COLOURS[index % 7], ls=("-", "--", ":")[index // 7], label=entry)
+                look = {"color": _COLOURS[index % 7], "ls": ("-", "--", ":")[index // 7 % 3], "label": entry}
+                axis.plot(levels, shares - levels, **look)
         axis.axhline(0, color="black", lw=0.8)
         axis.set_title(name)
         axis.set_xlabel("level of the quantile")
@@ -128,8 +129,9 @@ def calibration(rows: list[Row]) -> Figure:
     picture.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     return Figure(
         "calibration",
-        "How many test targets, of all splits, lie below each quantile of their predictive distribution, less the "
-        "level: zero everywhere for a calibrated method; up at the left and down at the right for one that is too sure.",
+        "How many test targets, of all splits, lie below each quantile of their predictive distribution, less "
+        "the level: zero everywhere for a calibrated method; up at the left and down at the right for one that is too "
+        "sure.",
         picture,
     )
 
@@ -161,7 +163,7 @@ def pareto(rows: list[Row]) -> Figure:
     picture.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     return Figure(
         "time",
-        "Log-likelihood (bars of two standard errors) against the seconds of a split, tuning included, where all splits "
-        "of a set run side by side. Up and to the left is better.",
+        "Log-likelihood (bars of two standard errors) against the seconds of a split, tuning included, where all "
+        "splits of a set run side by side. Up and to the left is better.",
         picture,
     )

@@ -2,7 +2,7 @@
 
 For each split, each candidate of an entry is fitted to the training part without its validation rows, the one with the
 best mean log score on those is fitted to the whole training part, and scored once on the test part. Splits of a set are
-replicates of one captured graph.
+replicates of one captured graph. Ensembles may be tuned with fewer members (`tuning_members`) than they are fitted with.
 """
 
 import copy
@@ -22,7 +22,14 @@ from pyrobnn.spec import RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
-DEFAULTS: dict[str, Any] = {"splits": "published", "validation": 0.2, "seed": 0, "num_splits": None, "side_by_side": 20}
+DEFAULTS: dict[str, Any] = {
+    "splits": "published",
+    "validation": 0.2,
+    "seed": 0,
+    "num_splits": None,
+    "side_by_side": 20,
+    "tuning_members": None,
+}
 SECTIONS = ("net", "prior", "likelihood", "guide", "fit", "predict")
 _KNOWN = {*DEFAULTS, "data", "base", "entries", "for_data"}
 _OF_ENTRY = {*SECTIONS, "name", "grid"}
@@ -35,13 +42,12 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each data set and entry; its candidates are whole specs.
 
     Raises:
-        InputError: an unknown key, no data or entries, a share or a kind of splits that cannot be, or a spec that is not
-            valid.
+        InputError: an unknown key, no data or entries, a share or a kind of splits that cannot be, or a bad spec.
     """
     _check_keys("the suite", suite, _KNOWN)
     settings = DEFAULTS | {key: value for key, value in suite.items() if key in DEFAULTS}
     if not suite.get("data") or not suite.get("entries"):
-        raise bnn.InputError('The suite needs `data`, a list of names, and [[entries]], each with a `name`.')
+        raise bnn.InputError("The suite needs `data`, a list of names, and [[entries]], each with a `name`.")
     if settings["splits"] not in ("published", "gap"):
         raise bnn.InputError(f"`splits` must be published or gap, got {settings['splits']!r}.")
     if not 0 < settings["validation"] < 1:
@@ -109,7 +115,8 @@ def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
 def gap_split(data: bnn.Data, feature: int) -> tuple[bnn.Data, bnn.Data]:
     """Return the outer two thirds of the rows along a feature, to train on, and the middle third, to test on.
 
-    Foong et al. (2019), "'In-Between' Uncertainty in Bayesian Neural Networks", section 4. Equal values keep their order.
+    Foong et al. (2019), "'In-Between' Uncertainty in Bayesian Neural Networks", section 4.
+    Equal values keep their order.
     """
     order = np.argsort(data.x[:, feature].numpy(), kind="stable")
     third = len(order) // 3
@@ -145,8 +152,9 @@ def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> li
     candidates = [RunSpec.from_dict(tables | {"data": {"name": settings["data"]}}) for tables in settings["candidates"]]
     scores = np.zeros((len(candidates), len(parts)))
     if len(candidates) > 1:
-        held_out = [train.split(settings["validation"], seed=number) for (train, _), number in zip(parts, numbers)]
-        for index, spec in enumerate(candidates):
+        share = settings["validation"]
+        held_out = [train.split(share, seed=number) for (train, _), number in zip(parts, numbers, strict=True)]
+        for index, spec in enumerate(_with_members(candidates, settings["tuning_members"])):
             fitted = _fit_all(spec, [train for train, _ in held_out], seed)
             scores[index] = [_log_score(one, spec, data) for one, (_, data) in zip(fitted, held_out, strict=True)]
     chosen = np.nan_to_num(scores, nan=-np.inf).argmax(0)
@@ -167,6 +175,13 @@ def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> li
         head | {"split": number, "seed": seed} | rows[place] | shared | {"seconds": (ended - tuned) / len(parts)}
         for place, number in enumerate(numbers)
     ]
+
+
+def _with_members(candidates: list[RunSpec], members: int | None) -> list[RunSpec]:
+    if members is None:
+        return candidates
+    fits = [(spec, spec.fit, dataclasses.replace(spec.fit.method, members=members)) for spec in candidates]
+    return [dataclasses.replace(spec, fit=dataclasses.replace(fit, method=method)) for spec, fit, method in fits]
 
 
 def _chosen(settings: dict[str, Any], index: int) -> dict[str, Any]:
@@ -194,9 +209,7 @@ def _fit_all(spec: RunSpec, sets: list[bnn.Data], seed: int) -> list[Fitted]:
 
 def _model(spec: RunSpec, data: bnn.Data) -> bnn.BNN:
     likelihood = spec.likelihood or bnn.likelihoods.Gaussian()
-    net = dataclasses.replace(
-        spec.net, in_features=data.x.shape[1], out_features=likelihood.num_outputs(data.y)
-    )
+    net = dataclasses.replace(spec.net, in_features=data.x.shape[1], out_features=likelihood.num_outputs(data.y))
     return bnn.BNN(net, prior=spec.prior, likelihood=likelihood)
 
 

@@ -1,0 +1,271 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import compare, provenance
+from benchmarks.report.page import write_report
+from benchmarks.runner import run_suite
+from benchmarks.store import RESULTS, Record, Store, finished
+from benchmarks.suite import Job, load_suite
+from pyrobnn import InputError
+
+ROOT = Path(__file__).parents[1]
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _task_can_be_imported(monkeypatch):
+    monkeypatch.syspath_prepend(HERE)
+    monkeypatch.syspath_prepend(ROOT)
+
+
+def write_suite(folder, *, count=6, **settings):
+    settings = {"log": str(folder / "log")} | settings
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    path = folder / "suite.toml"
+    path.write_text(f'task = "bench_tasks.runner_task"\ncount = {count}\n[settings]\n' + "\n".join(lines) + "\n")
+    return path
+
+
+def done(folder):
+    return sorted(int(line) for line in (folder / "log").read_text().split())
+
+
+def values(folder):
+    return {record.job.settings["number"]: record.rows[0]["value"] for record in Store(folder).records()}
+
+
+EXPECTED = {number: number / 7 for number in range(6)}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_job_is_done_once_and_kept(tmp_path, workers):
+    suite = load_suite(write_suite(tmp_path))
+    assert run_suite(suite, out=tmp_path / "out", workers=workers) == {}
+    assert values(tmp_path / "out") == EXPECTED
+    assert run_suite(suite, out=tmp_path / "out", workers=workers) == {}
+    assert done(tmp_path) == list(range(6))
+
+
+def test_a_job_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
+    path = write_suite(tmp_path, fails=3)
+    assert run_suite(load_suite(path), out=tmp_path / "out") == {"job 3 on none": "ValueError: not this one"}
+    assert 3 not in values(tmp_path / "out")
+    assert len(values(tmp_path / "out")) == 5
+    assert run_suite(load_suite(path), out=tmp_path / "out") == {"job 3 on none": "ValueError: not this one"}
+    assert done(tmp_path) == [0, 1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_worker_that_is_killed_costs_no_job(tmp_path, engine):
+    if engine == "ray":
+        pytest.importorskip("ray")
+    suite = load_suite(write_suite(tmp_path, dies=2))
+    assert run_suite(suite, out=tmp_path / "out", engine=engine, workers=2) == {}
+    assert values(tmp_path / "out") == EXPECTED
+    assert (tmp_path / "log.died").exists()
+
+
+def test_a_job_that_kills_its_worker_every_time_is_given_up(tmp_path):
+    suite = load_suite(write_suite(tmp_path, dies_always=2))
+    failures = run_suite(suite, out=tmp_path / "out", workers=2)
+    assert failures == {"job 2 on none": "the worker died 3 times, exit code -9"}
+    assert values(tmp_path / "out") == {number: value for number, value in EXPECTED.items() if number != 2}
+
+
+def test_a_runner_that_is_killed_loses_and_repeats_nothing(tmp_path):
+    path = write_suite(tmp_path, count=30, sleep=0.05)
+    command = [sys.executable, "-m", "benchmarks", "run", path, "--out", tmp_path / "out", "--workers", "2"]
+    generator = random.Random(0)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
+    kept = 0
+    for _ in range(4):
+        runner = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+        _wait_for_a_line_more(tmp_path / "out" / "rows.jsonl", kept)
+        time.sleep(generator.uniform(0, 0.5))
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
+        now = len(Store(tmp_path / "out").records())
+        assert now > kept
+        kept = now
+    assert kept < 30
+    run_suite(load_suite(path), out=tmp_path / "out", workers=2)
+    numbers = [record.job.settings["number"] for record in Store(tmp_path / "out").records()]
+    assert sorted(numbers) == list(range(30))
+    assert values(tmp_path / "out") == {number: number / 7 for number in range(30)}
+
+
+def _wait_for_a_line_more(path, count):
+    deadline = time.monotonic() + 120
+    while not path.exists() or path.read_bytes().count(b"\n") <= count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_two_runners_do_not_work_on_the_same_results(tmp_path):
+    suite = load_suite(write_suite(tmp_path))
+    with Store(tmp_path / "out").alone(), pytest.raises(InputError, match="Another process is at work on"):
+        run_suite(suite, out=tmp_path / "out")
+
+
+def test_a_line_cut_short_is_done_again(tmp_path):
+    suite = load_suite(write_suite(tmp_path))
+    run_suite(suite, out=tmp_path / "out")
+    path = tmp_path / "out" / "rows.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]) + lines[3][:40])
+    run_suite(suite, out=tmp_path / "out")
+    assert values(tmp_path / "out") == EXPECTED
+    assert len(path.read_bytes().splitlines()) == 6
+
+
+def test_a_damaged_line_is_refused_not_lost(tmp_path):
+    suite = load_suite(write_suite(tmp_path))
+    run_suite(suite, out=tmp_path / "out")
+    path = tmp_path / "out" / "rows.jsonl"
+    before = path.read_text().replace('"rows"', '"row', 1)
+    path.write_text(before)
+    with pytest.raises(InputError, match="line 1 cannot be read"):
+        run_suite(suite, out=tmp_path / "out")
+    assert path.read_text() == before
+
+
+JOB = Job("regression", 1, {"entry": "a", "data": "b", "seed": 0}, {"b": "0"}, "code")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Job("mnist", 1, JOB.settings, JOB.data, "code"),
+        Job("regression", 2, JOB.settings, JOB.data, "code"),
+        Job("regression", 1, JOB.settings | {"seed": 1}, JOB.data, "code"),
+        Job("regression", 1, JOB.settings, {"b": "1"}, "code"),
+    ],
+)
+def test_a_job_is_known_by_task_threads_settings_and_data(other):
+    assert other.work != JOB.work
+    assert finished([Record(other, [], {})], (JOB,), any_code=True) == {}
+
+
+def test_other_code_makes_another_job_unless_it_is_to_be_resumed():
+    changed = Job(JOB.task, JOB.threads, JOB.settings, JOB.data, "other code")
+    assert changed.key != JOB.key
+    assert changed.work == JOB.work
+    record = Record(changed, [], {})
+    assert finished([record], (JOB,)) == {}
+    assert finished([record], (JOB,), any_code=True) == {JOB.key: record}
+
+
+def test_the_digest_of_the_code_is_of_what_is_executed():
+    source = "def f(x):\n    return x + 1\n"
+    same = 'def f(x):\n    """Add one."""\n    return (x + 1)  # one\n'
+    assert provenance._executed(source) == provenance._executed(same)
+    assert provenance._executed(source) != provenance._executed(source.replace("1", "2"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('task = "chess"', "`task` must be one of active"),
+        ('task = "no.such.module"', "cannot be imported"),
+        ('task = "regression"\nthreads = "two"', "`threads` must be int"),
+        ('task = "regression"\nthreads = 0', "`threads` must be at least 1"),
+        ('task = "bench_tasks.runner_task"\ncount = 0\nsettings = {}', "no jobs"),
+        ("task = ", "is not valid TOML"),
+        ('task = "regression"\ncolour = 1', "Unknown key `colour` in the suite. Known: base"),
+        ('task = "regression"', "The suite needs `data`"),
+    ],
+)
+def test_a_suite_that_cannot_be_is_refused(text, message, tmp_path):
+    path = tmp_path / "suite.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        load_suite(path)
+
+
+def test_a_suite_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        load_suite(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"engine": "abacus"}, "The engine must be one of local, ray"),
+        ({"workers": 0}, "at least 1"),
+        ({"address": "auto"}, "add --engine ray"),
+        ({"only": "job 77"}, "No job has 'job 77' in its label"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(arguments, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        run_suite(load_suite(write_suite(tmp_path)), out=tmp_path / "out", **arguments)
+
+
+def test_a_refusal_on_the_command_line_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "benchmarks", "report", tmp_path]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert "There are no results in" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_parquet_has_a_row_for_each_result_with_its_manifest(tmp_path):
+    import pandas as pd
+
+    run_suite(load_suite(write_suite(tmp_path)), out=tmp_path / "out")
+    frame = pd.read_parquet(tmp_path / "out" / "rows.parquet")
+    assert sorted(frame["value"]) == sorted(EXPECTED.values())
+    assert json.loads(frame["manifest"][0])["threads"] == 1
+
+
+def test_text_from_results_is_escaped_on_the_page(tmp_path):
+    job = Job("bench_tasks.runner_task", 1, {"entry": "a", "data": "none", "number": 0}, {}, "code")
+    row = {"entry": "<script>alert(1)</script>", "value": 0.5}
+    Store(tmp_path).add(Record(job, [row], provenance.manifest(1, 1.0)))
+    write_report(tmp_path, "Title & more")
+    page = (tmp_path / "report.html").read_text()
+    assert "<script>" not in page
+    assert "Title &amp; more" in page
+    assert "&lt;script&gt;" in page
+
+
+def test_results_are_compared_bit_by_bit_and_with_chance(tmp_path):
+    rows = [
+        {"entry": "a", "data": "b", "split": i, "log_score": score, "seconds": 1.0} for i, score in enumerate((1, 3))
+    ]
+    record = Record(JOB, rows, {"cpu": "x", "torch": "2"})
+    here = record.manifest
+    slower = [row | {"seconds": 2.0} for row in rows]
+    assert compare.verdict(record, slower, here).holds
+    near = [row | {"log_score": row["log_score"] + 1.9} for row in rows]
+    far = [row | {"log_score": row["log_score"] + 2.1} for row in rows]
+    assert not compare.verdict(record, near, here).holds
+    assert compare.verdict(record, near, here | {"cpu": "y"}).holds
+    assert not compare.verdict(record, far, here | {"cpu": "y"}).holds
+    for folder, found in (("one", rows), ("two", near)):
+        Store(tmp_path / folder).add(Record(JOB, found, here))
+    assert "log_score: 2 -> 3.9, within two standard errors (1)" in compare.differences(
+        tmp_path / "one", tmp_path / "two"
+    )
+    assert compare.differences(tmp_path / "one", tmp_path / "one") == "a on b: the same bits"
+    with pytest.raises(InputError, match="no job in common"):
+        compare.differences(tmp_path / "one", tmp_path / "none")
+    with pytest.raises(InputError, match="0 jobs in"):
+        compare.find_record(tmp_path / "one", "zz")
+
+
+@pytest.mark.parametrize("entry", ["mean-field", "ensemble"])
+def test_a_committed_row_comes_out_again(entry):
+    from benchmarks.runner import rerun
+
+    (record,) = (one for one in Store(RESULTS / "smoke").records() if one.job.settings["entry"] == entry)
+    found = compare.verdict(record, *rerun(record))
+    assert found.holds, found.text

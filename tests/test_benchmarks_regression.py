@@ -1,0 +1,200 @@
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import pyrobnn as bnn
+from benchmarks.report import regression as report
+from benchmarks.report.regression_figures import critical_difference
+from benchmarks.tasks import regression
+from pyrobnn import InputError
+
+ENTRY = {"name": "map", "guide": {"type": "map"}}
+SUITE = {
+    "data": ["diabetes"],
+    "num_splits": 2,
+    "base": {
+        "net": {"type": "mlp", "hidden": [3]},
+        "prior": {"type": "normal"},
+        "fit": {"type": "svi", "steps": 40, "lr": 0.05, "engine": "eager"},
+        "predict": {"num_draws": 20},
+    },
+}
+
+
+def settings(**entry):
+    (job,) = regression.jobs(SUITE | {"entries": [ENTRY | entry]})
+    return job
+
+
+def test_a_job_has_a_whole_spec_for_each_candidate():
+    grid = {"prior.scale": [0.1, 1.0], "fit.steps": [10, 20]}
+    job = settings(grid=grid)
+    found = [(one["prior"]["scale"], one["fit"]["steps"]) for one in job["candidates"]]
+    assert found == [(0.1, 10), (0.1, 20), (1.0, 10), (1.0, 20)]
+    assert all(one["net"] == SUITE["base"]["net"] for one in job["candidates"])
+    assert job["numbers"] == [0, 1]
+    assert json.loads(json.dumps(job)) == job
+
+
+def test_a_part_of_another_type_replaces_that_of_the_base_and_sets_may_have_their_own_net():
+    fit = {"type": "ensemble", "members": 2, "engine": "eager", "method": {"steps": 5}}
+    assert settings(fit=fit)["candidates"][0]["fit"] == fit
+    assert settings(fit={"steps": 7})["candidates"][0]["fit"] == SUITE["base"]["fit"] | {"steps": 7}
+    suite = SUITE | {"entries": [ENTRY], "for_data": {"diabetes": {"net": {"hidden": [9]}}}}
+    assert regression.jobs(suite)[0]["candidates"][0]["net"] == {"type": "mlp", "hidden": [9]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"entries": [ENTRY | {"colour": 1}]}, "Unknown key `colour` in entry map"),
+        ({"entries": []}, "The suite needs `data`"),
+        ({"splits": "odd"}, "`splits` must be published or gap"),
+        ({"validation": 1.5}, "`validation` is a share"),
+        ({"entries": [ENTRY | {"guide": {"type": "cloud"}}]}, "cloud"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_work(change, message):
+    with pytest.raises(InputError, match=message):
+        regression.jobs(SUITE | {"entries": [ENTRY]} | change)
+
+
+def test_the_middle_third_along_a_feature_is_the_test_part():
+    x = torch.tensor([[5.0, 0.0], [1.0, 1.0], [4.0, 2.0], [2.0, 3.0], [3.0, 4.0], [6.0, 5.0], [7.0, 6.0]])
+    train, test = regression.gap_split(bnn.Data(x, torch.arange(7.0)), 0)
+    assert sorted(test.x[:, 0].tolist()) == [3.0, 4.0, 5.0]
+    assert sorted(train.x[:, 0].tolist()) == [1.0, 2.0, 6.0, 7.0]
+    assert sorted([*train.y.tolist(), *test.y.tolist()]) == list(range(7))
+
+
+def test_every_feature_makes_a_gap_split():
+    (job,) = regression.jobs(
+        {key: value for key, value in SUITE.items() if key != "num_splits"} | {"entries": [ENTRY], "splits": "gap"}
+    )
+    assert job["numbers"] == list(range(10))
+
+
+def test_rows_are_the_same_for_the_same_settings_and_scores_are_those_of_the_exact_mixture():
+    fit = {"type": "ensemble", "members": 2, "engine": "eager", "method": {"steps": 40, "lr": 0.05}}
+    job = settings(fit=fit, guide={"type": "map"})
+    first, again = (regression.run(job) for _ in range(2))
+    times = ("seconds", "tuning_seconds")
+    assert [{k: v for k, v in row.items() if k not in times} for row in first] == [
+        {k: v for k, v in row.items() if k not in times} for row in again
+    ]
+    dataset = bnn.datasets.load("diabetes")
+    train, test = dataset.split(1)
+    data = bnn.Data(train.x, train.y, standardize=True)
+    others = bnn.Data(*(getattr(dataset.split(0)[0], name) for name in "xy"), standardize=True)
+    model = bnn.BNN(bnn.MLP(10, [3], 1))
+    method = bnn.SVI(guide="map", steps=40, lr=0.05)
+    members = bnn.fit_replicates(model, method, [others, others, data, data], seed=0, engine="eager", progress=False)[
+        2:
+    ]
+    log_probs = torch.stack([one.predict(test.x, num_draws=1).log_prob(test.y).double() for one in members])
+    expected = float((torch.logsumexp(log_probs, 0) - math.log(2)).mean())
+    assert first[1]["log_score"] == pytest.approx(expected, abs=1e-5)
+    assert sum(first[1]["pit"]) == len(test)
+
+
+def test_the_best_candidate_on_validation_rows_is_chosen_and_the_test_part_has_no_say(monkeypatch):
+    job = settings(
+        grid={"likelihood": [{"type": "gaussian", "scale": 0.001}, {"type": "gaussian", "scale": "learned"}]}
+    )
+    before = regression.run(job)
+    assert [json.loads(row["chosen"])["likelihood"]["scale"] for row in before] == ["learned"] * 2
+    load = bnn.datasets.load
+
+    def with_other_test_targets(name):
+        dataset = load(name)
+        x, y = dataset.data.x, dataset.data.y.clone()
+        held_out = bnn.Data(torch.arange(len(y))[:, None], torch.arange(len(y))).split(0.1, seed=0)[1].y
+        y[held_out] += 1000.0
+        splits = tuple((np.setdiff1d(np.arange(len(y)), held_out.numpy()), held_out.numpy()) for _ in range(2))
+        return dataclasses.replace(dataset, data=bnn.Data(x, y), splits=splits)
+
+    monkeypatch.setattr(bnn.datasets, "load", with_other_test_targets)
+    after = regression.run(job)
+    assert after[0]["chosen"] == before[0]["chosen"]
+    assert after[0]["log_score"] < before[0]["log_score"] - 1
+
+
+def row(entry, data, score, **others):
+    return {"entry": entry, "data": data, "split": 0, "log_score": score, "rmse": 1.0, "coverage_95": 0.9} | others
+
+
+def test_means_have_standard_errors_over_splits():
+    means = report.own_means([row("a", "b", score) for score in (1.0, 2.0, 6.0)], "log_score")
+    assert means["a"]["b"].value == pytest.approx(3.0)
+    assert means["a"]["b"].error == pytest.approx(math.sqrt(7 / 3))
+
+
+def test_published_numbers_are_brought_to_one_convention():
+    base = {"dataset": "yacht", "status": "read", "source": "s", "where_read": "r"}
+    rows = [
+        base | {"method": "deviation", "metric": "nll", "value": 1.18, "error": 0.21, "error_kind": "stddev"},
+        base | {"method": "both", "metric": "ll", "value": -1.55, "error": 0.12, "error_kind": "stddev"},
+        base | {"method": "both", "metric": "ll", "value": -1.55, "error": 0.03, "error_kind": "stderr"},
+        base | {"method": "PBP as quoted there", "metric": "nll", "value": 1.63, "error": 0.02, "error_kind": "stderr"},
+        base | {"method": "unclear", "metric": "ll", "value": -0.47, "error": 0.03, "error_kind": "stderr?"},
+    ]
+    found = report.published_means(rows, "log_score", ["yacht"])
+    assert set(found) == {"deviation", "both", "unclear"}
+    assert found["deviation"]["yacht"].value == -1.18
+    assert found["deviation"]["yacht"].error == pytest.approx(0.21 / math.sqrt(20))
+    assert found["both"]["yacht"].error == 0.03
+    assert str(found["unclear"]["yacht"]) == "-0.470 ± 0.030 (?)"
+
+
+@pytest.mark.parametrize(
+    ("ours", "standing"), [(-0.9, "beaten"), (-1.19, "within two standard errors"), (-1.21, "missed")]
+)
+def test_standing_beside_the_best_published_row(ours, standing):
+    assert report._standing(report.Estimate(ours, 0.06), report.Estimate(-1.0, 0.08)) == standing
+
+
+def test_the_critical_difference_is_that_of_the_paper():
+    assert critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
+
+
+def test_the_report_shows_every_entry_and_what_was_chosen():
+    rows = [
+        row(
+            entry,
+            data,
+            score + split / 10,
+            split=split,
+            chosen='{"prior.scale": 1.0}',
+            candidates=2,
+            seconds=1.0,
+            tuning_seconds=2.0,
+            pit=[1] * 10,
+        )
+        for entry, score in (("a", -1.0), ("b", -2.0), ("c", -3.0))
+        for data in ("yacht", "energy", "concrete")
+        for split in range(3)
+    ]
+    published = [
+        {
+            "method": "them",
+            "dataset": "yacht",
+            "metric": "ll",
+            "value": -0.5,
+            "error": None,
+            "error_kind": "",
+            "status": "read",
+            "source": "s",
+            "where_read": "r",
+        }
+    ]
+    scores, _, best, _, chosen = report.tables(rows, published)
+    assert scores.rows[0] == ["a", *["**-0.900 ± 0.058**"] * 3]
+    assert scores.rows[-1] == ["published: them", "-0.500", "", ""]
+    assert best.rows == [["yacht", "a: -0.900 ± 0.058", "them: -0.500", "missed"]]
+    assert chosen.rows[0][3] == "prior.scale=1.0 (3)"
+    figures = report.figures(rows)
+    assert [one.name for one in figures] == ["forest", "critical-differences", "calibration", "time"]
