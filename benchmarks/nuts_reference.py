@@ -2,9 +2,10 @@
 # requires-python = "==3.12.*"
 # dependencies = ["numpyro==0.22.*", "jax==0.12.*", "numpy>=2"]
 # ///
-"""NUTS by NumPyro, an implementation independent of this library, for benchmarks/nuts_agreement.py.
+"""NUTS by NumPyro, an implementation independent of this library, for the task `nuts`.
 
-    uv run benchmarks/nuts_reference.py PROBLEM.npz OUT.npz
+    uv run python -m benchmarks.tasks.nuts                     # all problems
+    uv run benchmarks/nuts_reference.py PROBLEM.npz OUT.npz    # one of them, as that command calls it
 
 Reads x, y, test, widths and kind ("gaussian" with noise, "heteroscedastic", "categorical"); the network has tanh units
 and N(0, 1) priors on weights and biases. Writes, for 1000 thinned draws of 4 chains at the test inputs, mean and std of

@@ -16,4 +16,6 @@ def load_published() -> list[Row]:
     """
     with _FILE.open(encoding="utf-8", newline="") as file:
         rows = [dict(row) for row in csv.DictReader(file)]
-    return [row | {"value": float(row["value"]), "error": float(row["error"]) if row["error"] else None} for row in rows]
+    return [
+        row | {"value": float(row["value"]), "error": float(row["error"]) if row["error"] else None} for row in rows
+    ]

@@ -55,6 +55,7 @@ def test_a_part_of_another_type_replaces_that_of_the_base_and_sets_may_have_thei
         ({"entries": []}, "The suite needs `data`"),
         ({"splits": "odd"}, "`splits` must be published or gap"),
         ({"validation": 1.5}, "`validation` is a share"),
+        ({"tuning_members": 2}, "`tuning_members` is for ensembles, and map has SVI"),
         ({"entries": [ENTRY | {"guide": {"type": "cloud"}}]}, "cloud"),
     ],
 )

@@ -2,7 +2,7 @@
 
 For each split, each candidate of an entry is fitted to the training part without its validation rows, the one with the
 best mean log score on those is fitted to the whole training part, and scored once on the test part. Splits of a set are
-replicates of one captured graph. Ensembles may be tuned with fewer members (`tuning_members`) than they are fitted with.
+replicates of one captured graph. Ensembles may be tuned with fewer members, `tuning_members`, than they are fitted with.
 """
 
 import copy
@@ -61,8 +61,9 @@ def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict
     layers = (suite.get("base", {}), entry, own)
     tables = _merged([{key: part[key] for key in SECTIONS if key in part} for part in layers])
     candidates = [_with(tables, choice) for choice in _choices(entry.get("grid", {}))]
-    for candidate in candidates:
-        RunSpec.from_dict(candidate | {"data": {"name": name}})
+    specs = [RunSpec.from_dict(candidate | {"data": {"name": name}}) for candidate in candidates]
+    if settings["tuning_members"] and not all(isinstance(spec.method, bnn.Ensemble) for spec in specs):
+        raise bnn.InputError(f"`tuning_members` is for ensembles, and {entry['name']} has {specs[0].method!r}.")
     job = {key: value for key, value in settings.items() if key != "num_splits"}
     numbers = list(range(settings["num_splits"] or _num_splits(name, settings["splits"])))
     grid = list(entry.get("grid", {}))
