@@ -20,12 +20,6 @@ ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def _task_can_be_imported(monkeypatch):
-    monkeypatch.syspath_prepend(HERE)
-    monkeypatch.syspath_prepend(ROOT)
-
-
 def write_suite(folder, *, count=6, **settings):
     settings = {"log": str(folder / "log")} | settings
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]

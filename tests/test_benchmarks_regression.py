@@ -10,7 +10,9 @@ import pyrobnn as bnn
 from benchmarks.report import regression as report
 from benchmarks.report.regression_figures import critical_difference
 from benchmarks.tasks import regression
+from benchmarks.tasks.regression_fits import fit_all
 from pyrobnn import InputError
+from pyrobnn.spec import RunSpec
 
 ENTRY = {"name": "map", "guide": {"type": "map"}}
 SUITE = {
@@ -192,10 +194,26 @@ def test_the_report_shows_every_entry_and_what_was_chosen():
             "where_read": "r",
         }
     ]
-    scores, _, best, _, chosen = report.tables(rows, published)
+    scores, _, best, _, chosen, sources = report.tables(rows, published)
     assert scores.rows[0] == ["a", *["**-0.900 ± 0.058**"] * 3]
     assert scores.rows[-1] == ["published: them", "-0.500", "", ""]
     assert best.rows == [["yacht", "a: -0.900 ± 0.058", "them: -0.500", "missed"]]
     assert chosen.rows[0][3] == "prior.scale=1.0 (3)"
+    assert sources.rows == [["them", "s", "none printed", "read"]]
     figures = report.figures(rows)
     assert [one.name for one in figures] == ["forest", "critical-differences", "calibration", "time"]
+
+
+def test_specs_side_by_side_keep_their_own_settings_and_their_place():
+    tables = [
+        SUITE["base"] | {"guide": {"type": "map"}, "prior": {"type": "normal", "scale": scale}}
+        for scale in (0.001, 1.0)
+    ]
+    tables.append(tables[0] | {"fit": SUITE["base"]["fit"] | {"steps": 1}})
+    specs = [RunSpec.from_dict(one | {"data": {"name": "diabetes"}}) for one in tables]
+    dataset = bnn.datasets.load("diabetes")
+    data = bnn.Data(dataset.data.x, dataset.data.y, standardize=True)
+    narrow, wide, short = fit_all([(spec, data) for spec in specs], 0)
+    norms = [float(one.sample(1)["0.weight"].square().mean()) for one in (narrow, wide)]
+    assert norms[0] < 0.1 * norms[1]
+    assert [len(one.history.log_likelihood) for one in (narrow, wide, short)] == [40, 40, 1]

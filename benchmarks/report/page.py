@@ -101,7 +101,7 @@ def _markdown(title: str, tables: list[Table], figures: list[Figure], provenance
         lines = ["| " + " | ".join(table.header) + " |", "|" + "---|" * len(table.header)]
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table.rows]
         blocks += [f"## {table.title}", table.note, "\n".join(lines)]
-    blocks += [f"![{one.caption}]({one.name}.png)\n\n{one.caption}" for one in figures]
+    blocks += [f"![{one.name}]({one.name}.png)\n\n{one.caption}" for one in figures]
     return "\n\n".join([*blocks, "## Made with", *provenance]) + "\n"
 
 

@@ -1,8 +1,8 @@
 """Regression sets: every entry on every split, its settings chosen on a part of each training split alone.
 
-For each split, each candidate of an entry is fitted to the training part without its validation rows, the one with the
+For each split, each candidate of an entry is fitted to the training part without its validation rows; the one with the
 best mean log score on those is fitted to the whole training part, and scored once on the test part. Splits of a set are
-replicates of one captured graph. Ensembles may be tuned with fewer members, `tuning_members`, than they are fitted with.
+replicates of one captured graph. Ensembles may be tuned with fewer members than they are fitted with: `tuning_members`.
 """
 
 import copy
@@ -18,6 +18,7 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.report.regression import figures, tables
+from benchmarks.tasks.regression_fits import Fitted, fit_all
 from pyrobnn.spec import RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -34,7 +35,6 @@ SECTIONS = ("net", "prior", "likelihood", "guide", "fit", "predict")
 _KNOWN = {*DEFAULTS, "data", "base", "entries", "for_data"}
 _OF_ENTRY = {*SECTIONS, "name", "grid"}
 _PIT_BINS = 10
-Fitted = bnn.Posterior | bnn.Mixture
 Parts = list[tuple[bnn.Data, bnn.Data]]
 
 
@@ -151,31 +151,33 @@ def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> li
     started = time.perf_counter()
     seed = settings["seed"] + numbers[0]
     candidates = [RunSpec.from_dict(tables | {"data": {"name": settings["data"]}}) for tables in settings["candidates"]]
-    scores = np.zeros((len(candidates), len(parts)))
-    if len(candidates) > 1:
-        share = settings["validation"]
-        held_out = [train.split(share, seed=number) for (train, _), number in zip(parts, numbers, strict=True)]
-        for index, spec in enumerate(_with_members(candidates, settings["tuning_members"])):
-            fitted = _fit_all(spec, [train for train, _ in held_out], seed)
-            scores[index] = [_log_score(one, spec, data) for one, (_, data) in zip(fitted, held_out, strict=True)]
-    chosen = np.nan_to_num(scores, nan=-np.inf).argmax(0)
+    scores = _validation_scores(settings, candidates, parts, numbers) if len(candidates) > 1 else None
+    best = np.zeros(len(parts), int) if scores is None else np.nan_to_num(scores, nan=-np.inf).argmax(0)
     tuned = time.perf_counter()
-    rows: dict[int, dict[str, Any]] = {}
-    for index in np.unique(chosen):
-        where = np.flatnonzero(chosen == index)
-        fitted = _fit_all(candidates[index], [parts[place][0] for place in where], seed)
-        for place, one in zip(where, fitted, strict=True):
-            rows[place] = _scores(one, candidates[index], parts[place][1]) | {
-                "chosen": json.dumps(_chosen(settings, int(index))),
-                "validation_log_score": float(scores[index, place]) if len(candidates) > 1 else None,
-            }
-    ended = time.perf_counter()
-    shared = {"candidates": len(candidates), "tuning_seconds": (tuned - started) / len(parts)}
-    head = {key: settings[key] for key in ("entry", "data", "splits")}
-    return [
-        head | {"split": number, "seed": seed} | rows[place] | shared | {"seconds": (ended - tuned) / len(parts)}
-        for place, number in enumerate(numbers)
+    fitted = fit_all([(candidates[index], train) for index, (train, _) in zip(best, parts, strict=True)], seed)
+    rows = [
+        {key: settings[key] for key in ("entry", "data", "splits")}
+        | {"split": number, "seed": seed}
+        | _scores(one, candidates[index], test)
+        | {"chosen": json.dumps(_chosen(settings, index)), "candidates": len(candidates)}
+        | {"validation_log_score": None if scores is None else float(scores[index, place])}
+        for place, (number, index, one, (_, test)) in enumerate(zip(numbers, best, fitted, parts, strict=True))
     ]
+    ended = time.perf_counter()
+    times = {"tuning_seconds": (tuned - started) / len(parts), "seconds": (ended - tuned) / len(parts)}
+    return [row | times for row in rows]
+
+
+def _validation_scores(
+    settings: dict[str, Any], candidates: list[RunSpec], parts: Parts, numbers: list[int]
+) -> np.ndarray:
+    """Return the mean log score of each candidate (rows) on the validation rows of each split (columns)."""
+    tuned = _with_members(candidates, settings["tuning_members"])
+    cut = [train.split(settings["validation"], seed=number) for (train, _), number in zip(parts, numbers, strict=True)]
+    every = [(spec, train, held_out) for spec in tuned for train, held_out in cut]
+    fitted = fit_all([(spec, train) for spec, train, _ in every], settings["seed"] + numbers[0])
+    scores = [_log_score(one, spec, held_out) for one, (spec, _, held_out) in zip(fitted, every, strict=True)]
+    return np.array(scores).reshape(len(candidates), len(parts))
 
 
 def _with_members(candidates: list[RunSpec], members: int | None) -> list[RunSpec]:
@@ -193,25 +195,6 @@ def _chosen(settings: dict[str, Any], index: int) -> dict[str, Any]:
             value = value[key]
         found[path] = value
     return found
-
-
-def _fit_all(spec: RunSpec, sets: list[bnn.Data], seed: int) -> list[Fitted]:
-    """Return a posterior for each data set; those of SVI and of ensembles of it are fitted side by side."""
-    model, method = _model(spec, sets[0]), spec.method
-    arguments: dict[str, Any] = {"seed": seed, "engine": spec.fit.engine, "progress": False}
-    if isinstance(method, bnn.SVI):
-        return list(bnn.fit_replicates(model, method, sets, **arguments))
-    if isinstance(method, bnn.Ensemble) and isinstance(method.method, bnn.SVI) and not method.anchored:
-        copies = [data for data in sets for _ in range(method.members)]
-        members = bnn.fit_replicates(model, method.method, copies, bootstrap=method.bootstrap, **arguments)
-        return [bnn.Mixture(group) for group in itertools.batched(members, method.members)]
-    return [bnn.fit(model, method, data, **arguments | {"seed": seed + i}) for i, data in enumerate(sets)]
-
-
-def _model(spec: RunSpec, data: bnn.Data) -> bnn.BNN:
-    likelihood = spec.likelihood or bnn.likelihoods.Gaussian()
-    net = dataclasses.replace(spec.net, in_features=data.x.shape[1], out_features=likelihood.num_outputs(data.y))
-    return bnn.BNN(net, prior=spec.prior, likelihood=likelihood)
 
 
 def _predict(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> bnn.Prediction:

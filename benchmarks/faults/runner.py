@@ -1,0 +1,98 @@
+"""The runner of the benchmarks killed (SIGKILL) at random moments, and started again until its suite is done."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rows import Row
+from tqdm import tqdm
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+LONGEST_LIFE = 20.0
+"""Seconds after its start at which a runner is killed at the latest."""
+JOBS = 16
+SUITE = """task = "regression"
+data = ["diabetes"]
+num_splits = 2
+
+[base]
+net = { type = "mlp", hidden = [4] }
+guide = { type = "map" }
+fit = { type = "svi", steps = 50, lr = 0.03, engine = "eager" }
+predict = { num_draws = 1 }
+""" + "".join(
+    f'\n[[entries]]\nname = "{number}"\nprior = {{ type = "normal", scale = {0.1 * number} }}\n'
+    for number in range(1, JOBS + 1)
+)
+
+
+def run(count: int = 20) -> Iterator[Row]:
+    """Yield the row of so many kills."""
+    started, generator, failures = time.perf_counter(), random.Random(0), []
+    kills = at_work = chains = 0
+    with tempfile.TemporaryDirectory() as folder, tqdm(total=count, desc="runners killed", unit="kill") as bar:
+        suite = Path(folder) / "suite.toml"
+        suite.write_text(SUITE, encoding="utf-8")
+        _finish(suite, Path(folder) / "undisturbed")
+        expected = _table(Path(folder) / "undisturbed")
+        while kills < count:
+            out = Path(folder) / str(chains)
+            while kills < count and len(_lines(out)) < JOBS:
+                before = _lines(out)
+                _kill_after(suite, out, generator.uniform(0, LONGEST_LIFE))
+                now = _lines(out)
+                kills, at_work = kills + 1, at_work + (0 < len(now) < JOBS)
+                if now[: len(before)] != before:
+                    failures.append(f"kill {kills}: finished jobs changed")
+                bar.update()
+            _finish(suite, out)
+            if _table(out) != expected:
+                failures.append(f"chain {chains}: the table differs from that of an undisturbed run")
+            chains += 1
+    found = f"{kills} killed, {at_work} of them with some jobs finished and some not; the same rows at the end"
+    asked = "no finished job lost or done twice, and at the end the rows of an undisturbed run, bit for bit"
+    seconds = time.perf_counter() - started
+    yield Row("`python -m benchmarks run`, two workers", kills, asked, found, not failures, seconds, tuple(failures))
+
+
+def _start(suite: Path, out: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "benchmarks", "run", str(suite), "--out", str(out), "--workers", "2"]
+    return subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+
+
+def _kill_after(suite: Path, out: Path, seconds: float) -> None:
+    runner = _start(suite, out)
+    try:
+        runner.wait(seconds)
+    except subprocess.TimeoutExpired:
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
+
+
+def _finish(suite: Path, out: Path) -> None:
+    if _start(suite, out).wait() != 0:
+        raise RuntimeError("the runner did not end well")
+
+
+def _lines(out: Path) -> list[str]:
+    path = out / "rows.jsonl"
+    return path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+
+
+def _table(out: Path) -> Counter[str]:
+    """Return how often each row is there, times left out."""
+    from benchmarks.store import Store
+
+    def results(row: dict[str, Any]) -> str:
+        return str({name: value for name, value in row.items() if "seconds" not in name})
+
+    return Counter(results(row) for record in Store(out).records() for row in record.rows)

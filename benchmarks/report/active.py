@@ -1,0 +1,82 @@
+"""Tables and picture of active learning."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from benchmarks.report.parts import Figure, Table
+
+Row = dict[str, Any]
+_LOOKS = {"uncertainty": ("#0b4f8a", "-"), "random": ("#d9822b", "--")}
+
+
+def tables(rows: list[Row], published: list[Row]) -> list[Table]:
+    """Return a table for each data set."""
+    return [_table(data, [row for row in rows if row["data"] == data]) for data in _distinct(rows, "data")]
+
+
+def _distinct(rows: list[Row], key: str) -> list[str]:
+    return list(dict.fromkeys(row[key] for row in rows))
+
+
+def _cell(values: Sequence[float], digits: int = 3) -> str:
+    error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{error}"
+
+
+def _table(data: str, rows: list[Row]) -> Table:
+    header = ["method", "acquisition", "error, all rounds", "error, last round", "log score, last round", "difference"]
+    lines = []
+    for entry in _distinct(rows, "entry"):
+        own = {
+            how: {row["seed"]: row for row in rows if (row["entry"], row["acquisition"]) == (entry, how)}
+            for how in _LOOKS
+        }
+        paired = [own["uncertainty"][seed]["mean_error"] - own["random"][seed]["mean_error"] for seed in own["random"]]
+        for how, by_seed in own.items():
+            columns = [_cell([row[key] for row in by_seed.values()]) for key in ("mean_error", "error", "log_score")]
+            lines.append([entry, how, *columns, _cell(paired) if how == "uncertainty" else ""])
+    labels = rows[0]["labels"]
+    note = (
+        f"From {labels[0]} random labels to {labels[-1]}, {labels[1] - labels[0]} a round, both acquisitions of one "
+        "seed from the same start; networks are fitted anew in each round. Uncertainty is the mutual information of "
+        "label and weights (BALD), for real targets the standard deviation of the mean function. Error is the share "
+        "of wrong labels, or the root mean squared error in standard deviations of the targets; difference is that of "
+        "the error, mean over all rounds, uncertainty less random, seed by seed. ± is the standard error over seeds. "
+        "Inputs (and real targets) are standardised by the whole pool."
+    )
+    return Table(f"Active learning: {data}", note, header, lines)
+
+
+def figures(rows: list[Row]) -> list[Figure]:
+    """Return learning curves, a panel a method and a row of panels a data set."""
+    sets, entries = _distinct(rows, "data"), _distinct(rows, "entry")
+    size = (1.2 + 2.5 * len(entries), 0.6 + 2.5 * len(sets))
+    picture = MatplotlibFigure(figsize=size, layout="constrained")
+    axes = picture.subplots(len(sets), len(entries), sharex="row", sharey="row", squeeze=False)
+    for line, data in zip(axes, sets, strict=True):
+        for axis, entry in zip(line, entries, strict=True):
+            _curves(axis, [row for row in rows if (row["data"], row["entry"]) == (data, entry)])
+            axis.set_title(f"{data}: {entry}", fontsize=10)
+            axis.set_xlabel("labels")
+        line[0].set_ylabel("test error")
+    axes[0][-1].legend(frameon=False)
+    caption = "Test error against the number of labels; bands are standard errors over seeds."
+    return [Figure("active-learning", caption, picture)]
+
+
+def _curves(axis: Any, rows: list[Row]) -> None:
+    for how, (colour, dash) in _LOOKS.items():
+        own = [row for row in rows if row["acquisition"] == how]
+        if not own:
+            continue
+        curves, labels = np.array([row["errors"] for row in own]), own[0]["labels"]
+        mean, error = curves.mean(0), curves.std(0, ddof=1) / math.sqrt(len(own)) if len(own) > 1 else 0
+        axis.plot(labels, mean, dash, color=colour, linewidth=1.6, label=how)
+        axis.fill_between(labels, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
+    axis.set_ylim(bottom=0)
+    axis.grid(color="0.93", linewidth=0.6)
+    axis.spines[["top", "right"]].set_visible(False)

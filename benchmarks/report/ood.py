@@ -1,0 +1,89 @@
+"""Tables and picture of inputs of another kind."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from benchmarks.report.parts import Figure, Table
+
+Row = dict[str, Any]
+_MEASURES = {"mutual_information": "mutual information", "entropy": "entropy", "max_prob": "1 - largest probability"}
+_LOOKS = {"mutual_information": ("#0b4f8a", "o"), "entropy": ("#d9822b", "s"), "max_prob": ("#555555", "^")}
+
+
+def tables(rows: list[Row], published: list[Row]) -> list[Table]:
+    """Return a table for each pair of kinds."""
+    return [_table(data, own) for data, own in _sets(rows).items()]
+
+
+def _sets(rows: list[Row]) -> dict[str, dict[str, list[Row]]]:
+    """Return rows by data and method."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        found.setdefault(row["data"], {}).setdefault(row["entry"], []).append(row)
+    return found
+
+
+def _error(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def _cell(own: list[Row], key: str, factor: float = 1.0, digits: int = 3) -> str:
+    """Return mean and standard error over seeds; nothing for a measure that is the same for all inputs."""
+    values = [factor * row[key] for row in own if row[key] is not None]
+    if not values:
+        return ""
+    error = f" ± {_error(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{error}"
+
+
+def _table(data: str, methods: dict[str, list[Row]]) -> Table:
+    header = [
+        "method",
+        "error, %",
+        "log score",
+        *(f"AUROC, {name}" for name in _MEASURES.values()),
+        "FPR at 95 %, entropy",
+    ]
+    lines = []
+    for name, own in methods.items():
+        numbers = [_cell(own, f"auroc_{measure}") for measure in _MEASURES]
+        best = [_cell(own, "error", 100, 2), _cell(own, "log_score")]
+        lines.append([name, *best, *numbers, _cell(own, "fpr_95_entropy")])
+    seeds = max(len(own) for own in methods.values())
+    note = (
+        f"Error and log score are those of held-out examples inside. ± is the standard error over {seeds} seeds, each "
+        "with parts of the data of its own. AUROC: how often an input outside is less certain than one inside; 0.5 is "
+        "chance, and a point (map) has no mutual information. FPR: share of inputs inside above the "
+        "threshold that 95 % of those outside reach. One setting for all sets and methods of a kind, not tuned."
+    )
+    return Table(f"Out of distribution: {data}", note, header, lines)
+
+
+def figures(rows: list[Row]) -> list[Figure]:
+    """Return the AUROC of each measure, a panel for each pair of kinds."""
+    sets = _sets(rows)
+    methods = list(dict.fromkeys(row["entry"] for row in rows))
+    size = (2.4 + 3.2 * len(sets), 1.7 + 0.34 * len(methods))
+    picture = MatplotlibFigure(figsize=size, layout="constrained")
+    axes = picture.subplots(1, len(sets), sharey=True, squeeze=False)[0]
+    for axis, (data, own) in zip(axes, sets.items(), strict=True):
+        for shift, (measure, (colour, marker)) in enumerate(_LOOKS.items()):
+            all_values = {name: [row[f"auroc_{measure}"] for row in found] for name, found in own.items()}
+            values = {name: found for name, found in all_values.items() if None not in found}
+            places = [methods.index(name) + 0.18 * (shift - 1) for name in values]
+            means, errors = [float(np.mean(v)) for v in values.values()], [_error(v) for v in values.values()]
+            axis.errorbar(means, places, xerr=errors, fmt=marker, color=colour, capsize=2, label=_MEASURES[measure])
+        axis.set(title=data, xlabel="AUROC", yticks=range(len(methods)))
+        axis.set_yticklabels(methods)
+        axis.grid(axis="x", color="0.92", linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()
+    picture.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    caption = (
+        "How well each measure of uncertainty tells inputs outside from inside; bars are standard errors over seeds."
+    )
+    return [Figure("out-of-distribution", caption, picture)]

@@ -1,0 +1,75 @@
+"""Many specs fitted to many data sets of one size, side by side where one graph serves."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyrobnn as bnn
+from pyrobnn.spec import RunSpec
+
+Fitted = bnn.Posterior | bnn.Mixture
+Pairs = Sequence[tuple[RunSpec, bnn.Data]]
+
+
+def fit_all(pairs: Pairs, seed: int) -> list[Fitted]:
+    """Return a posterior for each pair of a spec and the data to fit it to, all of one size.
+
+    Those of SVI, and of ensembles of it, are replicates of one captured graph where their specs differ only in numbers
+    of the prior or the guide; the others are fitted one after the other.
+    """
+    groups: dict[str, list[int]] = {}
+    for place, (spec, _) in enumerate(pairs):
+        groups.setdefault(_graph(spec), []).append(place)
+    found: dict[int, Fitted] = {}
+    for places in groups.values():
+        fitted = _fit_group([pairs[place] for place in places], seed)
+        found |= zip(places, fitted, strict=True)
+    return [found[place] for place in range(len(pairs))]
+
+
+def _graph(spec: RunSpec) -> str:
+    """Return the same words for specs that share a captured graph."""
+    tables = spec.as_dict()
+    numbers = {name: _without_numbers(tables[name]) for name in ("prior", "guide") if name in tables}
+    return json.dumps(tables | numbers, sort_keys=True, default=str)
+
+
+def _without_numbers(table: Any) -> Any:
+    if not isinstance(table, dict):
+        return table
+    return {
+        key: None if isinstance(value, float) or key == "scale" else _without_numbers(value)
+        for key, value in table.items()
+    }
+
+
+def _fit_group(pairs: Pairs, seed: int) -> list[Fitted]:
+    specs, sets = [spec for spec, _ in pairs], [data for _, data in pairs]
+    models = [_model(spec, data) for spec, data in pairs]
+    methods = [spec.method for spec in specs]
+    arguments: dict[str, Any] = {"seed": seed, "engine": specs[0].fit.engine, "progress": False}
+    if isinstance(methods[0], bnn.SVI):
+        return list(bnn.fit_replicates(models, methods, sets, **arguments))
+    if isinstance(methods[0], bnn.Ensemble) and isinstance(methods[0].method, bnn.SVI) and not methods[0].anchored:
+        count, arguments["bootstrap"] = methods[0].members, methods[0].bootstrap
+        members = bnn.fit_replicates(
+            _repeated(models, count),
+            [one.method for one in _repeated(methods, count)],
+            _repeated(sets, count),
+            **arguments,
+        )
+        return [bnn.Mixture(group) for group in itertools.batched(members, count)]
+    each = enumerate(zip(models, methods, sets, strict=True))
+    return [bnn.fit(*parts, **arguments | {"seed": seed + place}) for place, parts in each]
+
+
+def _repeated(values: list[Any], count: int) -> list[Any]:
+    return [value for value in values for _ in range(count)]
+
+
+def _model(spec: RunSpec, data: bnn.Data) -> bnn.BNN:
+    likelihood = spec.likelihood or bnn.likelihoods.Gaussian()
+    net = dataclasses.replace(spec.net, in_features=data.x.shape[1], out_features=likelihood.num_outputs(data.y))
+    return bnn.BNN(net, prior=spec.prior, likelihood=likelihood)
