@@ -214,6 +214,6 @@ def test_specs_side_by_side_keep_their_own_settings_and_their_place():
     dataset = bnn.datasets.load("diabetes")
     data = bnn.Data(dataset.data.x, dataset.data.y, standardize=True)
     narrow, wide, short = fit_all([(spec, data) for spec in specs], 0)
-    norms = [float(one.sample(1)["0.weight"].square().mean()) for one in (narrow, wide)]
+    norms = [float(one.draw(1)["0.weight"].square().mean()) for one in (narrow, wide)]
     assert norms[0] < 0.1 * norms[1]
     assert [len(one.history.log_likelihood) for one in (narrow, wide, short)] == [40, 40, 1]

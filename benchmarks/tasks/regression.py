@@ -18,7 +18,7 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.report.regression import figures, tables
-from benchmarks.tasks.regression_fits import Fitted, fit_all
+from benchmarks.tasks.regression_fits import Fitted, engine_of, fit_all
 from pyrobnn.spec import RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -157,7 +157,7 @@ def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> li
     fitted = fit_all([(candidates[index], train) for index, (train, _) in zip(best, parts, strict=True)], seed)
     rows = [
         {key: settings[key] for key in ("entry", "data", "splits")}
-        | {"split": number, "seed": seed}
+        | {"split": number, "seed": seed, "engine": engine_of(one)}
         | _scores(one, candidates[index], test)
         | {"chosen": json.dumps(_chosen(settings, index)), "candidates": len(candidates)}
         | {"validation_log_score": None if scores is None else float(scores[index, place])}

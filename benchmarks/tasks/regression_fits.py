@@ -13,6 +13,12 @@ Fitted = bnn.Posterior | bnn.Mixture
 Pairs = Sequence[tuple[RunSpec, bnn.Data]]
 
 
+def engine_of(fitted: Fitted) -> str:
+    """Return the engine that was used."""
+    one = fitted.members[0] if isinstance(fitted, bnn.Mixture) else fitted
+    return one.info["engine"]["used"]
+
+
 def fit_all(pairs: Pairs, seed: int) -> list[Fitted]:
     """Return a posterior for each pair of a spec and the data to fit it to, all of one size.
 
@@ -39,10 +45,7 @@ def _graph(spec: RunSpec) -> str:
 def _without_numbers(table: Any) -> Any:
     if not isinstance(table, dict):
         return table
-    return {
-        key: None if isinstance(value, float) or key == "scale" else _without_numbers(value)
-        for key, value in table.items()
-    }
+    return {key: None if isinstance(value, float) else _without_numbers(value) for key, value in table.items()}
 
 
 def _fit_group(pairs: Pairs, seed: int) -> list[Fitted]:
