@@ -75,11 +75,14 @@ def manifest(threads: int, seconds: float) -> dict[str, Any]:
 
 @cache
 def _cpu() -> str:
+    """Return the processor's name, and the numbers that tell generations of the same name apart."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
     except OSError:
         return platform.processor()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    numbers = [f"{name} {found[name]}" for name in ("cpu family", "model", "stepping") if name in found]
+    return f"{found.get('model name', platform.processor())} ({', '.join(numbers)})"
 
 
 def _git() -> dict[str, Any] | None:
