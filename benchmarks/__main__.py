@@ -86,7 +86,7 @@ def main() -> None:
     try:
         app()
     except bnn.InputError as error:
-        _console.print(f"[red]{error}", highlight=False)
+        _console.print(str(error), style="red", markup=False, highlight=False)
         raise SystemExit(2) from None
 
 

@@ -1,5 +1,6 @@
 """Two sets of results of the same jobs: the same bits, within chance, or changed."""
 
+import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -52,8 +53,7 @@ def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdic
         manifest: with what it was done now.
     """
     others = [name for name in SAME_KIND if record.manifest.get(name) != manifest.get(name)]
-    before, after = ([_results(row) for row in one] for one in (record.rows, rows))
-    if before == after:
+    if _results(record.rows) == _results(rows):
         return Verdict(holds=True, text=f"{record.job.label}: the same bits in {len(rows)} rows.")
     changes = [line for name in scores(record.rows) for line in _change(name, record.rows, rows)]
     text = "\n".join([f"{record.job.label}: other bits.", *changes])
@@ -76,7 +76,7 @@ def differences(before: str | Path, after: str | Path) -> str:
     lines = []
     for work in shared:
         one, other = first[work], second[work]
-        if [_results(row) for row in one.rows] == [_results(row) for row in other.rows]:
+        if _results(one.rows) == _results(other.rows):
             lines.append(f"{one.job.label}: the same bits")
         else:
             changes = [line for name in scores(one.rows) for line in _change(name, one.rows, other.rows)]
@@ -98,8 +98,9 @@ def scores(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def _results(row: Row) -> Row:
-    return {name: value for name, value in row.items() if "seconds" not in name}
+def _results(rows: list[Row]) -> str:
+    """Return all but times, in words that are equal where the bits are, also those of what is not a number."""
+    return json.dumps([{name: value for name, value in row.items() if "seconds" not in name} for row in rows])
 
 
 def _change(name: str, before: list[Row], after: list[Row]) -> list[str]:

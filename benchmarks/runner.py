@@ -63,10 +63,10 @@ def run_suite(
                 if outcome.rows is None:
                     failures[job.label] = outcome.fault
                     progress.update(bar, failed=f"[red]{len(failures)} failed")
-                    progress.console.print(f"[red]{job.label} failed:[/red] {outcome.fault}\n{outcome.details}")
+                    progress.console.print(f"{job.label} failed: {outcome.fault}\n{outcome.details}", markup=False)
                 else:
                     store.add(Record(job, outcome.rows, outcome.manifest))
-                    progress.console.print(f"{job.label}: {outcome.manifest['seconds']:.0f} s")
+                    progress.console.print(f"{job.label}: {outcome.manifest['seconds']:.0f} s", markup=False)
                 progress.advance(bar)
         store.write_parquet()
     return failures
