@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 from functools import cache
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from typing import Any
 import pyrobnn as bnn
 
 _HERE = Path(__file__).resolve().parent
+_TASK_IMPORT = re.compile(r"^from benchmarks\.tasks\.(\w+) import", re.MULTILINE)
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "scikit-learn", "scipy")
 SAME_KIND = ("machine", "cpu", "torch", "numpy", "threads")
 """What must be equal for the same bits."""
@@ -25,8 +27,7 @@ def code_digest(task: str) -> str:
     """Return a digest of what the library and a task execute: not of comments, docstrings or layout.
 
     Args:
-        task: name of the task; its code is in the modules of `benchmarks.tasks` whose names begin so, or in the module
-            of that path.
+        task: name of a module of `benchmarks.tasks`, or the path of another one.
     """
     library = Path(bnn.__file__).parent
     files = {file.relative_to(library.parent): file for file in library.rglob("*.py")}
@@ -37,10 +38,17 @@ def code_digest(task: str) -> str:
 
 
 def _of_task(task: str) -> dict[Path, Path]:
+    """Return the modules of a task: its own, and those of `benchmarks.tasks` that it imports."""
     spec = importlib.util.find_spec(task) if "." in task else None
     if spec is not None and spec.origin is not None:
         return {Path(task): Path(spec.origin)}
-    return {Path("tasks") / file.name: file for file in (_HERE / "tasks").glob(f"{task}*.py")}
+    found, waiting = {}, [task]
+    while waiting:
+        file = _HERE / "tasks" / f"{waiting.pop()}.py"
+        if file.exists() and file not in found.values():
+            found[Path("tasks") / file.name] = file
+            waiting += _TASK_IMPORT.findall(file.read_text(encoding="utf-8"))
+    return found
 
 
 def _executed(source: str) -> str:

@@ -42,7 +42,7 @@ def _table(data: str, rows: list[Row]) -> Table:
     labels = rows[0]["labels"]
     note = (
         f"From {labels[0]} random labels to {labels[-1]}, {labels[1] - labels[0]} a round (those of largest score, "
-        "with no regard for each other), both acquisitions of one seed from the same start; networks are fitted anew "
+        "with no regard for each other), both acquisitions of one seed from the same labels; networks are fitted anew "
         "in each round. Uncertainty is the mutual information of label and weights (BALD), for real targets the "
         "standard deviation of the mean function. Error is the share of wrong labels, or the root mean squared error "
         "in standard deviations of the targets; difference is that of the error, mean over all rounds, uncertainty "

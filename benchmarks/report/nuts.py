@@ -1,0 +1,90 @@
+"""Tables and picture of the distances to NUTS."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from benchmarks.report.parts import Figure, Table
+
+Row = dict[str, Any]
+FLOOR = "NUTS, half of it"
+"""Name of the entry that compares two halves of NUTS."""
+_METRICS = {
+    "function": "Wasserstein-1 distance of the mean function (in deviations of the targets, or in probability)",
+    "predictive": "total variation distance of the predictive distributions",
+    "agreement": "share of inputs with the same most probable class",
+    "member": "predictive distance of one member alone, mean ± standard deviation over members",
+}
+
+
+def tables(rows: list[Row], published: list[Row]) -> list[Table]:
+    """Return a table for each problem."""
+    return [_table(problem, _of(rows, problem)) for problem in dict.fromkeys(row["data"] for row in rows)]
+
+
+def _of(rows: list[Row], problem: str) -> dict[str, list[Row]]:
+    """Return the rows of a problem by method."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["data"] == problem:
+            found.setdefault(row["entry"], []).append(row)
+    return {name: found[name] for name in sorted(found, key=lambda name: name != FLOOR)}
+
+
+def _table(problem: str, methods: dict[str, list[Row]]) -> Table:
+    shown = [key for key in _METRICS if any(key in row for own in methods.values() for row in own)]
+    lines = [[name, *(_cell(own, key) for key in (*shown, "seconds"))] for name, own in methods.items()]
+    fits = [len(own) for name, own in methods.items() if name != FLOOR]
+    seeds = f"{max(fits)} seeds" if max(fits, default=1) > 1 else "one seed"
+    meanings = "; ".join(f"{key}: {_METRICS[key]}" for key in shown)
+    note = (
+        f"{_chains(methods.get(FLOOR))}The first row is what Monte Carlo error alone leaves. Fits of {seeds}; means "
+        f"over test inputs inside and outside the data. {meanings}. Smaller is closer, but for agreement."
+    )
+    return Table(f"Distance to NUTS: {problem}", note, ["method", *shown, "seconds"], lines)
+
+
+def _chains(floor: list[Row] | None) -> str:
+    if not floor:
+        return ""
+    rhat, size = floor[0]["max_rhat"], floor[0]["min_ess"]
+    return f"NUTS: largest R-hat of the function {rhat:.3f}, smallest effective sample size {size:.0f}. "
+
+
+def _cell(own: list[Row], key: str) -> str:
+    values = [row[key] for row in own if row.get(key) is not None]
+    if not values:
+        return ""
+    if key == "seconds":
+        return f"{np.mean(values):.0f}"
+    if key == "member":
+        return f"{np.mean(values):.3f} ± {np.mean([row['member_std'] for row in own]):.3f}"
+    return f"{np.mean(values):.3f}" + (f" ± {_error(values):.3f}" if len(values) > 1 else "")
+
+
+def _error(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+def figures(rows: list[Row]) -> list[Figure]:
+    """Return the distance of the predictive distributions, a panel a problem."""
+    problems = list(dict.fromkeys(row["data"] for row in rows))
+    methods = [FLOOR, *dict.fromkeys(row["entry"] for row in rows if row["entry"] != FLOOR)]
+    height = 1.2 + 0.22 * len(methods)
+    picture = MatplotlibFigure(figsize=(2.2 + 3.0 * len(problems), height), layout="constrained")
+    axes = picture.subplots(1, len(problems), sharey=True, squeeze=False)[0]
+    for axis, problem in zip(axes, problems, strict=True):
+        own = {name: [row["predictive"] for row in found] for name, found in _of(rows, problem).items()}
+        places = [methods.index(name) for name in own]
+        means = [float(np.mean(values)) for values in own.values()]
+        axis.hlines(places, 0, means, color="0.8")
+        axis.errorbar(means, places, xerr=[_error(v) for v in own.values()], fmt="o", color="#0b4f8a", capsize=2)
+        axis.set(title=problem, xlabel="total variation distance to NUTS", yticks=range(len(methods)))
+        axis.set_yticklabels(methods)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_xlim(left=0)
+    axes[0].invert_yaxis()
+    caption = "Total variation distance between the predictions of each method and of NUTS; bars are standard errors."
+    return [Figure("nuts-agreement", caption, picture)]

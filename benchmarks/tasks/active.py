@@ -1,0 +1,150 @@
+"""Active learning: which examples to have labelled next, by the posterior's uncertainty or at random.
+
+A pool of examples whose labels are hidden; a few are labelled at first, and in each round those of which the network
+fitted to the labelled ones knows least: by the mutual information of label and weights (BALD; Houlsby et al. 2011, Gal,
+Islam & Ghahramani 2017), or by the standard deviation of the mean function for real targets. Networks are fitted anew
+in each round, both acquisitions and all seeds side by side in one captured graph.
+"""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import pyrobnn as bnn
+from benchmarks.report.active import figures, tables
+from benchmarks.tasks.entries import check_keys, methods, num_draws
+from benchmarks.tasks.growing import Fitted, Growing
+
+__all__ = ["datasets", "figures", "jobs", "run", "tables"]
+
+DEFAULTS: dict[str, Any] = {
+    "data": ["digits"],
+    "seeds": 5,
+    "hidden": [50],
+    "first": 20,
+    "acquired": 10,
+    "rounds": 12,
+    "test": 0.3,
+    "steps": 1000,
+    "lr": 0.01,
+    "batch_size": 64,
+    "draws": 100,
+    "engine": "captured",
+}
+ACQUISITIONS = ("uncertainty", "random")
+
+
+def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a job for each data set and method; both acquisitions are in it.
+
+    Raises:
+        InputError: an unknown key, or entries that are none.
+    """
+    shared = DEFAULTS | {key: value for key, value in suite.items() if key != "entries"}
+    check_keys("the suite", shared, DEFAULTS)
+    return [{**shared, "data": name, **method} for name in shared["data"] for method in methods(suite, tuned=False)]
+
+
+def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return the name of the data set."""
+    return (settings["data"],)
+
+
+def pool_and_test(settings: dict[str, Any], seed: int) -> tuple[bnn.Data, bnn.Data]:
+    """Return the pool and the test part of a seed, in standard units of the pool (labels stay)."""
+    pool, test = bnn.datasets.load(settings["data"]).data.split(settings["test"], seed=seed)
+    x = bnn.Data(pool.x, pool.y, standardize=True).x_scaler
+    is_real = pool.y.is_floating_point()
+    mean, std = (pool.y.mean(), pool.y.std()) if is_real else (0, 1)
+    return tuple(bnn.Data(x.transform(part.x), (part.y - mean) / std if is_real else part.y) for part in (pool, test))
+
+
+class Lane:
+    """One seed with one acquisition: which rows of its pool are labelled, and what was learned from them."""
+
+    def __init__(self, settings: dict[str, Any], seed: int, acquisition: str) -> None:
+        self.settings, self.seed, self.acquisition = settings, seed, acquisition
+        self.pool, self.test = pool_and_test(settings, seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.labelled = torch.randperm(len(self.pool), generator=self.generator)[: settings["first"]]
+        self.scores: list[tuple[float, float]] = []
+
+    def known(self) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of what is labelled."""
+        return self.pool.x[self.labelled], self.pool.y[self.labelled]
+
+    def acquire(self, posterior: Fitted) -> None:
+        """Score a posterior, and have the next examples labelled."""
+        draws = num_draws(self.settings)
+        self.scores.append(_scores(posterior, self.test, draws))
+        is_open = torch.ones(len(self.pool), dtype=torch.bool)
+        is_open[self.labelled] = False
+        rows = is_open.nonzero()[:, 0]
+        if self.acquisition == "random":
+            order = torch.randperm(len(rows), generator=self.generator)
+        else:
+            order = _doubt(posterior, self.pool.x[rows], draws).argsort(descending=True, stable=True)
+        self.labelled = torch.cat([self.labelled, rows[order[: self.settings["acquired"]]]])
+
+    def row(self) -> dict[str, Any]:
+        """Return the learning curve, with what it ends at."""
+        log_scores, errors = zip(*self.scores, strict=True)
+        sizes = [self.settings["first"] + number * self.settings["acquired"] for number in range(len(errors))]
+        return {
+            "entry": self.settings["entry"],
+            "data": self.settings["data"],
+            "seed": self.seed,
+            "acquisition": self.acquisition,
+            "log_score": log_scores[-1],
+            "error": errors[-1],
+            "mean_error": sum(errors) / len(errors),
+            "labels": sizes,
+            "log_scores": list(log_scores),
+            "errors": list(errors),
+        }
+
+
+def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Label round by round; a row for each seed and acquisition, with its learning curve."""
+    started = time.perf_counter()
+    lanes = [Lane(settings, seed, how) for how in ACQUISITIONS for seed in range(settings["seeds"])]
+    networks = _networks(settings, lanes[0].pool)
+    for number in range(settings["rounds"] + 1):
+        posteriors = networks.fit([lane.known() for lane in lanes], seed=number)
+        for lane, posterior in zip(lanes, posteriors, strict=True):
+            lane.acquire(posterior)
+    seconds = (time.perf_counter() - started) / len(lanes)
+    return [lane.row() | {"seconds": seconds} for lane in lanes]
+
+
+def _networks(settings: dict[str, Any], pool: bnn.Data) -> Growing:
+    is_real = pool.y.is_floating_point()
+    outputs = 1 if is_real else int(pool.y.max()) + 1
+    net = bnn.MLP(pool.x.shape[1], settings["hidden"], outputs)
+    likelihood = bnn.likelihoods.Gaussian(scale="learned") if is_real else bnn.likelihoods.Categorical()
+    return Growing(
+        bnn.BNN(net, prior=bnn.priors.resolve(settings["prior"]), likelihood=likelihood),
+        bnn.guides.resolve(settings["guide"]),
+        size=settings["first"] + settings["acquired"] * settings["rounds"],
+        settings={key: settings[key] for key in ("steps", "lr", "batch_size")} | {"schedule": "cosine_annealing_lr"},
+        members=settings["members"],
+        tuned=settings["tuned"],
+        engine=settings["engine"],
+    )
+
+
+def _doubt(posterior: Fitted, x: Tensor, draws: int) -> Tensor:
+    """Return how much the posterior could still learn from the label of each input, (N,)."""
+    prediction = posterior.predict(x, num_draws=draws, seed=1)
+    return prediction.mutual_information if prediction.is_classification else prediction.epistemic_std
+
+
+def _scores(posterior: Fitted, test: bnn.Data, draws: int) -> tuple[float, float]:
+    """Return the log score and the error: share of wrong labels, or root mean squared error in standard units."""
+    prediction = posterior.predict(test.x, num_draws=draws, seed=0)
+    log_score = float(prediction.log_prob(test.y).mean())
+    if prediction.is_classification:
+        return log_score, float((prediction.label != test.y).double().mean())
+    return log_score, float((prediction.mean - test.y).square().mean().sqrt())

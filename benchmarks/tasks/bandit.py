@@ -1,0 +1,195 @@
+"""The mushroom bandit of Blundell et al. (2015, sections 5.3 and 6.3): to eat or not to eat, with regret.
+
+An agent is offered one mushroom after the other. Eating an edible one is worth 5, a poisonous one -35 or 5 with equal
+odds, leaving it 0. Its network maps features and action to the expected reward. Agents learn after blocks of mushrooms
+that grow, from where they stopped, from the last interactions. All seeds of an agent (and all members of an ensemble)
+learn side by side in one captured graph; the agents of one seed meet the same mushrooms with the same luck.
+"""
+
+import dataclasses
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import pyrobnn as bnn
+from benchmarks.report.bandit import figures, tables
+from benchmarks.tasks.entries import check_keys, methods, num_draws
+from benchmarks.tasks.growing import Fitted, Growing
+
+__all__ = ["datasets", "figures", "jobs", "run", "tables"]
+
+EDIBLE, POISONOUS = 5.0, -15.0
+"""Expected reward of eating."""
+UNIT = 10.0
+"""Rewards in one unit of the network's output."""
+POINTS = 100
+DEFAULTS: dict[str, Any] = {
+    "mushrooms": 50_000,
+    "seeds": 5,
+    "hidden": [100, 100],
+    "memory": 4096,
+    "batch_size": 64,
+    "first_block": 20,
+    "last_block": 1000,
+    "growth": 0.05,
+    "steps": 300,
+    "lr": 0.003,
+    "noise": 2.0,
+    "averaged": 2,
+    "draws": 32,
+    "engine": "captured",
+}
+
+
+def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a job for each agent.
+
+    Raises:
+        InputError: an unknown key, or entries that are none.
+    """
+    shared = {key: value for key, value in suite.items() if key != "entries"}
+    check_keys("the suite", shared, DEFAULTS)
+    agents = methods(suite, epsilon=0.0)
+    return [{"data": "mushroom", **DEFAULTS, **shared, **agent} for agent in agents]
+
+
+def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return the name of the data set."""
+    return (settings["data"],)
+
+
+@dataclasses.dataclass
+class World:
+    """What one seed is offered.
+
+    Attributes:
+        x: features of the mushrooms offered, in order, (N, features).
+        poisonous: which of them are, (N,).
+        ill: which of them would be worth -35 when eaten, (N,).
+    """
+
+    x: Tensor
+    poisonous: Tensor
+    ill: Tensor
+
+    def rewards(self, rows: slice, eaten: Tensor) -> Tensor:
+        """Return what each choice brings, (rows,)."""
+        return torch.where(self.ill[rows], -35.0, 5.0) * eaten
+
+    def regrets(self, eaten: Tensor) -> Tensor:
+        """Return what the oracle expects more than each choice, (N,): 5 an edible left, 15 a poisonous eaten."""
+        expected = torch.where(self.poisonous, POISONOUS, EDIBLE)
+        return expected.clamp_min(0) - expected * eaten
+
+
+def make_world(data: bnn.Data, num: int, seed: int) -> World:
+    """Draw mushrooms with replacement, and their luck."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(len(data), (num,), generator=generator)
+    poisonous = data.y[rows] == 1
+    return World(data.x[rows].float(), poisonous, poisonous & (torch.rand(num, generator=generator) < 0.5))
+
+
+def with_action(x: Tensor, eaten: Tensor) -> Tensor:
+    """Return inputs of the network: features and the action as one of two, (N, features + 2)."""
+    return torch.cat([x, torch.stack([eaten, 1 - eaten], 1).to(x)], 1)
+
+
+def blocks(settings: dict[str, Any]) -> list[slice]:
+    """Return the rows of each block; its length is a share of what was seen before, between two bounds."""
+    starts = [0]
+    while starts[-1] < settings["mushrooms"]:
+        share = round(settings["growth"] * starts[-1])
+        length = min(max(share, settings["first_block"]), settings["last_block"])
+        starts.append(min(starts[-1] + length, settings["mushrooms"]))
+    return [slice(first, last) for first, last in itertools.pairwise(starts)]
+
+
+def learner(settings: dict[str, Any], num_inputs: int) -> Growing:
+    """Return the networks of all seeds of an agent, which learn on from where they stopped."""
+    likelihood = bnn.likelihoods.Gaussian(scale=settings["noise"] / UNIT)
+    net = bnn.MLP(num_inputs, settings["hidden"], 1)
+    return Growing(
+        bnn.BNN(net, prior=bnn.priors.resolve(settings["prior"]), likelihood=likelihood),
+        bnn.guides.resolve(settings["guide"]),
+        size=settings["memory"],
+        settings={key: settings[key] for key in ("steps", "lr", "batch_size")} | {"schedule": "cosine_annealing_lr"},
+        members=settings["members"],
+        resume=True,
+        engine=settings["engine"],
+    )
+
+
+class Chooser:
+    """What one seed of an agent does with the mushrooms of a block."""
+
+    def __init__(self, settings: dict[str, Any], seed: int) -> None:
+        self.settings = settings
+        self.coin = torch.Generator().manual_seed(1000 + seed)
+        self.draws = num_draws(settings)
+
+    def choose(self, posterior: Fitted | None, x: Tensor, seed: int) -> Tensor:
+        """Return 1 for the mushrooms (N, features) to eat, 0 for others; at random where nothing was learned yet.
+
+        Each mushroom is judged by the mean of `averaged` draws of its own choice among those of the block.
+        """
+        tossed = torch.randint(2, (len(x),), generator=self.coin)
+        if posterior is None:
+            return tossed
+        ones = torch.ones(len(x))
+        both = torch.cat([with_action(x, ones), with_action(x, 1 - ones)])
+        means = posterior.predict(both, num_draws=self.draws, seed=seed).draw_means
+        better = means[:, : len(x)] - means[:, len(x) :]
+        own = torch.rand(len(x), self.draws, generator=self.coin).argsort(1)[:, : self.settings["averaged"]]
+        greedy = (better.T.gather(1, own).mean(1) > 0).long()
+        random = torch.rand(len(x), generator=self.coin) < self.settings["epsilon"]
+        return torch.where(random, tossed, greedy)
+
+
+def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Let all seeds of an agent eat; a row for each seed."""
+    started = time.perf_counter()
+    data = bnn.datasets.load(settings["data"]).data
+    worlds = [make_world(data, settings["mushrooms"], seed) for seed in range(settings["seeds"])]
+    eaten = play(settings, worlds)
+    seconds = (time.perf_counter() - started) / len(worlds)
+    return [
+        {"entry": settings["entry"], "data": settings["data"], "seed": seed, **outcome(world, own), "seconds": seconds}
+        for seed, (world, own) in enumerate(zip(worlds, eaten, strict=True))
+    ]
+
+
+def play(settings: dict[str, Any], worlds: list[World]) -> list[Tensor]:
+    """Return which mushrooms were eaten in each world, (N,) each."""
+    networks = learner(settings, worlds[0].x.shape[1] + 2)
+    choosers = [Chooser(settings, seed) for seed in range(len(worlds))]
+    eaten = [torch.zeros(settings["mushrooms"]) for _ in worlds]
+    posteriors: list[Fitted | None] = [None] * len(worlds)
+    for rows in blocks(settings):
+        recent, memories = slice(max(0, rows.stop - settings["memory"]), rows.stop), []
+        for own, world, chooser, posterior in zip(eaten, worlds, choosers, posteriors, strict=True):
+            own[rows] = chooser.choose(posterior, world.x[rows], seed=rows.start).float()
+            memories.append((with_action(world.x[recent], own[recent]), world.rewards(recent, own[recent]) / UNIT))
+        if rows.stop < settings["mushrooms"]:
+            posteriors[:] = networks.fit(memories, seed=rows.start)
+    return eaten
+
+
+def outcome(world: World, eaten: Tensor) -> dict[str, Any]:
+    """Return the cumulative regret at even steps, and what it is made of."""
+    regrets = world.regrets(eaten).double()
+    steps = np.unique(np.linspace(0, len(eaten), POINTS + 1).round().astype(int))[1:]
+    late = slice(len(eaten) - len(eaten) // 5, None)
+    return {
+        "regret": float(regrets.sum()),
+        "realised_regret": float(EDIBLE * (~world.poisonous).sum() - world.rewards(slice(None), eaten).sum()),
+        "late_regret": float(regrets[late].sum()),
+        "poisonous_eaten": int((eaten[world.poisonous] == 1).sum()),
+        "edible_left": int((eaten[~world.poisonous] == 0).sum()),
+        "steps": steps.tolist(),
+        "curve": regrets.cumsum(0)[torch.from_numpy(steps - 1)].tolist(),
+    }

@@ -1,0 +1,76 @@
+"""Fits to data that grow: one captured graph for all sizes, for all seeds and members side by side."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import pyrobnn as bnn
+
+Fitted = bnn.Posterior | bnn.Mixture
+
+
+@dataclasses.dataclass
+class From:
+    """A guide that starts at the parameters of an earlier one, if there are any."""
+
+    guide: Any
+    state: dict[str, Tensor] | None
+
+    def build(self, model: Any, *args: Any) -> Any:
+        """Return the guide of the model."""
+        built = self.guide.build(model, *args)
+        if self.state is not None:
+            built.load_state_dict(self.state)
+        return built
+
+
+@dataclasses.dataclass
+class Growing:
+    """Fits of one model to data sets of one size, which grows from call to call.
+
+    The graph is made for `size` examples, so smaller data are repeated; the weight of the KL grows as much, which
+    leaves the ELBO that of the data themselves, times a constant (but for the last, incomplete repeat).
+
+    Attributes:
+        model: the model.
+        guide: what to train. Laplace is a MAP fit and then the curvature of the data, not repeated.
+        size: number of examples of the largest data.
+        members: fits for each data set; more than one are an ensemble.
+        settings: of `SVI`, beside the guide and the temperature.
+        resume: start each call from where the last one stopped.
+        tuned: choose the scale of the prior of each site by the marginal likelihood; Laplace only.
+        engine: of the fits.
+    """
+
+    model: bnn.BNN
+    guide: Any
+    size: int
+    settings: dict[str, Any]
+    members: int = 1
+    resume: bool = False
+    tuned: bool = False
+    engine: str = "captured"
+    _states: list[dict[str, Tensor] | None] = dataclasses.field(default_factory=list, init=False)
+
+    def fit(self, parts: list[tuple[Tensor, Tensor]], seed: int) -> list[Fitted]:
+        """Return the posterior of each data set (x, y), all of one length."""
+        num = len(parts[0][1])
+        repeat = torch.arange(self.size) % num
+        data = [(x[repeat], y[repeat]) for x, y in parts for _ in range(self.members)]
+        states = self._states or [None] * len(data)
+        is_laplace = isinstance(self.guide, bnn.guides.Laplace)
+        guide = bnn.guides.Map() if is_laplace else self.guide
+        methods = [bnn.SVI(guide=From(guide, state), temperature=self.size / num, **self.settings) for state in states]
+        fits = bnn.fit_replicates(self.model, methods, data, seed=seed, progress=False, engine=self.engine)
+        if self.resume:
+            self._states = [fit.guide.state_dict() for fit in fits]
+        if is_laplace:
+            return [self._curved(fit, part) for fit, part in zip(fits, parts, strict=True)]
+        groups = [fits[first : first + self.members] for first in range(0, len(fits), self.members)]
+        return [bnn.Mixture(group) if len(group) > 1 else group[0] for group in groups]
+
+    def _curved(self, fit: bnn.Posterior, data: tuple[Tensor, Tensor]) -> bnn.Posterior:
+        found = self.guide.around(fit.bnn, data, weights=fit.mean(), seed=fit.seed, progress=False)
+        return bnn.tune_prior(found, data, per="site") if self.tuned else found

@@ -1,0 +1,134 @@
+"""Inputs of another kind: does the uncertainty of a posterior tell them from those of the data?
+
+Either classes that were left out of training, or another data set with inputs of the same shape. Inputs of any
+shape are made one row, and scaled to [0, 1] by the largest value in the training part.
+"""
+
+import dataclasses
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import pyrobnn as bnn
+from benchmarks.report.ood import figures, tables
+from benchmarks.tasks.entries import check_keys, methods, num_draws
+
+__all__ = ["datasets", "figures", "jobs", "run", "tables"]
+
+DEFAULTS: dict[str, Any] = {
+    "seeds": 5,
+    "draws": 200,
+    "steps": 2000,
+    "lr": 0.005,
+    "batch_size": 128,
+    "engine": "captured",
+}
+_OF_SET: dict[str, Any] = {"data": None, "without": [], "outside": None, "train": 1000, "test": 400, "hidden": [50]}
+
+
+def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a job for each set and method.
+
+    Raises:
+        InputError: an unknown key, entries that are none, or no sets, each with either `without` or `outside`.
+    """
+    shared = {key: value for key, value in suite.items() if key not in ("sets", "entries")}
+    check_keys("the suite", shared, DEFAULTS)
+    if not suite.get("sets"):
+        raise bnn.InputError("The suite needs [[sets]], each with `data`.")
+    sets = [_set(one) for one in suite["sets"]]
+    return [{**DEFAULTS, **shared, **one, **method} for one in sets for method in methods(suite)]
+
+
+def _set(one: dict[str, Any]) -> dict[str, Any]:
+    check_keys(f"set {one.get('data')}", one, _OF_SET)
+    if not one.get("data") or bool(one.get("without")) == bool(one.get("outside")):
+        raise bnn.InputError(f"Each set needs `data`, and either `without` (classes) or `outside` (data), got {one}.")
+    return _OF_SET | one
+
+
+def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the data sets."""
+    return tuple(name for name in (settings["data"], settings["outside"]) if name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What one seed trains on and is tested with; inputs in rows (N, pixels), labels 0, 1, ...
+
+    Attributes:
+        train: to train on.
+        inside: held-out examples like those.
+        outside: inputs of another kind.
+    """
+
+    train: bnn.Data
+    inside: bnn.Data
+    outside: Tensor
+
+
+def parts_of(settings: dict[str, Any], seed: int) -> Parts:
+    """Return random parts of the data: `train` and `test` examples inside, at most `test` outside."""
+    generator = torch.Generator().manual_seed(seed)
+    data = bnn.datasets.load(settings["data"]).data
+    left_out = torch.isin(data.y, torch.tensor(settings["without"], dtype=data.y.dtype))
+    kept = (~left_out).nonzero()[:, 0]
+    kept = kept[torch.randperm(len(kept), generator=generator)]
+    classes = data.y[~left_out].unique()
+    train, inside = kept[: settings["train"]], kept[settings["train"] : settings["train"] + settings["test"]]
+    if len(inside) < settings["test"]:
+        raise bnn.InputError(
+            f"{settings['data']} has {len(kept)} examples of the classes kept, and `train` + `test` is "
+            f"{settings['train'] + settings['test']}: ask for less."
+        )
+    others = bnn.datasets.load(settings["outside"]).data.x if settings["outside"] else data.x[left_out]
+    others = others[torch.randperm(len(others), generator=generator)[: settings["test"]]]
+    scale = float(data.x[train].float().max())
+    labels = torch.searchsorted(classes, data.y)
+    first, second = (bnn.Data(_rows(data.x[rows], scale), labels[rows]) for rows in (train, inside))
+    return Parts(first, second, _rows(others, scale))
+
+
+def _rows(x: Tensor, scale: float) -> Tensor:
+    return x.float().flatten(1) / scale
+
+
+def _model_and_method(settings: dict[str, Any], pixels: int, classes: int) -> tuple[bnn.BNN, bnn.SVI]:
+    net = bnn.MLP(pixels, settings["hidden"], classes)
+    model = bnn.BNN(net, prior=bnn.priors.resolve(settings["prior"]), likelihood=bnn.likelihoods.Categorical())
+    numbers = {key: settings[key] for key in ("steps", "lr", "batch_size")}
+    return model, bnn.SVI(guide=settings["guide"], schedule="cosine_annealing_lr", **numbers)
+
+
+def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Fit all seeds side by side, and score them inside and outside; a row for each seed."""
+    started = time.perf_counter()
+    parts = [parts_of(settings, seed) for seed in range(settings["seeds"])]
+    first, members = parts[0].train, settings["members"]
+    model, method = _model_and_method(settings, first.x.shape[1], int(first.y.max()) + 1)
+    data = [part.train for part in parts for _ in range(members)]
+    fits = bnn.fit_replicates(model, method, data, seed=0, progress=False, engine=settings["engine"])
+    groups = [fits[start : start + members] for start in range(0, len(fits), members)]
+    rows = []
+    for seed, (part, group) in enumerate(zip(parts, groups, strict=True)):
+        scores = _scores(bnn.Mixture(group) if members > 1 else group[0], part, num_draws(settings))
+        rows.append({"entry": settings["entry"], "data": _name(settings), "seed": seed, **scores})
+    seconds = (time.perf_counter() - started) / len(rows)
+    return [row | {"seconds": seconds} for row in rows]
+
+
+def _name(settings: dict[str, Any]) -> str:
+    without = " and ".join(map(str, settings["without"]))
+    return f"{settings['data']} against {settings['outside'] or f'its classes {without}'}"
+
+
+def _scores(posterior: bnn.Posterior | bnn.Mixture, part: Parts, draws: int) -> dict[str, float | None]:
+    """Return scores inside and of telling outside apart; of a point None where its mutual information, 0, is needed."""
+    inside = posterior.predict(part.inside.x, num_draws=draws, seed=0)
+    outside = posterior.predict(part.outside, num_draws=draws, seed=0)
+    wrong = inside.label != part.inside.y
+    found = {"error": float(wrong.double().mean()), "log_score": float(inside.log_prob(part.inside.y).mean())}
+    told = {name: score.value for name, score in bnn.score_ood(inside, outside).items()}
+    return found | {name: None if draws == 1 and "information" in name else value for name, value in told.items()}

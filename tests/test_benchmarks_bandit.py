@@ -1,0 +1,197 @@
+"""The mushroom bandit: what agents are offered, what they regret, and how they learn from data that grow."""
+
+import itertools
+
+import pytest
+import torch
+
+import pyrobnn as bnn
+from benchmarks.report.bandit import figures, tables
+from benchmarks.tasks import bandit
+from benchmarks.tasks.growing import Growing
+
+AVAILABLE = next(entry for entry in bnn.datasets.info() if entry.name == "mushroom").available
+TINY = {
+    "mushrooms": 50,
+    "seeds": 2,
+    "hidden": [4],
+    "memory": 32,
+    "batch_size": 8,
+    "steps": 3,
+    "draws": 4,
+    "engine": "eager",
+}
+AGENTS = [
+    {"name": "mean-field", "guide": {"type": "mean_field"}, "prior": {"type": "scale_mixture"}},
+    {"name": "ensemble", "members": 2},
+    {"name": "laplace", "guide": {"type": "laplace", "structure": "kron"}},
+    {"name": "coin", "epsilon": 1.0},
+]
+
+
+def made_up_world(num=200, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    data = bnn.Data(torch.eye(6)[torch.randint(6, (40,), generator=generator)], torch.arange(40) % 2)
+    return bandit.make_world(data, num, seed)
+
+
+class Known:
+    """A posterior whose draws value eating as told."""
+
+    def __init__(self, draw_means):
+        self.draw_means = draw_means
+
+    def predict(self, x, *, num_draws, seed):
+        assert num_draws == len(self.draw_means)
+        assert x.shape[0] == self.draw_means.shape[1]
+        assert (x[: len(x) // 2, -2:] == torch.tensor([1.0, 0.0])).all()
+        assert (x[len(x) // 2 :, -2:] == torch.tensor([0.0, 1.0])).all()
+        return self
+
+
+def test_regret_is_zero_for_the_oracle_and_exact_for_each_mistake():
+    world = bandit.World(torch.zeros(4, 3), torch.tensor([False, False, True, True]), torch.tensor([0, 0, 1, 0]).bool())
+    assert world.regrets(torch.tensor([1.0, 1, 0, 0])).tolist() == [0, 0, 0, 0]
+    assert world.regrets(torch.tensor([0.0, 1, 1, 1])).tolist() == [5, 0, 15, 15]
+    assert world.rewards(slice(None), torch.tensor([1.0, 0, 1, 1])).tolist() == [5, 0, -35, 5]
+    found = bandit.outcome(world, torch.tensor([0.0, 1, 1, 1]))
+    assert (found["regret"], found["realised_regret"]) == (35, 10 - (5 - 35 + 5))
+    assert (found["poisonous_eaten"], found["edible_left"]) == (2, 1)
+    assert (found["steps"], found["curve"]) == ([1, 2, 3, 4], [5, 5, 20, 35])
+
+
+def test_a_poisonous_mushroom_is_worth_what_the_paper_says_on_average():
+    world = made_up_world(20_000)
+    paid = world.rewards(slice(None), torch.ones(20_000))[world.poisonous]
+    assert set(paid.tolist()) == {-35.0, 5.0}
+    assert abs(float(paid.mean()) - bandit.POISONOUS) < 5 * 20 / len(paid) ** 0.5
+
+
+def test_worlds_depend_on_the_seed_alone():
+    one, same, other = made_up_world(seed=1), made_up_world(seed=1), made_up_world(seed=2)
+    assert torch.equal(one.x, same.x)
+    assert torch.equal(one.ill, same.ill)
+    assert not torch.equal(one.x, other.x)
+
+
+def test_blocks_cover_all_mushrooms_and_grow_within_bounds():
+    settings = {"mushrooms": 5000, "first_block": 20, "last_block": 100, "growth": 0.05}
+    rows = bandit.blocks(settings)
+    assert (rows[0].start, rows[-1].stop) == (0, 5000)
+    assert all(first.stop == second.start for first, second in itertools.pairwise(rows))
+    lengths = [part.stop - part.start for part in rows]
+    assert (lengths[0], lengths[-2]) == (20, 100)
+    assert lengths[:-1] == sorted(lengths[:-1])
+    at_1000 = next(part for part in rows if part.start >= 1000)
+    assert at_1000.stop - at_1000.start == round(0.05 * at_1000.start)
+
+
+def test_choices_follow_the_values_and_toss_coins_as_often_as_told():
+    settings = bandit.jobs({"entries": [{"name": "greedy"}]})[0]
+    x = torch.zeros(2000, 3)
+    eat = torch.arange(2000) % 2 == 0
+    values = torch.cat([torch.where(eat, 1.0, -1.0), torch.zeros(2000)])[None]
+    assert torch.equal(bandit.Chooser(settings, 0).choose(Known(values), x, 0), eat.long())
+    coins = bandit.Chooser(settings | {"epsilon": 0.5}, 0).choose(Known(values), x, 0)
+    assert abs(float((coins != eat).double().mean()) - 0.25) < 0.05
+    assert 0.4 < bandit.Chooser(settings, 0).choose(None, x, 0).double().mean() < 0.6
+
+
+def test_thompson_agents_judge_by_the_mean_of_two_draws():
+    settings = bandit.jobs({"entries": [{"name": "t", "guide": "mean_field"}], "draws": 4})[0]
+    values = torch.cat([torch.tensor([[1.0], [1], [-1.5], [-1.5]]).expand(4, 3000), torch.zeros(4, 3000)], 1)
+    eaten = bandit.Chooser(settings, 0).choose(Known(values), torch.zeros(3000, 3), 0)
+    assert abs(float(eaten.double().mean()) - 1 / 6) < 0.03  # both draws of the two that want to eat
+    alone = bandit.Chooser(settings | {"averaged": 1}, 0).choose(Known(values), torch.zeros(3000, 3), 0)
+    assert abs(float(alone.double().mean()) - 1 / 2) < 0.05
+
+
+def test_repeating_a_memory_does_not_change_what_is_learned():
+    x = torch.linspace(-1, 1, 6)[:, None]
+    y = x[:, 0] ** 2
+    model = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(0.5), likelihood=bnn.likelihoods.Gaussian(scale=0.3))
+    settings = {"steps": 30, "lr": 0.01}
+    grown = Growing(model, bnn.guides.Map(), size=18, settings=settings, engine="eager")
+    ours = grown.fit([(x, y)], seed=0)[0].mean()
+    method = bnn.SVI(guide="map", **settings)
+    plain = bnn.fit_replicates(model, [method], (x, y), seed=0, engine="eager", progress=False)[0].mean()
+    for name, value in plain.items():
+        torch.testing.assert_close(ours[name], value, atol=1e-4, rtol=1e-4)
+
+
+def test_a_learner_goes_on_from_where_it_stopped():
+    x, y = torch.rand(4, 2, generator=torch.Generator().manual_seed(0)), torch.ones(4)
+    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.3))
+    settings = {"steps": 2, "lr": 1e-6}
+    on, anew = (
+        Growing(model, bnn.guides.Map(), size=8, settings=settings, resume=resume, engine="eager")
+        for resume in (True, False)
+    )
+    first, second = (on.fit([(x, y)], seed=seed)[0].mean()["0.weight"] for seed in (0, 1))
+    torch.testing.assert_close(first, second, atol=1e-5, rtol=0)
+    first, second = (anew.fit([(x, y)], seed=seed)[0].mean()["0.weight"] for seed in (0, 1))
+    assert (first - second).abs().max() > 0.01
+
+
+def test_a_prior_tuned_by_the_marginal_likelihood_has_more_evidence():
+    x = torch.linspace(-1, 1, 12)[:, None]
+    model = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(5.0), likelihood=bnn.likelihoods.Gaussian(scale=0.3))
+    settings = {"steps": 200, "lr": 0.05}
+    tuned, plain = (
+        Growing(model, bnn.guides.Laplace(), size=24, settings=settings, tuned=tuned, engine="eager")
+        for tuned in (1, 0)
+    )
+    ours, theirs = (one.fit([(x, x[:, 0])], seed=0)[0].info["laplace"]["log_evidence"] for one in (tuned, plain))
+    assert ours > theirs + 1
+
+
+@pytest.mark.parametrize(
+    ("suite", "message"),
+    [
+        ({"entries": [{"name": "a"}], "mushroom": 5}, "Unknown key `mushroom` in the suite. Known: .*mushrooms"),
+        ({"entries": [{"name": "a", "eps": 0.1}]}, "Unknown key `eps` in entry a. Known: epsilon, guide"),
+        ({}, r"needs \[\[entries\]\]"),
+        ({"entries": [{"epsilon": 0.1}]}, "needs a `name`"),
+        ({"entries": [{"name": "a", "guide": {"type": "men_field"}}]}, "Unknown guide 'men_field'"),
+    ],
+)
+def test_suites_with_mistakes_are_refused(suite, message):
+    with pytest.raises(bnn.InputError, match=message):
+        bandit.jobs(suite)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    if not AVAILABLE:
+        pytest.skip("the mushroom data are not here")
+    return [row for job in bandit.jobs({**TINY, "entries": AGENTS}) for row in bandit.run(job)]
+
+
+def test_every_agent_eats_and_its_row_adds_up(rows):
+    assert [(row["entry"], row["seed"]) for row in rows] == [(a["name"], s) for a in AGENTS for s in (0, 1)]
+    for row in rows:
+        assert row["regret"] == row["curve"][-1] == 15 * row["poisonous_eaten"] + 5 * row["edible_left"]
+        assert row["curve"] == sorted(row["curve"])
+        assert row["steps"][-1] == TINY["mushrooms"]
+
+
+def test_the_same_settings_give_the_same_rows(rows):
+    job = bandit.jobs({**TINY, "entries": AGENTS[:1]})[0]
+    assert [row | {"seconds": 0} for row in bandit.run(job)] == [row | {"seconds": 0} for row in rows[:2]]
+    assert bandit.datasets(job) == ("mushroom",)
+
+
+def test_tables_and_figure_show_what_the_rows_say():
+    rows = [
+        {"entry": name, "seed": seed, "regret": base + seed, "realised_regret": 0.0, "late_regret": 1.0}
+        | {"poisonous_eaten": 2, "edible_left": 3, "steps": [1, 2], "curve": [1.0, base + seed]}
+        for name, base in (("b", 30.0), ("a", 20.0))
+        for seed in (0, 2)
+    ]
+    regrets, differences = tables(rows, [])
+    assert [line[:4] for line in regrets.rows] == [["a", "21 ± 1", "20", "22"], ["b", "31 ± 1", "30", "32"]]
+    assert differences.header == ["agent", "seed 0", "seed 2"]
+    assert differences.rows == [["b", "+10", "+10"]]
+    axis = figures(rows)[0].figure.axes[0]
+    assert [line.get_label() for line in axis.lines] == ["b", "a"]
+    assert axis.lines[0].get_ydata().tolist() == [1.0, 31.0]
