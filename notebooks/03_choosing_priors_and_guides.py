@@ -188,7 +188,7 @@ pd.DataFrame(
 # errs to the other side: its bands are too wide at the edges. Dropout at a rate of 0.1 loses a tenth of its ten units
 # at each draw, which is no small thing for so small a network.
 #
-# The benchmark `benchmarks/nuts_agreement.py` does the same for this problem, for the motorcycle data with a noise that
+# The benchmark `benchmarks/suites/nuts.toml` does the same for this problem, for the motorcycle data with a noise that
 # depends on the input, and for two moons. "function" is the Wasserstein distance of the curves (in standard deviations of
 # the targets) or of the class probabilities.
 

@@ -25,7 +25,7 @@ _PROTOCOL = (
     "block is chosen by coin. The mushrooms of a block share 32 draws. Agents of one seed meet the same mushrooms "
     "with the same luck. The paper has a figure only, no numbers. The prior of the mean-field agent and the noise "
     "that all agents believe in (2, in rewards) were chosen from 12 pairs in runs of 3,000 and 5,000 mushrooms on "
-    "seed 0; nothing else was tuned."
+    "seed 0, which is among those shown; nothing else was tuned, greedy agents not at all."
 )
 
 
