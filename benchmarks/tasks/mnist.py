@@ -1,0 +1,207 @@
+"""Digits: networks of two hidden layers on MNIST, as in Blundell et al. (2015), section 5.1.
+
+Pixels divided by 126, the first 50,000 training images to train on, the other 10,000 to choose hyper-parameters on, the
+10,000 test images to score once. A job is a fit and all that is measured of it: test error, NLL, calibration, how well
+uncertainty tells clothes from digits, digits that are turned, and the test error without the weights of least signal to
+noise. Laplace approximations belong to the job of the network that they are put around.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pyrobnn as bnn
+from benchmarks.report.mnist import figures, tables
+from benchmarks.tasks.mnist_parts import (
+    NUM_TRAIN,
+    Images,
+    Predict,
+    error_rate,
+    evaluate,
+    evaluate_pruned,
+    linearized,
+    load_images,
+    sampled,
+)
+from pyrobnn.spec import RunSpec
+
+__all__ = ["datasets", "figures", "jobs", "run", "tables"]
+
+DEFAULTS: dict[str, Any] = {
+    "units": [400],
+    "seeds": [0],
+    "num_draws": 100,
+    "num_train": 50_000,
+    "num_held_out": 10_000,
+    "rotations": list(range(0, 181, 15)),
+    "num_rotated": 1000,
+    "engine": "captured",
+}
+KEPT_IN = "PYROBNN_KEPT_FITS"
+"""Environment variable with a folder in which fits keep their place: they go on there after an interruption."""
+_SECTIONS = ("prior", "guide", "fit")
+_OF_ENTRY = {*_SECTIONS, "name", "units", "grid", "tuning", "pruned", "laplace"}
+_OF_LAPLACE = {"name", "structure", "sites", "tuned"}
+
+
+def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a job for each entry, width and seed; its candidates are whole specs.
+
+    Raises:
+        InputError: an unknown key, no entries, an engine that is not one of two, more images to train on than there
+            are, or a spec that is not valid.
+    """
+    _check_keys("the suite", suite, {*DEFAULTS, "base", "entries"})
+    settings = DEFAULTS | {key: value for key, value in suite.items() if key in DEFAULTS}
+    if not suite.get("entries"):
+        raise bnn.InputError("The suite needs [[entries]], each with a `name`.")
+    if settings["engine"] not in ("captured", "eager"):
+        raise bnn.InputError(f"`engine` must be captured or eager, got {settings['engine']!r}.")
+    if not 0 < settings["num_train"] <= NUM_TRAIN:
+        raise bnn.InputError(f"`num_train` must be 1 to {NUM_TRAIN}, the others validate, got {settings['num_train']}.")
+    shared = {key: value for key, value in settings.items() if key not in ("units", "seeds")}
+    entries = [_entry(suite.get("base", {}), entry) for entry in suite["entries"]]
+    return [
+        {"entry": entry["name"], "data": "mnist", "units": units, "seed": seed} | shared | own
+        for units, (entry, own), seed in itertools.product(settings["units"], entries, settings["seeds"])
+        if units in entry.get("units", settings["units"])
+    ]
+
+
+def _entry(base: dict[str, Any], entry: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return an entry and what its jobs have in common."""
+    _check_keys(f"entry {entry.get('name')}", entry, _OF_ENTRY)
+    for laplace in entry.get("laplace", []):
+        _check_keys(f"laplace of {entry['name']}", laplace, _OF_LAPLACE)
+    sections = {name: base.get(name, {}) | entry.get(name, {}) for name in _SECTIONS}
+    grid, tuning = entry.get("grid", {}), entry.get("tuning", {})
+    candidates = [_with(sections, dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
+    for candidate in candidates:
+        _spec(candidate)
+    if tuning:
+        _spec(_with(candidates[0], tuning))
+    own = {"grid": list(grid), "candidates": candidates, "tuning": tuning}
+    return entry, own | {"pruned": entry.get("pruned", []), "laplace": entry.get("laplace", [])}
+
+
+def _check_keys(where: str, table: dict[str, Any], known: set[str]) -> None:
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise bnn.InputError(f"Unknown key `{unknown[0]}` in {where}. Known: {', '.join(sorted(known))}.")
+
+
+def _with(sections: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
+    """Return sections with the values of keys such as `prior.pi` in their places."""
+    changed = {name: dict(table) for name, table in sections.items()}
+    for path, value in choice.items():
+        section, _, key = path.partition(".")
+        if section not in changed or not key:
+            raise bnn.InputError(f"`grid` names settings as prior.pi, in {', '.join(changed)}; got {path!r}.")
+        changed[section][key] = value
+    return changed
+
+
+def _spec(candidate: dict[str, Any]) -> RunSpec:
+    sections = {name: table for name, table in candidate.items() if table}
+    return RunSpec.from_dict(sections | {"data": {"name": "mnist"}, "likelihood": "categorical"})
+
+
+def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the digits and of the images that are none."""
+    return (settings["data"], "fashion-mnist-test")
+
+
+def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Choose, fit and measure: a row for the posterior, and one for each Laplace approximation around it.
+
+    With several candidates, each is fitted with the changes of `tuning` (a shorter fit, say), and the one with the
+    smallest validation error is taken, the first of those that are equal.
+    """
+    images = load_images(settings["num_train"], settings["num_held_out"])
+    started = time.perf_counter()
+    tuning = settings["tuning"]
+    errors = [_validation_error(settings, _with(one, tuning), images) for one in _open(settings["candidates"])]
+    chosen = settings["candidates"][errors.index(min(errors)) if errors else 0]
+    tuned = time.perf_counter()
+    posterior = _fit(settings, chosen, images.train)
+    seconds = time.perf_counter() - tuned
+    predict = sampled(posterior, settings["num_draws"], settings["seed"])
+    row = _row(settings, settings["entry"], predict, images) | _of_fit(posterior, images.train)
+    row |= evaluate_pruned(posterior, images.test, settings["pruned"], settings["num_draws"], settings["seed"])
+    row |= {
+        "chosen": json.dumps({path: _value(chosen, path) for path in settings["grid"]}),
+        "candidates": len(settings["candidates"]),
+        "candidate_errors": errors or None,
+        "tuning_seconds": tuned - started,
+        "seconds": seconds,
+    }
+    return [row, *(_laplace_row(settings, one, posterior, images) for one in settings["laplace"])]
+
+
+def _open(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return candidates if len(candidates) > 1 else []
+
+
+def _value(candidate: dict[str, Any], path: str) -> Any:
+    section, _, key = path.partition(".")
+    return candidate[section][key]
+
+
+def _validation_error(settings: dict[str, Any], candidate: dict[str, Any], images: Images) -> float:
+    posterior = _fit(settings, candidate, images.train)
+    predict = sampled(posterior, settings["num_draws"], settings["seed"])
+    return error_rate(predict(images.validation.x), images.validation.y)
+
+
+def _fit(settings: dict[str, Any], candidate: dict[str, Any], train: bnn.Data) -> bnn.Posterior:
+    spec = _spec(candidate)
+    net = bnn.MLP(train.x.shape[1], [settings["units"]] * 2, 10)
+    model = bnn.BNN(net, prior=spec.prior, likelihood=spec.likelihood)
+    engine = settings["engine"]
+    kept = _kept(
+        {"spec": spec.as_dict(), **{name: settings[name] for name in ("units", "seed", "num_train", "engine")}}
+    )
+    return bnn.fit(model, spec.method, train, seed=settings["seed"], engine=engine, progress=False, checkpoint=kept)
+
+
+def _kept(fit: dict[str, Any]) -> Path | None:
+    """Return the folder in which a fit keeps its place, if the user wants that."""
+    if not os.environ.get(KEPT_IN):
+        return None
+    return Path(os.environ[KEPT_IN]) / hashlib.sha256(json.dumps(fit, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _row(settings: dict[str, Any], entry: str, predict: Predict, images: Images) -> dict[str, Any]:
+    head = {"entry": entry, "data": settings["data"], "seed": settings["seed"], "units": settings["units"]}
+    validation = error_rate(predict(images.validation.x), images.validation.y)
+    measured = evaluate(predict, images, settings["rotations"], settings["num_rotated"])
+    return head | {"num_draws": settings["num_draws"], "validation_error": validation} | measured
+
+
+def _of_fit(posterior: bnn.Posterior, train: bnn.Data) -> dict[str, Any]:
+    """Return the size and length of a fit, and the two parts of the ELBO over its last epoch in nats an image."""
+    history = posterior.history
+    method = posterior.info["method"]
+    per_epoch = -(-len(train) // (method["batch_size"] or len(train)))
+    found = {"num_weights": posterior.bnn.num_weights, "epochs": len(history) / per_epoch}
+    if method["guide"]["type"] in ("map", "dropout"):
+        return found | {"log_likelihood": None, "kl": None}
+    parts = {"log_likelihood": history.log_likelihood, "kl": history.kl}
+    return found | {name: float(values[-per_epoch:].mean()) / len(train) for name, values in parts.items()}
+
+
+def _laplace_row(
+    settings: dict[str, Any], laplace: dict[str, Any], mode: bnn.Posterior, images: Images
+) -> dict[str, Any]:
+    started = time.perf_counter()
+    parts = {key: value for key, value in laplace.items() if key in ("structure", "sites")}
+    posterior = bnn.guides.Laplace(**parts).around(mode.bnn, images.train, weights=mode.mean(), progress=False)
+    if laplace.get("tuned"):
+        posterior = bnn.tune_prior(posterior, images.train, per="site")
+    seconds = time.perf_counter() - started
+    predict = linearized(posterior, settings["num_draws"], settings["seed"])
+    return _row(settings, laplace["name"], predict, images) | {"seconds": seconds}
