@@ -57,7 +57,8 @@ def _forest_of(axis, name: str, lines: list[tuple[str, Estimate, str]]) -> None:
             axis.annotate(f"{estimate.value:.2f}", (left, place), (8, -3), textcoords="offset points", fontsize=7)
         else:
             axis.errorbar(estimate.value, place, xerr=2 * (estimate.error or 0.0), fmt="o", ms=4, color=colour)
-    axis.set_xlim(left - 0.06 * (top - left), top + 0.12 * (top - left))
+    right = max(estimate.value + 2 * (estimate.error or 0.0) for _, estimate, _ in lines)
+    axis.set_xlim(left - 0.06 * (top - left), right + 0.05 * (right - left))
     axis.set_yticks(range(len(lines)), [method if len(method) < 44 else method[:42] + "…" for method, _, _ in lines])
     for label, (_, _, colour) in zip(axis.get_yticklabels(), lines, strict=True):
         label.set_fontsize(7)
