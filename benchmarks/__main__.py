@@ -38,8 +38,11 @@ def run(
     loaded = load_suite(suite)
     folder = out or RESULTS / loaded.name
     failures = run_suite(loaded, out=folder, engine=engine, address=address, workers=workers, resume=resume, only=only)
-    for path in write_report(folder, loaded.title):
-        typer.echo(path)
+    if len(failures) < len(loaded.jobs):
+        for path in write_report(folder):
+            typer.echo(path)
+    for label, fault in failures.items():
+        _console.print(f"failed: {label}: {fault}", style="red", markup=False, highlight=False)
     if failures:
         raise typer.Exit(1)
 

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import pyrobnn as bnn
-from benchmarks.provenance import SAME_KIND
+from benchmarks.provenance import SAME_KIND, code_digest
 from benchmarks.store import Record, Store
 from benchmarks.suite import Row
 
@@ -22,7 +22,7 @@ class Verdict:
     """Whether rows came out again.
 
     Attributes:
-        holds: the same bits on the same kind of machine, or within two standard errors on another.
+        holds: the same bits with the same code on the same kind of machine, or within two standard errors otherwise.
         text: what was found.
     """
 
@@ -55,12 +55,15 @@ def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdic
     others = [name for name in SAME_KIND if record.manifest.get(name) != manifest.get(name)]
     if _results(record.rows) == _results(rows):
         return Verdict(holds=True, text=f"{record.job.label}: the same bits in {len(rows)} rows.")
-    changes = [line for name in scores(record.rows) for line in _change(name, record.rows, rows)]
+    changes = _changes(record.rows, rows)
     text = "\n".join([f"{record.job.label}: other bits.", *changes])
+    code = code_digest(record.job.task)
+    if code != record.job.code:
+        others.append(f"code ({record.job.code} there, {code} here)")
     if not others:
-        return Verdict(holds=False, text=f"{text}\nThe kind of machine is the same: they should be equal.")
+        return Verdict(holds=False, text=f"{text}\nMachine and code are the same: the bits should be.")
     within = all("beyond" not in line for line in changes)
-    return Verdict(holds=within, text=f"{text}\nAnother kind of machine: {', '.join(others)} differ.")
+    return Verdict(holds=within, text=f"{text}\nNot the same: {', '.join(others)}.")
 
 
 def differences(before: str | Path, after: str | Path) -> str:
@@ -79,8 +82,7 @@ def differences(before: str | Path, after: str | Path) -> str:
         if _results(one.rows) == _results(other.rows):
             lines.append(f"{one.job.label}: the same bits")
         else:
-            changes = [line for name in scores(one.rows) for line in _change(name, one.rows, other.rows)]
-            lines += [f"{one.job.label}:", *changes]
+            lines += [f"{one.job.label}:", *_changes(one.rows, other.rows)]
     for folder, mine, theirs in ((before, first, second), (after, second, first)):
         alone = [record.job.label for work, record in mine.items() if work not in theirs]
         lines += [f"only in {folder}: {label}" for label in alone]
@@ -103,12 +105,28 @@ def _results(rows: list[Row]) -> str:
     return json.dumps([{name: value for name, value in row.items() if "seconds" not in name} for row in rows])
 
 
-def _change(name: str, before: list[Row], after: list[Row]) -> list[str]:
-    """Return a line on a score whose mean over rows changed, with the standard error of one of the means."""
-    one, other = ([float(row[name]) for row in rows] for rows in (before, after))
-    if one == other:
-        return []
-    error = stdev(one) / math.sqrt(len(one)) if len(one) > 1 else math.nan
-    change = mean(other) - mean(one)
-    where = "beyond" if not abs(change) <= _STANDARD_ERRORS * error else "within"
-    return [f"  {name}: {mean(one):.6g} -> {mean(other):.6g}, {where} two standard errors ({error:.2g})"]
+def _changes(before: list[Row], after: list[Row]) -> list[str]:
+    """Return a line on each score whose mean changed, rows compared in pairs: both are of the same splits and seeds."""
+    lines = []
+    for name in scores(before):
+        one, other = ([row.get(name) for row in rows] for rows in (before, after))
+        if len(one) != len(other) or not all(isinstance(value, int | float) for value in other):
+            lines.append(f"  {name}: beyond comparison, the rows are not the same")
+        elif json.dumps(one) != json.dumps(other):
+            lines.append(_change(name, one, other, [row.get(f"{name}_stderr") for row in before]))
+    return lines
+
+
+def _change(name: str, one: list[Any], other: list[Any], errors: list[Any]) -> str:
+    """Return means before and after, and how the change compares with its standard error.
+
+    That is the error of the mean of paired differences, or of a single row the error that it states of itself.
+    """
+    differences = [after - before for before, after in zip(one, other, strict=True)]
+    if len(differences) > 1:
+        error = stdev(differences) / math.sqrt(len(differences))
+    else:
+        error = errors[0] if isinstance(errors[0], float) else math.nan
+    where = "within" if abs(mean(differences)) <= _STANDARD_ERRORS * error else "beyond"
+    known = f"({error:.2g})" if math.isfinite(error) else "(none is known of a single row)"
+    return f"  {name}: {mean(one):.6g} -> {mean(other):.6g}, {where} two standard errors {known}"

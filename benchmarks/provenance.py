@@ -18,7 +18,8 @@ import pyrobnn as bnn
 _HERE = Path(__file__).resolve().parent
 _TASK_IMPORT = re.compile(r"^from benchmarks\.tasks\.(\w+) import", re.MULTILINE)
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "scikit-learn", "scipy")
-SAME_KIND = ("machine", "cpu", "torch", "numpy", "threads")
+_CODE = ("../pyrobnn", ":(glob)*.py", "engines", "suites", "tasks")
+SAME_KIND = ("machine", "cpu", "torch", "pyro-ppl", "numpy", "threads")
 """What must be equal for the same bits."""
 
 
@@ -72,10 +73,10 @@ def machine(threads: int) -> dict[str, Any]:
     } | {name: version(name) for name in _PACKAGES}
 
 
-def manifest(threads: int, seconds: float) -> dict[str, Any]:
+def manifest(threads: int, seconds: float, commit: dict[str, Any] | None) -> dict[str, Any]:
     """Return the machine, the commit, the time a job took, and the date."""
     return machine(threads) | {
-        "git": _git(),
+        "git": commit,
         "seconds": round(seconds, 2),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
@@ -93,9 +94,10 @@ def _cpu() -> str:
     return f"{found.get('model name', platform.processor())} ({', '.join(numbers)})"
 
 
-def _git() -> dict[str, Any] | None:
+def git_commit() -> dict[str, Any] | None:
+    """Return the commit of this checkout and whether its code has changes; None outside one."""
     try:
-        commit, changes = (_git_output(*words) for words in (("rev-parse", "HEAD"), ("status", "-s")))
+        commit, changes = (_git_output(*words) for words in (("rev-parse", "HEAD"), ("status", "-s", "--", *_CODE)))
     except (OSError, subprocess.SubprocessError):
         return None
     return {"commit": commit, "changed": bool(changes)}

@@ -26,7 +26,7 @@ def run_suite(
     resume: bool = False,
     only: str = "",
 ) -> dict[str, str]:
-    """Do the jobs of a suite that are not finished, and return why those that failed did, by label.
+    """Do the jobs of a suite that are not finished, and return why those that failed did, by label and key.
 
     A job is finished when its line is in `rows.jsonl`; it is not done again. So a run that was killed goes on where it
     was, with the same command.
@@ -55,13 +55,14 @@ def run_suite(
     store = Store(out or RESULTS / suite.name)
     failures = {}
     with store.alone():
+        store.plan(suite)
         done = finished(store.records(), jobs, any_code=resume)
         open_jobs = [job for job in jobs if job.key not in done]
         with _progress() as progress:
             bar = progress.add_task(suite.name, total=len(jobs), completed=len(done), failed="")
             for job, outcome in _outcomes(open_jobs, engine, address, workers):
                 if outcome.rows is None:
-                    failures[job.label] = outcome.fault
+                    failures[f"{job.label} ({job.key})"] = outcome.fault
                     progress.update(bar, failed=f"[red]{len(failures)} failed")
                     progress.console.print(f"{job.label} failed: {outcome.fault}\n{outcome.details}", markup=False)
                 else:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyrobnn as bnn
-from benchmarks.suite import Job, Row
+from benchmarks.suite import Job, Row, Suite
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -62,6 +62,41 @@ class Store:
                 "the suite again."
             ) from None
 
+    def plan(self, suite: Suite) -> None:
+        """Write which jobs the results are those of, and in which order they are shown."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = self.folder / "suite.json.part"
+        planned = {"title": suite.title, "works": [job.work for job in suite.jobs]}
+        part.write_text(json.dumps(planned, indent=1) + "\n", encoding="utf-8")
+        part.replace(self.folder / "suite.json")
+
+    def title(self) -> str:
+        """Return the title of the suite, or the name of the folder."""
+        return self._planned().get("title", self.folder.resolve().name)
+
+    def current(self) -> list[Record]:
+        """Return the finished jobs of the suite as it is now, in its order, each as the last code did it.
+
+        Jobs of earlier versions of the suite stay on file and are left out.
+
+        Raises:
+            InputError: as `records`; or no plan, and jobs of one label with different settings.
+        """
+        by_work = {record.job.work: record for record in self.records()}
+        works = self._planned().get("works")
+        if works is not None:
+            return [by_work[work] for work in works if work in by_work]
+        if len({record.job.label for record in by_work.values()}) < len(by_work):
+            raise bnn.InputError(
+                f"{self.folder} has jobs of several versions of its suite and no suite.json that says which count: run "
+                "the suite again."
+            )
+        return list(by_work.values())
+
+    def _planned(self) -> dict[str, Any]:
+        path = self.folder / "suite.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
     def add(self, record: Record) -> None:
         """Add a finished job, so that it is on the disk when this returns."""
         line = json.dumps({"key": record.job.key, **asdict(record)}, allow_nan=True) + "\n"
@@ -73,13 +108,13 @@ class Store:
             os.fsync(file.fileno())
 
     def write_parquet(self) -> None:
-        """Write a row for each result, with key and manifest of its job in words beside it."""
+        """Write a row for each result of the suite as it is now, with key and manifest of its job in words."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         flat = [
             row | {"key": record.job.key, "code": record.job.code, "manifest": json.dumps(record.manifest)}
-            for record in self.records()
+            for record in self.current()
             for row in record.rows
         ]
         names = list(dict.fromkeys(name for row in flat for name in row))

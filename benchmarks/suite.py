@@ -133,6 +133,8 @@ def get_task(name: str) -> Task:
         module: Any = importlib.import_module(name if "." in name else f"benchmarks.tasks.{name}")
     except ModuleNotFoundError as error:
         raise bnn.InputError(f"The task {name!r} cannot be imported ({error}): check its name.") from None
+    if not isinstance(module, Task):
+        raise bnn.InputError(f"The module {name!r} is no task: it needs jobs, datasets, run, tables and figures.")
     return module
 
 

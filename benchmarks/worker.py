@@ -1,5 +1,6 @@
 """A job is done here, in whichever process."""
 
+import json
 import os
 import sys
 import time
@@ -7,7 +8,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.provenance import code_digest, manifest
+from benchmarks.provenance import code_digest, git_commit, manifest
 from benchmarks.suite import Job, Row, get_task
 
 
@@ -34,15 +35,15 @@ def do(job: Job) -> Outcome:
     if code != job.code:
         return lost(f"the worker has other code ({code}) than the runner ({job.code}): install the same everywhere")
     os.environ["OMP_NUM_THREADS"] = str(job.threads)
-    started = time.perf_counter()
+    commit, started = git_commit(), time.perf_counter()
     try:
         task = get_task(job.task)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(job.threads)
-        rows = task.run(job.settings)
+        rows = json.loads(json.dumps(task.run(job.settings)))
     except Exception as error:
         return Outcome(None, {}, f"{type(error).__name__}: {str(error).partition('\n')[0]}", traceback.format_exc())
-    return Outcome(rows, manifest(job.threads, time.perf_counter() - started))
+    return Outcome(rows, manifest(job.threads, time.perf_counter() - started, commit))
 
 
 def lost(why: str) -> Outcome:

@@ -197,7 +197,7 @@ def test_the_report_shows_every_entry_and_what_was_chosen():
     scores, _, best, _, chosen, sources = report.tables(rows, published)
     assert scores.rows[0] == ["a", *["**-0.900 ± 0.058**"] * 3]
     assert scores.rows[-1] == ["published: them", "-0.500", "", ""]
-    assert best.rows == [["yacht", "a: -0.900 ± 0.058", "them: -0.500", "missed"]]
+    assert best.rows == [["yacht", "a: -0.900 ± 0.058", "0.900 ± 0.000", "them: -0.500", "missed"]]
     assert chosen.rows[0][3] == "prior.scale=1.0 (3)"
     assert sources.rows == [["them", "s", "none printed", "read"]]
     figures = report.figures(rows)

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 from jinja2 import Environment
 from markupsafe import Markup
 
@@ -45,23 +46,21 @@ pre { font-size: 12px; overflow-x: auto; background: #f5f5f5; padding: .6rem }
 """)
 
 
-def write_report(folder: str | Path, title: str | None = None) -> list[Path]:
+def write_report(folder: str | Path) -> list[Path]:
     """Write README.md, rows.csv, the pictures (PNG) and report.html beside the results of a folder; return the paths.
-
-    Where jobs were done by several versions of the code, the last one counts.
 
     Raises:
         InputError: no results there.
     """
     folder = Path(folder)
-    records = {record.job.work: record for record in Store(folder).records()}
-    if not records:
+    store = Store(folder)
+    last = store.current()
+    if not last:
         raise bnn.InputError(f"There are no results in {folder}: run a suite first.")
-    last = list(records.values())
     rows = [row for record in last for row in record.rows]
     task = get_task(last[0].job.task)
     found, pictures = task.tables(rows, load_published()), task.figures(rows)
-    heading, made = title or _title(folder), _provenance(last)
+    heading, made = store.title(), _provenance(last)
     names = {
         "README.md": _markdown(heading, found, pictures, made),
         "rows.csv": _csv(last),
@@ -72,14 +71,6 @@ def write_report(folder: str | Path, title: str | None = None) -> list[Path]:
     for one in pictures:
         one.figure.savefig(folder / f"{one.name}.png", dpi=110)
     return [folder / name for name in names]
-
-
-def _title(folder: Path) -> str:
-    """Return the title that the report had, or the name of the folder."""
-    earlier = folder / "README.md"
-    if earlier.exists():
-        return earlier.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-    return folder.resolve().name
 
 
 def _provenance(records: list[Record]) -> list[str]:
@@ -131,6 +122,8 @@ def _bold(cell: str) -> Any:
 
 
 def _svg(figure: Figure) -> str:
+    """Return the picture as text that is the same for the same rows."""
     drawn = io.BytesIO()
-    figure.figure.savefig(drawn, format="svg")
+    with mpl.rc_context({"svg.hashsalt": figure.name}):
+        figure.figure.savefig(drawn, format="svg", metadata={"Date": None})
     return base64.b64encode(drawn.getvalue()).decode()
