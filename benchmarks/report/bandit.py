@@ -23,8 +23,9 @@ _PROTOCOL = (
     "for a poisonous one eaten; `realised` takes the rewards as they fell. Departures: they take 64 steps after every "
     "mushroom; here agents learn after blocks (20 mushrooms, later 5 % of those seen so far, at most 1000), 300 steps "
     "of Adam each from where they stopped, so that a mushroom has between 15 steps and a third of one. The first "
-    "block is chosen by coin. The mushrooms of a block share 32 draws (an ensemble its members, a greedy agent "
-    "the one network), whose noise is the same for all seeds. Agents of one seed meet the same mushrooms with the same luck. The paper has a figure only, no numbers. The prior of the mean-field agent and the noise "
+    "block is chosen by coin. The mushrooms of a block share 32 draws (an ensemble its members, a greedy agent the one "
+    "network), whose noise is the same for all seeds. Agents of one seed meet the same mushrooms with the same luck. "
+    "The paper has a figure only, no numbers. The prior of the mean-field agent and the noise "
     "that all agents believe in (2, in rewards) were chosen from 12 pairs in runs of 3,000 and 5,000 mushrooms on "
     "seed 0, which is among those shown; nothing else was tuned, greedy agents not at all."
 )
