@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
-LONGEST_LIFE = 20.0
+LONGEST_LIFE = 40.0
 """Seconds after its start at which a runner is killed at the latest."""
 JOBS = 16
 SUITE = """task = "regression"

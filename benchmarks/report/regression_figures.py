@@ -5,6 +5,7 @@ from statistics import mean
 
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
+from matplotlib.ticker import LogLocator, NullFormatter
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from benchmarks.published import load_published
@@ -155,6 +156,9 @@ def pareto(rows: list[Row]) -> Figure:
                 look = {"fmt": _MARKERS[index % len(_MARKERS)], "color": _COLOURS[index % 7], "label": entry}
                 axis.errorbar(seconds, estimate.value, yerr=2 * (estimate.error or 0.0), ms=5, **look)
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_title(name)
         axis.set_xlabel("seconds a split")
         axis.grid(alpha=0.3)
