@@ -107,7 +107,14 @@ def load_suite(path: str | Path) -> Suite:
         raise bnn.InputError(f"{path}: `threads` must be at least 1, got {threads}.")
     task = get_task(name)
     own = {key: value for key, value in tables.items() if key not in _OF_THE_RUNNER}
-    jobs = [make_job(name, threads, settings) for settings in task.jobs(own)]
+    try:
+        settings = task.jobs(own)
+    except (AttributeError, KeyError, TypeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise bnn.InputError(
+            f"{path}: a key is missing or of the wrong kind ({what}): see benchmarks/suites."
+        ) from error
+    jobs = [make_job(name, threads, one) for one in settings]
     seen = {job.work: job for job in jobs}
     if not jobs or len(seen) < len(jobs):
         raise bnn.InputError(f"{path}: {'two jobs are the same' if jobs else 'no jobs'}: check entries and data.")

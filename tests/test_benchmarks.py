@@ -169,6 +169,19 @@ def test_the_digest_of_the_code_is_of_what_is_executed():
     assert provenance._executed(source) != provenance._executed(source.replace("1", "2"))
 
 
+def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "measured" / "task.py"
+    module.parent.mkdir()
+    found = []
+    for text in ("x = 1\n", "x = 1  # one\n", "x = 2\n"):
+        module.write_text(text)
+        provenance.code_digest.cache_clear()
+        found.append(provenance.code_digest("measured.task"))
+    provenance.code_digest.cache_clear()
+    assert found[0] == found[1] != found[2]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -181,6 +194,14 @@ def test_the_digest_of_the_code_is_of_what_is_executed():
         ("task = ", "is not valid TOML"),
         ('task = "regression"\ncolour = 1', "Unknown key `colour` in the suite. Known: base"),
         ('task = "regression"', "The suite needs `data`"),
+        (
+            'task = "regression"\ndata = ["diabetes"]\n[[entries]]\nguide = "map"',
+            "a key is missing or of the wrong kind",
+        ),
+        (
+            'task = "regression"\ndata = ["diabetes"]\n[[entries]]\nname = "a"\ngrid = { "prior.scale" = 0.3 }',
+            "a key is missing or of the wrong kind",
+        ),
     ],
 )
 def test_a_suite_that_cannot_be_is_refused(text, message, tmp_path):
