@@ -17,8 +17,10 @@ from tqdm import tqdm
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
-LONGEST_LIFE = 40.0
-"""Seconds after its start at which a runner is killed at the latest."""
+MOST_JOBS = 4
+"""Jobs that a runner may finish at most before it is killed."""
+LONGEST_WAIT = 3.0
+"""Seconds for which it then goes on at most."""
 JOBS = 16
 SUITE = """task = "regression"
 data = ["diabetes"]
@@ -27,7 +29,7 @@ num_splits = 2
 [base]
 net = { type = "mlp", hidden = [4] }
 guide = { type = "map" }
-fit = { type = "svi", steps = 50, lr = 0.03, engine = "eager" }
+fit = { type = "svi", steps = 300, lr = 0.03, engine = "eager" }
 predict = { num_draws = 1 }
 """ + "".join(
     f'\n[[entries]]\nname = "{number}"\nprior = {{ type = "normal", scale = {0.1 * number} }}\n'
@@ -48,7 +50,8 @@ def run(count: int = 20) -> Iterator[Row]:
             out = Path(folder) / str(chains)
             while kills < count and len(_lines(out)) < JOBS:
                 before = _lines(out)
-                _kill_after(suite, out, generator.uniform(0, LONGEST_LIFE))
+                wanted = len(before) + generator.randint(0, MOST_JOBS)
+                _kill(suite, out, wanted, generator.uniform(0, LONGEST_WAIT))
                 now = _lines(out)
                 kills, at_work = kills + 1, at_work + (0 < len(now) < JOBS)
                 if now[: len(before)] != before:
@@ -69,8 +72,11 @@ def _start(suite: Path, out: Path) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
 
 
-def _kill_after(suite: Path, out: Path, seconds: float) -> None:
+def _kill(suite: Path, out: Path, wanted: int, seconds: float) -> None:
+    """Start a runner, and kill it so many seconds after that many jobs are finished."""
     runner = _start(suite, out)
+    while len(_lines(out)) < wanted and runner.poll() is None:
+        time.sleep(0.01)
     try:
         runner.wait(seconds)
     except subprocess.TimeoutExpired:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import jvp, vjp
 
 from pyrobnn._forward_mode import load_forward_mode
+from pyrobnn._symmetric import eigh
 from pyrobnn.curvature.likelihood import (
     LikelihoodCurvature,
     Passes,
@@ -116,7 +117,7 @@ def _positive_definite(matrix: Tensor, floor: Tensor, result: Result) -> Tensor:
     """Return the matrix with eigenvalues below zero, up to rounding, replaced by a floor."""
     if int(torch.linalg.cholesky_ex(matrix).info) == 0:
         return matrix
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = eigh(matrix)
     is_bad = values <= 1e-6 * floor
     result.repaired = int(is_bad.sum())
     return vectors @ (torch.where(is_bad, floor, values)[:, None] * vectors.T)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pyrobnn._errors import InputError
 from pyrobnn._settings import setting
+from pyrobnn._symmetric import eigh
 from pyrobnn.guides.joint import HALF_LOG_2PI
 
 Kind = Literal["diag", "kron", "full", "low_rank"]
@@ -154,7 +155,7 @@ class KroneckerBlock(Block):
         sides = (self.left, self.left_values, outer, outer_prior), (self.right, self.right_values, inner, inner_prior)
         for basis, eigenvalues, factor, prior in sides:
             root = prior.rsqrt()
-            values, vectors = torch.linalg.eigh(root[:, None] * factor * root)
+            values, vectors = eigh(root[:, None] * factor * root)
             basis.copy_(root[:, None] * vectors)
             eigenvalues.copy_(values.clamp_min(0))
         logs = (outer_prior.log().sum(), inner_prior.log().sum())
