@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 MOST_JOBS = 4
 """Jobs that a runner may finish at most before it is killed."""
-LONGEST_WAIT = 3.0
+LONGEST_WAIT = 1.0
 """Seconds for which it then goes on at most."""
 JOBS = 16
 SUITE = """task = "regression"
@@ -29,7 +29,7 @@ num_splits = 2
 [base]
 net = { type = "mlp", hidden = [4] }
 guide = { type = "map" }
-fit = { type = "svi", steps = 300, lr = 0.03, engine = "eager" }
+fit = { type = "svi", steps = 60, lr = 0.03, engine = "eager" }
 predict = { num_draws = 1 }
 """ + "".join(
     f'\n[[entries]]\nname = "{number}"\nprior = {{ type = "normal", scale = {0.1 * number} }}\n'
