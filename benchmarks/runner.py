@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -10,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import pyrobnn as bnn
 from benchmarks.engines.local import run_locally
 from benchmarks.store import RESULTS, Record, Store, finished
-from benchmarks.suite import Job, Suite
+from benchmarks.suite import Job, Row, Suite, make_job
 from benchmarks.worker import Outcome, do
 
 ENGINES = ("local", "ray")
@@ -73,14 +74,12 @@ def run_suite(
     return failures
 
 
-def rerun(record: Record) -> tuple[list[dict], dict]:
+def rerun(record: Record) -> tuple[list[Row], dict[str, Any]]:
     """Do a finished job again from what its record says, and return its rows and the manifest of now.
 
     Raises:
         InputError: it fails, or its data are not those of the record.
     """
-    from benchmarks.suite import make_job
-
     job = make_job(record.job.task, record.job.threads, record.job.settings)
     if job.data != record.job.data:
         raise bnn.InputError(f"{job.label}: the data differ from those of the record: {job.data}, {record.job.data}.")

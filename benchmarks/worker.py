@@ -11,6 +11,9 @@ from typing import Any
 from benchmarks.provenance import code_digest, git_commit, manifest
 from benchmarks.suite import Job, Row, get_task
 
+TRIES = 3
+"""How often a job is given to a worker that dies of it."""
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -181,6 +181,8 @@ def test_pruning_takes_the_weights_of_least_signal():
     assert found["pruned_error"][1] == pytest.approx(always_the_first)
     assert found["pruned_weights_left"] == [num - round(num / 2), 0, num]
     assert [spread > 0 for spread in found["pruned_cost_stderr"]] == [True, True, False]
+    whole = posterior.predict(images.test.x, num_draws=3, seed=0)
+    assert found["pruned_error"][2] == error_rate(whole, images.test.y)
     half = bnn.prune(posterior, 0.5).predict(images.test.x, num_draws=3, seed=0)
     assert found["pruned_error"][0] == error_rate(half, images.test.y)
     assert evaluate_pruned(posterior, images.test, [], 3, 0) == {}

@@ -8,10 +8,7 @@ from typing import Any
 
 import pyrobnn as bnn
 from benchmarks.suite import Job
-from benchmarks.worker import Outcome, do, lost
-
-TRIES = 3
-"""How often a job is given to a worker that dies of it."""
+from benchmarks.worker import TRIES, Outcome, do, lost
 
 
 def run_on_ray(jobs: Iterable[Job], workers: int, address: str | None) -> Iterator[tuple[Job, Outcome]]:

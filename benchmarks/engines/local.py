@@ -11,10 +11,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from benchmarks.suite import Job
-from benchmarks.worker import Outcome, do, lost
+from benchmarks.worker import TRIES, Outcome, do, lost
 
-TRIES = 3
-"""How often a job is given to a worker that dies of it."""
 _PATIENCE = 10.0
 
 

@@ -1,13 +1,12 @@
 """Tables and picture of active learning."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Table
+from benchmarks.report.parts import Figure, Table, mean_cell
 
 Row = dict[str, Any]
 _LOOKS = {"uncertainty": ("#0b4f8a", "-"), "random": ("#d9822b", "--")}
@@ -22,11 +21,6 @@ def _distinct(rows: list[Row], key: str) -> list[str]:
     return list(dict.fromkeys(row[key] for row in rows))
 
 
-def _cell(values: Sequence[float], digits: int = 3) -> str:
-    error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{error}"
-
-
 def _table(data: str, rows: list[Row]) -> Table:
     header = ["method", "acquisition", "error, all rounds", "error, last round", "log score, last round", "difference"]
     lines = []
@@ -37,8 +31,10 @@ def _table(data: str, rows: list[Row]) -> Table:
         }
         paired = [own["uncertainty"][seed]["mean_error"] - own["random"][seed]["mean_error"] for seed in own["random"]]
         for how, by_seed in own.items():
-            columns = [_cell([row[key] for row in by_seed.values()]) for key in ("mean_error", "error", "log_score")]
-            lines.append([entry, how, *columns, _cell(paired) if how == "uncertainty" else ""])
+            columns = [
+                mean_cell([row[key] for row in by_seed.values()], 3) for key in ("mean_error", "error", "log_score")
+            ]
+            lines.append([entry, how, *columns, mean_cell(paired, 3) if how == "uncertainty" else ""])
     labels = rows[0]["labels"]
     note = (
         f"From {labels[0]} random labels to {labels[-1]}, {labels[1] - labels[0]} a round (those of largest score, "

@@ -1,7 +1,5 @@
 """Tables and picture of the mushroom bandit."""
 
-import math
-from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
@@ -9,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from benchmarks.report.parts import Figure, Table
+from benchmarks.report.parts import Figure, Table, mean_cell
 
 Row = dict[str, Any]
 _COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#7a7a7a", "#56B4E9")
@@ -43,11 +41,6 @@ def _entries(rows: list[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _cell(values: Sequence[float], digits: int = 0) -> str:
-    error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{error}"
-
-
 def _regrets(rows: list[Row]) -> Table:
     groups = _entries(rows)
     num = rows[0]["steps"][-1]
@@ -65,8 +58,8 @@ def _regrets(rows: list[Row]) -> Table:
     for name, own in sorted(groups.items(), key=lambda item: float(np.mean([row["regret"] for row in item[1]]))):
         regrets = [row["regret"] for row in own]
         columns = ("realised_regret", "late_regret", "poisonous_eaten", "edible_left")
-        rest = [_cell([row[key] for row in own]) for key in columns]
-        lines.append([name, _cell(regrets), f"{min(regrets):.0f}", f"{max(regrets):.0f}", *rest])
+        rest = [mean_cell([row[key] for row in own], 0) for key in columns]
+        lines.append([name, mean_cell(regrets, 0), f"{min(regrets):.0f}", f"{max(regrets):.0f}", *rest])
     seeds = max(len(own) for own in groups.values())
     note = f"± is the standard error over {seeds} seeds. {_PROTOCOL}"
     return Table(f"Cumulative regret after {num:,} mushrooms", note, header, lines)

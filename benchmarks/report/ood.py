@@ -1,13 +1,11 @@
 """Tables and picture of inputs of another kind."""
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Table
+from benchmarks.report.parts import Figure, Table, mean_cell, standard_error
 
 Row = dict[str, Any]
 _MEASURES = {"mutual_information": "mutual information", "entropy": "entropy", "max_prob": "1 - largest probability"}
@@ -27,17 +25,10 @@ def _sets(rows: list[Row]) -> dict[str, dict[str, list[Row]]]:
     return found
 
 
-def _error(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-
-
 def _cell(own: list[Row], key: str, factor: float = 1.0, digits: int = 3) -> str:
     """Return mean and standard error over seeds; nothing for a measure that is the same for all inputs."""
     values = [factor * row[key] for row in own if row[key] is not None]
-    if not values:
-        return ""
-    error = f" ± {_error(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{error}"
+    return mean_cell(values, digits) if values else ""
 
 
 def _table(data: str, methods: dict[str, list[Row]]) -> Table:
@@ -75,7 +66,7 @@ def figures(rows: list[Row]) -> list[Figure]:
             all_values = {name: [row[f"auroc_{measure}"] for row in found] for name, found in own.items()}
             values = {name: found for name, found in all_values.items() if None not in found}
             places = [methods.index(name) + 0.18 * (shift - 1) for name in values]
-            means, errors = [float(np.mean(v)) for v in values.values()], [_error(v) for v in values.values()]
+            means, errors = [float(np.mean(v)) for v in values.values()], [standard_error(v) for v in values.values()]
             axis.errorbar(means, places, xerr=errors, fmt=marker, color=colour, capsize=2, label=_MEASURES[measure])
         axis.set(title=data, xlabel="AUROC", yticks=range(len(methods)))
         axis.set_yticklabels(methods)

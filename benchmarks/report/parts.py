@@ -1,10 +1,24 @@
 """What a report is made of."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MatplotlibFigure
+
+
+def mean_cell(values: Sequence[float], digits: int) -> str:
+    """Return the mean and, of several values, its standard error, as text."""
+    error = f" ± {standard_error(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{error}"
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the mean of values; 0 of a single one, where none is known."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 @dataclass(frozen=True)
