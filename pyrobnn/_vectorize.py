@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from pyrobnn._exclusive import ONE_THREAD
+
 _BUDGET = 2**26
 """Floats that the weights of a block of draws, or one chunk of activations on an accelerator, may hold."""
 
@@ -36,12 +38,13 @@ def widest_activation(net: nn.Module, call: Callable[[], object]) -> int:
     def record(module: nn.Module, inputs: object, output: object) -> None:
         sizes.extend(value.numel() for value in tree_leaves(output) if isinstance(value, Tensor))
 
-    handles = [module.register_forward_hook(record) for module in net.modules()]
-    try:
-        call()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ONE_THREAD:
+        handles = [module.register_forward_hook(record) for module in net.modules()]
+        try:
+            call()
+        finally:
+            for handle in handles:
+                handle.remove()
     return max(sizes)
 
 
@@ -99,6 +102,11 @@ def stack_linear(net: nn.Module, draws: Mapping[str, Tensor]) -> list[StackedLin
         net: any network.
         draws: values (S, *event) by parameter name; the parameters not named are the same for all draws.
     """
+    with ONE_THREAD:
+        return _stack_linear(net, draws)
+
+
+def _stack_linear(net: nn.Module, draws: Mapping[str, Tensor]) -> list[StackedLinear] | None:
     layers: list[StackedLinear] = []
     for prefix, module in _sequence(net):
         if not _is_plain(module):

@@ -110,7 +110,8 @@ class BNN(PyroModule):
     @property
     def _like(self) -> Tensor:
         """A tensor with the network's precision and device."""
-        return next(value for value in self.net.state_dict().values() if value.is_floating_point())
+        with ONE_THREAD:
+            return next(value for value in self.net.state_dict().values() if value.is_floating_point())
 
     @property
     def initial_values(self) -> dict[str, Tensor]:
@@ -120,7 +121,8 @@ class BNN(PyroModule):
 
     @property
     def _weights(self) -> dict[str, Tensor]:
-        return {name: self.net.get_buffer(name) for name in self.site_names}
+        with ONE_THREAD:
+            return {name: self.net.get_buffer(name) for name in self.site_names}
 
     @property
     def num_weights(self) -> int:

@@ -80,7 +80,7 @@ def test_a_job_that_kills_its_worker_every_time_is_given_up(tmp_path):
 
 
 def test_a_runner_that_is_killed_loses_and_repeats_nothing(tmp_path):
-    path = write_suite(tmp_path, count=30, sleep=0.05)
+    path = write_suite(tmp_path, count=200, sleep=0.05)
     command = [sys.executable, "-m", "benchmarks", "run", path, "--out", tmp_path / "out", "--workers", "2"]
     generator = random.Random(0)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
@@ -94,11 +94,11 @@ def test_a_runner_that_is_killed_loses_and_repeats_nothing(tmp_path):
         now = len(Store(tmp_path / "out").records())
         assert now > kept
         kept = now
-    assert kept < 30
+    assert kept < 200
     run_suite(load_suite(path), out=tmp_path / "out", workers=2)
     numbers = [record.job.settings["number"] for record in Store(tmp_path / "out").records()]
-    assert sorted(numbers) == list(range(30))
-    assert values(tmp_path / "out") == {number: number / 7 for number in range(30)}
+    assert sorted(numbers) == list(range(200))
+    assert values(tmp_path / "out") == {number: number / 7 for number in range(200)}
 
 
 def _wait_for_a_line_more(path, count):

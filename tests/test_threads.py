@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -48,6 +49,35 @@ def test_eight_threads_predict_from_one_posterior():
     alone = {seed: predictions(posterior, seed) for seed in set(seeds)}
     for seed, found in zip(seeds, side_by_side(lambda seed: predictions(posterior, seed), seeds), strict=True):
         assert torch.equal(found, alone[seed])
+
+
+class Waits(torch.nn.Sequential):
+    """A layer that tells when it runs, and then waits to be let on."""
+
+    runs, goes_on = threading.Event(), threading.Event()
+
+    def forward(self, x):
+        if self.runs_slowly and len(x) > 1:
+            self.runs.set()
+            self.goes_on.wait(30)
+        return super().forward(x)
+
+    runs_slowly = False
+
+
+def test_weights_swapped_by_another_thread_are_not_seen(monkeypatch):
+    posterior = bnn.BNN(Waits(torch.nn.Linear(1, 1))).fit(
+        X, X[:, 0], steps=2, seed=0, engine="eager", progress=False, standardize=False
+    )
+    monkeypatch.setattr(Waits, "runs_slowly", True)
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(posterior.predict, X, num_draws=3, seed=0)
+        assert Waits.runs.wait(30)
+        quick = pool.submit(posterior.inputs, X)
+        time.sleep(0.5)
+        Waits.goes_on.set()
+        slow.result(30)
+        assert torch.equal(quick.result(30), X)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are of POSIX")
