@@ -65,8 +65,10 @@ class Job:
 
     @property
     def label(self) -> str:
-        """What it is called while it runs."""
-        return f"{self.settings['entry']} on {self.settings['data']}"
+        """What it is called while it runs: entry and data, and where a task has jobs of several, units and seed."""
+        units = f", {self.settings['units']} units" if "units" in self.settings else ""
+        seed = f", seed {self.settings['seed']}" if units else ""
+        return f"{self.settings['entry']} on {self.settings['data']}{units}{seed}"
 
 
 @dataclass(frozen=True)

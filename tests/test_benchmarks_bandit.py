@@ -153,6 +153,8 @@ def test_a_prior_tuned_by_the_marginal_likelihood_has_more_evidence():
         ({}, r"needs \[\[entries\]\]"),
         ({"entries": [{"epsilon": 0.1}]}, "needs a `name`"),
         ({"entries": [{"name": "a", "guide": {"type": "men_field"}}]}, "Unknown guide 'men_field'"),
+        ({"entries": [{"name": "a", "guide": "laplace", "members": 2}]}, "a is an ensemble of Laplace"),
+        ({"entries": [{"name": "a"}], "engine": "auto"}, "must be captured or eager"),
     ],
 )
 def test_suites_with_mistakes_are_refused(suite, message):

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import pyrobnn as bnn
+from benchmarks.report.mnist import _seconds
+from benchmarks.suite import make_job
 from benchmarks.tasks import mnist
 from benchmarks.tasks.mnist_parts import error_rate, evaluate, evaluate_pruned, load_images, rotated
 
@@ -86,8 +88,11 @@ WRONG = {
     "no entries": ({"entries": []}, "needs \\[\\[entries\\]\\]"),
     "entry": ({"entries": [{"name": "a", "rate": 1}]}, r"Unknown key `rate` in entry a\. Known: "),
     "laplace": ({"entries": [{"name": "a", "laplace": [{"rank": 1}]}]}, "Unknown key `rank` in laplace of a"),
-    "grid": ({"entries": [{"name": "a", "grid": {"net.hidden": [1]}}]}, "got 'net.hidden'"),
-    "engine": ({"engine": "auto"}, "must be captured or eager, got 'auto'"),
+    "grid": (
+        {"entries": [{"name": "a", "grid": {"net.hidden": [1]}}]},
+        "Unknown key `net` in what the grid of a",
+    ),
+    "engine": ({"engine": "auto"}, "must be captured or eager, .* got 'auto'"),
     "tuning": ({"entries": [{"name": "a", "tuning": {"fit.stops": 1}}]}, "stops"),
     "images": ({"num_train": 50_001}, "must be 1 to 50000, .* got 50001"),
     "spec": ({"entries": [{"name": "a", "guide": {"type": "nothing"}}]}, "nothing"),
@@ -117,6 +122,31 @@ def test_suites_have_a_genuine_elbo(name):
         assert fit.get("temperature", 1.0) == 1.0
         assert fit.get("kl_warmup", 0) < fit["steps"]
         assert fit["batch_size"] == 128
+
+
+def test_jobs_of_several_widths_and_seeds_have_labels_of_their_own():
+    jobs = [make_job("mnist", 1, one) for one in mnist.jobs(SUITE | {"units": [4, 8], "seeds": [0, 1]})]
+    assert len({job.label for job in jobs}) == len(jobs) == 8
+    assert jobs[0].label == f"{SUITE['entries'][0]['name']} on mnist, 4 units, seed 0"
+
+
+@needs_images
+def test_a_kept_fit_goes_on_and_one_of_other_code_begins_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv(mnist.KEPT_IN, str(tmp_path))
+    settings = mnist.jobs(SUITE | {"entries": [SUITE["entries"][0]]})[0]
+    first, again = mnist.run(settings)[0], mnist.run(settings)[0]
+    assert first["seconds"] > 0
+    assert again["seconds"] is None
+    assert {**first, "seconds": 0, "tuning_seconds": 0} == {**again, "seconds": 0, "tuning_seconds": 0}
+    assert len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setattr(mnist, "code_digest", lambda task: "other")
+    assert mnist.run(settings)[0]["seconds"] > 0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_seconds_that_are_not_known_are_left_open():
+    assert _seconds([{"seconds": None}]) == ""
+    assert _seconds([{"seconds": 3.0, "tuning_seconds": 1.0}, {"seconds": 2.0}]) == "3"
 
 
 def test_turned_images_are_exact_at_right_angles():

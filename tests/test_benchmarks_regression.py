@@ -54,7 +54,10 @@ def test_a_part_of_another_type_replaces_that_of_the_base_and_sets_may_have_thei
     ("change", "message"),
     [
         ({"entries": [ENTRY | {"colour": 1}]}, "Unknown key `colour` in entry map"),
-        ({"entries": []}, "The suite needs `data`"),
+        ({"entries": []}, r"The suite needs \[\[entries\]\]"),
+        ({"entries": [{"grid": {}}]}, "Each entry needs a `name`"),
+        ({"data": []}, "The suite needs `data`"),
+        ({"entries": [ENTRY | {"fit": {"engine": "auto"}}]}, "must be captured or eager, .* got 'auto'"),
         ({"splits": "odd"}, "`splits` must be published or gap"),
         ({"validation": 1.5}, "`validation` is a share"),
         ({"tuning_members": 2}, "`tuning_members` is for ensembles, and map has SVI"),

@@ -46,6 +46,10 @@ def test_suites_are_jobs_with_complete_settings(task, num):
         ),
         (nuts, {"entries": [{"name": "map", "fits": {}}]}, "Unknown key `fits` in entry map"),
         (nuts, {}, r"needs \[\[entries\]\]"),
+        (active, {"entries": [{"name": "a", "tuned": True}]}, "a has `tuned`, which needs a Laplace guide"),
+        (ood, {"entries": ENTRIES, "sets": [DIGITS], "engine": "auto"}, "captured or eager"),
+        (active, {"entries": ENTRIES, "engine": "auto"}, "captured or eager"),
+        (nuts, {"entries": ENTRIES, "engine": "auto"}, "captured or eager"),
     ],
 )
 def test_suites_with_mistakes_are_refused(task, tables, message):

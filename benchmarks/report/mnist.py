@@ -143,17 +143,22 @@ def _budget(rows: list[Row]) -> Table:
         ]
         chosen = ", ".join(f"{key}={value}" for key, value in json.loads(first.get("chosen", "{}")).items())
         fitted = [f"{first['epochs']:.0f}", str(first["candidates"]), chosen] if "epochs" in first else ["", "", ""]
-        seconds = mean(row["seconds"] + row.get("tuning_seconds", 0.0) for row in group)
-        lines.append([entry, str(units), *fitted, _cell(group, "validation_error", 2), *elbo, f"{seconds:.0f}"])
+        lines.append([entry, str(units), *fitted, _cell(group, "validation_error", 2), *elbo, _seconds(group)])
     note = (
         "Candidates of one job were compared by their error on the 10,000 validation images. Log-likelihood and "
         "KL(q || prior) are the two parts of the ELBO in nats a training image, means over the last epoch, where the "
         "KL has factor 1. Points and dropout have no ELBO that bounds the evidence. Seconds: choosing and fitting, "
-        "without measuring."
+        "without measuring; not known of fits that were interrupted."
     )
     chosen_by = ["epochs", "candidates", "chosen", "validation error, %"]
     header = ["method", "units", *chosen_by, "log-likelihood", "KL", "seconds"]
     return Table("How the fits were made", note, header, lines)
+
+
+def _seconds(group: list[Row]) -> str:
+    if any(row["seconds"] is None for row in group):
+        return ""
+    return f"{mean(row['seconds'] + row.get('tuning_seconds', 0.0) for row in group):.0f}"
 
 
 def figures(rows: list[Row]) -> list[Figure]:

@@ -40,8 +40,9 @@ def _table(problem: str, methods: dict[str, list[Row]]) -> Table:
     seeds = f"{max(fits)} seeds" if max(fits, default=1) > 1 else "one seed"
     meanings = "; ".join(f"{key}: {_METRICS[key]}" for key in shown)
     note = (
-        f"{_chains(methods.get(FLOOR))}The first row is what Monte Carlo error alone leaves. Fits of {seeds}; means "
-        f"over test inputs inside and outside the data. {meanings}. Smaller is closer, but for agreement."
+        f"{_chains(methods.get(FLOOR))}The first row is what Monte Carlo error leaves between the halves, "
+        f"of half as many draws as methods and NUTS have below. Fits of {seeds}; means over test inputs inside and "
+        f"outside the data. {meanings}. Smaller is closer, but for agreement."
     )
     return Table(f"Distance to NUTS: {problem}", note, ["method", *shown, "seconds"], lines)
 

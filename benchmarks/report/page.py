@@ -118,7 +118,8 @@ def _page(title: str, tables: list[Table], figures: list[Figure], provenance: li
 
 def _bold(cell: str) -> Any:
     """Return a cell with **words** in bold, everything else escaped."""
-    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell)))
+    unbroken = html.escape(cell).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", unbroken))
 
 
 def _svg(figure: Figure) -> str:

@@ -128,7 +128,7 @@ def calibration(rows: list[Row]) -> Figure:
     for axis in axes[len(data) :]:
         axis.set_axis_off()
     axes[0].set_ylabel("share of targets below, less level")
-    picture.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    _legend(picture, entries)
     return Figure(
         "calibration",
         "How many test targets, of all splits, lie below each quantile of their predictive distribution, less "
@@ -136,6 +136,14 @@ def calibration(rows: list[Row]) -> Figure:
         "sure.",
         picture,
     )
+
+
+def _legend(picture: MatplotlibFigure, entries: list[str]) -> None:
+    """Add a legend with each entry that any panel shows."""
+    by_axis = [axis.get_legend_handles_labels() for axis in picture.axes]
+    shown = {label: handle for found in by_axis for handle, label in zip(*found, strict=True)}
+    names = [entry for entry in entries if entry in shown]
+    picture.legend([shown[name] for name in names], names, loc="outside right upper", fontsize=8)
 
 
 def pareto(rows: list[Row]) -> Figure:
@@ -165,7 +173,7 @@ def pareto(rows: list[Row]) -> Figure:
     for axis in axes[len(data) :]:
         axis.set_axis_off()
     axes[0].set_ylabel("log-likelihood, nats")
-    picture.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    _legend(picture, entries)
     return Figure(
         "time",
         "Log-likelihood (bars of two standard errors) against the seconds of a split, tuning included, where all "

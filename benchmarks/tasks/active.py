@@ -14,8 +14,8 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.active import figures, tables
-from benchmarks.tasks.entries import check_keys, methods, num_draws
-from benchmarks.tasks.growing import Fitted, Growing
+from benchmarks.tasks.entries import check_engine, check_keys, methods, num_draws
+from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
@@ -44,7 +44,11 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """
     shared = DEFAULTS | {key: value for key, value in suite.items() if key != "entries"}
     check_keys("the suite", shared, DEFAULTS)
-    return [{**shared, "data": name, **method} for name in shared["data"] for method in methods(suite, tuned=False)]
+    check_engine(shared["engine"])
+    learners = methods(suite, tuned=False)
+    for learner in learners:
+        check_learner(learner)
+    return [{**shared, "data": name, **learner} for name in shared["data"] for learner in learners]
 
 
 def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
@@ -78,14 +82,14 @@ class Lane:
     def acquire(self, posterior: Fitted) -> None:
         """Score a posterior, and have the next examples labelled."""
         draws = num_draws(self.settings)
-        self.scores.append(_scores(posterior, self.test, draws))
+        self.scores.append(_scores(posterior, self.test, draws, seed=self.seed))
         is_open = torch.ones(len(self.pool), dtype=torch.bool)
         is_open[self.labelled] = False
         rows = is_open.nonzero()[:, 0]
         if self.acquisition == "random":
             order = torch.randperm(len(rows), generator=self.generator)
         else:
-            order = _doubt(posterior, self.pool.x[rows], draws).argsort(descending=True, stable=True)
+            order = _doubt(posterior, self.pool.x[rows], draws, seed=self.seed).argsort(descending=True, stable=True)
         self.labelled = torch.cat([self.labelled, rows[order[: self.settings["acquired"]]]])
 
     def row(self) -> dict[str, Any]:
@@ -135,15 +139,15 @@ def _networks(settings: dict[str, Any], pool: bnn.Data) -> Growing:
     )
 
 
-def _doubt(posterior: Fitted, x: Tensor, draws: int) -> Tensor:
+def _doubt(posterior: Fitted, x: Tensor, draws: int, seed: int) -> Tensor:
     """Return how much the posterior could still learn from the label of each input, (N,)."""
-    prediction = posterior.predict(x, num_draws=draws, seed=1)
+    prediction = posterior.predict(x, num_draws=draws, seed=seed)
     return prediction.mutual_information if prediction.is_classification else prediction.epistemic_std
 
 
-def _scores(posterior: Fitted, test: bnn.Data, draws: int) -> tuple[float, float]:
+def _scores(posterior: Fitted, test: bnn.Data, draws: int, seed: int) -> tuple[float, float]:
     """Return the log score and the error: share of wrong labels, or root mean squared error in standard units."""
-    prediction = posterior.predict(test.x, num_draws=draws, seed=0)
+    prediction = posterior.predict(test.x, num_draws=draws, seed=seed)
     log_score = float(prediction.log_prob(test.y).mean())
     if prediction.is_classification:
         return log_score, float((prediction.label != test.y).double().mean())

@@ -17,8 +17,8 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.bandit import figures, tables
-from benchmarks.tasks.entries import check_keys, methods, num_draws
-from benchmarks.tasks.growing import Fitted, Growing
+from benchmarks.tasks.entries import check_engine, check_keys, methods, num_draws
+from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
@@ -53,7 +53,10 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """
     shared = {key: value for key, value in suite.items() if key != "entries"}
     check_keys("the suite", shared, DEFAULTS)
+    check_engine(shared.get("engine", "captured"))
     agents = methods(suite, epsilon=0.0)
+    for agent in agents:
+        check_learner(agent)
     return [{"data": "mushroom", **DEFAULTS, **shared, **agent} for agent in agents]
 
 

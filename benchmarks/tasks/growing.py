@@ -11,6 +11,19 @@ import pyrobnn as bnn
 Fitted = bnn.Posterior | bnn.Mixture
 
 
+def check_learner(method: dict[str, Any]) -> None:
+    """Refuse settings of an entry that `Growing` cannot do.
+
+    Raises:
+        InputError: an ensemble of Laplace approximations, or `tuned` for another guide.
+    """
+    is_laplace = isinstance(bnn.guides.resolve(method["guide"]), bnn.guides.Laplace)
+    if is_laplace and method["members"] > 1:
+        raise bnn.InputError(f"{method['entry']} is an ensemble of Laplace approximations: leave out `members`.")
+    if method.get("tuned") and not is_laplace:
+        raise bnn.InputError(f"{method['entry']} has `tuned`, which needs a Laplace guide: leave it out.")
+
+
 @dataclasses.dataclass
 class From:
     """A guide that starts at the parameters of an earlier one, if there are any."""

@@ -14,8 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import pyrobnn as bnn
+from benchmarks.provenance import code_digest
 from benchmarks.report.mnist import figures, tables
+from benchmarks.tasks.entries import candidates, changed, check_engine, check_entries, check_keys, values_at
 from benchmarks.tasks.mnist_parts import (
     NUM_TRAIN,
     Images,
@@ -42,9 +46,10 @@ DEFAULTS: dict[str, Any] = {
     "engine": "captured",
 }
 KEPT_IN = "PYROBNN_KEPT_FITS"
-"""Environment variable with a folder in which fits keep their place: they go on there after an interruption."""
+"""Environment variable with a folder in which fits keep their place. After an interruption they go on there, and the
+row has no `seconds`."""
 _SECTIONS = ("prior", "guide", "fit")
-_OF_ENTRY = {*_SECTIONS, "name", "units", "grid", "tuning", "pruned", "laplace"}
+_OF_ENTRY = {*_SECTIONS, "units", "grid", "tuning", "pruned", "laplace"}
 _OF_LAPLACE = {"name", "structure", "sites", "tuned"}
 
 
@@ -55,12 +60,10 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
         InputError: an unknown key, no entries, an engine that is not one of two, more images to train on than there
             are, or a spec that is not valid.
     """
-    _check_keys("the suite", suite, {*DEFAULTS, "base", "entries"})
+    check_keys("the suite", suite, {*DEFAULTS, "base", "entries"})
     settings = DEFAULTS | {key: value for key, value in suite.items() if key in DEFAULTS}
-    if not suite.get("entries"):
-        raise bnn.InputError("The suite needs [[entries]], each with a `name`.")
-    if settings["engine"] not in ("captured", "eager"):
-        raise bnn.InputError(f"`engine` must be captured or eager, got {settings['engine']!r}.")
+    check_entries(suite, _OF_ENTRY)
+    check_engine(settings["engine"])
     if not 0 < settings["num_train"] <= NUM_TRAIN:
         raise bnn.InputError(f"`num_train` must be 1 to {NUM_TRAIN}, the others validate, got {settings['num_train']}.")
     shared = {key: value for key, value in settings.items() if key not in ("units", "seeds")}
@@ -74,35 +77,18 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _entry(base: dict[str, Any], entry: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return an entry and what its jobs have in common."""
-    _check_keys(f"entry {entry.get('name')}", entry, _OF_ENTRY)
     for laplace in entry.get("laplace", []):
-        _check_keys(f"laplace of {entry['name']}", laplace, _OF_LAPLACE)
+        check_keys(f"laplace of {entry['name']}", laplace, _OF_LAPLACE)
     sections = {name: base.get(name, {}) | entry.get(name, {}) for name in _SECTIONS}
     grid, tuning = entry.get("grid", {}), entry.get("tuning", {})
-    candidates = [_with(sections, dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
-    for candidate in candidates:
+    open_to_choice = candidates(sections, grid)
+    for candidate in open_to_choice:
+        check_keys(f"what the grid of {entry['name']} names", candidate, _SECTIONS)
         _spec(candidate)
     if tuning:
-        _spec(_with(candidates[0], tuning))
-    own = {"grid": list(grid), "candidates": candidates, "tuning": tuning}
+        _spec(changed(open_to_choice[0], tuning))
+    own = {"grid": list(grid), "candidates": open_to_choice, "tuning": tuning}
     return entry, own | {"pruned": entry.get("pruned", []), "laplace": entry.get("laplace", [])}
-
-
-def _check_keys(where: str, table: dict[str, Any], known: set[str]) -> None:
-    unknown = sorted(set(table) - known)
-    if unknown:
-        raise bnn.InputError(f"Unknown key `{unknown[0]}` in {where}. Known: {', '.join(sorted(known))}.")
-
-
-def _with(sections: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
-    """Return sections with the values of keys such as `prior.pi` in their places."""
-    changed = {name: dict(table) for name, table in sections.items()}
-    for path, value in choice.items():
-        section, _, key = path.partition(".")
-        if section not in changed or not key:
-            raise bnn.InputError(f"`grid` names settings as prior.pi, in {', '.join(changed)}; got {path!r}.")
-        changed[section][key] = value
-    return changed
 
 
 def _spec(candidate: dict[str, Any]) -> RunSpec:
@@ -124,16 +110,17 @@ def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
     images = load_images(settings["num_train"], settings["num_held_out"])
     started = time.perf_counter()
     tuning = settings["tuning"]
-    errors = [_validation_error(settings, _with(one, tuning), images) for one in _open(settings["candidates"])]
+    errors = [_validation_error(settings, changed(one, tuning), images) for one in _open(settings["candidates"])]
     chosen = settings["candidates"][errors.index(min(errors)) if errors else 0]
     tuned = time.perf_counter()
+    is_resumed = _has_started(settings, chosen)
     posterior = _fit(settings, chosen, images.train)
-    seconds = time.perf_counter() - tuned
+    seconds = None if is_resumed else time.perf_counter() - tuned
     predict = sampled(posterior, settings["num_draws"], settings["seed"])
     row = _row(settings, settings["entry"], predict, images) | _of_fit(posterior, images.train)
     row |= evaluate_pruned(posterior, images.test, settings["pruned"], settings["num_draws"], settings["seed"])
     row |= {
-        "chosen": json.dumps({path: _value(chosen, path) for path in settings["grid"]}),
+        "chosen": json.dumps(values_at(chosen, settings["grid"])),
         "candidates": len(settings["candidates"]),
         "candidate_errors": errors or None,
         "tuning_seconds": tuned - started,
@@ -146,11 +133,6 @@ def _open(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return candidates if len(candidates) > 1 else []
 
 
-def _value(candidate: dict[str, Any], path: str) -> Any:
-    section, _, key = path.partition(".")
-    return candidate[section][key]
-
-
 def _validation_error(settings: dict[str, Any], candidate: dict[str, Any], images: Images) -> float:
     posterior = _fit(settings, candidate, images.train)
     predict = sampled(posterior, settings["num_draws"], settings["seed"])
@@ -161,18 +143,22 @@ def _fit(settings: dict[str, Any], candidate: dict[str, Any], train: bnn.Data) -
     spec = _spec(candidate)
     net = bnn.MLP(train.x.shape[1], [settings["units"]] * 2, 10)
     model = bnn.BNN(net, prior=spec.prior, likelihood=spec.likelihood)
-    engine = settings["engine"]
-    kept = _kept(
-        {"spec": spec.as_dict(), **{name: settings[name] for name in ("units", "seed", "num_train", "engine")}}
-    )
-    return bnn.fit(model, spec.method, train, seed=settings["seed"], engine=engine, progress=False, checkpoint=kept)
+    how = {"seed": settings["seed"], "engine": settings["engine"], "checkpoint": _kept(settings, candidate)}
+    return bnn.fit(model, spec.method, train, progress=False, **how)
 
 
-def _kept(fit: dict[str, Any]) -> Path | None:
-    """Return the folder in which a fit keeps its place, if the user wants that."""
+def _kept(settings: dict[str, Any], candidate: dict[str, Any]) -> Path | None:
+    """Return the folder in which a fit keeps its place, if the user wants that: one for what decides its bits."""
     if not os.environ.get(KEPT_IN):
         return None
+    fit = {name: settings[name] for name in ("units", "seed", "num_train", "engine")}
+    fit |= {"candidate": candidate, "threads": torch.get_num_threads(), "code": code_digest("mnist")}
     return Path(os.environ[KEPT_IN]) / hashlib.sha256(json.dumps(fit, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _has_started(settings: dict[str, Any], candidate: dict[str, Any]) -> bool:
+    kept = _kept(settings, candidate)
+    return kept is not None and kept.exists() and any(kept.iterdir())
 
 
 def _row(settings: dict[str, Any], entry: str, predict: Predict, images: Images) -> dict[str, Any]:

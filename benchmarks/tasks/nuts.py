@@ -33,7 +33,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.nuts import FLOOR, figures, tables
-from benchmarks.tasks.entries import check_keys
+from benchmarks.tasks.entries import check_engine, check_keys
 from pyrobnn.spec import RunSpec
 
 __all__ = ["PROBLEMS", "datasets", "distances", "figures", "jobs", "run", "tables"]
@@ -121,6 +121,7 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     entries = suite.get("entries", [])
     settings = DEFAULTS | {key: value for key, value in suite.items() if key != "entries"}
     check_keys("the suite", settings, DEFAULTS)
+    check_engine(settings["engine"])
     _check_problems(settings["problems"])
     if not entries:
         raise bnn.InputError("The suite needs [[entries]], each with a `name`, a `fit` and perhaps a `guide`.")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.ood import figures, tables
-from benchmarks.tasks.entries import check_keys, methods, num_draws
+from benchmarks.tasks.entries import check_engine, check_keys, methods, num_draws
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
@@ -36,6 +36,7 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """
     shared = {key: value for key, value in suite.items() if key not in ("sets", "entries")}
     check_keys("the suite", shared, DEFAULTS)
+    check_engine(shared.get("engine", "captured"))
     if not suite.get("sets"):
         raise bnn.InputError("The suite needs [[sets]], each with `data`.")
     sets = [_set(one) for one in suite["sets"]]
@@ -113,7 +114,7 @@ def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
     groups = [fits[start : start + members] for start in range(0, len(fits), members)]
     rows = []
     for seed, (part, group) in enumerate(zip(parts, groups, strict=True)):
-        scores = _scores(bnn.Mixture(group) if members > 1 else group[0], part, num_draws(settings))
+        scores = _scores(bnn.Mixture(group) if members > 1 else group[0], part, num_draws(settings), seed)
         rows.append({"entry": settings["entry"], "data": _name(settings), "seed": seed, **scores})
     seconds = (time.perf_counter() - started) / len(rows)
     return [row | {"seconds": seconds} for row in rows]
@@ -124,10 +125,10 @@ def _name(settings: dict[str, Any]) -> str:
     return f"{settings['data']} against {settings['outside'] or f'its classes {without}'}"
 
 
-def _scores(posterior: bnn.Posterior | bnn.Mixture, part: Parts, draws: int) -> dict[str, float | None]:
+def _scores(posterior: bnn.Posterior | bnn.Mixture, part: Parts, draws: int, seed: int) -> dict[str, float | None]:
     """Return scores inside and of telling outside apart; of a point None where its mutual information, 0, is needed."""
-    inside = posterior.predict(part.inside.x, num_draws=draws, seed=0)
-    outside = posterior.predict(part.outside, num_draws=draws, seed=0)
+    inside = posterior.predict(part.inside.x, num_draws=draws, seed=seed)
+    outside = posterior.predict(part.outside, num_draws=draws, seed=seed)
     wrong = inside.label != part.inside.y
     found = {"error": float(wrong.double().mean()), "log_score": float(inside.log_prob(part.inside.y).mean())}
     told = {name: score.value for name, score in bnn.score_ood(inside, outside).items()}

@@ -18,6 +18,7 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.report.regression import figures, tables
+from benchmarks.tasks.entries import candidates, check_engine, check_entries, check_keys, values_at
 from benchmarks.tasks.regression_fits import Fitted, engine_of, fit_all
 from pyrobnn.spec import RunSpec
 
@@ -33,7 +34,6 @@ DEFAULTS: dict[str, Any] = {
 }
 SECTIONS = ("net", "prior", "likelihood", "guide", "fit", "predict")
 _KNOWN = {*DEFAULTS, "data", "base", "entries", "for_data"}
-_OF_ENTRY = {*SECTIONS, "name", "grid"}
 _PIT_BINS = 10
 Parts = list[tuple[bnn.Data, bnn.Data]]
 
@@ -44,10 +44,11 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     Raises:
         InputError: an unknown key, no data or entries, a share or a kind of splits that cannot be, or a bad spec.
     """
-    _check_keys("the suite", suite, _KNOWN)
+    check_keys("the suite", suite, _KNOWN)
     settings = DEFAULTS | {key: value for key, value in suite.items() if key in DEFAULTS}
-    if not suite.get("data") or not suite.get("entries"):
-        raise bnn.InputError("The suite needs `data`, a list of names, and [[entries]], each with a `name`.")
+    check_entries(suite, {*SECTIONS, "grid"})
+    if not suite.get("data"):
+        raise bnn.InputError("The suite needs `data`, a list of names of data sets.")
     if settings["splits"] not in ("published", "gap"):
         raise bnn.InputError(f"`splits` must be published or gap, got {settings['splits']!r}.")
     if not 0 < settings["validation"] < 1:
@@ -56,24 +57,20 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    _check_keys(f"entry {entry.get('name')}", entry, _OF_ENTRY)
     own = suite.get("for_data", {}).get(name, {})
     layers = (suite.get("base", {}), entry, own)
     tables = _merged([{key: part[key] for key in SECTIONS if key in part} for part in layers])
-    candidates = [_with(tables, choice) for choice in _choices(entry.get("grid", {}))]
-    specs = [RunSpec.from_dict(candidate | {"data": {"name": name}}) for candidate in candidates]
+    grid = entry.get("grid", {})
+    open_to_choice = candidates(tables, grid)
+    specs = [RunSpec.from_dict(candidate | {"data": {"name": name}}) for candidate in open_to_choice]
+    for spec in specs:
+        check_engine(spec.fit.engine)
     if settings["tuning_members"] and not all(isinstance(spec.method, bnn.Ensemble) for spec in specs):
         raise bnn.InputError(f"`tuning_members` is for ensembles, and {entry['name']} has {specs[0].method!r}.")
     job = {key: value for key, value in settings.items() if key != "num_splits"}
     numbers = list(range(settings["num_splits"] or _num_splits(name, settings["splits"])))
-    grid = list(entry.get("grid", {}))
-    return {"entry": entry["name"], "data": name} | job | {"numbers": numbers, "grid": grid, "candidates": candidates}
-
-
-def _check_keys(where: str, table: dict[str, Any], known: set[str]) -> None:
-    unknown = sorted(set(table) - known)
-    if unknown:
-        raise bnn.InputError(f"Unknown key `{unknown[0]}` in {where}. Known: {', '.join(sorted(known))}.")
+    job |= {"numbers": numbers, "grid": list(grid), "candidates": open_to_choice}
+    return {"entry": entry["name"], "data": name} | job
 
 
 def _merged(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -85,22 +82,6 @@ def _merged(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
         same = both and value.get("type", earlier.get("type")) == earlier.get("type")
         merged[section] = earlier | value if same else value
     return merged
-
-
-def _choices(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-
-
-def _with(tables: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
-    """Return tables with the values of dotted keys in their places."""
-    changed = copy.deepcopy(tables)
-    for path, value in choice.items():
-        *sections, key = path.split(".")
-        place = changed
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[key] = value
-    return changed
 
 
 def _num_splits(name: str, splits: str) -> int:
@@ -150,16 +131,16 @@ def _parts(settings: dict[str, Any]) -> Parts:
 def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> list[dict[str, Any]]:
     started = time.perf_counter()
     seed = settings["seed"] + numbers[0]
-    candidates = [RunSpec.from_dict(tables | {"data": {"name": settings["data"]}}) for tables in settings["candidates"]]
-    scores = _validation_scores(settings, candidates, parts, numbers) if len(candidates) > 1 else None
+    specs = [RunSpec.from_dict(tables | {"data": {"name": settings["data"]}}) for tables in settings["candidates"]]
+    scores = _validation_scores(settings, specs, parts, numbers) if len(specs) > 1 else None
     best = np.zeros(len(parts), int) if scores is None else np.nan_to_num(scores, nan=-np.inf).argmax(0)
     tuned = time.perf_counter()
-    fitted = fit_all([(candidates[index], train) for index, (train, _) in zip(best, parts, strict=True)], seed)
+    fitted = fit_all([(specs[index], train) for index, (train, _) in zip(best, parts, strict=True)], seed)
     rows = [
         {key: settings[key] for key in ("entry", "data", "splits")}
         | {"split": number, "seed": seed, "engine": engine_of(one)}
-        | _scores(one, candidates[index], test)
-        | {"chosen": json.dumps(_chosen(settings, index)), "candidates": len(candidates)}
+        | _scores(one, specs[index], test)
+        | {"chosen": json.dumps(values_at(settings["candidates"][index], settings["grid"])), "candidates": len(specs)}
         | {"validation_log_score": None if scores is None else float(scores[index, place])}
         for place, (number, index, one, (_, test)) in enumerate(zip(numbers, best, fitted, parts, strict=True))
     ]
@@ -168,33 +149,21 @@ def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> li
     return [row | times for row in rows]
 
 
-def _validation_scores(
-    settings: dict[str, Any], candidates: list[RunSpec], parts: Parts, numbers: list[int]
-) -> np.ndarray:
+def _validation_scores(settings: dict[str, Any], specs: list[RunSpec], parts: Parts, numbers: list[int]) -> np.ndarray:
     """Return the mean log score of each candidate (rows) on the validation rows of each split (columns)."""
-    tuned = _with_members(candidates, settings["tuning_members"])
+    tuned = _with_members(specs, settings["tuning_members"])
     cut = [train.split(settings["validation"], seed=number) for (train, _), number in zip(parts, numbers, strict=True)]
     every = [(spec, train, held_out) for spec in tuned for train, held_out in cut]
     fitted = fit_all([(spec, train) for spec, train, _ in every], settings["seed"] + numbers[0])
     scores = [_log_score(one, spec, held_out) for one, (spec, _, held_out) in zip(fitted, every, strict=True)]
-    return np.array(scores).reshape(len(candidates), len(parts))
+    return np.array(scores).reshape(len(specs), len(parts))
 
 
-def _with_members(candidates: list[RunSpec], members: int | None) -> list[RunSpec]:
+def _with_members(specs: list[RunSpec], members: int | None) -> list[RunSpec]:
     if members is None:
-        return candidates
-    fits = [(spec, spec.fit, dataclasses.replace(spec.fit.method, members=members)) for spec in candidates]
+        return specs
+    fits = [(spec, spec.fit, dataclasses.replace(spec.fit.method, members=members)) for spec in specs]
     return [dataclasses.replace(spec, fit=dataclasses.replace(fit, method=method)) for spec, fit, method in fits]
-
-
-def _chosen(settings: dict[str, Any], index: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for path in settings["grid"]:
-        value: Any = settings["candidates"][index]
-        for key in path.split("."):
-            value = value[key]
-        found[path] = value
-    return found
 
 
 def _predict(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> bnn.Prediction:
