@@ -25,7 +25,6 @@
 
 # %%
 import functools
-import json
 import math
 import os
 import time
@@ -193,11 +192,9 @@ pd.DataFrame(
 # the targets) or of the class probabilities.
 
 # %%
-path = RESULTS / "nuts-agreement.json"
-stored = json.loads(path.read_text()) if path.is_file() else []
-table = pd.DataFrame(stored, columns=["method", "problem", "predictive", "function"])
-order = list(dict.fromkeys(table["method"]))
-table.pivot(index="method", columns="problem", values=["predictive", "function"]).loc[order].round(3)
+table = pd.read_csv(RESULTS / "nuts" / "rows.csv")
+order = list(dict.fromkeys(table["entry"]))
+table.pivot(index="entry", columns="data", values=["predictive", "function"]).loc[order].round(3)
 
 # %% [markdown]
 # No guide wins everywhere. On the motorcycle data, MAP predicts targets better (0.16) than `mean_field` (0.23), although

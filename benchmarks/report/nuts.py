@@ -87,5 +87,7 @@ def figures(rows: list[Row]) -> list[Figure]:
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_xlim(left=0)
     axes[0].invert_yaxis()
-    caption = "Total variation distance between the predictions of each method and of NUTS; bars are standard errors."
+    several = any(len(found) > 1 for problem in problems for found in _of(rows, problem).values())
+    bars = "; bars are standard errors over seeds" if several else ""
+    caption = f"Total variation distance between the predictions of each method and of NUTS{bars}."
     return [Figure("nuts-agreement", caption, picture)]
