@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import compare, provenance
-from benchmarks.report.page import write_report
+from benchmarks.report.page import _bold, write_report
 from benchmarks.runner import run_suite
 from benchmarks.store import RESULTS, Record, Store, finished
 from benchmarks.suite import Job, load_suite
@@ -257,6 +257,10 @@ def test_text_from_results_is_escaped_on_the_page(tmp_path):
     assert "<script>" not in page
     assert "Title &amp; more" in page
     assert "&lt;script&gt;" in page
+
+
+def test_a_mean_and_its_error_stay_on_one_line_of_the_page():
+    assert str(_bold("**1 ± 2**, a & b")) == "<b>1\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}2</b>, a &amp; b"
 
 
 def rows_of(*scores, **others):
