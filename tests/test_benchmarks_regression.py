@@ -205,6 +205,11 @@ def test_the_report_shows_every_entry_and_what_was_chosen():
     assert sources.rows == [["them", "s", "none printed", "read"]]
     figures = report.figures(rows)
     assert [one.name for one in figures] == ["forest", "critical-differences", "calibration", "time"]
+    partly = [*rows, {**rows[-1], "entry": "on one set only"}]
+    ranks = next(one for one in report.figures(partly) if one.name == "critical-differences").figure.axes[0]
+    assert "on one set only" not in [label.get_text() for label in ranks.get_yticklabels()]
+    legend = report.figures(partly)[2].figure.legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == [*dict.fromkeys(row["entry"] for row in partly)]
 
 
 def test_specs_side_by_side_keep_their_own_settings_and_their_place():

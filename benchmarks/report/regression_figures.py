@@ -72,11 +72,11 @@ def _forest_of(axis, name: str, lines: list[tuple[str, Estimate, str]]) -> None:
 def critical_differences(rows: list[Row]) -> Figure | None:
     """Return mean ranks of the entries over data sets, and which do not differ (Nemenyi), after Demšar (2006).
 
-    "Statistical Comparisons of Classifiers over Multiple Data Sets". None with fewer than three entries or sets that
-    have all of them.
+    "Statistical Comparisons of Classifiers over Multiple Data Sets". Entries that have all sets; None with fewer than
+    three entries or sets.
     """
-    means = own_means(rows, "log_score")
-    data = [name for name in dict.fromkeys(row["data"] for row in rows) if all(name in sets for sets in means.values())]
+    data = list(dict.fromkeys(row["data"] for row in rows))
+    means = {entry: sets for entry, sets in own_means(rows, "log_score").items() if len(sets) == len(data)}
     if len(means) < 3 or len(data) < 3:
         return None
     scores = np.array([[means[entry][name].value for entry in means] for name in data])
@@ -94,8 +94,9 @@ def critical_differences(rows: list[Row]) -> Figure | None:
     axis.set_xlabel(f"mean rank over {len(data)} data sets (1 is best)")
     axis.grid(axis="x", alpha=0.3)
     caption = (
-        f"Mean ranks by log-likelihood. The pale bar is the critical difference of the Nemenyi test at {_LEVEL:.0%} "
-        f"({critical:.2f}): methods whose points lie within it do not differ. Friedman test: p = {p_value:.2g}."
+        "Mean ranks by log-likelihood of the entries fitted to all sets. The pale bar is the critical difference of "
+        f"the Nemenyi test at {_LEVEL:.0%} ({critical:.2f}): methods whose points lie within it do not differ. "
+        f"Friedman test: p = {p_value:.2g}."
     )
     return Figure("critical-differences", caption, picture)
 
