@@ -163,8 +163,7 @@ def _seconds(group: list[Row]) -> str:
 
 def figures(rows: list[Row]) -> list[Figure]:
     """Return what turning the digits does to predictions, and the test error against the weights that are left."""
-    pruned = [row for row in rows if row.get("pruned")]
-    return [_rotation(rows), *([_pruning_curve(pruned)] if pruned else [])]
+    return [_rotation(rows), *([_pruning_curve(rows)] if any(row.get("pruned") for row in rows) else [])]
 
 
 def _styled(rows: list[Row]) -> Iterator[tuple[Row, str, dict[str, Any]]]:
@@ -197,7 +196,7 @@ def _rotation(rows: list[Row]) -> Figure:
         axis.set_ylim(bottom=0)
         _tidy(axis, "rotation, degrees", title)
     picture.legend(
-        *picture.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9
+        *picture.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9
     )
     caption = (
         "Test digits turned against the clock: accuracy, entropy of the predicted classes, and mutual information of "
@@ -210,14 +209,15 @@ def _rotation(rows: list[Row]) -> Figure:
 def _pruning_curve(rows: list[Row]) -> Figure:
     picture = MatplotlibFigure(figsize=(6, 4), layout="constrained")
     axis = picture.subplots()
-    for row, label, look in _styled(rows):
+    pruned = [one for one in _styled(rows) if one[0].get("pruned")]
+    for row, label, look in pruned:
         left = [100.0, *(100 * (1 - share) for share in row["pruned"])]
         error = [row["test_error"], *row["pruned_error"]]
         bars = [row["test_error_stderr"], *row["pruned_cost_stderr"]]
         axis.errorbar(left, error, yerr=bars, label=label, lw=1.3, capsize=2, **look)
     axis.set_xscale("log")
     axis.invert_xaxis()
-    ticks = sorted({100.0, *(round(100 * (1 - share), 6) for row in rows for share in row["pruned"])})
+    ticks = sorted({100.0, *(round(100 * (1 - share), 6) for row, _, _ in pruned for share in row["pruned"])})
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
     axis.set_xticks([], minor=True)
     if axis.get_ylim()[1] > _WIDE:
