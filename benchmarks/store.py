@@ -74,6 +74,11 @@ class Store:
         """Return the title of the suite, or the name of the folder."""
         return self._planned().get("title", self.folder.resolve().name)
 
+    def num_planned(self) -> int | None:
+        """Return the number of jobs of the suite as it is now, finished or not; None where that is not on file."""
+        works = self._planned().get("works")
+        return None if works is None else len(works)
+
     def current(self) -> list[Record]:
         """Return the finished jobs of the suite as it is now, in its order, each as the last code did it.
 

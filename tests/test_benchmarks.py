@@ -254,6 +254,10 @@ def test_text_from_results_is_escaped_on_the_page(tmp_path):
     (tmp_path / "suite.json").write_text(json.dumps({"title": "Title & more", "works": [job.work]}))
     write_report(tmp_path)
     page = (tmp_path / "report.html").read_text()
+    assert "1 jobs, 0.0 minutes" in page
+    (tmp_path / "suite.json").write_text(json.dumps({"title": "a", "works": [job.work, "not done yet"]}))
+    write_report(tmp_path)
+    assert "1 of 2 jobs, 0.0 minutes" in (tmp_path / "README.md").read_text()
     assert "<script>" not in page
     assert "Title &amp; more" in page
     assert "&lt;script&gt;" in page

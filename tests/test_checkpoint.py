@@ -103,6 +103,7 @@ class Jittered(TensorDataset):
         return x + 0.01 * torch.randn(1), y
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 @pytest.mark.parametrize(("workers", "at"), [(0, 50), (0, 150), (2, 100)])
 def test_loaders_go_on_to_the_same_bits(workers, at, tmp_path):
     def loader():

@@ -60,7 +60,7 @@ def write_report(folder: str | Path) -> list[Path]:
     rows = [row for record in last for row in record.rows]
     task = get_task(last[0].job.task)
     found, pictures = task.tables(rows, load_published()), task.figures(rows)
-    heading, made = store.title(), _provenance(last)
+    heading, made = store.title(), _provenance(last, store.num_planned())
     names = {
         "README.md": _markdown(heading, found, pictures, made),
         "rows.csv": _csv(last),
@@ -73,8 +73,8 @@ def write_report(folder: str | Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _provenance(records: list[Record]) -> list[str]:
-    """Return a line for each kind of machine and code that rows were made with."""
+def _provenance(records: list[Record], planned: int | None) -> list[str]:
+    """Return how many of the planned jobs are done, and a line for each kind of machine and code that did them."""
     kinds = Counter(
         f"{one.manifest['cpu']}, {one.manifest['threads']} thread(s) a job, Python {one.manifest['python']}, torch "
         f"{one.manifest['torch']}, pyro-ppl {one.manifest['pyro-ppl']}, numpy {one.manifest['numpy']}, pyrobnn "
@@ -82,8 +82,12 @@ def _provenance(records: list[Record]) -> list[str]:
         for one in records
     )
     seconds = sum(one.manifest["seconds"] for one in records)
-    total = f"{len(records)} jobs, {seconds / 60:.1f} minutes in all; `rows.jsonl` has settings and manifest of each."
-    return [total, *(f"{count} jobs: {kind}." for kind, count in kinds.items())]
+    share = f" of {planned}" if planned and planned > len(records) else ""
+    total = f"{len(records)}{share} jobs, {seconds / 60:.1f} minutes in all"
+    return [
+        f"{total}; `rows.jsonl` has settings and manifest of each.",
+        *(f"{count} jobs: {kind}." for kind, count in kinds.items()),
+    ]
 
 
 def _markdown(title: str, tables: list[Table], figures: list[Figure], provenance: list[str]) -> str:
