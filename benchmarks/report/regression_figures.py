@@ -32,9 +32,10 @@ def forest(rows: list[Row]) -> Figure:
         _forest_of(axis, name, [*_marked(ours, name, _OURS), *_marked(theirs, name, _THEIRS)])
     for axis in axes[len(data) :]:
         axis.set_axis_off()
+    whose = ": ours in blue, published numbers in grey" if theirs else ""
     caption = (
-        "Mean test log-likelihood over splits, bars of two standard errors where there are any: ours in blue, "
-        "published numbers in grey. Scores far below the others are drawn as arrows at the left edge."
+        f"Mean test log-likelihood over splits, bars of two standard errors where there are any{whose}. Scores far "
+        "below the others are drawn as arrows at the left edge, where bars may be cut off too."
     )
     return Figure("forest", caption, picture)
 
@@ -51,7 +52,8 @@ def _forest_of(axis, name: str, lines: list[tuple[str, Estimate, str]]) -> None:
     lines = sorted(lines, key=lambda line: line[1].value)
     values = np.array([estimate.value for _, estimate, _ in lines])
     top, typical = values.max(), np.median(values)
-    left = max(values.min(), top - 3 * max(top - typical, 0.1))
+    lowest = min(estimate.value - 2 * (estimate.error or 0.0) for _, estimate, _ in lines)
+    left = max(lowest, top - 3 * max(top - typical, 0.1))
     for place, (_, estimate, colour) in enumerate(lines):
         if estimate.value < left:
             axis.plot(left, place, marker="<", color=colour)
@@ -60,6 +62,7 @@ def _forest_of(axis, name: str, lines: list[tuple[str, Estimate, str]]) -> None:
             axis.errorbar(estimate.value, place, xerr=2 * (estimate.error or 0.0), fmt="o", ms=4, color=colour)
     right = max(estimate.value + 2 * (estimate.error or 0.0) for _, estimate, _ in lines)
     axis.set_xlim(left - 0.06 * (top - left), right + 0.05 * (right - left))
+    axis.set_ylim(-0.6, len(lines) - 0.4)
     axis.set_yticks(range(len(lines)), [method if len(method) < 44 else method[:42] + "…" for method, _, _ in lines])
     for label, (_, _, colour) in zip(axis.get_yticklabels(), lines, strict=True):
         label.set_fontsize(7)
