@@ -193,11 +193,8 @@ def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
         ('task = "bench_tasks.runner_task"\ncount = 0\nsettings = {}', "no jobs"),
         ("task = ", "is not valid TOML"),
         ('task = "regression"\ncolour = 1', "Unknown key `colour` in the suite. Known: base"),
-        ('task = "regression"', "The suite needs `data`"),
-        (
-            'task = "regression"\ndata = ["diabetes"]\n[[entries]]\nguide = "map"',
-            "a key is missing or of the wrong kind",
-        ),
+        ('task = "regression"', r"The suite needs \[\[entries\]\]"),
+        ('task = "regression"\ndata = ["diabetes"]\n[[entries]]\nguide = "map"', "Each entry needs a `name`"),
         (
             'task = "regression"\ndata = ["diabetes"]\n[[entries]]\nname = "a"\ngrid = { "prior.scale" = 0.3 }',
             "a key is missing or of the wrong kind",
