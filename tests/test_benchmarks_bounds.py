@@ -1,0 +1,77 @@
+"""The committed results keep the bounds that the project set itself, and what they miss is an expected failure."""
+
+import math
+from statistics import mean, stdev
+
+import pytest
+
+from benchmarks.published import load_published
+from benchmarks.report.regression import published_means
+from benchmarks.store import RESULTS, Store
+
+BEATEN = {"yacht": -0.47, "energy": -0.61, "protein-tertiary-structure": -2.63}
+NEAR = {"concrete": (-2.82, 0.02), "power-plant": (-2.67, 0.01)}
+ONE_LAYER = "ensemble, heteroscedastic Student-t"
+
+
+def rows_of(suite, **wanted):
+    rows = [row for record in Store(RESULTS / suite).current() for row in record.rows]
+    found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    assert found
+    return found
+
+
+def estimate(suite, **wanted):
+    scores = [row["log_score"] for row in rows_of(suite, **wanted)]
+    return mean(scores), stdev(scores) / math.sqrt(len(scores))
+
+
+def pruning_costs(row):
+    return {share: error - row["test_error"] for share, error in zip(row["pruned"], row["pruned_error"], strict=True)}
+
+
+@pytest.mark.parametrize("name", BEATEN)
+def test_deep_ensembles_beat_the_best_published_row(name):
+    assert estimate("uci-deep", data=name)[0] > BEATEN[name]
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_deep_ensembles_are_within_two_standard_errors_of_the_best_published_row(name):
+    (ours, our_error), (theirs, their_error) = estimate("uci-deep", data=name), NEAR[name]
+    assert ours > theirs - 2 * math.hypot(our_error, their_error)
+
+
+@pytest.mark.parametrize("method", ["PBP", "MC dropout"])
+def test_one_hidden_layer_is_above_the_published_rows_with_the_same_network(method):
+    data = list(dict.fromkeys(row["data"] for row in rows_of("uci", entry=ONE_LAYER)))
+    theirs = published_means(load_published(), "log_score", data)[method]
+    assert len(data) == len(theirs) == 6
+    for name in data:
+        assert estimate("uci", entry=ONE_LAYER, data=name)[0] > theirs[name].value
+
+
+def test_a_scale_mixture_has_at_most_one_and_a_half_percent_errors_on_mnist():
+    (row,) = rows_of("mnist", entry="Bayes by Backprop, scale-mixture prior")
+    assert row["test_error"] <= 1.5
+
+
+def test_a_sparse_network_survives_pruning():
+    (row,) = rows_of("mnist", entry="Bayes by Backprop, scale-mixture prior, sparse")
+    costs = pruning_costs(row)
+    assert costs[0.95] <= 0.1
+    assert costs[0.98] <= 0.2
+
+
+@pytest.mark.xfail(strict=True, reason="1.50 % or pruned, not both: benchmarks/suites/mnist.toml says what was tried")
+def test_one_network_has_few_errors_and_survives_pruning():
+    rows = [row for row in rows_of("mnist") if row.get("pruned")]
+    assert any(row["test_error"] <= 1.5 and pruning_costs(row)[0.98] <= 0.2 for row in rows)
+
+
+def test_mean_field_thompson_sampling_ends_below_epsilon_greedy_in_every_seed():
+    thompson, greedy = (
+        {row["seed"]: row["regret"] for row in rows_of("bandit", entry=entry)}
+        for entry in ("mean-field, Thompson", "greedy, ε = 5 %")
+    )
+    assert sorted(thompson) == sorted(greedy) == list(range(5))
+    assert all(thompson[seed] < greedy[seed] for seed in thompson)
