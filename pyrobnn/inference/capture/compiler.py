@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, fx
@@ -79,7 +80,7 @@ def _is_sound(library: Path) -> bool:
 def _try_to_compile(graph: fx.GraphModule, attempts: list[dict[str, Any]], *, on_cpu: bool) -> Any:
     for settings in attempts:
         try:
-            with inductor_config.patch(ATEN_RANDOM | settings), _quiet():
+            with inductor_config.patch(ATEN_RANDOM | settings), _quiet(), _unread_stays_in_memory():
                 return _compile(copy.deepcopy(graph), on_cpu=on_cpu)
         except Exception as error:
             failure = error
@@ -99,6 +100,27 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def _unread_stays_in_memory() -> Iterator[None]:
+    """Let a loop say where it reads a buffer that it only waits for: nowhere.
+
+    Inductor asks every user of a buffer before it moves it into the loops around them, and fails with a KeyError where a
+    user is one that overwrites what the buffer was made of, such as a step of Adam (pytorch/pytorch issue 188228).
+    """
+    from torch._inductor.loop_body import LoopBody
+
+    ask = LoopBody.get_read_expr
+
+    def read_expr(self: LoopBody, buffer_name: str) -> Any:
+        try:
+            return ask(self, buffer_name)
+        except KeyError:
+            return None
+
+    with mock.patch.object(LoopBody, "get_read_expr", read_expr):
+        yield
 
 
 def _compile(graph: fx.GraphModule, *, on_cpu: bool) -> Callable[[list[Tensor]], Any]:
