@@ -841,18 +841,18 @@ def test_a_compiled_graph_does_what_its_function_does_and_is_found_again(monkeyp
     assert len(compile_calls) == 2
 
 
-def test_a_buffer_that_a_later_loop_overwrites_unread_is_compiled(monkeypatch, tmp_path):
+def test_a_buffer_that_a_later_loop_overwrites_unread_is_compiled(monkeypatch):
     """Such as a mask with entries written into it; inductor by itself fails with a KeyError."""
 
     def step(x, out):
         mask = torch.full((8, 8), -10000.0)
-        mask[torch.arange(8)[:, None], torch.arange(4)] = 0
+        mask[torch.arange(8)[None], torch.arange(8)[:, None]] = 0
         out.copy_(torch.softmax(x + mask, dim=1))
         return ()
 
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(store, "find", lambda name: None)
     found, expected = [some(8, 8), torch.zeros(8, 8)], [some(8, 8), torch.zeros(8, 8)]
     make_loop(compile_graph(record(step, found), torch.device("cpu")), found)(1)
     step(*expected)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-    assert float(found[1][:, 4:].sum()) == 0
+    assert float(found[1].sum()) == pytest.approx(8)

@@ -106,8 +106,8 @@ def _quiet() -> Iterator[None]:
 def _unread_stays_in_memory() -> Iterator[None]:
     """Let a loop say where it reads a buffer that it only waits for: nowhere.
 
-    Inductor asks every user of a buffer before it moves it into the loops around them, and fails with a KeyError where a
-    user is one that overwrites what the buffer was made of, such as a step of Adam (pytorch/pytorch issue 188228).
+    Inductor asks every user of a buffer before it moves it into the loops around them, and fails with a KeyError where
+    a user overwrites what the buffer was made of, as a step of Adam does (pytorch/pytorch issue 188228).
     """
     from torch._inductor.loop_body import LoopBody
 
