@@ -32,13 +32,13 @@ def run(
     """Do the jobs of a suite that are not finished, and write its report."""
     from benchmarks.report.page import write_report
     from benchmarks.runner import run_suite
-    from benchmarks.store import RESULTS
+    from benchmarks.store import RESULTS, Store
     from benchmarks.suite import load_suite
 
     loaded = load_suite(suite)
     folder = out or RESULTS / loaded.name
     failures = run_suite(loaded, out=folder, engine=engine, address=address, workers=workers, resume=resume, only=only)
-    if len(failures) < len(loaded.jobs):
+    if Store(folder).current():
         for path in write_report(folder):
             typer.echo(path)
     for label, fault in failures.items():

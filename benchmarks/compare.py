@@ -5,16 +5,20 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import pyrobnn as bnn
 from benchmarks.provenance import SAME_KIND, code_digest
+from benchmarks.report.parts import standard_error
 from benchmarks.store import Record, Store
 from benchmarks.suite import Row
 
 _NOT_SCORES = {"entry", "data", "split", "seed", "key", "candidates"}
+_FOUND = {"chosen", "engine"}
+"""Words in a row that are results."""
 _STANDARD_ERRORS = 2.0
+_NOT_PAIRED = "cannot be compared, the rows are not of the same methods, splits and scores"
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,8 @@ class Verdict:
     """Whether rows came out again.
 
     Attributes:
-        holds: the same bits with the same code on the same kind of machine, or within two standard errors otherwise.
+        holds: the same bits with the same code on the same kind of machine; otherwise all scores of which a standard
+            error is known are within two of them.
         text: what was found.
     """
 
@@ -34,12 +39,12 @@ def find_record(folder: str | Path, key: str) -> Record:
     """Return the finished job with this key, or the start of one.
 
     Raises:
-        InputError: none, or several.
+        InputError: no results there, or none or several with this key.
     """
-    records = Store(folder).records()
+    records = _some(folder, Store(folder).records())
     found = {record.job.key: record for record in records if record.job.key.startswith(key)}
     if len(found) != 1:
-        known = ", ".join(f"{record.job.key} ({record.job.label})" for record in records) or "none"
+        known = ", ".join(f"{record.job.key} ({record.job.label})" for record in records)
         raise bnn.InputError(f"{len(found)} jobs in {folder} have a key that starts with {key!r}. Jobs there: {known}.")
     return next(iter(found.values()))
 
@@ -52,27 +57,33 @@ def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdic
         rows: what it gave now.
         manifest: with what it was done now.
     """
-    others = [name for name in SAME_KIND if record.manifest.get(name) != manifest.get(name)]
     if _results(record.rows) == _results(rows):
         return Verdict(holds=True, text=f"{record.job.label}: the same bits in {len(rows)} rows.")
-    changes = _changes(record.rows, rows)
-    text = "\n".join([f"{record.job.label}: other bits.", *changes])
+    others = [name for name in SAME_KIND if record.manifest.get(name) != manifest.get(name)]
     code = code_digest(record.job.task)
     if code != record.job.code:
         others.append(f"code ({record.job.code} there, {code} here)")
+    if not _are_paired(record.rows, rows):
+        return Verdict(holds=False, text=f"{record.job.label}: {_NOT_PAIRED}")
+    changes = _changes(record.rows, rows)
+    text = "\n".join([f"{record.job.label}: other bits.", *(f"  {change}" for change in changes)])
     if not others:
         return Verdict(holds=False, text=f"{text}\nMachine and code are the same: the bits should be.")
-    within = all("beyond" not in line for line in changes)
-    return Verdict(holds=within, text=f"{text}\nNot the same: {', '.join(others)}.")
+    known = [change for change in changes if math.isfinite(change.error)]
+    beyond = [change.name for change in known if abs(change.by) > _STANDARD_ERRORS * change.error]
+    close = f"beyond two standard errors: {', '.join(beyond)}" if beyond else "all within two standard errors"
+    found = close if known else "of no score is a standard error known"
+    return Verdict(holds=bool(known) and not beyond, text=f"{text}\nNot the same: {', '.join(others)}; {found}.")
 
 
 def differences(before: str | Path, after: str | Path) -> str:
     """Return, job by job, which scores changed between two folders of results.
 
     Raises:
-        InputError: no job in common.
+        InputError: no results in one of them, or no job in common.
     """
-    first, second = ({record.job.work: record for record in Store(folder).records()} for folder in (before, after))
+    records = (_some(folder, Store(folder).current()) for folder in (before, after))
+    first, second = ({record.job.work: record for record in found} for found in records)
     shared = [work for work in first if work in second]
     if not shared:
         raise bnn.InputError(f"{before} and {after} have no job in common: compare two runs of one suite.")
@@ -81,12 +92,20 @@ def differences(before: str | Path, after: str | Path) -> str:
         one, other = first[work], second[work]
         if _results(one.rows) == _results(other.rows):
             lines.append(f"{one.job.label}: the same bits")
+        elif _are_paired(one.rows, other.rows):
+            lines += [f"{one.job.label}:", *(f"  {change}" for change in _changes(one.rows, other.rows))]
         else:
-            lines += [f"{one.job.label}:", *_changes(one.rows, other.rows)]
+            lines.append(f"{one.job.label}: {_NOT_PAIRED}")
     for folder, mine, theirs in ((before, first, second), (after, second, first)):
         alone = [record.job.label for work, record in mine.items() if work not in theirs]
         lines += [f"only in {folder}: {label}" for label in alone]
     return "\n".join(lines)
+
+
+def _some(folder: str | Path, records: list[Record]) -> list[Record]:
+    if not records:
+        raise bnn.InputError(f"There are no results in {folder}: give a folder that `run` has written.")
+    return records
 
 
 def scores(rows: Iterable[Row]) -> list[str]:
@@ -96,6 +115,7 @@ def scores(rows: Iterable[Row]) -> list[str]:
         for name in dict.fromkeys(name for row in rows for name in row)
         if name not in _NOT_SCORES
         and "seconds" not in name
+        and not name.endswith("_stderr")
         and all(isinstance(row.get(name), int | float) for row in rows)
     ]
 
@@ -105,28 +125,64 @@ def _results(rows: list[Row]) -> str:
     return json.dumps([{name: value for name, value in row.items() if "seconds" not in name} for row in rows])
 
 
-def _changes(before: list[Row], after: list[Row]) -> list[str]:
-    """Return a line on each score whose mean changed, rows compared in pairs: both are of the same splits and seeds."""
-    lines = []
-    for name in scores(before):
-        one, other = ([row.get(name) for row in rows] for rows in (before, after))
-        if len(one) != len(other) or not all(isinstance(value, int | float) for value in other):
-            lines.append(f"  {name}: beyond comparison, the rows are not the same")
-        elif json.dumps(one) != json.dumps(other):
-            lines.append(_change(name, one, other, [row.get(f"{name}_stderr") for row in before]))
-    return lines
+def _are_paired(before: list[Row], after: list[Row]) -> bool:
+    """Whether rows are of the same methods, data and splits, in the same order, and measured the same."""
+    one, other = ([(_method(row), row.get("split"), row.get("seed")) for row in rows] for rows in (before, after))
+    return one == other and scores(before) == scores(after)
 
 
-def _change(name: str, one: list[Any], other: list[Any], errors: list[Any]) -> str:
-    """Return means before and after, and how the change compares with its standard error.
+def _method(row: Row) -> tuple[str, ...]:
+    """Return what tells a row from those that are replicates of it."""
+    return tuple(value for name, value in row.items() if isinstance(value, str) and name not in _FOUND)
 
-    That is the error of the mean of paired differences, or of a single row the error that it states of itself.
+
+@dataclass(frozen=True)
+class Change:
+    """How the mean of a score over replicates changed.
+
+    Attributes:
+        name: of the score, and of the method where a job has several.
+        before: mean of the earlier rows.
+        by: change of the mean.
+        error: standard error of the earlier mean: over splits and seeds, or of one row that which it states of itself;
+            NaN where none is known or all rows are equal.
+        paired: standard error of the mean change of a row.
     """
-    differences = [after - before for before, after in zip(one, other, strict=True)]
-    if len(differences) > 1:
-        error = stdev(differences) / math.sqrt(len(differences))
-    else:
-        error = errors[0] if isinstance(errors[0], float) else math.nan
-    where = "within" if abs(mean(differences)) <= _STANDARD_ERRORS * error else "beyond"
-    known = f"({error:.2g})" if math.isfinite(error) else "(none is known of a single row)"
-    return f"  {name}: {mean(one):.6g} -> {mean(other):.6g}, {where} two standard errors {known}"
+
+    name: str
+    before: float
+    by: float
+    error: float
+    paired: float
+
+    def __str__(self) -> str:
+        """Say what changed, and how that compares with chance."""
+        words = [f"{self.name}: {self.before:.6g} -> {self.before + self.by:.6g}"]
+        if math.isfinite(self.error):
+            words.append(f"standard error {self.error:.2g}")
+        if math.isfinite(self.paired):
+            where = "within" if abs(self.by) <= _STANDARD_ERRORS * self.paired else "beyond"
+            words.append(f"{where} two of the change ({self.paired:.2g})")
+        return ", ".join(words)
+
+
+def _changes(before: list[Row], after: list[Row]) -> list[Change]:
+    """Return the scores whose mean changed, rows compared in pairs."""
+    groups: dict[tuple[str, ...], list[tuple[Row, Row]]] = {}
+    for pair in zip(before, after, strict=True):
+        groups.setdefault(_method(pair[0]), []).append(pair)
+    found = []
+    for method, pairs in groups.items():
+        for name in scores(before):
+            one, other = [row[name] for row, _ in pairs], [row[name] for _, row in pairs]
+            if json.dumps(one) != json.dumps(other):
+                label = f"{' '.join(method)}, {name}" if len(groups) > 1 else name
+                found.append(_change(label, one, other, pairs[0][0].get(f"{name}_stderr")))
+    return found
+
+
+def _change(name: str, one: list[float], other: list[float], stated: Any) -> Change:
+    changes = [after - before for before, after in zip(one, other, strict=True)]
+    if len(changes) > 1:
+        return Change(name, mean(one), mean(changes), standard_error(one) or math.nan, standard_error(changes))
+    return Change(name, one[0], changes[0], stated if isinstance(stated, float) else math.nan, math.nan)

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -39,25 +40,43 @@ def code_digest(task: str) -> str:
 
 
 def _of_task(task: str) -> dict[Path, Path]:
-    """Return the modules of a task: its own, and those of `benchmarks.tasks` that it imports."""
-    spec = importlib.util.find_spec(task) if "." in task else None
-    if spec is not None and spec.origin is not None:
-        return {Path(task): Path(spec.origin)}
-    found, waiting = {}, [task]
+    """Return the modules of a task: its own, those beside it if it has a path, and those of `benchmarks.tasks` used."""
+    if "." not in task:
+        return _imported([task])
+    spec = importlib.util.find_spec(task)
+    if spec is None or spec.origin is None:
+        return {}
+    folder = Path(spec.origin).parent
+    own = {Path(task) / file.relative_to(folder): file for file in folder.rglob("*.py")}
+    return own | _imported([name for file in own.values() for name in _imports(file)])
+
+
+def _imports(file: Path) -> list[str]:
+    return _TASK_IMPORT.findall(file.read_text(encoding="utf-8"))
+
+
+def _imported(tasks: list[str]) -> dict[Path, Path]:
+    """Return modules of `benchmarks.tasks`, and those of it that they import."""
+    found: dict[Path, Path] = {}
+    waiting = list(tasks)
     while waiting:
         file = _HERE / "tasks" / f"{waiting.pop()}.py"
         if file.exists() and file not in found.values():
             found[Path("tasks") / file.name] = file
-            waiting += _TASK_IMPORT.findall(file.read_text(encoding="utf-8"))
+            waiting += _imports(file)
     return found
 
 
 def _executed(source: str) -> str:
+    """Return what Python executes of a source, in words that are the same for all versions of Python that run it."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False):
             node.body = node.body[1:]
-    return ast.dump(tree)
+        if isinstance(node, ast.JoinedStr):
+            node.values = [part for part in node.values if not (isinstance(part, ast.Constant) and part.value == "")]
+    whole = {"show_empty": True} if sys.version_info >= (3, 13) else {}
+    return ast.dump(tree, **whole)
 
 
 def machine(threads: int) -> dict[str, Any]:

@@ -100,7 +100,10 @@ class Store:
 
     def _planned(self) -> dict[str, Any]:
         path = self.folder / "suite.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        except json.JSONDecodeError as error:
+            raise bnn.InputError(f"{path} cannot be read ({error}): remove it, and run the suite again.") from None
 
     def add(self, record: Record) -> None:
         """Add a finished job, so that it is on the disk when this returns."""
@@ -133,9 +136,12 @@ class Store:
         """Keep other runners away from these results.
 
         Raises:
-            InputError: another process is at work on them.
+            InputError: another process is at work on them, or they cannot be there.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise bnn.InputError(f"{self.folder} cannot be a folder of results ({error.strerror}).") from None
         with (self.folder / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from benchmarks.provenance import code_digest
 from benchmarks.report.parts import Figure, Table
 
 TASKS = ("active", "bandit", "mnist", "nuts", "ood", "regression")
+_IS_A_PATH = re.compile(r"\w+(\.\w+)+")
 _OF_THE_RUNNER = {"task": str, "title": str, "threads": int}
 Row = dict[str, Any]
 
@@ -110,13 +112,12 @@ def load_suite(path: str | Path) -> Suite:
     task = get_task(name)
     own = {key: value for key, value in tables.items() if key not in _OF_THE_RUNNER}
     try:
-        settings = task.jobs(own)
+        jobs = [make_job(name, threads, one) for one in task.jobs(own)]
     except (AttributeError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise bnn.InputError(
             f"{path}: a key is missing or of the wrong kind ({what}): see benchmarks/suites."
         ) from error
-    jobs = [make_job(name, threads, one) for one in settings]
     seen = {job.work: job for job in jobs}
     if not jobs or len(seen) < len(jobs):
         raise bnn.InputError(f"{path}: {'two jobs are the same' if jobs else 'no jobs'}: check entries and data.")
@@ -136,7 +137,7 @@ def get_task(name: str) -> Task:
     Raises:
         InputError: no task of that name.
     """
-    if name not in TASKS and "." not in name:
+    if name not in TASKS and not _IS_A_PATH.fullmatch(name):
         raise bnn.InputError(f"`task` must be one of {', '.join(TASKS)}, or a module with dots, got {name!r}.")
     try:
         module: Any = importlib.import_module(name if "." in name else f"benchmarks.tasks.{name}")

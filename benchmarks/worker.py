@@ -1,12 +1,12 @@
 """A job is done here, in whichever process."""
 
 import json
-import os
-import sys
 import time
 import traceback
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from benchmarks.provenance import code_digest, git_commit, manifest
 from benchmarks.suite import Job, Row, get_task
@@ -37,12 +37,10 @@ def do(job: Job) -> Outcome:
     code = code_digest(job.task)
     if code != job.code:
         return lost(f"the worker has other code ({code}) than the runner ({job.code}): install the same everywhere")
-    os.environ["OMP_NUM_THREADS"] = str(job.threads)
     commit, started = git_commit(), time.perf_counter()
     try:
         task = get_task(job.task)
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(job.threads)
+        torch.set_num_threads(job.threads)
         rows = json.loads(json.dumps(task.run(job.settings)))
     except Exception as error:
         return Outcome(None, {}, f"{type(error).__name__}: {str(error).partition('\n')[0]}", traceback.format_exc())

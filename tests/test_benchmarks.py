@@ -178,8 +178,12 @@ def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
         module.write_text(text)
         provenance.code_digest.cache_clear()
         found.append(provenance.code_digest("measured.task"))
+    (module.parent / "helper.py").write_text("y = 1\n")
     provenance.code_digest.cache_clear()
-    assert found[0] == found[1] != found[2]
+    found.append(provenance.code_digest("measured.task"))
+    provenance.code_digest.cache_clear()
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
 
 
 @pytest.mark.parametrize(
@@ -187,10 +191,12 @@ def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
     [
         ('task = "chess"', "`task` must be one of active"),
         ('task = "no.such.module"', "cannot be imported"),
+        ('task = ".."', "`task` must be one of active"),
         ('task = "os.path"', "is no task"),
         ('task = "regression"\nthreads = "two"', "`threads` must be int"),
         ('task = "regression"\nthreads = 0', "`threads` must be at least 1"),
         ('task = "bench_tasks.runner_task"\ncount = 0\nsettings = {}', "no jobs"),
+        ('task = "bench_tasks.runner_task"\ncount = 1\n[settings]\nday = 2020-01-01', "of the wrong kind"),
         ("task = ", "is not valid TOML"),
         ('task = "regression"\ncolour = 1', "Unknown key `colour` in the suite. Known: base"),
         ('task = "regression"', r"The suite needs \[\[entries\]\]"),
@@ -235,6 +241,33 @@ def test_a_refusal_on_the_command_line_is_one_line(tmp_path):
     assert "Traceback" not in found.stderr
 
 
+def test_a_run_in_which_every_job_failed_says_why(tmp_path):
+    path = write_suite(tmp_path, count=1, fails=0)
+    command = [sys.executable, "-m", "benchmarks", "run", path, "--out", tmp_path / "out"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
+    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "failed: job 0 on none" in found.stderr
+    assert "There are no results" not in found.stderr
+
+
+def test_results_that_cannot_be_on_file_are_refused(tmp_path):
+    suite = load_suite(write_suite(tmp_path))
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be a folder of results"):
+        run_suite(suite, out=tmp_path / "file")
+    (tmp_path / "suite.json").write_text("{")
+    with pytest.raises(InputError, match=r"suite.json cannot be read"):
+        Store(tmp_path).title()
+
+
+def test_an_address_without_a_cluster_is_refused(tmp_path):
+    pytest.importorskip("ray")
+    suite = load_suite(write_suite(tmp_path))
+    with pytest.raises(InputError, match="No Ray cluster at 'nowhere'"):
+        run_suite(suite, out=tmp_path / "out", engine="ray", address="nowhere")
+
+
 def test_parquet_has_a_row_for_each_result_with_its_manifest(tmp_path):
     import pandas as pd
 
@@ -277,29 +310,64 @@ def test_results_are_compared_bit_by_bit_and_with_chance(tmp_path):
     here = record.manifest
     assert compare.verdict(record, rows_of(1.0, 3.0, math.nan, seconds=2.0), here).holds
     record = Record(job, rows_of(1.0, 3.0), here)
-    near, far = rows_of(1.2, 2.9), rows_of(1.2, 3.3)
+    near, far, fewer = rows_of(1.2, 2.9), rows_of(3.1, 5.1), [{"entry": "a", "data": "b"}]
     assert not compare.verdict(record, near, here).holds
     assert compare.verdict(record, near, here | {"cpu": "y"}).holds
     assert not compare.verdict(record, far, here | {"cpu": "y"}).holds
+    assert not compare.verdict(record, fewer, here | {"cpu": "y"}).holds
     older = Record(Job("regression", 1, JOB.settings, JOB.data, "older"), record.rows, here)
     assert compare.verdict(older, near, here).holds
-    for folder, found in (("one", rows_of(1.0, 3.0)), ("two", near), ("three", [{"entry": "a", "data": "b"}])):
+    for folder, found in (("one", rows_of(1.0, 3.0)), ("two", near), ("three", fewer)):
         Store(tmp_path / folder).add(Record(job, found, here))
-    assert "log_score: 2 -> 2.05, within two standard errors (0.15)" in compare.differences(
-        tmp_path / "one", tmp_path / "two"
-    )
-    assert "beyond comparison" in compare.differences(tmp_path / "one", tmp_path / "three")
+    changed = compare.differences(tmp_path / "one", tmp_path / "two")
+    assert "log_score: 2 -> 2.05, standard error 1, within two of the change (0.15)" in changed
+    assert "cannot be compared" in compare.differences(tmp_path / "one", tmp_path / "three")
     assert compare.differences(tmp_path / "one", tmp_path / "one") == "a on b: the same bits"
-    with pytest.raises(InputError, match="no job in common"):
+    with pytest.raises(InputError, match="There are no results in"):
         compare.differences(tmp_path / "one", tmp_path / "none")
     with pytest.raises(InputError, match="0 jobs in"):
         compare.find_record(tmp_path / "one", "zz")
+    with pytest.raises(InputError, match="There are no results in"):
+        compare.find_record(tmp_path / "none", "zz")
+
+
+def test_results_of_other_suites_and_of_earlier_versions_are_not_compared(tmp_path):
+    one, other = (Job("regression", 1, JOB.settings | {"seed": seed}, JOB.data, "code") for seed in (0, 1))
+    for folder, job in (("one", one), ("two", other)):
+        Store(tmp_path / folder).add(Record(job, rows_of(1.0), {}))
+    with pytest.raises(InputError, match="no job in common"):
+        compare.differences(tmp_path / "one", tmp_path / "two")
+    Store(tmp_path / "one").add(Record(other, rows_of(2.0), {}))
+    (tmp_path / "one" / "suite.json").write_text(json.dumps({"title": "a", "works": [other.work]}))
+    found = compare.differences(tmp_path / "one", tmp_path / "two").splitlines()
+    assert found == ["a on b:", "  log_score: 2 -> 1"]
+
+
+def test_rounding_that_all_rows_share_is_within_chance():
+    record = Record(JOB, rows_of(-1.0, -3.0), {"cpu": "x"})
+    found = compare.verdict(record, rows_of(-1.0 + 1.00e-6, -3.0 + 1.01e-6), {"cpu": "y"})
+    assert "beyond two of the change (5e-09)" in found.text
+    assert found.holds
 
 
 def test_a_single_row_is_compared_with_the_error_that_it_states():
-    record = Record(JOB, rows_of(1.5, log_score_stderr=0.12), {"cpu": "x"})
-    assert compare.verdict(record, rows_of(1.7, log_score_stderr=0.12), {"cpu": "y"}).holds
-    assert not compare.verdict(record, rows_of(1.8, log_score_stderr=0.12), {"cpu": "y"}).holds
+    record = Record(JOB, rows_of(1.5, log_score_stderr=0.12, other=1.0), {"cpu": "x"})
+    assert compare.verdict(record, rows_of(1.7, log_score_stderr=0.1, other=2.0), {"cpu": "y"}).holds
+    assert not compare.verdict(record, rows_of(1.8, log_score_stderr=0.12, other=1.0), {"cpu": "y"}).holds
+    nothing = compare.verdict(Record(JOB, rows_of(1.5), {"cpu": "x"}), rows_of(1.5000001), {"cpu": "y"})
+    assert "of no score is a standard error known" in nothing.text
+    assert not nothing.holds
+
+
+def test_rows_of_several_methods_are_no_replicates():
+    def both(first, second):
+        return [*rows_of(first, log_score_stderr=0.1), *rows_of(second, log_score_stderr=0.1, entry="b")]
+
+    record = Record(JOB, both(1.0, 9.0), {"cpu": "x"})
+    assert compare.verdict(record, both(1.1, 9.1), {"cpu": "y"}).holds
+    found = compare.verdict(record, both(1.1, 9.3), {"cpu": "y"})
+    assert not found.holds
+    assert "beyond two standard errors: b b, log_score" in found.text
 
 
 def test_a_report_shows_the_suite_as_it_is_now_in_its_order(tmp_path):

@@ -23,26 +23,29 @@ def run_on_ray(jobs: Iterable[Job], workers: int, address: str | None) -> Iterat
         address: of a running cluster, "auto" for that of this machine; without one Ray is started here, and stopped.
 
     Raises:
-        InputError: Ray is not installed, or there is no cluster at that address.
+        InputError: Ray is not installed, there is no cluster at that address, or no node of it has the CPUs of a job.
     """
     try:
         import ray
     except ImportError:
         raise bnn.InputError("The engine ray needs Ray: `uv run --extra ray ...`, or --engine local.") from None
     jobs = list(jobs)
+    threads = max(job.threads for job in jobs)
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if address is None:
-        threads = max(job.threads for job in jobs)
         here = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
-        settings |= {"num_cpus": workers * threads, "include_dashboard": False, "runtime_env": here}
+        settings |= {"address": "local", "num_cpus": workers * threads, "include_dashboard": False, "runtime_env": here}
     else:
         folders = [str(Path(module.__file__).parent) for module in (bnn, sys.modules["benchmarks"]) if module.__file__]
         settings |= {"address": address, "runtime_env": {"py_modules": folders}}
     try:
         ray.init(**settings)
-    except ConnectionError as error:
+    except (ConnectionError, ValueError) as error:
         raise bnn.InputError(f"No Ray cluster at {address!r} ({error}): start one with `ray start --head`.") from None
     try:
+        largest = max(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
+        if largest < threads:
+            raise bnn.InputError(f"A job has {threads} threads, and the largest node of the cluster {largest} CPUs.")
         yield from _done(ray, jobs, workers)
     finally:
         ray.shutdown()
