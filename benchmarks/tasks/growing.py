@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import pyrobnn as bnn
+from pyrobnn._random import seeded
 
 Fitted = bnn.Posterior | bnn.Mixture
 
@@ -44,7 +45,8 @@ class Growing:
     """Fits of one model to data sets of one size, which grows from call to call.
 
     The graph is made for `size` examples, so smaller data are repeated; the weight of the KL grows as much, which
-    leaves the ELBO that of the data themselves, times a constant (but for the last, incomplete repeat).
+    leaves the ELBO that of the data themselves, times a constant. Where the last repeat is incomplete, chance decides
+    which examples are in it.
 
     Attributes:
         model: the model.
@@ -70,7 +72,7 @@ class Growing:
     def fit(self, parts: list[tuple[Tensor, Tensor]], seed: int) -> list[Fitted]:
         """Return the posterior of each data set (x, y), all of one length."""
         num = len(parts[0][1])
-        repeat = torch.arange(self.size) % num
+        repeat = repeated(num, self.size, seed)
         data = [(x[repeat], y[repeat]) for x, y in parts for _ in range(self.members)]
         states = self._states or [None] * len(data)
         is_laplace = isinstance(self.guide, bnn.guides.Laplace)
@@ -87,3 +89,10 @@ class Growing:
     def _curved(self, fit: bnn.Posterior, data: tuple[Tensor, Tensor]) -> bnn.Posterior:
         found = self.guide.around(fit.bnn, data, weights=fit.mean(), seed=fit.seed, progress=False)
         return bnn.tune_prior(found, data, per="site") if self.tuned else found
+
+
+def repeated(num: int, size: int, seed: int) -> Tensor:
+    """Return indices (size,) in which each of `num` comes equally often, but for a surplus drawn at random."""
+    with seeded(seed, "repeats"):
+        surplus = torch.randperm(num)[: size % num]
+    return torch.cat([torch.arange(num).repeat(size // num), surplus])
