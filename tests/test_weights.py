@@ -103,11 +103,11 @@ def test_learning_in_two_parts_is_learning_at_once():
     )
     settings = {
         "seed": 0,
-        "steps": 1500,
-        "lr": 0.03,
+        "steps": 600,
+        "lr": 0.05,
         "kl": "analytic",
         "num_particles": 4,
-        "schedule": {"type": "exponential_lr", "gamma": 0.997},
+        "schedule": {"type": "exponential_lr", "gamma": 0.992},
         "progress": False,
     }
     first = model.fit(x[:10], y[:10], **settings)
