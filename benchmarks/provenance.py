@@ -14,13 +14,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import pyrobnn as bnn
 
 _HERE = Path(__file__).resolve().parent
 _TASK_IMPORT = re.compile(r"^from benchmarks\.tasks\.(\w+) import", re.MULTILINE)
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "scikit-learn", "scipy")
 _CODE = ("../pyrobnn", ":(glob)*.py", "engines", "suites", "tasks")
-SAME_KIND = ("machine", "cpu", "torch", "pyro-ppl", "numpy", "threads")
+SAME_KIND = ("machine", "cpu", "gpu", "torch", "pyro-ppl", "numpy", "threads")
 """What must be equal for the same bits."""
 
 
@@ -85,6 +87,7 @@ def machine(threads: int) -> dict[str, Any]:
         "machine": platform.machine(),
         "system": platform.platform(),
         "cpu": _cpu(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "cores": os.cpu_count(),
         "threads": threads,
         "python": platform.python_version(),

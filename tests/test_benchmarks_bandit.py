@@ -155,6 +155,17 @@ def test_a_prior_tuned_by_the_marginal_likelihood_has_more_evidence():
         ({"entries": [{"name": "a", "guide": {"type": "men_field"}}]}, "Unknown guide 'men_field'"),
         ({"entries": [{"name": "a", "guide": "laplace", "members": 2}]}, "a is an ensemble of Laplace"),
         ({"entries": [{"name": "a"}], "engine": "auto"}, "must be captured or eager"),
+        ({"entries": [{"name": "a"}, {"name": "a", "members": 2}]}, "Two entries are called 'a'"),
+        ({"entries": [{"name": "a", "epsilon": 5}]}, "`epsilon` in entry a: .* less than or equal to 1, got 5"),
+        ({"entries": [{"name": "a", "members": 0}]}, "`members` in entry a: .* greater than 0, got 0"),
+        ({"entries": ["a"]}, "`entries.0` in the suite: .* dictionary, got 'a'"),
+        ({"first_block": 0}, "`first_block` in the suite: .* greater than 0, got 0"),
+        ({"last_block": 0}, "`last_block` in the suite: .* greater than 0, got 0"),
+        ({"mushrooms": "x"}, "`mushrooms` in the suite: .* integer, got 'x'"),
+        ({"seeds": True}, "`seeds` in the suite: .* integer, got True"),
+        ({"hidden": 100}, "`hidden` in the suite: .* list, got 100"),
+        ({"hidden": [100, 0]}, "`hidden.1` in the suite: .* greater than 0, got 0"),
+        ({"lr": float("inf")}, "`lr` in the suite: .* finite number, got inf"),
     ],
 )
 def test_suites_with_mistakes_are_refused(suite, message):

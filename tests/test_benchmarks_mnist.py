@@ -94,7 +94,20 @@ WRONG = {
     ),
     "engine": ({"engine": "auto"}, "must be captured or eager, .* got 'auto'"),
     "tuning": ({"entries": [{"name": "a", "tuning": {"fit.stops": 1}}]}, "stops"),
-    "images": ({"num_train": 50_001}, "must be 1 to 50000, .* got 50001"),
+    "images": ({"num_train": 50_001}, "`num_train` in the suite: .* less than or equal to 50000, got 50001"),
+    "seeds": ({"seeds": 0}, "`seeds` in the suite: Input should be a valid list, got 0"),
+    "no seeds": ({"seeds": []}, "`seeds` in the suite: List should have at least 1 item"),
+    "share": ({"entries": [{"name": "a", "pruned": [0.5, 2]}]}, "`pruned.1` in entry a: .* equal to 1, got 2"),
+    "base": ({"base": {"fits": FIT}}, r"Unknown key `fits` in \[base\]. Known: fit, guide, prior"),
+    "names": ({"entries": [{"name": "a"}, {"name": "b", "laplace": [{"name": "a"}]}]}, "Two entries are called 'a'"),
+    "no name": ({"entries": [{"name": "a", "laplace": [{"tuned": True}]}]}, "`name` in laplace of a: Field required"),
+    "curvature": ({"entries": [{"name": "a", "laplace": [{"name": "b", "structure": "ful"}]}]}, "Laplace: `structure`"),
+    "seed of the fit": ({"entries": [{"name": "a", "fit": {"seed": 1}}]}, "`fit.seed` in entry a has no effect"),
+    "device of the fit": ({"base": {"fit": FIT | {"device": "cpu"}}}, "`fit.device` in entry SGD has no effect"),
+    "engine of the fit": (
+        {"entries": [{"name": "a", "tuning": {"fit.engine": "eager"}}]},
+        "`fit.engine` in entry a has no effect .*the suite has an `engine`.*: leave it out",
+    ),
     "spec": ({"entries": [{"name": "a", "guide": {"type": "nothing"}}]}, "nothing"),
 }
 

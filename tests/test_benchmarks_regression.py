@@ -58,8 +58,26 @@ def test_a_part_of_another_type_replaces_that_of_the_base_and_sets_may_have_thei
         ({"entries": [{"grid": {}}]}, "Each entry needs a `name`"),
         ({"data": []}, "The suite needs `data`"),
         ({"entries": [ENTRY | {"fit": {"engine": "auto"}}]}, "must be captured or eager, .* got 'auto'"),
-        ({"splits": "odd"}, "`splits` must be published or gap"),
-        ({"validation": 1.5}, "`validation` is a share"),
+        ({"entries": [ENTRY, ENTRY]}, "Two entries are called 'map', and reports go by the name"),
+        ({"entries": [ENTRY | {"grid": {"prior.scale": []}}]}, "`grid.prior.scale` in entry map: .* at least 1 item"),
+        ({"entries": [ENTRY | {"grid": {"data.split": [1]}}]}, "Unknown key `data` in what the grid of map names"),
+        ({"entries": [ENTRY | {"fit": {"seed": 1}}]}, "`fit.seed` in entry map has no effect .*suite.*leave it out"),
+        ({"entries": [ENTRY | {"grid": {"fit.device": ["cpu"]}}]}, "`fit.device` in entry map has no effect"),
+        ({"entries": {"name": "map"}}, "`entries` in the suite: Input should be a valid list"),
+        ({"base": {"nett": {}}}, r"Unknown key `nett` in \[base\]. Known: fit, .*net"),
+        ({"for_data": {"yacht": {}}}, r"Unknown key `yacht` in \[for_data\]. Known: diabetes"),
+        ({"for_data": {"diabetes": {"nett": {}}}}, r"Unknown key `nett` in \[for_data.diabetes\]"),
+        ({"for_data": {"diabetes": 1}}, "`for_data.diabetes` in the suite: .* dictionary, got 1"),
+        ({"data": "diabetes"}, "`data` in the suite: Input should be a valid list, got 'diabetes'"),
+        ({"data": ["diabets"]}, "Unknown data set 'diabets'. Known: .*diabetes"),
+        ({"data": ["digits"]}, "needs data for regression, and digits is for classification: choose others"),
+        ({"num_splits": -1}, "`num_splits` in the suite: Input should be greater than 0, got -1"),
+        ({"num_splits": 21}, "diabetes has 20 published splits, and `num_splits` is 21: ask for fewer"),
+        ({"num_splits": 11, "splits": "gap"}, "diabetes has 10 gap splits, and `num_splits` is 11"),
+        ({"side_by_side": 0}, "`side_by_side` in the suite: Input should be greater than 0, got 0"),
+        ({"seed": "a"}, "`seed` in the suite: Input should be a valid integer, got 'a'"),
+        ({"splits": "odd"}, "`splits` in the suite: Input should be 'published' or 'gap', got 'odd'"),
+        ({"validation": 1.5}, "`validation` in the suite: Input should be less than 1, got 1.5"),
         ({"tuning_members": 2}, "`tuning_members` is for ensembles, and map has SVI"),
         ({"entries": [ENTRY | {"guide": {"type": "cloud"}}]}, "cloud"),
     ],
@@ -107,26 +125,39 @@ def test_rows_are_the_same_for_the_same_settings_and_scores_are_those_of_the_exa
     assert sum(first[1]["pit"]) == len(test)
 
 
-def test_the_best_candidate_on_validation_rows_is_chosen_and_the_test_part_has_no_say(monkeypatch):
+def test_the_best_candidate_on_validation_rows_is_chosen():
     job = settings(
         grid={"likelihood": [{"type": "gaussian", "scale": 0.001}, {"type": "gaussian", "scale": "learned"}]}
     )
-    before = regression.run(job)
-    assert [json.loads(row["chosen"])["likelihood"]["scale"] for row in before] == ["learned"] * 2
+    rows = regression.run(job)
+    assert [json.loads(row["chosen"])["likelihood"]["scale"] for row in rows] == ["learned"] * 2
+
+
+def with_test_targets_shifted(by):
+    """Return what loads a data set whose one split, there twice, has test targets of another level."""
     load = bnn.datasets.load
 
-    def with_other_test_targets(name):
+    def shifted(name):
         dataset = load(name)
-        x, y = dataset.data.x, dataset.data.y.clone()
-        held_out = bnn.Data(torch.arange(len(y))[:, None], torch.arange(len(y))).split(0.1, seed=0)[1].y
-        y[held_out] += 1000.0
-        splits = tuple((np.setdiff1d(np.arange(len(y)), held_out.numpy()), held_out.numpy()) for _ in range(2))
-        return dataclasses.replace(dataset, data=bnn.Data(x, y), splits=splits)
+        train, test = np.split(np.random.default_rng(0).permutation(len(dataset.data)), [-44])
+        y = dataset.data.y.clone()
+        y[test] += by
+        return dataclasses.replace(dataset, data=bnn.Data(dataset.data.x, y), splits=((train, test),) * 2)
 
-    monkeypatch.setattr(bnn.datasets, "load", with_other_test_targets)
-    after = regression.run(job)
-    assert after[0]["chosen"] == before[0]["chosen"]
-    assert after[0]["log_score"] < before[0]["log_score"] - 1
+    return shifted
+
+
+def test_targets_of_the_test_part_have_no_say_in_what_is_chosen(monkeypatch):
+    job = settings(grid={"prior.scale": [0.9, 1.0]})
+    found = []
+    for shift in (0.0, 1000.0):
+        with monkeypatch.context() as patch:
+            patch.setattr(bnn.datasets, "load", with_test_targets_shifted(shift))
+            found.append(regression.run(job))
+    before, after = found
+    assert [row["validation_log_score"] for row in after] == [row["validation_log_score"] for row in before]
+    assert [row["chosen"] for row in after] == [row["chosen"] for row in before]
+    assert all(new["log_score"] < old["log_score"] - 1 for new, old in zip(after, before, strict=True))
 
 
 def row(entry, data, score, **others):
@@ -137,6 +168,9 @@ def test_means_have_standard_errors_over_splits():
     means = report.own_means([row("a", "b", score) for score in (1.0, 2.0, 6.0)], "log_score")
     assert means["a"]["b"].value == pytest.approx(3.0)
     assert means["a"]["b"].error == pytest.approx(math.sqrt(7 / 3))
+    assert math.isnan(
+        report.own_means([row("a", "b", score) for score in (1.0, math.nan)], "log_score")["a"]["b"].error
+    )
 
 
 def test_published_numbers_are_brought_to_one_convention():

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from benchmarks.tasks import active, nuts, ood
-from benchmarks.tasks.entries import METHOD
+from benchmarks.tasks import active, bandit, mnist, nuts, ood, regression
+from benchmarks.tasks.entries import METHOD, check_table
 
 SUITES = Path(__file__).parents[1] / "benchmarks" / "suites"
 ENTRIES = [{"name": "mean-field", "guide": {"type": "mean_field"}}, {"name": "ensemble", "members": 2}]
@@ -50,11 +50,30 @@ def test_suites_are_jobs_with_complete_settings(task, num):
         (ood, {"entries": ENTRIES, "sets": [DIGITS], "engine": "auto"}, "captured or eager"),
         (active, {"entries": ENTRIES, "engine": "auto"}, "captured or eager"),
         (nuts, {"entries": ENTRIES, "engine": "auto"}, "captured or eager"),
+        (active, {"entries": ENTRIES, "data": "digits"}, "`data` in the suite: .* list, got 'digits'"),
+        (active, {"entries": [*ENTRIES, *ENTRIES]}, "Two entries are called 'mean-field'"),
+        (active, {"entries": ENTRIES, "test": 1}, "`test` in the suite: .* less than 1, got 1"),
+        (active, {"entries": [{"name": "a", "tuned": "yes"}]}, "`tuned` in entry a: .* boolean, got 'yes'"),
+        (active, {"entries": ENTRIES, "rounds": 124}, "pool of digits has 1258 rows, and 1260 are labelled in the end"),
+        (ood, {"entries": ENTRIES, "sets": [DIGITS | {"train": 0}]}, "`train` in set digits: .* greater than 0, got 0"),
+        (ood, {"entries": ENTRIES, "sets": [DIGITS | {"data": "diabetes"}]}, "data for classification, and diabetes"),
+        (ood, {"entries": ENTRIES, "seeds": 0}, "`seeds` in the suite: .* greater than 0, got 0"),
+        (nuts, {"entries": [{"name": "a"}, {"name": "a"}]}, "Two entries are called 'a'"),
+        (nuts, {"entries": [{"name": nuts.FLOOR}]}, "Two entries are called 'NUTS, half of it'"),
+        (nuts, {"entries": [{"name": "a", "fit": {"type": "svi", "seed": 1}}]}, "`fit.seed` in entry a has no effect"),
+        (nuts, {"entries": [{"name": "a", "fit": {"engine": "eager"}}]}, "`fit.engine` in entry a has no effect"),
+        (nuts, {"entries": ENTRIES, "problems": "moons"}, "`problems` in the suite: .* list, got 'moons'"),
+        (nuts, {"entries": ENTRIES, "draws": 0}, "`draws` in the suite: .* greater than 0, got 0"),
     ],
 )
 def test_suites_with_mistakes_are_refused(task, tables, message):
     with pytest.raises(bnn.InputError, match=message):
         task.jobs(tables)
+
+
+@pytest.mark.parametrize("task", [active, bandit, mnist, nuts, ood, regression])
+def test_defaults_are_what_a_suite_may_say(task):
+    check_table("the suite", {key: value for key, value in task.DEFAULTS.items() if value is not None}, task.Settings)
 
 
 class Told:

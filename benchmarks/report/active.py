@@ -1,12 +1,11 @@
 """Tables and picture of active learning."""
 
-import math
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Table, mean_cell
+from benchmarks.report.parts import Figure, Table, mean_cell, standard_error
 
 Row = dict[str, Any]
 _LOOKS = {"uncertainty": ("#0b4f8a", "-"), "random": ("#d9822b", "--")}
@@ -73,7 +72,7 @@ def _curves(axis: Any, rows: list[Row]) -> None:
         if not own:
             continue
         curves, labels = np.array([row["errors"] for row in own]), own[0]["labels"]
-        mean, error = curves.mean(0), curves.std(0, ddof=1) / math.sqrt(len(own)) if len(own) > 1 else 0
+        mean, error = curves.mean(0), np.array([standard_error(errors) for errors in curves.T])
         axis.plot(labels, mean, dash, color=colour, linewidth=1.6, label=how)
         axis.fill_between(labels, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
     axis.grid(color="0.93", linewidth=0.6)

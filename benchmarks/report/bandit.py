@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from benchmarks.report.parts import Figure, Table, mean_cell
+from benchmarks.report.parts import Figure, Table, grouped, mean_cell
 
 Row = dict[str, Any]
 _COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#7a7a7a", "#56B4E9")
@@ -34,15 +34,8 @@ def tables(rows: list[Row], published: list[Row]) -> list[Table]:
     return [_regrets(rows), *_differences(rows)]
 
 
-def _entries(rows: list[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row["entry"], []).append(row)
-    return found
-
-
 def _regrets(rows: list[Row]) -> Table:
-    groups = _entries(rows)
+    groups = grouped(rows, "entry")
     num = rows[0]["steps"][-1]
     header = [
         "agent",
@@ -67,7 +60,7 @@ def _regrets(rows: list[Row]) -> Table:
 
 def _differences(rows: list[Row]) -> list[Table]:
     """Return each agent's regret less that of the baseline, seed by seed."""
-    groups = {name: {row["seed"]: row["regret"] for row in own} for name, own in _entries(rows).items()}
+    groups = {name: {row["seed"]: row["regret"] for row in own} for name, own in grouped(rows, "entry").items()}
     last = _BASELINE if _BASELINE in groups else list(groups)[-1]
     others = [name for name in groups if name != last]
     seeds = sorted(groups[last])
@@ -85,7 +78,7 @@ def figures(rows: list[Row]) -> list[Figure]:
     """Return the cumulative regret against mushrooms, as Figure 6 of Blundell et al. (2015)."""
     picture = MatplotlibFigure(figsize=(8.4, 4.6), layout="constrained")
     axis = picture.subplots()
-    for (name, own), colour, dash in zip(_entries(rows).items(), cycle(_COLOURS), cycle(_DASHES), strict=False):
+    for (name, own), colour, dash in zip(grouped(rows, "entry").items(), cycle(_COLOURS), cycle(_DASHES), strict=False):
         curves = np.array([row["curve"] for row in own])
         steps = own[0]["steps"]
         axis.plot(steps, curves.mean(0), dash, color=colour, linewidth=1.7, label=name)

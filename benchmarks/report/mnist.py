@@ -9,10 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from benchmarks.report.parts import Figure, Table
+from benchmarks.report.parts import Figure, Table, grouped
 
 Row = dict[str, Any]
-Key = tuple[str, int]
 _COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#999999")
 _MARKERS = "os^Dv<>P"
 _DASHES = ("-", "--", "-.", ":")
@@ -39,14 +38,6 @@ def tables(rows: list[Row], published: list[Row]) -> list[Table]:
     return [*found, _budget(rows)]
 
 
-def _groups(rows: list[Row]) -> dict[Key, list[Row]]:
-    """Return the rows of each entry and width."""
-    found: dict[Key, list[Row]] = {}
-    for row in rows:
-        found.setdefault((row["entry"], row["units"]), []).append(row)
-    return found
-
-
 def _cell(group: list[Row], name: str, digits: int) -> str:
     values, errors = ([row.get(key) for row in group] for key in (name, f"{name}_stderr"))
     if None in values:
@@ -55,7 +46,7 @@ def _cell(group: list[Row], name: str, digits: int) -> str:
 
 
 def _errors(rows: list[Row], published: list[Row]) -> Table:
-    groups = _groups(rows)
+    groups = grouped(rows, "entry", "units")
     units = sorted({*_UNITS, *(width for _, width in groups)})
     lines = [
         [entry, *(_cell(groups[entry, width], "test_error", 2) if (entry, width) in groups else "" for width in units)]
@@ -87,7 +78,7 @@ _COLUMNS = {
 def _scores(rows: list[Row]) -> Table:
     lines = [
         [entry, str(units), *(_cell(group, name, digits) for name, (_, digits) in _COLUMNS.items())]
-        for (entry, units), group in _groups(rows).items()
+        for (entry, units), group in grouped(rows, "entry", "units").items()
     ]
     draws = "/".join(str(count) for count in sorted({row["num_draws"] for row in rows}))
     note = (
@@ -100,7 +91,7 @@ def _scores(rows: list[Row]) -> Table:
 
 
 def _pruning(rows: list[Row], published: list[Row]) -> Table:
-    groups = {key: group for key, group in _groups(rows).items() if group[0].get("pruned")}
+    groups = {key: group for key, group in grouped(rows, "entry", "units").items() if group[0].get("pruned")}
     shares = sorted({share for group in groups.values() for share in group[0]["pruned"]})
     lines = [
         [entry, str(units), _cell(group, "test_error", 2), *(_pruned_cell(group, share) for share in shares)]
@@ -135,7 +126,7 @@ def _published_share(row: Row) -> float:
 
 def _budget(rows: list[Row]) -> Table:
     lines = []
-    for (entry, units), group in _groups(rows).items():
+    for (entry, units), group in grouped(rows, "entry", "units").items():
         first = group[0]
         elbo = [
             f"{mean(row[name] for row in group):.3f}" if first.get(name) is not None else ""
@@ -168,7 +159,7 @@ def figures(rows: list[Row]) -> list[Figure]:
 
 def _styled(rows: list[Row]) -> Iterator[tuple[Row, str, dict[str, Any]]]:
     """Yield the first row of each entry and width with a label and a look of its own."""
-    groups = _groups(rows)
+    groups = grouped(rows, "entry", "units")
     several = len({units for _, units in groups}) > 1
     for number, ((entry, units), group) in enumerate(groups.items()):
         look = {"color": _COLOURS[number % 8], "marker": _MARKERS[number % 8], "ls": _DASHES[number // 8 % 4], "ms": 4}

@@ -1,12 +1,11 @@
 """Tables and picture of the distances to NUTS."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Table
+from benchmarks.report.parts import Figure, Table, grouped, mean_cell, standard_error
 
 Row = dict[str, Any]
 FLOOR = "NUTS, half of it"
@@ -26,10 +25,7 @@ def tables(rows: list[Row], published: list[Row]) -> list[Table]:
 
 def _of(rows: list[Row], problem: str) -> dict[str, list[Row]]:
     """Return the rows of a problem by method."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["data"] == problem:
-            found.setdefault(row["entry"], []).append(row)
+    found = grouped((row for row in rows if row["data"] == problem), "entry")
     return {name: found[name] for name in sorted(found, key=lambda name: name != FLOOR)}
 
 
@@ -62,11 +58,7 @@ def _cell(own: list[Row], key: str) -> str:
         return f"{np.mean(values):.0f}"
     if key == "member":
         return f"{np.mean(values):.3f} ± {np.mean([row['member_std'] for row in own]):.3f}"
-    return f"{np.mean(values):.3f}" + (f" ± {_error(values):.3f}" if len(values) > 1 else "")
-
-
-def _error(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+    return mean_cell(values, 3)
 
 
 def figures(rows: list[Row]) -> list[Figure]:
@@ -81,7 +73,9 @@ def figures(rows: list[Row]) -> list[Figure]:
         places = [methods.index(name) for name in own]
         means = [float(np.mean(values)) for values in own.values()]
         axis.hlines(places, 0, means, color="0.8")
-        axis.errorbar(means, places, xerr=[_error(v) for v in own.values()], fmt="o", color="#0b4f8a", capsize=2)
+        axis.errorbar(
+            means, places, xerr=[standard_error(v) for v in own.values()], fmt="o", color="#0b4f8a", capsize=2
+        )
         axis.set(title=problem, xlabel="total variation distance to NUTS", yticks=range(len(methods)))
         axis.set_yticklabels(methods)
         axis.spines[["top", "right"]].set_visible(False)

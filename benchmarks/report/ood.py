@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Table, mean_cell, standard_error
+from benchmarks.report.parts import Figure, Table, grouped, mean_cell, standard_error
 
 Row = dict[str, Any]
 _MEASURES = {"mutual_information": "mutual information", "entropy": "entropy", "max_prob": "1 - largest probability"}
@@ -19,10 +19,7 @@ def tables(rows: list[Row], published: list[Row]) -> list[Table]:
 
 def _sets(rows: list[Row]) -> dict[str, dict[str, list[Row]]]:
     """Return rows by data and method."""
-    found: dict[str, dict[str, list[Row]]] = {}
-    for row in rows:
-        found.setdefault(row["data"], {}).setdefault(row["entry"], []).append(row)
-    return found
+    return {data: grouped(own, "entry") for data, own in grouped(rows, "data").items()}
 
 
 def _cell(own: list[Row], key: str, factor: float = 1.0, digits: int = 3) -> str:

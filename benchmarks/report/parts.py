@@ -1,13 +1,16 @@
 """What a report is made of."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import mean, stdev
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from statistics import mean, variance
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MatplotlibFigure
+
+Row = dict[str, Any]
 
 
 def mean_cell(values: Sequence[float], digits: int) -> str:
@@ -18,7 +21,16 @@ def mean_cell(values: Sequence[float], digits: int) -> str:
 
 def standard_error(values: Sequence[float]) -> float:
     """Return the standard error of the mean of values; 0 of a single one, where none is known."""
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    # not `stdev`, which fails where a value is not finite
+    return math.sqrt(variance(values)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def grouped(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
+    """Return rows by their value of a key, or by the tuple of their values of several; in order of appearance."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault(itemgetter(*keys)(row), []).append(row)
+    return found
 
 
 @dataclass(frozen=True)

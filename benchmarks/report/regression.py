@@ -5,10 +5,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from benchmarks.report.parts import Figure, Table
+from benchmarks.report.parts import Figure, Table, standard_error
 
 Row = dict[str, Any]
 METRICS = {"log_score": ("Mean test log-likelihood", True), "rmse": ("Test RMSE", False)}
@@ -57,7 +57,7 @@ def own_means(rows: Iterable[Row], metric: str) -> Means:
 
 
 def _estimate(values: Sequence[float]) -> Estimate:
-    return Estimate(mean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None)
+    return Estimate(mean(values), standard_error(values) if len(values) > 1 else None)
 
 
 def published_means(published: Iterable[Row], metric: str, data: Sequence[str]) -> Means:

@@ -7,14 +7,15 @@ in each round, both acquisitions and all seeds side by side in one captured grap
 """
 
 import time
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.active import figures, tables
-from benchmarks.tasks.entries import check_engine, check_keys, methods, num_draws
+from benchmarks.tasks.entries import Count, Method, Positive, check_engine, check_table, data_info, methods, num_draws
 from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -36,19 +37,55 @@ DEFAULTS: dict[str, Any] = {
 ACQUISITIONS = ("uncertainty", "random")
 
 
+class Learner(Method, total=False):
+    """An entry; `tuned` for the scale of the prior chosen by the marginal likelihood."""
+
+    tuned: bool
+
+
+class Settings(TypedDict, total=False):
+    """A suite."""
+
+    data: list[str]
+    seeds: Count
+    hidden: list[Count]
+    first: Count
+    acquired: Count
+    rounds: Count
+    test: Annotated[float, Field(gt=0, lt=1)]
+    steps: Count
+    lr: Positive
+    batch_size: Count
+    draws: Count
+    engine: Any
+    entries: list[dict[str, Any]]
+
+
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each data set and method; both acquisitions are in it.
 
     Raises:
-        InputError: an unknown key, or entries that are none.
+        InputError: an unknown key, a number that cannot be, entries that are none, or data with too few rows.
     """
+    check_table("the suite", suite, Settings)
     shared = DEFAULTS | {key: value for key, value in suite.items() if key != "entries"}
-    check_keys("the suite", shared, DEFAULTS)
     check_engine(shared["engine"])
-    learners = methods(suite, tuned=False)
+    learners = methods(suite, Learner, tuned=False)
     for learner in learners:
         check_learner(learner)
+    for name in shared["data"]:
+        _check_pool(name, shared)
     return [{**shared, "data": name, **learner} for name in shared["data"] for learner in learners]
+
+
+def _check_pool(name: str, settings: dict[str, Any]) -> None:
+    rows = data_info(name).rows
+    pool = rows - max(1, round(settings["test"] * rows))
+    labelled = settings["first"] + settings["acquired"] * settings["rounds"]
+    if labelled >= pool:
+        raise bnn.InputError(
+            f"The pool of {name} has {pool} rows, and {labelled} are labelled in the end: ask for fewer `rounds`."
+        )
 
 
 def datasets(settings: dict[str, Any]) -> tuple[str, ...]:

@@ -9,15 +9,16 @@ learn side by side in one captured graph; the agents of one seed meet the same m
 import dataclasses
 import itertools
 import time
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.bandit import figures, tables
-from benchmarks.tasks.entries import check_engine, check_keys, methods, num_draws
+from benchmarks.tasks.entries import Count, Method, Positive, Share, check_engine, check_table, methods, num_draws
 from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -45,16 +46,42 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+class Agent(Method, total=False):
+    """An entry, with the share of mushrooms for which it tosses a coin."""
+
+    epsilon: Share
+
+
+class Settings(TypedDict, total=False):
+    """A suite."""
+
+    mushrooms: Count
+    seeds: Count
+    hidden: list[Count]
+    memory: Count
+    batch_size: Count
+    first_block: Count
+    last_block: Count
+    growth: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    steps: Count
+    lr: Positive
+    noise: Positive
+    averaged: Count
+    draws: Count
+    engine: Any
+    entries: list[dict[str, Any]]
+
+
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each agent.
 
     Raises:
-        InputError: an unknown key, or entries that are none.
+        InputError: an unknown key, a number that cannot be, or entries that are none.
     """
+    check_table("the suite", suite, Settings)
     shared = {key: value for key, value in suite.items() if key != "entries"}
-    check_keys("the suite", shared, DEFAULTS)
     check_engine(shared.get("engine", "captured"))
-    agents = methods(suite, epsilon=0.0)
+    agents = methods(suite, Agent, epsilon=0.0)
     for agent in agents:
         check_learner(agent)
     return [{"data": "mushroom", **DEFAULTS, **shared, **agent} for agent in agents]

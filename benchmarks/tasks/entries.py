@@ -2,13 +2,40 @@
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any, TypedDict
+
+import pydantic
+from pydantic import Field
 
 import pyrobnn as bnn
 
+Count = Annotated[int, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Seeds = Annotated[list[Seed], Field(min_length=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
+"""Values to choose among, by paths such as `prior.scale`."""
+
+
+class Method(TypedDict, total=False):
+    """An entry: a guide, a prior, and the number of members if it is an ensemble."""
+
+    name: str
+    guide: Any
+    prior: Any
+    members: Count
+
+
 METHOD: dict[str, Any] = {"guide": {"type": "map"}, "prior": {"type": "normal", "scale": 1.0}, "members": 1}
-"""Settings of an entry, beside its name: a guide, a prior, and the number of members if it is an ensemble."""
+"""What an entry has beside its name where it does not say so."""
+_SAID_ELSEWHERE = {
+    "seed": "seeds are those of the suite",
+    "device": "the task decides where it fits",
+    "engine": "the suite has an `engine`",
+}
 
 
 def check_keys(where: str, table: dict[str, Any], known: Iterable[str]) -> None:
@@ -22,7 +49,27 @@ def check_keys(where: str, table: dict[str, Any], known: Iterable[str]) -> None:
         raise bnn.InputError(f"Unknown key `{unknown[0]}` in {where}. Known: {', '.join(sorted(known))}.")
 
 
-def check_engine(engine: str) -> None:
+def check_table(where: str, table: dict[str, Any], kind: type) -> None:
+    """Refuse keys that are not known, and values of another type or beyond their bounds.
+
+    Args:
+        where: what the table is called in the message.
+        table: the table.
+        kind: a `TypedDict` of what it may have.
+
+    Raises:
+        InputError: with the first of them, and what was expected.
+    """
+    check_keys(where, table, kind.__annotations__)
+    try:
+        pydantic.TypeAdapter(kind).validate_python(table, strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(map(str, first["loc"]))
+        raise bnn.InputError(f"`{path}` in {where}: {first['msg']}, got {first['input']!r}.") from None
+
+
+def check_engine(engine: Any) -> None:
     """Refuse an engine that depends on the machine.
 
     Raises:
@@ -32,18 +79,74 @@ def check_engine(engine: str) -> None:
         raise bnn.InputError(f"`engine` must be captured or eager, so that bits repeat; got {engine!r}.")
 
 
-def check_entries(suite: dict[str, Any], known: Iterable[str]) -> None:
-    """Refuse a suite without [[entries]], or one of them without a name or with an unknown key.
+def check_entries(suite: dict[str, Any], kind: type) -> None:
+    """Refuse a suite without [[entries]], or entries that are no `kind`, without a name, or with the same name.
 
     Raises:
-        InputError: with what is missing or unknown.
+        InputError: with what is missing, unknown or repeated.
     """
     if not suite.get("entries"):
         raise bnn.InputError("The suite needs [[entries]], each with a `name`.")
     for entry in suite["entries"]:
-        check_keys(f"entry {entry.get('name')}", entry, {"name", *known})
+        check_table(f"entry {entry.get('name')}", entry, kind)
         if not entry.get("name"):
             raise bnn.InputError(f"Each entry needs a `name`, got {entry}.")
+    check_names(entry["name"] for entry in suite["entries"])
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse a name that comes twice.
+
+    Raises:
+        InputError: with the first of them.
+    """
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise bnn.InputError(f"Two entries are called {repeated[0]!r}, and reports go by the name: give each its own.")
+
+
+def check_fit(name: str, tables: dict[str, Any], *more: str) -> None:
+    """Refuse settings of [fit] that an entry has no say in: `seed`, `device`, and more that the task names.
+
+    Raises:
+        InputError: with the first of them, and what counts instead.
+    """
+    for key in ("seed", "device", *more):
+        if key in tables.get("fit", {}):
+            raise bnn.InputError(f"`fit.{key}` in entry {name} has no effect ({_SAID_ELSEWHERE[key]}): leave it out.")
+
+
+def data_info(name: str, task: str = "") -> bnn.datasets.DatasetInfo:
+    """Return what is known of a data set without reading it.
+
+    Args:
+        name: its name.
+        task: "regression" or "classification", which it must be for; either if not given.
+
+    Raises:
+        InputError: an unknown name, or data for another task.
+    """
+    known = {info.name: info for info in bnn.datasets.info()}
+    if name not in known:
+        raise bnn.InputError(f"Unknown data set {name!r}. Known: {', '.join(known)}.")
+    if task and known[name].task != task:
+        raise bnn.InputError(f"The suite needs data for {task}, and {name} is for {known[name].task}: choose others.")
+    return known[name]
+
+
+def merged(tables: Iterable[dict[str, Any]], sections: Iterable[str]) -> dict[str, Any]:
+    """Return these sections of all tables, joined; a part of another type replaces the earlier one whole."""
+    found: dict[str, Any] = {}
+    for table, section in itertools.product(tables, sections):
+        if section in table:
+            found[section] = _joined(found.get(section), copy.deepcopy(table[section]))
+    return found
+
+
+def _joined(earlier: Any, value: Any) -> Any:
+    both = isinstance(value, dict) and isinstance(earlier, dict)
+    same = both and value.get("type", earlier.get("type")) == earlier.get("type")
+    return earlier | value if same else value
 
 
 def candidates(tables: dict[str, Any], grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
@@ -74,17 +177,18 @@ def values_at(tables: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def methods(suite: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
+def methods(suite: dict[str, Any], kind: type = Method, **more: Any) -> list[dict[str, Any]]:
     """Return the settings of each of [[entries]], complete, with its name as "entry".
 
     Args:
         suite: the tables of a suite.
-        more: settings of an entry that the task has beside those of `METHOD`, and their defaults.
+        kind: what an entry may have.
+        more: defaults of what the task has beside `METHOD`.
 
     Raises:
-        InputError: no entries, one without a name, an unknown key, or a guide or prior that is not one.
+        InputError: no entries, one that is no `kind`, or a guide or prior that is not one.
     """
-    check_entries(suite, METHOD | more)
+    check_entries(suite, kind)
     return [_method(entry, METHOD | more) for entry in suite["entries"]]
 
 

@@ -78,7 +78,8 @@ class Growing:
         is_laplace = isinstance(self.guide, bnn.guides.Laplace)
         guide = bnn.guides.Map() if is_laplace else self.guide
         methods = [bnn.SVI(guide=From(guide, state), temperature=self.size / num, **self.settings) for state in states]
-        fits = bnn.fit_replicates(self.model, methods, data, seed=seed, progress=False, engine=self.engine)
+        arguments: dict[str, Any] = {"seed": seed, "device": "cpu", "engine": self.engine, "progress": False}
+        fits = bnn.fit_replicates(self.model, methods, data, **arguments)
         if self.resume:
             self._states = [fit.guide.state_dict() for fit in fits]
         if is_laplace:

@@ -12,14 +12,30 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Required, TypedDict
 
 import torch
+from pydantic import Field
 
 import pyrobnn as bnn
 from benchmarks.provenance import code_digest
 from benchmarks.report.mnist import figures, tables
-from benchmarks.tasks.entries import candidates, changed, check_engine, check_entries, check_keys, values_at
+from benchmarks.tasks.entries import (
+    Count,
+    Grid,
+    Seeds,
+    Share,
+    candidates,
+    changed,
+    check_engine,
+    check_entries,
+    check_fit,
+    check_keys,
+    check_names,
+    check_table,
+    merged,
+    values_at,
+)
 from benchmarks.tasks.mnist_parts import (
     NUM_TRAIN,
     Images,
@@ -48,26 +64,66 @@ DEFAULTS: dict[str, Any] = {
 KEPT_IN = "PYROBNN_KEPT_FITS"
 """Environment variable with a folder in which fits keep their place. After an interruption they go on there, and the
 row has no `seconds`."""
-_SECTIONS = ("prior", "guide", "fit")
-_OF_ENTRY = {*_SECTIONS, "units", "grid", "tuning", "pruned", "laplace"}
-_OF_LAPLACE = {"name", "structure", "sites", "tuned"}
+
+
+class Sections(TypedDict, total=False):
+    """Parts of a spec, which [base] and an entry have."""
+
+    prior: Any
+    guide: Any
+    fit: dict[str, Any]
+
+
+class Laplace(TypedDict, total=False):
+    """A Laplace approximation around the fit of an entry."""
+
+    name: Required[str]
+    structure: Any
+    sites: Any
+    tuned: bool
+
+
+class Entry(Sections, total=False):
+    """An entry: in which widths, what to choose among, and what is measured of it beside the rest."""
+
+    name: str
+    units: list[Count]
+    grid: Grid
+    tuning: dict[str, Any]
+    pruned: list[Share]
+    laplace: list[dict[str, Any]]
+
+
+class Settings(TypedDict, total=False):
+    """A suite."""
+
+    units: list[Count]
+    seeds: Seeds
+    num_draws: Count
+    num_train: Annotated[int, Field(gt=0, le=NUM_TRAIN)]
+    num_held_out: Count
+    rotations: list[float]
+    num_rotated: Count
+    engine: Any
+    base: dict[str, Any]
+    entries: list[dict[str, Any]]
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each entry, width and seed; its candidates are whole specs.
 
     Raises:
-        InputError: an unknown key, no entries, an engine that is not one of two, more images to train on than there
-            are, or a spec that is not valid.
+        InputError: an unknown key, no entries, an engine that is not one of two, a number that cannot be, or a spec
+            that is not valid.
     """
-    check_keys("the suite", suite, {*DEFAULTS, "base", "entries"})
+    check_table("the suite", suite, Settings)
+    check_table("[base]", suite.get("base", {}), Sections)
     settings = DEFAULTS | {key: value for key, value in suite.items() if key in DEFAULTS}
-    check_entries(suite, _OF_ENTRY)
+    check_entries(suite, Entry)
     check_engine(settings["engine"])
-    if not 0 < settings["num_train"] <= NUM_TRAIN:
-        raise bnn.InputError(f"`num_train` must be 1 to {NUM_TRAIN}, the others validate, got {settings['num_train']}.")
     shared = {key: value for key, value in settings.items() if key not in ("units", "seeds")}
     entries = [_entry(suite.get("base", {}), entry) for entry in suite["entries"]]
+    check_names(name for entry, _ in entries for name in _names(entry))
     return [
         {"entry": entry["name"], "data": "mnist", "units": units, "seed": seed} | shared | own
         for units, (entry, own), seed in itertools.product(settings["units"], entries, settings["seeds"])
@@ -75,18 +131,22 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def _names(entry: dict[str, Any]) -> list[str]:
+    """Return what rows of an entry are called."""
+    return [entry["name"], *(laplace["name"] for laplace in entry.get("laplace", []))]
+
+
 def _entry(base: dict[str, Any], entry: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return an entry and what its jobs have in common."""
     for laplace in entry.get("laplace", []):
-        check_keys(f"laplace of {entry['name']}", laplace, _OF_LAPLACE)
-    sections = {name: base.get(name, {}) | entry.get(name, {}) for name in _SECTIONS}
+        check_table(f"laplace of {entry['name']}", laplace, Laplace)
+        _around(laplace)
     grid, tuning = entry.get("grid", {}), entry.get("tuning", {})
-    open_to_choice = candidates(sections, grid)
-    for candidate in open_to_choice:
-        check_keys(f"what the grid of {entry['name']} names", candidate, _SECTIONS)
+    open_to_choice = candidates(merged([base, entry], Sections.__annotations__), grid)
+    for candidate in [*open_to_choice, changed(open_to_choice[0], tuning)]:
+        check_keys(f"what the grid of {entry['name']} names", candidate, Sections.__annotations__)
+        check_fit(entry["name"], candidate, "engine")
         _spec(candidate)
-    if tuning:
-        _spec(changed(open_to_choice[0], tuning))
     own = {"grid": list(grid), "candidates": open_to_choice, "tuning": tuning}
     return entry, own | {"pruned": entry.get("pruned", []), "laplace": entry.get("laplace", [])}
 
@@ -180,12 +240,15 @@ def _of_fit(posterior: bnn.Posterior, train: bnn.Data) -> dict[str, Any]:
     return found | {name: float(values[-per_epoch:].mean()) / len(train) for name, values in parts.items()}
 
 
+def _around(laplace: dict[str, Any]) -> bnn.guides.Laplace:
+    return bnn.guides.Laplace(**{key: value for key, value in laplace.items() if key in ("structure", "sites")})
+
+
 def _laplace_row(
     settings: dict[str, Any], laplace: dict[str, Any], mode: bnn.Posterior, images: Images
 ) -> dict[str, Any]:
     started = time.perf_counter()
-    parts = {key: value for key, value in laplace.items() if key in ("structure", "sites")}
-    posterior = bnn.guides.Laplace(**parts).around(mode.bnn, images.train, weights=mode.mean(), progress=False)
+    posterior = _around(laplace).around(mode.bnn, images.train, weights=mode.mean(), progress=False)
     if laplace.get("tuned"):
         posterior = bnn.tune_prior(posterior, images.train, per="site")
     seconds = time.perf_counter() - started

@@ -62,17 +62,23 @@ def rotated(x: Tensor, degrees: float) -> Tensor:
 
 
 def sampled(posterior: bnn.Posterior, num_draws: int, seed: int) -> Predict:
-    """Return predictions by the mixture of that many networks; of a point, by the one that it is."""
+    """Return predictions, on the CPU, by the mixture of that many networks; of a point, by the one that it is."""
     if posterior.info["method"]["guide"]["type"] == "map":
-        return lambda x: posterior.predict(x, at_mean=True)
-    return lambda x: posterior.predict(x, num_draws=num_draws, seed=seed)
+        return lambda x: _on_cpu(posterior.predict(x, at_mean=True))
+    return lambda x: _on_cpu(posterior.predict(x, num_draws=num_draws, seed=seed))
+
+
+def _on_cpu(prediction: bnn.Prediction) -> bnn.Prediction:
+    logits = prediction.distribution.logits
+    return prediction if logits.device.type == "cpu" else bnn.Prediction(dist.Categorical(logits=logits.cpu()))
 
 
 def linearized(posterior: bnn.Posterior, num_draws: int, seed: int) -> Predict:
-    """Return predictions of a Laplace approximation by draws from the law of the outputs of each image."""
+    """Return predictions of a Laplace approximation, on the CPU, by draws from the law of the outputs of an image."""
 
     def predict(x: Tensor) -> bnn.Prediction:
-        return bnn.Prediction(dist.Categorical(logits=bnn.functional(posterior, x).sample(num_draws, seed=seed)))
+        logits = bnn.functional(posterior, x).sample(num_draws, seed=seed)
+        return bnn.Prediction(dist.Categorical(logits=logits.cpu()))
 
     return predict
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.nuts import FLOOR, figures, tables
-from benchmarks.tasks.entries import check_engine, check_keys
+from benchmarks.tasks.entries import Count, Seeds, check_engine, check_entries, check_fit, check_names, check_table
 from pyrobnn.spec import RunSpec
 
 __all__ = ["PROBLEMS", "datasets", "distances", "figures", "jobs", "run", "tables"]
@@ -47,7 +47,24 @@ DEFAULTS: dict[str, Any] = {
     "draws": 1000,
     "engine": "captured",
 }
-_OF_ENTRY = ("name", "guide", "fit")
+
+
+class Entry(TypedDict, total=False):
+    """An entry: a method."""
+
+    name: str
+    guide: Any
+    fit: dict[str, Any]
+
+
+class Settings(TypedDict, total=False):
+    """A suite."""
+
+    problems: list[str]
+    seeds: Seeds
+    draws: Count
+    engine: Any
+    entries: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -116,19 +133,18 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each problem and entry, and for each problem one with the two halves of NUTS.
 
     Raises:
-        InputError: an unknown key, problem or section, or no entries.
+        InputError: an unknown key, problem or section, a number that cannot be, or no entries.
     """
-    entries = suite.get("entries", [])
+    check_table("the suite", suite, Settings)
     settings = DEFAULTS | {key: value for key, value in suite.items() if key != "entries"}
-    check_keys("the suite", settings, DEFAULTS)
     check_engine(settings["engine"])
     _check_problems(settings["problems"])
-    if not entries:
-        raise bnn.InputError("The suite needs [[entries]], each with a `name`, a `fit` and perhaps a `guide`.")
-    for entry in entries:
-        check_keys(f"entry {entry.get('name')}", entry, _OF_ENTRY)
+    check_entries(suite, Entry)
+    check_names([FLOOR, *(entry["name"] for entry in suite["entries"])])
+    for entry in suite["entries"]:
+        check_fit(entry["name"], entry, "engine")
         _method(entry)
-    return [job for name in settings["problems"] for job in _jobs_of(name, settings, entries)]
+    return [job for name in settings["problems"] for job in _jobs_of(name, settings, suite["entries"])]
 
 
 def _jobs_of(name: str, settings: dict[str, Any], entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,14 +6,14 @@ shape are made one row, and scaled to [0, 1] by the largest value in the trainin
 
 import dataclasses
 import time
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.ood import figures, tables
-from benchmarks.tasks.entries import check_engine, check_keys, methods, num_draws
+from benchmarks.tasks.entries import Count, Positive, check_engine, check_table, data_info, methods, num_draws
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
@@ -28,14 +28,39 @@ DEFAULTS: dict[str, Any] = {
 _OF_SET: dict[str, Any] = {"data": None, "without": [], "outside": None, "train": 1000, "test": 400, "hidden": [50]}
 
 
+class Inputs(TypedDict, total=False):
+    """One of [[sets]]: data, and what is outside."""
+
+    data: str
+    without: list[int]
+    outside: str
+    train: Count
+    test: Count
+    hidden: list[Count]
+
+
+class Settings(TypedDict, total=False):
+    """A suite."""
+
+    seeds: Count
+    draws: Count
+    steps: Count
+    lr: Positive
+    batch_size: Count
+    engine: Any
+    sets: list[dict[str, Any]]
+    entries: list[dict[str, Any]]
+
+
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each set and method.
 
     Raises:
-        InputError: an unknown key, entries that are none, or no sets, each with either `without` or `outside`.
+        InputError: an unknown key, a number that cannot be, entries that are none, or no sets, each with either
+            `without` or `outside`.
     """
+    check_table("the suite", suite, Settings)
     shared = {key: value for key, value in suite.items() if key not in ("sets", "entries")}
-    check_keys("the suite", shared, DEFAULTS)
     check_engine(shared.get("engine", "captured"))
     if not suite.get("sets"):
         raise bnn.InputError("The suite needs [[sets]], each with `data`.")
@@ -44,9 +69,10 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _set(one: dict[str, Any]) -> dict[str, Any]:
-    check_keys(f"set {one.get('data')}", one, _OF_SET)
+    check_table(f"set {one.get('data')}", one, Inputs)
     if not one.get("data") or bool(one.get("without")) == bool(one.get("outside")):
         raise bnn.InputError(f"Each set needs `data`, and either `without` (classes) or `outside` (data), got {one}.")
+    data_info(one["data"], "classification")
     return _OF_SET | one
 
 

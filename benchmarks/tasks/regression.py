@@ -5,20 +5,31 @@ best mean log score on those is fitted to the whole training part, and scored on
 replicates of one captured graph. Ensembles may be tuned with fewer members than they are fitted with: `tuning_members`.
 """
 
-import copy
 import dataclasses
-import itertools
 import json
 import time
-from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 import torch
+from pydantic import Field
 
 import pyrobnn as bnn
 from benchmarks.report.regression import figures, tables
-from benchmarks.tasks.entries import candidates, check_engine, check_entries, check_keys, values_at
+from benchmarks.tasks.entries import (
+    Count,
+    Grid,
+    Seed,
+    candidates,
+    check_engine,
+    check_entries,
+    check_fit,
+    check_keys,
+    check_table,
+    data_info,
+    merged,
+    values_at,
+)
 from benchmarks.tasks.regression_fits import Fitted, engine_of, fit_all
 from pyrobnn.spec import RunSpec
 
@@ -32,61 +43,91 @@ DEFAULTS: dict[str, Any] = {
     "side_by_side": 20,
     "tuning_members": None,
 }
-SECTIONS = ("net", "prior", "likelihood", "guide", "fit", "predict")
-_KNOWN = {*DEFAULTS, "data", "base", "entries", "for_data"}
 _PIT_BINS = 10
 Parts = list[tuple[bnn.Data, bnn.Data]]
+
+
+class Sections(TypedDict, total=False):
+    """Parts of a spec, which [base], an entry and [for_data] have."""
+
+    net: Any
+    prior: Any
+    likelihood: Any
+    guide: Any
+    fit: dict[str, Any]
+    predict: dict[str, Any]
+
+
+class Entry(Sections, total=False):
+    """An entry, with what to choose among."""
+
+    name: str
+    grid: Grid
+
+
+class Settings(TypedDict, total=False):
+    """A suite."""
+
+    data: list[str]
+    splits: Literal["published", "gap"]
+    validation: Annotated[float, Field(gt=0, lt=1)]
+    seed: Seed
+    num_splits: Count
+    side_by_side: Count
+    tuning_members: Count
+    base: dict[str, Any]
+    for_data: dict[str, dict[str, Any]]
+    entries: list[dict[str, Any]]
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each data set and entry; its candidates are whole specs.
 
     Raises:
-        InputError: an unknown key, no data or entries, a share or a kind of splits that cannot be, or a bad spec.
+        InputError: an unknown key, no data or entries, data for classification, a number that cannot be, more splits
+            than there are, or a bad spec.
     """
-    check_keys("the suite", suite, _KNOWN)
+    check_table("the suite", suite, Settings)
     settings = DEFAULTS | {key: value for key, value in suite.items() if key in DEFAULTS}
-    check_entries(suite, {*SECTIONS, "grid"})
+    check_entries(suite, Entry)
     if not suite.get("data"):
         raise bnn.InputError("The suite needs `data`, a list of names of data sets.")
-    if settings["splits"] not in ("published", "gap"):
-        raise bnn.InputError(f"`splits` must be published or gap, got {settings['splits']!r}.")
-    if not 0 < settings["validation"] < 1:
-        raise bnn.InputError(f"`validation` is a share of the training part, in (0, 1), got {settings['validation']}.")
+    check_table("[base]", suite.get("base", {}), Sections)
+    check_keys("[for_data]", suite.get("for_data", {}), suite["data"])
+    for name, table in suite.get("for_data", {}).items():
+        check_table(f"[for_data.{name}]", table, Sections)
     return [_job(settings, suite, name, entry) for name in suite["data"] for entry in suite["entries"]]
 
 
 def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    own = suite.get("for_data", {}).get(name, {})
-    layers = (suite.get("base", {}), entry, own)
-    tables = _merged([{key: part[key] for key in SECTIONS if key in part} for part in layers])
+    layers = (suite.get("base", {}), entry, suite.get("for_data", {}).get(name, {}))
     grid = entry.get("grid", {})
-    open_to_choice = candidates(tables, grid)
-    specs = [RunSpec.from_dict(candidate | {"data": {"name": name}}) for candidate in open_to_choice]
-    for spec in specs:
-        check_engine(spec.fit.engine)
+    open_to_choice = candidates(merged(layers, Sections.__annotations__), grid)
+    specs = [_spec(entry["name"], name, candidate) for candidate in open_to_choice]
     if settings["tuning_members"] and not all(isinstance(spec.method, bnn.Ensemble) for spec in specs):
         raise bnn.InputError(f"`tuning_members` is for ensembles, and {entry['name']} has {specs[0].method!r}.")
     job = {key: value for key, value in settings.items() if key != "num_splits"}
-    numbers = list(range(settings["num_splits"] or _num_splits(name, settings["splits"])))
-    job |= {"numbers": numbers, "grid": list(grid), "candidates": open_to_choice}
+    job |= {"numbers": _numbers(name, settings), "grid": list(grid), "candidates": open_to_choice}
     return {"entry": entry["name"], "data": name} | job
 
 
-def _merged(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the sections of all tables; a part of another type replaces the earlier one whole."""
-    merged: dict[str, Any] = {}
-    for section, value in itertools.chain.from_iterable(copy.deepcopy(table).items() for table in tables):
-        earlier = merged.get(section)
-        both = isinstance(value, dict) and isinstance(earlier, dict)
-        same = both and value.get("type", earlier.get("type")) == earlier.get("type")
-        merged[section] = earlier | value if same else value
-    return merged
+def _spec(entry: str, data: str, candidate: dict[str, Any]) -> RunSpec:
+    check_keys(f"what the grid of {entry} names", candidate, Sections.__annotations__)
+    check_fit(entry, candidate)
+    spec = RunSpec.from_dict(candidate | {"data": {"name": data}})
+    check_engine(spec.fit.engine)
+    return spec
 
 
-def _num_splits(name: str, splits: str) -> int:
-    dataset = bnn.datasets.load(name)
-    return dataset.num_splits if splits == "published" else dataset.data.x.shape[1]
+def _numbers(name: str, settings: dict[str, Any]) -> list[int]:
+    """Return the numbers of the splits: of as many as the suite asks for, or all."""
+    info = data_info(name, "regression")
+    there = info.splits if settings["splits"] == "published" else info.columns
+    wanted = settings["num_splits"] or there
+    if wanted > there:
+        kind = settings["splits"]
+        raise bnn.InputError(f"{name} has {there} {kind} splits, and `num_splits` is {wanted}: ask for fewer.")
+    return list(range(wanted))
 
 
 def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
@@ -122,10 +163,8 @@ def _parts(settings: dict[str, Any]) -> Parts:
     data = bnn.Data(dataset.data.x, dataset.data.y, standardize=True)
     if settings["splits"] == "gap":
         return [gap_split(data, number) for number in settings["numbers"]]
-    pairs = [dataset.splits[number] if dataset.splits else None for number in settings["numbers"]]
-    if all(pairs):
-        return [(data[train], data[test]) for train, test in pairs if pairs]
-    return [data.split(0.1, seed=number) for number in settings["numbers"]]
+    standardised = dataclasses.replace(dataset, data=data)
+    return [standardised.split(number) for number in settings["numbers"]]
 
 
 def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> list[dict[str, Any]]:
