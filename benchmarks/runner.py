@@ -1,5 +1,6 @@
 """Running a suite: jobs that are not finished yet, each kept as soon as it is."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyrobnn as bnn
 from benchmarks.engines.local import run_locally
 from benchmarks.store import RESULTS, Record, Store, finished
 from benchmarks.suite import Job, Row, Suite, make_job
-from benchmarks.worker import Outcome, do
+from benchmarks.worker import KEPT_IN, Outcome, do
 
 ENGINES = ("local", "ray")
 
@@ -77,13 +78,19 @@ def run_suite(
 def rerun(record: Record) -> tuple[list[Row], dict[str, Any]]:
     """Do a finished job again from what its record says, and return its rows and the manifest of now.
 
+    Fits that were kept when it was done before are left alone.
+
     Raises:
         InputError: it fails, or its data are not those of the record.
     """
     job = make_job(record.job.task, record.job.threads, record.job.settings)
     if job.data != record.job.data:
         raise bnn.InputError(f"{job.label}: the data differ from those of the record: {job.data}, {record.job.data}.")
-    outcome = do(job)
+    kept = os.environ.pop(KEPT_IN, None)
+    try:
+        outcome = do(job)
+    finally:
+        os.environ |= {KEPT_IN: kept} if kept is not None else {}
     if outcome.rows is None:
         raise bnn.InputError(f"{job.label} failed: {outcome.fault}\n{outcome.details}")
     return outcome.rows, outcome.manifest

@@ -11,6 +11,8 @@ import torch
 from benchmarks.provenance import code_digest, git_commit, manifest
 from benchmarks.suite import Job, Row, get_task
 
+KEPT_IN = "PYROBNN_KEPT_FITS"
+"""Environment variable with a folder in which long fits keep their place, to go on there after an interruption."""
 TRIES = 3
 """How often a job is given to a worker that dies of it."""
 

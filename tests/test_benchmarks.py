@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compare, provenance
+from benchmarks import compare, provenance, runner
 from benchmarks.report.page import _bold, write_report
 from benchmarks.runner import run_suite
 from benchmarks.store import RESULTS, Record, Store, finished
 from benchmarks.suite import Job, load_suite
+from benchmarks.worker import KEPT_IN, do
 from pyrobnn import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -395,10 +396,20 @@ def test_rows_do_not_depend_on_where_jobs_are_done(tmp_path):
     assert len(rows[0]) == 1
 
 
+def test_doing_a_job_again_leaves_kept_fits_alone(tmp_path, monkeypatch):
+    suite = load_suite(write_suite(tmp_path, count=1))
+    run_suite(suite, out=tmp_path / "out")
+    (record,) = Store(tmp_path / "out").records()
+    monkeypatch.setenv(KEPT_IN, "somewhere")
+    seen = []
+    monkeypatch.setattr(runner, "do", lambda job: seen.append(os.environ.get(KEPT_IN)) or do(job))
+    assert runner.rerun(record)[0] == record.rows
+    assert seen == [None]
+    assert os.environ[KEPT_IN] == "somewhere"
+
+
 @pytest.mark.parametrize("entry", ["mean-field", "ensemble"])
 def test_a_committed_row_comes_out_again(entry):
-    from benchmarks.runner import rerun
-
     (record,) = (one for one in Store(RESULTS / "smoke").records() if one.job.settings["entry"] == entry)
-    found = compare.verdict(record, *rerun(record))
+    found = compare.verdict(record, *runner.rerun(record))
     assert found.holds, found.text

@@ -84,7 +84,7 @@ def test_a_job_for_each_width_entry_and_seed():
 
 
 WRONG = {
-    "suite": ({"epochs": 3}, r"Unknown key `epochs` in the suite\. Known: base, engine"),
+    "suite": ({"epochs": 3}, r"Unknown key `epochs` in the suite\. Known: base, device, engine"),
     "no entries": ({"entries": []}, "needs \\[\\[entries\\]\\]"),
     "entry": ({"entries": [{"name": "a", "rate": 1}]}, r"Unknown key `rate` in entry a\. Known: "),
     "laplace": ({"entries": [{"name": "a", "laplace": [{"rank": 1}]}]}, "Unknown key `rank` in laplace of a"),
@@ -160,6 +160,22 @@ def test_a_kept_fit_goes_on_and_one_of_other_code_begins_anew(tmp_path, monkeypa
 def test_seconds_that_are_not_known_are_left_open():
     assert _seconds([{"seconds": None}]) == ""
     assert _seconds([{"seconds": 3.0, "tuning_seconds": 1.0}, {"seconds": 2.0}]) == "3"
+
+
+def test_fits_are_on_the_device_of_the_suite(monkeypatch):
+    asked = []
+
+    def fit(*args, device, **settings):
+        asked.append(device)
+        raise InterruptedError
+
+    monkeypatch.setattr(bnn, "fit", fit)
+    for suite in (SUITE, SUITE | {"device": "cuda:7"}):
+        settings = mnist.jobs(suite)[0]
+        with pytest.raises(InterruptedError):
+            mnist._fit(settings, settings["candidates"][0], bnn.Data(torch.rand(4, 784), torch.arange(4)))
+    assert asked == ["cpu", "cuda:7"]
+    assert "device" not in mnist.jobs(SUITE)[0]
 
 
 def test_turned_images_are_exact_at_right_angles():
@@ -252,9 +268,10 @@ def test_rows_tell_everything(rows):
 def test_the_same_settings_give_the_same_row_also_from_a_kept_fit(rows, tmp_path, monkeypatch):
     settings = mnist.jobs(SUITE)[1]
     monkeypatch.setenv(mnist.KEPT_IN, str(tmp_path))
-    for _ in range(2):
-        again = mnist.run(settings)[0]
-        assert _without_seconds(again) == _without_seconds(rows[-1])
+    first, again = mnist.run(settings)[0], mnist.run(settings)[0]
+    assert _without_seconds(first) == _without_seconds(again) == _without_seconds(rows[-1])
+    assert first["tuning_seconds"] > 0
+    assert again["tuning_seconds"] is again["seconds"] is None
     assert len(list(tmp_path.iterdir())) == 3, "two candidates for tuning, and the fit"
 
 

@@ -147,9 +147,8 @@ def _budget(rows: list[Row]) -> Table:
 
 
 def _seconds(group: list[Row]) -> str:
-    if any(row["seconds"] is None for row in group):
-        return ""
-    return f"{mean(row['seconds'] + row.get('tuning_seconds', 0.0) for row in group):.0f}"
+    seconds = [time for row in group for time in (row["seconds"], row.get("tuning_seconds", 0.0))]
+    return "" if None in seconds else f"{sum(seconds) / len(group):.0f}"
 
 
 def figures(rows: list[Row]) -> list[Figure]:

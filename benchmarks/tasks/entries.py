@@ -33,7 +33,7 @@ METHOD: dict[str, Any] = {"guide": {"type": "map"}, "prior": {"type": "normal", 
 """What an entry has beside its name where it does not say so."""
 _SAID_ELSEWHERE = {
     "seed": "seeds are those of the suite",
-    "device": "the task decides where it fits",
+    "device": "fits are done on the CPU; the task mnist has a `device` of the suite",
     "engine": "the suite has an `engine`",
 }
 

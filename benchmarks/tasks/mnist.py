@@ -4,6 +4,9 @@ Pixels divided by 126, the first 50,000 training images to train on, the other 1
 10,000 test images to score once. A job is a fit and all that is measured of it: test error, NLL, calibration, how well
 uncertainty tells clothes from digits, digits that are turned, and the test error without the weights of least signal to
 noise. Laplace approximations belong to the job of the network that they are put around.
+
+Where PYROBNN_KEPT_FITS names a folder, fits keep their place there and go on after an interruption; rows of such fits
+have no seconds.
 """
 
 import hashlib
@@ -47,6 +50,7 @@ from benchmarks.tasks.mnist_parts import (
     load_images,
     sampled,
 )
+from benchmarks.worker import KEPT_IN
 from pyrobnn.spec import RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -61,9 +65,6 @@ DEFAULTS: dict[str, Any] = {
     "num_rotated": 1000,
     "engine": "captured",
 }
-KEPT_IN = "PYROBNN_KEPT_FITS"
-"""Environment variable with a folder in which fits keep their place. After an interruption they go on there, and the
-row has no `seconds`."""
 
 
 class Sections(TypedDict, total=False):
@@ -105,6 +106,7 @@ class Settings(TypedDict, total=False):
     rotations: list[float]
     num_rotated: Count
     engine: Any
+    device: str
     base: dict[str, Any]
     entries: list[dict[str, Any]]
 
@@ -122,6 +124,7 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     check_entries(suite, Entry)
     check_engine(settings["engine"])
     shared = {key: value for key, value in settings.items() if key not in ("units", "seeds")}
+    shared |= {key: suite[key] for key in ("device",) if key in suite}
     entries = [_entry(suite.get("base", {}), entry) for entry in suite["entries"]]
     check_names(name for entry, _ in entries for name in _names(entry))
     return [
@@ -170,7 +173,9 @@ def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
     images = load_images(settings["num_train"], settings["num_held_out"])
     started = time.perf_counter()
     tuning = settings["tuning"]
-    errors = [_validation_error(settings, changed(one, tuning), images) for one in _open(settings["candidates"])]
+    open_to_choice = [changed(one, tuning) for one in _open(settings["candidates"])]
+    was_tuned = any(_has_started(settings, one) for one in open_to_choice)
+    errors = [_validation_error(settings, one, images) for one in open_to_choice]
     chosen = settings["candidates"][errors.index(min(errors)) if errors else 0]
     tuned = time.perf_counter()
     is_resumed = _has_started(settings, chosen)
@@ -183,7 +188,7 @@ def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
         "chosen": json.dumps(values_at(chosen, settings["grid"])),
         "candidates": len(settings["candidates"]),
         "candidate_errors": errors or None,
-        "tuning_seconds": tuned - started,
+        "tuning_seconds": None if was_tuned else tuned - started,
         "seconds": seconds,
     }
     return [row, *(_laplace_row(settings, one, posterior, images) for one in settings["laplace"])]
@@ -203,15 +208,15 @@ def _fit(settings: dict[str, Any], candidate: dict[str, Any], train: bnn.Data) -
     spec = _spec(candidate)
     net = bnn.MLP(train.x.shape[1], [settings["units"]] * 2, 10)
     model = bnn.BNN(net, prior=spec.prior, likelihood=spec.likelihood)
-    how = {"seed": settings["seed"], "engine": settings["engine"], "checkpoint": _kept(settings, candidate)}
-    return bnn.fit(model, spec.method, train, progress=False, **how)
+    how = {"seed": settings["seed"], "engine": settings["engine"], "device": settings.get("device", "cpu")}
+    return bnn.fit(model, spec.method, train, progress=False, checkpoint=_kept(settings, candidate), **how)
 
 
 def _kept(settings: dict[str, Any], candidate: dict[str, Any]) -> Path | None:
     """Return the folder in which a fit keeps its place, if the user wants that: one for what decides its bits."""
     if not os.environ.get(KEPT_IN):
         return None
-    fit = {name: settings[name] for name in ("units", "seed", "num_train", "engine")}
+    fit = {name: settings.get(name) for name in ("units", "seed", "num_train", "engine", "device")}
     fit |= {"candidate": candidate, "threads": torch.get_num_threads(), "code": code_digest("mnist")}
     return Path(os.environ[KEPT_IN]) / hashlib.sha256(json.dumps(fit, sort_keys=True).encode()).hexdigest()[:16]
 
