@@ -57,6 +57,7 @@ def test_suites_are_jobs_with_complete_settings(task, num):
         (active, {"entries": ENTRIES, "rounds": 124}, "pool of digits has 1258 rows, and 1260 are labelled in the end"),
         (ood, {"entries": ENTRIES, "sets": [DIGITS | {"train": 0}]}, "`train` in set digits: .* greater than 0, got 0"),
         (ood, {"entries": ENTRIES, "sets": [DIGITS | {"data": "diabetes"}]}, "data for classification, and diabetes"),
+        (nuts, {"entries": [{"name": "a"}], "seeds": [0, 1, 0]}, "`seeds` has a seed twice"),
         (ood, {"entries": ENTRIES, "seeds": 0}, "`seeds` in the suite: .* greater than 0, got 0"),
         (nuts, {"entries": [{"name": "a"}, {"name": "a"}]}, "Two entries are called 'a'"),
         (nuts, {"entries": [{"name": nuts.FLOOR}]}, "Two entries are called 'NUTS, half of it'"),

@@ -40,6 +40,7 @@ from benchmarks.tasks.entries import (
     values_at,
 )
 from benchmarks.tasks.mnist_parts import (
+    NUM_HELD_OUT,
     NUM_TRAIN,
     Images,
     Predict,
@@ -85,10 +86,9 @@ class Laplace(TypedDict, total=False):
 
 
 class Entry(Sections, total=False):
-    """An entry: in which widths, what to choose among, and what is measured of it beside the rest."""
+    """An entry: what to choose among, and what is measured of it beside the rest."""
 
     name: str
-    units: list[Count]
     grid: Grid
     tuning: dict[str, Any]
     pruned: list[Share]
@@ -102,7 +102,7 @@ class Settings(TypedDict, total=False):
     seeds: Seeds
     num_draws: Count
     num_train: Annotated[int, Field(gt=0, le=NUM_TRAIN)]
-    num_held_out: Count
+    num_held_out: Annotated[int, Field(gt=0, le=NUM_HELD_OUT)]
     rotations: list[float]
     num_rotated: Count
     engine: Any
@@ -130,7 +130,6 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {"entry": entry["name"], "data": "mnist", "units": units, "seed": seed} | shared | own
         for units, (entry, own), seed in itertools.product(settings["units"], entries, settings["seeds"])
-        if units in entry.get("units", settings["units"])
     ]
 
 

@@ -18,6 +18,8 @@ UNIT = 126 / 255
 """What pixels in [0, 1] are divided by, which divides bytes by 126 (Blundell et al. 2015, section 5.1)."""
 NUM_TRAIN = 50_000
 """Images to train on, the first of the 60,000; the others are for validation."""
+NUM_HELD_OUT = 10_000
+"""Images for validation, as many to test with, and as many clothes."""
 _SIDE = 28
 
 Predict = Callable[[Tensor], bnn.Prediction]

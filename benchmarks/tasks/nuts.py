@@ -141,6 +141,8 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     _check_problems(settings["problems"])
     check_entries(suite, Entry)
     check_names([FLOOR, *(entry["name"] for entry in suite["entries"])])
+    if len(set(settings["seeds"])) < len(settings["seeds"]):
+        raise bnn.InputError(f"`seeds` has a seed twice: {settings['seeds']}. Each is to be a fit of its own.")
     for entry in suite["entries"]:
         check_fit(entry["name"], entry, "engine")
         _method(entry)
