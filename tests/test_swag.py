@@ -92,3 +92,13 @@ def test_swag_refuses_other_guides_and_paths_that_are_too_short():
         bnn.SWAG(bnn.SVI())
     with pytest.raises(InputError, match="fewer than the rank 20"):
         bnn.SWAG(steps=100, every=10)
+
+
+def test_a_path_that_leaves_the_mode_is_refused_with_its_rate():
+    """Noise of 0.01 makes the loss 2500 times as steep as that of 0.5."""
+    model = bnn.BNN(
+        nn.Linear(2, 1, bias=False), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.01)
+    )
+    method = bnn.SWAG(bnn.SVI(guide="map", steps=20, lr=0.05, batch_size=10), lr=0.05, steps=60, every=10, rank=3)
+    with pytest.raises(FloatingPointError, match=r"SWAG left the mode .* lr=0\.05: .* try 0\.005\. The ELBO became"):
+        bnn.fit(model, method, problem(), seed=0, progress=False)

@@ -43,7 +43,8 @@ class SWAG:
 
     Attributes:
         method: how the mode is found; its guide must be "map".
-        lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper.
+        lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper; with
+            small Gaussian noise, whose loss is steep, 1e-5 to 1e-4.
         momentum: of SGD.
         steps: steps of SGD.
         every: steps between two collected weights.
@@ -68,7 +69,11 @@ class SWAG:
             )
 
     def run(self, bnn: BNN, data: Any, **arguments: Any) -> Posterior:
-        """Fit one posterior; arguments are those of `fit_replicates`."""
+        """Fit one posterior; arguments are those of `fit_replicates`.
+
+        Raises:
+            FloatingPointError: the path of SGD left the mode.
+        """
         return self.run_side_by_side(bnn, data, replicates=1, **arguments)[0]
 
     def run_side_by_side(
@@ -157,7 +162,13 @@ class SWAG:
                 patience=None,
                 block=self.every,
             )
-            train(fits, engine, monitor, self.steps, most_rewinds=0)
+            try:
+                train(fits, engine, monitor, self.steps, most_rewinds=0)
+            except FloatingPointError as error:
+                raise FloatingPointError(
+                    f"SWAG left the mode in its steps of SGD, with lr={self.lr}: the smaller the noise of the likelihood "
+                    f"is, the smaller the rate must be; try {self.lr / 10:g}. {error}"
+                ) from error
         for mode in modes:
             own_storage(mode)
         return paths
