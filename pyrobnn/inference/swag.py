@@ -166,8 +166,8 @@ class SWAG:
                 train(fits, engine, monitor, self.steps, most_rewinds=0)
             except FloatingPointError as error:
                 raise FloatingPointError(
-                    f"SWAG left the mode in its steps of SGD, with lr={self.lr}: the smaller the noise of the likelihood "
-                    f"is, the smaller the rate must be; try {self.lr / 10:g}. {error}"
+                    f"SWAG left the mode in its steps of SGD, with lr={self.lr}: the less noise targets have, "
+                    f"the smaller the rate must be; try {self.lr / 10:g}. {error}"
                 ) from error
         for mode in modes:
             own_storage(mode)
