@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 import pyrobnn as bnn
-from pyrobnn._random import seeded
 
 Fitted = bnn.Posterior | bnn.Mixture
 
@@ -88,12 +87,12 @@ class Growing:
         return [bnn.Mixture(group) if len(group) > 1 else group[0] for group in groups]
 
     def _curved(self, fit: bnn.Posterior, data: tuple[Tensor, Tensor]) -> bnn.Posterior:
-        found = self.guide.around(fit.bnn, data, weights=fit.mean(), seed=fit.seed, progress=False)
+        how: dict[str, Any] = {"seed": fit.seed, "device": "cpu", "progress": False}
+        found = self.guide.around(fit.bnn, data, weights=fit.mean(), **how)
         return bnn.tune_prior(found, data, per="site") if self.tuned else found
 
 
 def repeated(num: int, size: int, seed: int) -> Tensor:
     """Return indices (size,) in which each of `num` comes equally often, but for a surplus drawn at random."""
-    with seeded(seed, "repeats"):
-        surplus = torch.randperm(num)[: size % num]
+    surplus = torch.randperm(num, generator=torch.Generator().manual_seed(seed))[: size % num]
     return torch.cat([torch.arange(num).repeat(size // num), surplus])

@@ -252,7 +252,8 @@ def _laplace_row(
     settings: dict[str, Any], laplace: dict[str, Any], mode: bnn.Posterior, images: Images
 ) -> dict[str, Any]:
     started = time.perf_counter()
-    posterior = _around(laplace).around(mode.bnn, images.train, weights=mode.mean(), progress=False)
+    how: dict[str, Any] = {"device": settings.get("device", "cpu"), "progress": False}
+    posterior = _around(laplace).around(mode.bnn, images.train, weights=mode.mean(), **how)
     if laplace.get("tuned"):
         posterior = bnn.tune_prior(posterior, images.train, per="site")
     seconds = time.perf_counter() - started
