@@ -66,14 +66,24 @@ def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdic
     if not _are_paired(record.rows, rows):
         return Verdict(holds=False, text=f"{record.job.label}: {_NOT_PAIRED}")
     changes = _changes(record.rows, rows)
-    text = "\n".join([f"{record.job.label}: other bits.", *(f"  {change}" for change in changes)])
+    text = "\n".join([f"{record.job.label}: other bits.", *_lines(changes, record.rows, rows)])
     if not others:
         return Verdict(holds=False, text=f"{text}\nMachine and code are the same: the bits should be.")
-    known = [change for change in changes if math.isfinite(change.error)]
-    beyond = [change.name for change in known if abs(change.by) > _STANDARD_ERRORS * change.error]
-    close = f"beyond two standard errors: {', '.join(beyond)}" if beyond else "all within two standard errors"
-    found = close if known else "of no score is a standard error known"
-    return Verdict(holds=bool(known) and not beyond, text=f"{text}\nNot the same: {', '.join(others)}; {found}.")
+    holds, found = _judged(changes)
+    return Verdict(holds=holds, text=f"{text}\nNot the same: {', '.join(others)}; {found}.")
+
+
+def _judged(changes: "list[Change]") -> tuple[bool, str]:
+    """Return whether all scores of which a standard error is known are within two of them, at least one, and words."""
+    known = [change for change in changes if not math.isnan(change.error)]
+    beyond = [change.name for change in known if not abs(change.by) <= _STANDARD_ERRORS * change.error]
+    if beyond:
+        return False, f"beyond two standard errors: {', '.join(beyond)}"
+    if not known:
+        return False, "of no score is a standard error known"
+    unknown = [change.name for change in changes if math.isnan(change.error)]
+    apart = f"; not judged, for want of a standard error: {', '.join(unknown)}" if unknown else ""
+    return True, f"scores are within two standard errors{apart}"
 
 
 def differences(before: str | Path, after: str | Path) -> str:
@@ -93,7 +103,7 @@ def differences(before: str | Path, after: str | Path) -> str:
         if _results(one.rows) == _results(other.rows):
             lines.append(f"{one.job.label}: the same bits")
         elif _are_paired(one.rows, other.rows):
-            lines += [f"{one.job.label}:", *(f"  {change}" for change in _changes(one.rows, other.rows))]
+            lines += [f"{one.job.label}:", *_lines(_changes(one.rows, other.rows), one.rows, other.rows)]
         else:
             lines.append(f"{one.job.label}: {_NOT_PAIRED}")
     for folder, mine, theirs in ((before, first, second), (after, second, first)):
@@ -144,8 +154,8 @@ class Change:
         name: of the score, and of the method where a job has several.
         before: mean of the earlier rows.
         by: change of the mean.
-        error: standard error of the earlier mean: over splits and seeds, or of one row that which it states of itself;
-            NaN where none is known or all rows are equal.
+        error: standard error of the earlier mean, over splits and seeds, or of the later where that is more; of one row
+            that which it states of itself, NaN where it does not.
         paired: standard error of the mean change of a row.
     """
 
@@ -166,6 +176,17 @@ class Change:
         return ", ".join(words)
 
 
+def _lines(changes: list[Change], before: list[Row], after: list[Row]) -> list[str]:
+    """Return a line for each score that changed, and one with the names of all else that did."""
+    names = dict.fromkeys(name for row in (*before, *after) for name in row if "seconds" not in name)
+    rest = [name for name in names if name not in scores(before) and _column(before, name) != _column(after, name)]
+    return [f"  {change}" for change in changes] + ([f"  changed too: {', '.join(rest)}"] if rest else [])
+
+
+def _column(rows: list[Row], name: str) -> str:
+    return json.dumps([row.get(name) for row in rows])
+
+
 def _changes(before: list[Row], after: list[Row]) -> list[Change]:
     """Return the scores whose mean changed, rows compared in pairs."""
     groups: dict[tuple[str, ...], list[tuple[Row, Row]]] = {}
@@ -184,5 +205,5 @@ def _changes(before: list[Row], after: list[Row]) -> list[Change]:
 def _change(name: str, one: list[float], other: list[float], stated: Any) -> Change:
     changes = [after - before for before, after in zip(one, other, strict=True)]
     if len(changes) > 1:
-        return Change(name, mean(one), mean(changes), standard_error(one) or math.nan, standard_error(changes))
+        return Change(name, mean(one), mean(changes), max(map(standard_error, (one, other))), standard_error(changes))
     return Change(name, one[0], changes[0], stated if isinstance(stated, float) else math.nan, math.nan)

@@ -101,9 +101,12 @@ class Store:
     def _planned(self) -> dict[str, Any]:
         path = self.folder / "suite.json"
         try:
-            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except json.JSONDecodeError as error:
             raise bnn.InputError(f"{path} cannot be read ({error}): remove it, and run the suite again.") from None
+        if not isinstance(found, dict):
+            raise bnn.InputError(f"{path} cannot be read (no table): remove it, and run the suite again.")
+        return found
 
     def add(self, record: Record) -> None:
         """Add a finished job, so that it is on the disk when this returns."""
@@ -140,9 +143,10 @@ class Store:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            lock = (self.folder / ".lock").open("w")
         except OSError as error:
             raise bnn.InputError(f"{self.folder} cannot be a folder of results ({error.strerror}).") from None
-        with (self.folder / ".lock").open("w") as file:
+        with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -204,7 +204,7 @@ def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
         ('task = "regression"\ndata = ["diabetes"]\n[[entries]]\nguide = "map"', "Each entry needs a `name`"),
         (
             'task = "regression"\ndata = ["diabetes"]\n[[entries]]\nname = "a"\ngrid = { "prior.scale" = 0.3 }',
-            "a key is missing or of the wrong kind",
+            "`grid.prior.scale` in entry a: Input should be a valid list, got 0.3",
         ),
     ],
 )
@@ -257,9 +257,13 @@ def test_results_that_cannot_be_on_file_are_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be a folder of results"):
         run_suite(suite, out=tmp_path / "file")
-    (tmp_path / "suite.json").write_text("{")
-    with pytest.raises(InputError, match=r"suite.json cannot be read"):
-        Store(tmp_path).title()
+    (tmp_path / "locked" / ".lock").mkdir(parents=True)
+    with pytest.raises(InputError, match="cannot be a folder of results"):
+        run_suite(suite, out=tmp_path / "locked")
+    for text in ("{", "[]"):
+        (tmp_path / "suite.json").write_text(text)
+        with pytest.raises(InputError, match=r"suite.json cannot be read"):
+            Store(tmp_path).title()
 
 
 def test_an_address_without_a_cluster_is_refused(tmp_path):
@@ -353,11 +357,29 @@ def test_rounding_that_all_rows_share_is_within_chance():
 
 def test_a_single_row_is_compared_with_the_error_that_it_states():
     record = Record(JOB, rows_of(1.5, log_score_stderr=0.12, other=1.0), {"cpu": "x"})
-    assert compare.verdict(record, rows_of(1.7, log_score_stderr=0.1, other=2.0), {"cpu": "y"}).holds
+    near = compare.verdict(record, rows_of(1.7, log_score_stderr=0.1, other=2.0), {"cpu": "y"})
+    assert near.holds
+    assert near.text.endswith("not judged, for want of a standard error: other.")
     assert not compare.verdict(record, rows_of(1.8, log_score_stderr=0.12, other=1.0), {"cpu": "y"}).holds
     nothing = compare.verdict(Record(JOB, rows_of(1.5), {"cpu": "x"}), rows_of(1.5000001), {"cpu": "y"})
     assert "of no score is a standard error known" in nothing.text
     assert not nothing.holds
+
+
+def test_a_score_without_spread_and_one_that_is_lost_are_beyond():
+    record = Record(JOB, rows_of(1.0, 3.0, coverage=1.0), {"cpu": "x"})
+    near = compare.verdict(record, rows_of(1.1, 3.0, coverage=1.0), {"cpu": "y"})
+    assert near.holds
+    for rows in (rows_of(1.1, 3.0, coverage=0.1), rows_of(math.nan, 3.0, coverage=1.0)):
+        found = compare.verdict(record, rows, {"cpu": "y"})
+        assert "beyond two standard errors: " in found.text
+        assert not found.holds
+
+
+def test_what_is_no_score_is_named_when_it_changes():
+    record = Record(JOB, rows_of(1.0, 3.0, pit=[1, 2], chosen="a"), {"cpu": "x"})
+    found = compare.verdict(record, rows_of(1.1, 3.0, pit=[2, 1], chosen="b"), {"cpu": "y"})
+    assert "  changed too: pit, chosen" in found.text
 
 
 def test_rows_of_several_methods_are_no_replicates():

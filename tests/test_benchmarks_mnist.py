@@ -4,6 +4,7 @@ import copy
 import json
 import tomllib
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyro.distributions as dist
@@ -94,6 +95,7 @@ WRONG = {
     "tuning": ({"entries": [{"name": "a", "tuning": {"fit.stops": 1}}]}, "stops"),
     "images": ({"num_train": 50_001}, "`num_train` in the suite: .* less than or equal to 50000, got 50001"),
     "held out": ({"num_held_out": 10_001}, "`num_held_out` in the suite: .* equal to 10000, got 10001"),
+    "device": ({"device": "gpu"}, "`device` in the suite: String should match pattern .*, got 'gpu'"),
     "seeds": ({"seeds": 0}, "`seeds` in the suite: Input should be a valid list, got 0"),
     "no seeds": ({"seeds": []}, "`seeds` in the suite: List should have at least 1 item"),
     "share": ({"entries": [{"name": "a", "pruned": [0.5, 2]}]}, "`pruned.1` in entry a: .* equal to 1, got 2"),
@@ -169,11 +171,15 @@ def test_fits_are_on_the_device_of_the_suite(monkeypatch):
         raise InterruptedError
 
     monkeypatch.setattr(bnn, "fit", fit)
+    monkeypatch.setattr(bnn.guides.Laplace, "around", fit)
+    mode, images = Mock(), Mock()
     for suite in (SUITE, SUITE | {"device": "cuda:7"}):
         settings = mnist.jobs(suite)[0]
         with pytest.raises(InterruptedError):
             mnist._fit(settings, settings["candidates"][0], bnn.Data(torch.rand(4, 784), torch.arange(4)))
-    assert asked == ["cpu", "cuda:7"]
+        with pytest.raises(InterruptedError):
+            mnist._laplace_row(settings, {"name": "a"}, mode, images)
+    assert asked == ["cpu", "cpu", "cuda:7", "cuda:7"]
     assert "device" not in mnist.jobs(SUITE)[0]
 
 

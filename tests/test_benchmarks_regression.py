@@ -168,9 +168,9 @@ def test_means_have_standard_errors_over_splits():
     means = report.own_means([row("a", "b", score) for score in (1.0, 2.0, 6.0)], "log_score")
     assert means["a"]["b"].value == pytest.approx(3.0)
     assert means["a"]["b"].error == pytest.approx(math.sqrt(7 / 3))
-    assert math.isnan(
-        report.own_means([row("a", "b", score) for score in (1.0, math.nan)], "log_score")["a"]["b"].error
-    )
+    for lost in (math.nan, -math.inf):
+        means = report.own_means([row("a", "b", score) for score in (1.0, lost)], "log_score")
+        assert not math.isfinite(means["a"]["b"].error)
 
 
 def test_published_numbers_are_brought_to_one_convention():

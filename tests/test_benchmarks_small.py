@@ -58,6 +58,11 @@ def test_suites_are_jobs_with_complete_settings(task, num):
         (ood, {"entries": ENTRIES, "sets": [DIGITS | {"train": 0}]}, "`train` in set digits: .* greater than 0, got 0"),
         (ood, {"entries": ENTRIES, "sets": [DIGITS | {"data": "diabetes"}]}, "data for classification, and diabetes"),
         (nuts, {"entries": [{"name": "a"}], "seeds": [0, 1, 0]}, "`seeds` has a seed twice"),
+        (
+            ood,
+            {"entries": ENTRIES, "sets": [{"data": "digits", "outside": "wine"}]},
+            "wine has 13 columns, and digits 64: they must agree",
+        ),
         (ood, {"entries": ENTRIES, "seeds": 0}, "`seeds` in the suite: .* greater than 0, got 0"),
         (nuts, {"entries": [{"name": "a"}, {"name": "a"}]}, "Two entries are called 'a'"),
         (nuts, {"entries": [{"name": nuts.FLOOR}]}, "Two entries are called 'NUTS, half of it'"),

@@ -21,8 +21,8 @@ def mean_cell(values: Sequence[float], digits: int) -> str:
 
 def standard_error(values: Sequence[float]) -> float:
     """Return the standard error of the mean of values; 0 of a single one, where none is known."""
-    # not `stdev`, which fails where a value is not finite
-    return math.sqrt(variance(values)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    # not `stdev` or `math.sqrt`, which fail where a value is not finite
+    return variance(values) ** 0.5 / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:

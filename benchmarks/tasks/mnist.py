@@ -106,7 +106,7 @@ class Settings(TypedDict, total=False):
     rotations: list[float]
     num_rotated: Count
     engine: Any
-    device: str
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")]
     base: dict[str, Any]
     entries: list[dict[str, Any]]
 

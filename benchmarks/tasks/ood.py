@@ -72,7 +72,13 @@ def _set(one: dict[str, Any]) -> dict[str, Any]:
     check_table(f"set {one.get('data')}", one, Inputs)
     if not one.get("data") or bool(one.get("without")) == bool(one.get("outside")):
         raise bnn.InputError(f"Each set needs `data`, and either `without` (classes) or `outside` (data), got {one}.")
-    data_info(one["data"], "classification")
+    inside = data_info(one["data"], "classification")
+    if one.get("outside"):
+        outside = data_info(one["outside"], "classification")
+        if outside.columns != inside.columns:
+            raise bnn.InputError(
+                f"{one['outside']} has {outside.columns} columns, and {one['data']} {inside.columns}: they must agree."
+            )
     return _OF_SET | one
 
 
