@@ -56,7 +56,10 @@ def fit(guide, *, steps=2500, lr=0.1, engine="eager", **settings):
 @pytest.fixture(scope="module")
 def posteriors():
     short = ("map", "diagonal", "low_rank")
-    return {name: fit(guide, steps=200 if name in short else 2500) for name, guide in GUIDES.items()}
+    settings = {name: {"steps": 200} if name in short else {} for name in GUIDES} | {
+        "mean_field": {"engine": "captured"}
+    }
+    return {name: fit(guide, **settings[name]) for name, guide in GUIDES.items()}
 
 
 @pytest.mark.parametrize("name", [name for name in GUIDES if name != "map"])
