@@ -76,7 +76,7 @@ def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdic
 def _judged(changes: "list[Change]") -> tuple[bool, str]:
     """Return whether all scores of which a standard error is known are within two of them, at least one, and words."""
     known = [change for change in changes if not math.isnan(change.error)]
-    beyond = [change.name for change in known if not abs(change.by) <= _STANDARD_ERRORS * change.error]
+    beyond = [change.name for change in known if not change.is_small]
     if beyond:
         return False, f"beyond two standard errors: {', '.join(beyond)}"
     if not known:
@@ -154,8 +154,8 @@ class Change:
         name: of the score, and of the method where a job has several.
         before: mean of the earlier rows.
         by: change of the mean.
-        error: standard error of the earlier mean, over splits and seeds, or of the later where that is more; of one row
-            that which it states of itself, NaN where it does not.
+        error: standard error of the earlier mean, over splits and seeds, or of the later where all earlier rows are
+            equal; of one row that which it states of itself, NaN where it does not.
         paired: standard error of the mean change of a row.
     """
 
@@ -164,6 +164,11 @@ class Change:
     by: float
     error: float
     paired: float
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the change is finite and within two standard errors of the score."""
+        return math.isfinite(self.by) and abs(self.by) <= _STANDARD_ERRORS * self.error
 
     def __str__(self) -> str:
         """Say what changed, and how that compares with chance."""
@@ -205,5 +210,6 @@ def _changes(before: list[Row], after: list[Row]) -> list[Change]:
 def _change(name: str, one: list[float], other: list[float], stated: Any) -> Change:
     changes = [after - before for before, after in zip(one, other, strict=True)]
     if len(changes) > 1:
-        return Change(name, mean(one), mean(changes), max(map(standard_error, (one, other))), standard_error(changes))
+        error = standard_error(one) or standard_error(other)
+        return Change(name, mean(one), mean(changes), error, standard_error(changes))
     return Change(name, one[0], changes[0], stated if isinstance(stated, float) else math.nan, math.nan)

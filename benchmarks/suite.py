@@ -13,12 +13,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyrobnn as bnn
 from benchmarks.provenance import code_digest
-from benchmarks.report.parts import Figure, Table
+from benchmarks.report.parts import Figure, Row, Table
 
 TASKS = ("active", "bandit", "mnist", "nuts", "ood", "regression")
 _IS_A_PATH = re.compile(r"\w+(\.\w+)+")
 _OF_THE_RUNNER = {"task": str, "title": str, "threads": int}
-Row = dict[str, Any]
 
 
 @runtime_checkable

@@ -370,7 +370,8 @@ def test_a_score_without_spread_and_one_that_is_lost_are_beyond():
     record = Record(JOB, rows_of(1.0, 3.0, coverage=1.0), {"cpu": "x"})
     near = compare.verdict(record, rows_of(1.1, 3.0, coverage=1.0), {"cpu": "y"})
     assert near.holds
-    for rows in (rows_of(1.1, 3.0, coverage=0.1), rows_of(math.nan, 3.0, coverage=1.0)):
+    lost = (rows_of(score, 3.0, coverage=1.0) for score in (math.nan, -math.inf))
+    for rows in (rows_of(1.1, 3.0, coverage=0.1), rows_of(-1000.0, 900.0, coverage=1.0), *lost):
         found = compare.verdict(record, rows, {"cpu": "y"})
         assert "beyond two standard errors: " in found.text
         assert not found.holds

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Table, mean_cell, standard_error
+from benchmarks.report.parts import Figure, Row, Table, mean_cell, standard_error
 
-Row = dict[str, Any]
 _LOOKS = {"uncertainty": ("#0b4f8a", "-"), "random": ("#d9822b", "--")}
 
 

@@ -1,15 +1,13 @@
 """Tables and picture of the mushroom bandit."""
 
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from benchmarks.report.parts import Figure, Table, grouped, mean_cell
+from benchmarks.report.parts import Figure, Row, Table, grouped, mean_cell
 
-Row = dict[str, Any]
 _COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#7a7a7a", "#56B4E9")
 _BASELINE = "greedy, ε = 5 %"
 _DASHES = ("-", "--", "-.", ":")

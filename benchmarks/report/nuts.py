@@ -1,13 +1,10 @@
 """Tables and picture of the distances to NUTS."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Table, grouped, mean_cell, standard_error
+from benchmarks.report.parts import Figure, Row, Table, grouped, mean_cell, standard_error
 
-Row = dict[str, Any]
 FLOOR = "NUTS, half of it"
 """Name of the entry that compares two halves of NUTS."""
 _METRICS = {

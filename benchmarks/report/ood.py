@@ -1,13 +1,10 @@
 """Tables and picture of inputs of another kind."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Table, grouped, mean_cell, standard_error
+from benchmarks.report.parts import Figure, Row, Table, grouped, mean_cell, standard_error
 
-Row = dict[str, Any]
 _MEASURES = {"mutual_information": "mutual information", "entropy": "entropy", "max_prob": "1 - largest probability"}
 _LOOKS = {"mutual_information": ("#0b4f8a", "o"), "entropy": ("#d9822b", "s"), "max_prob": ("#555555", "^")}
 

@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Any
 
-from benchmarks.report.parts import Figure, Table, standard_error
+from benchmarks.report.parts import Figure, Row, Table, standard_error
 
-Row = dict[str, Any]
 METRICS = {"log_score": ("Mean test log-likelihood", True), "rmse": ("Test RMSE", False)}
 """Name in rows: title, and whether more is better."""
 _PUBLISHED_AS = {"log_score": {"ll": 1.0, "nll": -1.0}, "rmse": {"rmse": 1.0}}
