@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from pyrobnn.diagnostics.simulation import vsbc
     from pyrobnn.diagnostics.trees import load_datatree, save_datatree
     from pyrobnn.estimators import BNNClassifier, BNNRegressor
-    from pyrobnn.inference import HMC, NUTS, SGHMC, SGLD, SVI, SWAG, DataParallel, Ensemble, MarginalLikelihood
+    from pyrobnn.inference import (
+        HMC,
+        NUTS,
+        SGHMC,
+        SGLD,
+        SVI,
+        SWAG,
+        DataParallel,
+        Ensemble,
+        EvidenceFramework,
+        MarginalLikelihood,
+    )
     from pyrobnn.inference.fit import fit
     from pyrobnn.inference.tuning import tune_prior
     from pyrobnn.linearized import functional
@@ -47,6 +58,7 @@ __all__ = [
     "Data",
     "DataParallel",
     "Ensemble",
+    "EvidenceFramework",
     "InputError",
     "MarginalLikelihood",
     "Mixture",
@@ -104,6 +116,7 @@ _HOMES = {
     "Data": "data:Data",
     "DataParallel": "inference:DataParallel",
     "Ensemble": "inference:Ensemble",
+    "EvidenceFramework": "inference:EvidenceFramework",
     "InputError": "_errors:InputError",
     "MarginalLikelihood": "inference:MarginalLikelihood",
     "Mixture": "mixture:Mixture",

@@ -1,6 +1,7 @@
 """Inference: from a model and data to a posterior."""
 
 from pyrobnn.inference.ensemble import Ensemble
+from pyrobnn.inference.evidence_framework import EvidenceFramework
 from pyrobnn.inference.fit import fit
 from pyrobnn.inference.history import History
 from pyrobnn.inference.marginal_likelihood import MarginalLikelihood
@@ -23,6 +24,7 @@ __all__ = [
     "SWAG",
     "DataParallel",
     "Ensemble",
+    "EvidenceFramework",
     "History",
     "MarginalLikelihood",
     "Method",

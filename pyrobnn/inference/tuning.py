@@ -208,7 +208,7 @@ def _problem(
     covered = {name for block in guide.covered() for name in block.shapes}
     sites = [name for name in bnn.site_names if name in covered]
     laws = prior_laws(bnn, weights, others)
-    normals = {name: _normal(laws[name], name) for name in sites}
+    normals = {name: normal_of(laws[name], name) for name in sites}
     precision = {name: normals[name].scale.expand(weights[name].shape).pow(-2) for name in sites}
     prior = PriorCurvature(precision, dict.fromkeys(sites, 0), {})
     point = Point(bnn, weights, conditioned_likelihood(bnn, others), prior, sites)
@@ -229,7 +229,7 @@ def _problem(
     return evidence, np.append(start, math.log(beta)) if noise else start
 
 
-def _normal(law: Any, name: str) -> Any:
+def normal_of(law: Any, name: str) -> Any:
     """Return the normal distributions of the entries of a site."""
     while isinstance(law, Independent):
         law = law.base_dist
@@ -322,7 +322,7 @@ def _with_prior(posterior: Posterior, evidence: _Evidence, logs: np.ndarray) -> 
     likelihood = old.settings["likelihood"]
     if evidence.num_targets:
         scale = math.exp(-0.5 * logs[-1]) * float(posterior.y_scaler.scale.reshape(-1)[0])
-        likelihood = with_noise(likelihood, scale)
+        likelihood = with_noise(likelihood, [scale])
     bnn = BNN(old.settings["net"], prior=_prior(old, evidence, logs), likelihood=likelihood)
     bnn.to(posterior.example[0].device)
     bnn.scale_targets(posterior.y_scaler.scale.expand(posterior.example[1].shape[1:]))
@@ -336,7 +336,7 @@ def _prior(old: BNN, evidence: _Evidence, logs: np.ndarray) -> Any:
     alphas = torch.from_numpy(np.exp(logs[: evidence.num_groups])).to(evidence.squares)[evidence.group]
     sites, weights = evidence.point.sites, evidence.point.weights
     pieces = dict(zip(sites, alphas.split([weights[name].numel() for name in sites]), strict=True))
-    laws = {name: _normal(law, name) for name, law in prior_laws(old, {n: weights[n] for n in sites}, {}).items()}
+    laws = {name: normal_of(law, name) for name, law in prior_laws(old, {n: weights[n] for n in sites}, {}).items()}
     if evidence.num_groups > len(sites) or any(laws[name].loc.unique().numel() > 1 for name in sites):
         moments = {
             name: (laws[name].loc.expand(weights[name].shape), piece.rsqrt().view(weights[name].shape))
@@ -348,10 +348,10 @@ def _prior(old: BNN, evidence: _Evidence, logs: np.ndarray) -> Any:
             name: priors.Normal(scale=float(piece[0]) ** -0.5, loc=float(laws[name].loc.reshape(-1)[0]))
             for name, piece in pieces.items()
         }
-    return chosen | _rest(old, sites)
+    return chosen | untuned(old, sites)
 
 
-def _rest(old: BNN, sites: list[str]) -> dict[str, Any]:
+def untuned(old: BNN, sites: list[str]) -> dict[str, Any]:
     """Return the priors of the parameters that were not tuned, by pattern."""
     prior = old.settings["prior"]
     choices = dict(prior.choices) if hasattr(prior, "choices") else {"*": prior}

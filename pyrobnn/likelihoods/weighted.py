@@ -1,6 +1,7 @@
 """Weights on examples: another likelihood, with the log density of each target times its weight."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -69,11 +70,16 @@ def unweighted(likelihood: Any) -> Any:
     return likelihood.likelihood if isinstance(likelihood, Weighted) else likelihood
 
 
-def with_noise(likelihood: Any, scale: float) -> Any:
-    """Return a likelihood with a known scale of noise, in the units of the targets that the model is fitted to."""
+def with_noise(likelihood: Any, scale: Sequence[float]) -> Any:
+    """Return a likelihood with known scales of noise, in the units of the targets that the model is fitted to.
+
+    Args:
+        likelihood: of real targets.
+        scale: one number for all columns, or one a column.
+    """
     if not isinstance(likelihood, Weighted):
-        return dataclasses.replace(likelihood, scale=scale)
-    inner = with_noise(likelihood.likelihood, scale * likelihood.units[0])
+        return dataclasses.replace(likelihood, scale=scale[0] if len(scale) == 1 else tuple(scale))
+    inner = with_noise(likelihood.likelihood, [s * unit for s, unit in zip(scale, likelihood.units, strict=True)])
     return dataclasses.replace(likelihood, likelihood=inner)
 
 

@@ -1,0 +1,180 @@
+"""The network linearised around a mode, as a linear model of its weights: evidence, effective weights, leave-one-out."""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from pyrobnn._errors import InputError
+from pyrobnn._random import seeded
+from pyrobnn.curvature.layers import Tracker
+from pyrobnn.curvature.likelihood import Point, columns_of
+from pyrobnn.curvature.sweep import examples_at_once, pull_recorded
+from pyrobnn.guides.laplace import Laplace
+
+MOST_ENTRIES = 2**26
+"""Entries of the Jacobian that are held, half a GiB in double precision."""
+_MOST_LEVERAGE = 1 - 1e-6
+_DRAWS = 512
+_GGN = Laplace()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinearModel:
+    """The outputs as a linear function of the weights around a mode, with the likelihood's information about them.
+
+    Attributes:
+        jacobian: derivatives of the outputs in the weights, (N, C, P), double precision.
+        columns: R with R R^T the Fisher information of a target in the outputs, weights of examples included, (N, C, K).
+    """
+
+    jacobian: Tensor
+    columns: Tensor
+
+    def solve(self, precision: Tensor) -> "Solution":
+        """Return the posterior under independent normal priors of that precision, (P,), around the mode.
+
+        With G = R^T J precision^(-1/2), one row for each column of each example, everything follows from the
+        eigenvalues of G^T G, or of G G^T where that is smaller.
+        """
+        scaled = self.jacobian * precision.rsqrt()
+        rows = torch.einsum("nck,ncp->nkp", self.columns, scaled).flatten(0, 1)
+        if rows.shape[0] < rows.shape[1]:
+            values, vectors = torch.linalg.eigh(rows @ rows.T)
+            values, directions = values.clamp_min(0), vectors.T @ rows
+        else:
+            values, vectors = torch.linalg.eigh(rows.T @ rows)
+            values = values.clamp_min(0)
+            directions = values.sqrt()[:, None] * vectors.T
+        shrunk = directions / (1 + values).sqrt()[:, None]
+        explained = torch.einsum("ncp,kp->nck", scaled, shrunk)
+        covariance = scaled @ scaled.transpose(1, 2) - explained @ explained.transpose(1, 2)
+        return Solution(values.log1p().sum(), shrunk.square().sum(0), covariance, self.columns)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solution:
+    """The posterior of a linear model.
+
+    Attributes:
+        log_det: log det(precision of the posterior) - log det(precision of the prior), ().
+        determined: for each weight 1 - prior precision x posterior variance, (P,); they add up to the number of
+            well-determined weights (MacKay 1992, "Bayesian Interpolation", eq. 4.9).
+        covariance: of the outputs of each example, (N, C, C).
+        columns: as in `LinearModel`.
+    """
+
+    log_det: Tensor
+    determined: Tensor
+    covariance: Tensor
+    columns: Tensor
+
+    def leverage(self) -> Tensor:
+        """Return R^T covariance R, (N, K, K): how much of each target's information is its own."""
+        return self.columns.transpose(1, 2) @ self.covariance @ self.columns
+
+    def left_out(self, f: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean (N, C) and covariance (N, C, C) of each example's outputs given all other examples.
+
+        Its own term is taken out of the posterior, exactly where the model is linear and the likelihood Gaussian
+        (Vehtari et al. 2016, "Bayesian leave-one-out cross-validation approximations for Gaussian latent variable
+        models", sec. 3.3, LA-LOO).
+
+        Args:
+            f: outputs at the mode, (N, C).
+            score: derivative of the log-likelihood in them, weights of examples included, (N, C).
+        """
+        own, vectors = torch.linalg.eigh(self.leverage())
+        remaining = 1 - own.clamp(0, _MOST_LEVERAGE)
+        pulled = self.covariance @ self.columns @ vectors
+        covariance = self.covariance + (pulled / remaining[:, None, :]) @ pulled.transpose(1, 2)
+        return f - (covariance @ score[..., None])[..., 0], covariance
+
+
+def linear_model(point: Point, x: Tensor, y: Tensor) -> tuple[LinearModel, Tensor]:
+    """Return the linear model of the weights of interest at a point, and the outputs there, (N, C).
+
+    Args:
+        point: where.
+        x: all inputs (N, *in), in the units of the model.
+        y: all targets.
+    """
+    tracker = Tracker(point.bnn, point.weights, point.sites, x[:1])
+    num_outputs = tracker.alone.f.shape[1]
+    held = sum(use.inputs.numel() + num_outputs * use.output.numel() for use in tracker.alone.uses)
+    size = examples_at_once(max(held, num_outputs * point.size))
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
+        recording = tracker.run(x_part)
+        f = recording.f.detach()
+        picks = torch.eye(num_outputs).to(f)[:, None].expand(-1, len(f), -1)
+        pulled = pull_recorded(point.bnn, point.weights, x_part, recording, picks)
+        jacobian = torch.cat([pulled.derivative(name) for name in point.sites], 2).movedim(0, 1)
+        columns = columns_of(_GGN, point, f, y_part).movedim(0, 2)
+        parts.append((jacobian.detach().double(), columns.detach().double(), f.double()))
+    jacobian, columns, f = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
+    return LinearModel(jacobian, columns), f
+
+
+def check_entries(num_data: int, num_outputs: int, size: int) -> None:
+    """Refuse a Jacobian that does not fit into memory."""
+    needed = num_data * num_outputs * size
+    if needed > MOST_ENTRIES:
+        raise InputError(
+            f"The derivatives of {num_outputs} output(s) of {num_data:,} examples in {size:,} weights need "
+            f"{8 * needed / 2**30:,.1f} GiB: use MarginalLikelihood, which holds them in parts, or fewer weights."
+        )
+
+
+def log_scores(point: Point, y: Tensor, mean: Tensor, covariance: Tensor, noise: Tensor | None) -> Tensor:
+    """Return log E p(y | f) of each example under normal outputs, weights of examples included, (N,).
+
+    Args:
+        point: has the likelihood.
+        y: targets.
+        mean: of the outputs, (N, C).
+        covariance: of the outputs, (N, C, C).
+        noise: standard deviation of Gaussian noise on each output, (C,), for the closed form; None for the mean over
+            512 draws in mirrored pairs.
+    """
+    targets, weights = (y[:, :-1], y[:, -1]) if point.is_weighted else (y, None)
+    if noise is not None:
+        law = torch.distributions.MultivariateNormal(mean, covariance + noise.square().diag())
+        found = law.log_prob(targets.view(mean.shape).double())
+        return found if weights is None else weights.double() * found
+    values, vectors = torch.linalg.eigh(covariance)
+    with seeded(0, "outputs"):
+        half = torch.randn(_DRAWS // 2, *mean.shape, 1, dtype=mean.dtype, device=mean.device)
+    eps = torch.cat([half, -half])
+    draws = mean + ((vectors * values.clamp_min(0).sqrt()[:, None, :]) @ eps)[..., 0]
+    like = next(iter(point.weights.values()))
+    single = [point.likelihood(draw.to(like)).log_prob(y) for draw in draws]
+    found = torch.stack(single).double()
+    if weights is not None:
+        found = found / weights.double()
+    scores = found.logsumexp(0) - math.log(_DRAWS)
+    return scores if weights is None else weights.double() * scores
+
+
+def groups_of_inputs(weights: dict[str, Tensor], sites: Iterable[str], num_inputs: int | None) -> Tensor:
+    """Return the group of each entry of some sites, flat: a site each, and in the first layer a column each.
+
+    Args:
+        weights: values by name.
+        sites: their names, in order.
+        num_inputs: the number of columns of the inputs, or None for no groups by column.
+    """
+    found: list[Tensor] = []
+    start, is_open = 0, num_inputs is not None
+    for name in sites:
+        value = weights[name]
+        if is_open and value.ndim == 2 and value.shape[1] == num_inputs:
+            group = torch.arange(num_inputs).expand(value.shape).reshape(-1)
+            is_open = False
+        else:
+            group = torch.zeros(value.numel(), dtype=torch.int64)
+        found.append(group + start)
+        start += int(group.max()) + 1
+    return torch.cat(found)
