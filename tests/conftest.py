@@ -10,8 +10,6 @@ import pyro
 import pytest
 import torch
 
-import pyrobnn as bnn
-
 torch.set_num_threads(1)
 
 logging.getLogger("torch.__trace").propagate = False  # thousands of records for each recorded graph, each formatted
@@ -26,7 +24,9 @@ def the_same_state_whatever_ran_before():
 
 @functools.cache
 def _available() -> set[str]:
-    return {record.name for record in bnn.datasets.info() if record.available}
+    from pyrobnn import datasets
+
+    return {record.name for record in datasets.info() if record.available}
 
 
 def skip_without_data(*names: str) -> None:
