@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pyrobnn._errors import InputError
+from pyrobnn._run_folders import run_folder
 from pyrobnn._settings import leaves
 from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.prediction import Prediction
-from pyrobnn.runs import run_folder
 from pyrobnn.spec import Prepared, RunSpec
 from pyrobnn.storage import load_posterior
 

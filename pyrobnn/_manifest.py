@@ -33,6 +33,7 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
             "feature_names": list(data.feature_names),
             "target_name": data.target_name,
             "class_names": list(dataset.class_names),
+            "encoder": dataset.encoder,
         },
         "device": posterior.info["device"],
         "threads": posterior.info["threads"],

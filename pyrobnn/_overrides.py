@@ -1,13 +1,12 @@
 """Changes to a spec from the command line, such as guide.type=map."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyrobnn import guides, likelihoods, nets, priors
-from pyrobnn._errors import InputError
 from pyrobnn._registry import Registry
 from pyrobnn._spec_data import OF_ANY_FIT
+from pyrobnn._spec_files import parse_change
 from pyrobnn.inference import method as methods
 from pyrobnn.likelihoods import noise
 
@@ -17,7 +16,7 @@ _REGISTRIES = {
     "likelihood": likelihoods.registry,
     "guide": guides.registry,
 }
-_DEFAULT_TYPES = {"net": "mlp", "prior": "normal", "guide": "mean_field"}
+_DEFAULT_TYPES = {"net": "mlp", "prior": "normal"}
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -35,7 +34,7 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
         InputError: not an assignment to a key.
     """
     changed: dict[str, Any] = {name: _copy(table) for name, table in tables.items()}
-    parsed = [_parse(text) for text in overrides]
+    parsed = [parse_change(text) for text in overrides]
     for keys, value in sorted(parsed, key=lambda item: (item[0][-1] != "type", not _is_method(item[0][:-1]))):
         if keys == ["fit", "type"] and isinstance(value, str) and not _takes_guide(value):
             changed.pop("guide", None)
@@ -45,30 +44,6 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
 
 def _copy(value: Any) -> Any:
     return {key: _copy(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-def _parse(text: str) -> tuple[list[str], Any]:
-    key, equals, value = text.partition("=")
-    keys = _keys(key)
-    if not equals or not keys:
-        raise InputError(f"A change of the spec must read section.key=value, got {text!r}, such as guide.type=map.")
-    try:
-        return keys, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return keys, value.strip()
-
-
-def _keys(text: str) -> list[str]:
-    """Return the parts of a dotted TOML key; none if it is not one."""
-    try:
-        table: Any = tomllib.loads(f"{text} = 0")
-    except tomllib.TOMLDecodeError:
-        return []
-    keys = []
-    while isinstance(table, dict) and len(table) == 1:
-        ((key, table),) = table.items()
-        keys.append(key)
-    return keys
 
 
 def _assign(tables: dict[str, Any], keys: list[str], value: Any) -> None:

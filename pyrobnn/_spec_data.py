@@ -10,10 +10,10 @@ from pydantic import BeforeValidator, Field
 
 from pyrobnn import datasets
 from pyrobnn._errors import InputError
-from pyrobnn._settings import setting
+from pyrobnn._settings import FrozenDict, Options, setting
+from pyrobnn._tables import Task
 from pyrobnn.data import Data
 from pyrobnn.datasets import Dataset
-from pyrobnn.inference import SVI
 from pyrobnn.inference import method as methods
 from pyrobnn.inference.engine import Engine
 
@@ -33,6 +33,9 @@ class DataSpec:
         path: a CSV or Parquet file instead, relative to the working directory.
         target: the target column of that file.
         task: "regression" or "classification", where the target column leaves it open.
+        id: a column of that file that names the rows: it is no feature, and predictions have it.
+        categories: how columns of text become numbers, "onehot" or "ordinal".
+        missing: "raise" refuses missing values, "impute" replaces them by means and adds columns that tell where.
         split: number of the train/test split.
         standardize: centre and scale inputs, and real-valued targets, by the training part; sets whose inputs have a
             scale of their own, such as pixels, are left as they are.
@@ -42,7 +45,10 @@ class DataSpec:
     name: str | None = None
     path: str | None = None
     target: str | None = None
-    task: Literal["regression", "classification"] | None = None
+    task: Task | None = None
+    id: str | None = None
+    categories: Literal["onehot", "ordinal"] = "onehot"
+    missing: Literal["raise", "impute"] = "raise"
     split: Annotated[int, Field(ge=0)] = 0
     standardize: bool = True
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -53,13 +59,25 @@ class DataSpec:
             raise InputError("[data] needs a `name`, or a `path` with a `target`; one of the two.")
         if self.path is not None and self.target is None:
             raise InputError("[data] `path` needs `target`, the name of the target column.")
-        if self.name is not None and (self.target is not None or self.task is not None):
-            raise InputError("[data] `target` and `task` belong to a `path`; a data set by `name` knows its own.")
+        if self.name is not None and any(value is not None for value in (self.target, self.task, self.id)):
+            raise InputError("[data] `target`, `task` and `id` belong to a `path`; a data set by `name` knows its own.")
 
-    def load(self) -> Dataset:
-        """Return the data set, standardised or not as asked."""
+    def load(self, implied: Task | None = None) -> Dataset:
+        """Return the data set, standardised or not as asked.
+
+        Args:
+            implied: the task of a table that does not say it, from the likelihood.
+        """
         if self.path is not None and self.target is not None:
-            dataset = datasets.load_table(self.path, self.target, task=self.task)
+            dataset = datasets.load_table(
+                self.path,
+                self.target,
+                task=self.task or implied,
+                id=self.id,
+                categories=self.categories,
+                missing=self.missing,
+                split=self.split,
+            )
         elif self.name in _TOYS:
             dataset = _toy(self.name)
         else:
@@ -83,6 +101,10 @@ def _toy(name: str) -> Dataset:
     return Dataset(name, "regression", data, splits, (), "generated", "none", checksum)
 
 
+def _optional_method(value: Any) -> Any:
+    return None if value is None else methods.registry.resolve(value)
+
+
 @setting
 class FitSpec:
     """How to fit: a method, a seed and a device.
@@ -98,13 +120,15 @@ class FitSpec:
     Attributes:
         method: any registered method: svi, ensemble, swag, nuts, hmc, sgld, sghmc. What a table leaves out has the
             default of the method around it: members of an ensemble are points, svi with the guide "map", if there is
-            no section [guide].
+            no section [guide]. None for that of the estimators.
+        settings: without a `type` the settings of svi in the method of the estimators, in the place of its own.
         seed: seed of the fit.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
         engine: "auto", "eager" or "captured", as in `pyrobnn.fit`.
     """
 
-    method: Annotated[Any, BeforeValidator(methods.registry.resolve)] = SVI()
+    method: Annotated[Any, BeforeValidator(_optional_method)] = None
+    settings: Options = FrozenDict()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     device: str = "auto"
     engine: Engine = "auto"
@@ -114,11 +138,13 @@ class FitSpec:
         """Return the section that a table stands for: the settings of the method of that `type`, and those above."""
         own = {key: value for key, value in table.items() if key in OF_ANY_FIT}
         options = {key: value for key, value in table.items() if key not in OF_ANY_FIT}
-        return cls(method=methods.from_table(options, also=OF_ANY_FIT), **own)
+        method = methods.from_table(options, also=OF_ANY_FIT)
+        return cls(method=method, **own) if "type" in options else cls(settings=options, **own)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the table of this section."""
-        return methods.to_table(self.method) | {key: getattr(self, key) for key in OF_ANY_FIT}
+        method = dict(self.settings) if self.method is None else methods.to_table(self.method)
+        return method | {key: getattr(self, key) for key in OF_ANY_FIT}
 
     @property
     def num_parts(self) -> int:

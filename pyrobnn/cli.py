@@ -1,5 +1,6 @@
 """The command line: pyrobnn demo, fit, diagnose, compare, predict and data."""
 
+import os
 import signal
 import sys
 import threading
@@ -14,6 +15,9 @@ from rich.table import Column, Table
 from typer.core import TyperGroup
 
 from pyrobnn._errors import InputError, printable
+from pyrobnn._run_folders import check_new_run, run_folder, unfinished_folder
+from pyrobnn._spec_files import check_values, first_line, read_spec, spec_of_table
+from pyrobnn._tables import check_names, ending
 
 
 class _PlainErrors(TyperGroup):
@@ -87,41 +91,81 @@ def demo(
     _demo.demo(out, seed=seed, steps=steps, progress=sys.stderr.isatty(), console=Console(soft_wrap=False))
 
 
-Spec = Annotated[Path | None, typer.Argument(help="Spec file.", show_default=False)]
+Source = Annotated[
+    Path | None, typer.Argument(metavar="[SPEC|TABLE]", help="Spec file, or a CSV or Parquet file.", show_default=False)
+]
+Target = Annotated[str | None, typer.Option("--target", help="Column of the table to predict.")]
 Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run, which was interrupted.")]
 
 
 @app.command()
 def fit(
-    spec: Spec = None, *, changes: Changes = None, out: Out = None, overwrite: Overwrite = False, resume: Resume = None
+    source: Source = None,
+    *,
+    target: Target = None,
+    changes: Changes = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    resume: Resume = None,
 ) -> None:
-    """Fit what a spec file describes, score it on the test part, and write a run folder."""
-    from pyrobnn._demo import score_table
-    from pyrobnn.inference.parallel import is_main_process
-    from pyrobnn.runs import resume as resume_run
+    """Fit a table, or what a spec file describes; score the fit on the test part, and write a run folder."""
+    if (source is None) == (resume is None):
+        raise InputError("`fit` needs a spec file or a table, or --resume with a run folder; one of the two.")
+    if source is not None:
+        _fit_new(source, target, tuple(changes or ()), out, overwrite=overwrite)
+    elif target or changes or out or overwrite:
+        raise InputError("--resume goes on with the spec of the run: leave out --target, --set, --out and --overwrite.")
+    elif resume is not None:
+        from pyrobnn.runs import resume as resume_run
+
+        with _stopped_cleanly(resume):
+            _show(resume_run(resume, progress=sys.stderr.isatty()))
+
+
+def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Path | None, *, overwrite: bool) -> None:
+    """Run a spec; what needs no torch is checked and said before torch is imported, which takes seconds."""
+    stem = source.name.removesuffix(ending(source)) if ending(source) else source.stem
+    folder = Path("runs") / stem if out is None else out
+    tables = spec_of_table(source, target) if ending(source) else read_spec(source)
+    if target is not None and not ending(source):
+        raise InputError(f"--target is for a table, and {source} is a spec: name the target in its section [data].")
+    line = first_line(tables, changes)
+    is_main = os.environ.get("RANK", "0") == "0"
+    if is_main:
+        check_new_run(folder, overwrite=overwrite)
+        typer.echo(printable(line))
+    check_values(tables, changes)
+
+    from pyrobnn._overrides import apply_overrides
     from pyrobnn.runs import run, take_part
     from pyrobnn.spec import RunSpec
 
-    if (spec is None) == (resume is None):
-        raise InputError("`fit` needs a spec file, or --resume with a run folder; one of the two.")
-    if resume is not None and (changes or out or overwrite):
-        raise InputError("--resume goes on with the spec of the run: leave out --set, --out and --overwrite.")
-    progress = sys.stderr.isatty()
-    if spec is not None:
-        folder = Path("runs") / spec.stem if out is None else out
-        loaded = RunSpec.from_toml(spec, overrides=tuple(changes or ()))
-        if not is_main_process():
-            take_part(loaded)
-            return
-        with _stopped_cleanly(folder):
-            result = run(loaded, folder, progress=progress, overwrite=overwrite)
-    elif resume is not None:
-        with _stopped_cleanly(resume):
-            result = resume_run(resume, progress=progress)
+    spec = RunSpec.from_dict(apply_overrides(tables, changes))
+    if not is_main:
+        take_part(spec)
+        return
+    with _stopped_cleanly(folder):
+        result = run(
+            spec,
+            folder,
+            progress=sys.stderr.isatty(),
+            overwrite=overwrite,
+            on_prepared=lambda prepared: typer.echo(printable(prepared.sentence)),
+        )
+    _show(result)
+
+
+def _show(result: Any) -> None:
+    from pyrobnn._demo import score_table
+
     Console().print(score_table(f"{len(result.test)} test examples", result.scores))
     for warning in result.diagnosis.warnings:
+        if warning == result.failed:
+            continue
         Console().print(f"[bold yellow]warning:[/] {_escaped(warning)}", highlight=False, soft_wrap=True)
     typer.echo(f"Report: {result.path / 'report.html'}")
+    if result.failed is not None:
+        _fail(result.failed, code=1)
 
 
 class _Stopped(BaseException):
@@ -131,7 +175,6 @@ class _Stopped(BaseException):
 @contextmanager
 def _stopped_cleanly(folder: Path) -> Iterator[None]:
     """On Ctrl-C or SIGTERM say in one line what is kept of a run, and end with the code of the signal."""
-    from pyrobnn.runs import unfinished_folder
 
     def stop(number: int, _frame: Any) -> None:
         raise _Stopped(number)
@@ -159,6 +202,7 @@ def _time_of(file: Path) -> int | None:
 @app.command()
 def diagnose(run_dir: Path) -> None:
     """Say what speaks for and against the fit of a run."""
+    run_folder(run_dir)
     from pyrobnn.runs import read_diagnosis
 
     diagnosis = read_diagnosis(run_dir)
@@ -172,6 +216,8 @@ def diagnose(run_dir: Path) -> None:
 @app.command()
 def compare(run_dirs: list[Path]) -> None:
     """Compare runs on the test data that they share, example by example."""
+    for folder in run_dirs:
+        run_folder(folder)
     from pyrobnn._compared import compare_runs
 
     found = compare_runs(run_dirs)
@@ -206,6 +252,8 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output if not given.")] = None,
 ) -> None:
     """Predict for the rows of a CSV or Parquet file with the posterior of a run."""
+    run_folder(run_dir)
+    check_names(table, [])
     from pyrobnn.runs import predict_table
 
     predictions = predict_table(run_dir, table)
@@ -234,7 +282,8 @@ def fetch(names: list[str]) -> None:
 
 
 def _fail(error: Exception | str, *, code: int) -> None:
-    text = " ".join(str(error).split())
+    lines = str(error).splitlines() if isinstance(error, InputError) else [" ".join(str(error).split())]
+    text = "\n".join(line.rstrip() for line in lines if line.strip())
     Console(stderr=True).print(f"[bold red]error:[/] {_escaped(text)}", soft_wrap=True, highlight=False)
     raise typer.Exit(code) from None
 

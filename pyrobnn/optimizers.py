@@ -12,6 +12,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from pyrobnn._errors import InputError
 from pyrobnn._settings import FrozenDict, Options, setting
 
+_LENGTHS = ("T_max", "total_steps", "total_iters")
+"""Options of schedules that are the number of steps where they are not given."""
+
 
 @setting
 class Optimizer:
@@ -26,8 +29,13 @@ class Optimizer:
     options: Options = FrozenDict()
 
     def __post_init__(self) -> None:
-        """Refuse unknown optimisers and options that they do not take."""
-        self.build([nn.Parameter(torch.zeros(1))], lr=0.1)
+        """Refuse unknown optimisers and options that they do not take.
+
+        Without options there is nothing to try: torch takes seconds to make the first optimiser of a process.
+        """
+        _lookup(_OPTIMIZERS, self.name, "optimizer")
+        if self.options:
+            self.build([nn.Parameter(torch.zeros(1))], lr=0.1)
 
     def build(self, parameters: Any, lr: float) -> TorchOptimizer:
         """Return the optimiser of these parameters."""
@@ -55,13 +63,17 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Refuse unknown schedules and options that they do not take."""
+        accepted = inspect.signature(_lookup(_SCHEDULES, self.name, "schedule")).parameters.values()
+        needed = {option.name for option in accepted if option.default is option.empty} - {"optimizer", "max_lr"}
+        if not self.options and needed <= set(_LENGTHS):
+            return
         self.build(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1), steps=10)
 
     def build(self, optimizer: TorchOptimizer, steps: int) -> LRScheduler:
         """Return the schedule for a fit of that many steps."""
         cls = _lookup(_SCHEDULES, self.name, "schedule")
         accepted = inspect.signature(cls).parameters
-        lengths = {name: steps for name in ("T_max", "total_steps", "total_iters") if name in accepted}
+        lengths = {name: steps for name in _LENGTHS if name in accepted}
         peak = {"max_lr": optimizer.param_groups[0]["lr"]} if cls is lr_scheduler.OneCycleLR else {}
         return _construct(cls, self.name, optimizer, **(lengths | peak | self.options))
 

@@ -5,7 +5,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyrobnn._errors import InputError
 from pyrobnn._folders import check_free, new_file, new_folder
 from pyrobnn._manifest import make_manifest
+from pyrobnn._run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
+from pyrobnn._tables import read_frame
 from pyrobnn.data import Data
 from pyrobnn.datasets import load_features
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
@@ -56,8 +58,20 @@ class RunResult:
     diagnosis: Diagnosis
     path: Path
 
+    @property
+    def failed(self) -> str | None:
+        """Why the fit is of no use at all, if it is (see `failure_finding`)."""
+        return next((finding.text for finding in self.diagnosis.findings if finding.name == "failed"), None)
 
-def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite: bool = False) -> RunResult:
+
+def run(
+    spec: RunSpec,
+    out_dir: str | Path,
+    *,
+    progress: bool = True,
+    overwrite: bool = False,
+    on_prepared: Callable[[Prepared], None] | None = None,
+) -> RunResult:
     """Fit what a spec describes, score it on the test part, and write the run folder.
 
     The folder has spec.toml (the spec with everything filled in), metrics.json, diagnosis.json, posterior/,
@@ -72,22 +86,20 @@ def run(spec: RunSpec, out_dir: str | Path, *, progress: bool = True, overwrite:
         out_dir: the folder to make.
         progress: show a progress bar.
         overwrite: replace the folder if it is that of an earlier run, and start anew where one was interrupted.
+        on_prepared: called before training with the spec that was checked against its data.
 
     Raises:
         InputError: the folder exists, an interrupted run is there, or anything in the spec that does not fit together,
             before training.
         FloatingPointError: the ELBO is no longer finite.
     """
-    path, unfinished = Path(out_dir), unfinished_folder(out_dir)
-    check_free(path, _is_run_folder if overwrite else None)
-    if unfinished.exists() and not overwrite:
-        raise InputError(
-            f"{unfinished} is a run that was interrupted: go on with `pyrobnn fit --resume {path}` (resume), or start "
-            "anew with --overwrite (overwrite=True)."
-        )
+    path = Path(out_dir)
+    check_new_run(path, overwrite=overwrite)
     started = time.perf_counter()
     prepared = spec.prepare()
-    shutil.rmtree(unfinished, ignore_errors=True)
+    if on_prepared is not None:
+        on_prepared(prepared)
+    shutil.rmtree(unfinished_folder(path), ignore_errors=True)
     return _run(prepared, path, started, progress=progress, overwrite=overwrite)
 
 
@@ -121,10 +133,10 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
     started = time.perf_counter()
     if (unfinished / "spec.toml").is_file():
         overwrite = (unfinished / _REPLACES).exists()
-        check_free(path, _is_run_folder if overwrite else None)
+        check_free(path, is_run_folder if overwrite else None)
         prepared = RunSpec.from_toml(unfinished / "spec.toml").prepare()
         return _run(prepared, path, started, progress=progress, overwrite=overwrite)
-    if not _is_run_folder(path):
+    if not is_run_folder(path):
         raise InputError(f"There is no interrupted run {unfinished}, and no run folder {path}: start one with a spec.")
     if all((path / name).exists() for name in ("metrics.json", "diagnosis.json", "posterior.nc", "report.html")):
         raise InputError(f"{path} is complete: there is nothing to go on with.")
@@ -133,14 +145,8 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
     return _judge(prepared, load_posterior(path / "posterior"), path, manifest)
 
 
-def unfinished_folder(run_dir: str | Path) -> Path:
-    """Return the folder beside a run folder that has spec and checkpoint while the fit is not done."""
-    path = Path(run_dir).absolute()
-    return path.with_name(f"{path.name}.unfinished")
-
-
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
-    with _noting_what_is_kept(path), new_folder(path, replaces=_is_run_folder if overwrite else None) as folder:
+    with _noting_what_is_kept(path), new_folder(path, replaces=is_run_folder if overwrite else None) as folder:
         posterior = _fit_resumably(prepared, path, progress=progress, overwrite=overwrite)
         manifest = make_manifest(prepared, members_of(posterior)[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
@@ -197,12 +203,17 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
 def _judge(prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any]) -> RunResult:
     """Add what is made from the fit to the run folder."""
     from pyrobnn.diagnostics.diagnosis import diagnose
+    from pyrobnn.diagnostics.failure import failure_finding
 
     train, test, num_draws = prepared.train, prepared.test, prepared.spec.predict.num_draws
     try:
         scores = score(posterior.predict(test.x, num_draws=num_draws), test.y)
         _write_json(path / "metrics.json", _metrics(prepared, posterior, scores))
         diagnosis = diagnose(posterior, train, test, num_draws=num_draws)
+        failure = failure_finding(posterior, train, num_draws=num_draws)
+        if failure is not None:  # whether the ELBO is flat says nothing then
+            others = (finding for finding in diagnosis.findings if finding.name != "elbo")
+            diagnosis = dataclasses.replace(diagnosis, findings=(failure, *others))
         _write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
         _write_views(path, prepared, posterior, scores, diagnosis=diagnosis, manifest=manifest)
     except BaseException as error:
@@ -219,7 +230,8 @@ def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
         table: a file with the feature columns of the training data; other columns are ignored.
 
     Returns:
-        One row an input. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95. Classification:
+        One row an input, named by the column that the spec has as [data] `id`, where the table has it, or else by
+        `row`, counted from 1. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95. Classification:
         class, prob_<class> for each class, entropy, mutual_information (in nats).
 
     Raises:
@@ -229,11 +241,13 @@ def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
 
     folder = run_folder(run_dir)
     data = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]
-    x = load_features(table, data["feature_names"])
-    num_draws = RunSpec.from_toml(folder / "spec.toml").predict.num_draws
-    prediction = load_posterior(folder / "posterior").predict(x, num_draws=num_draws)
+    x = load_features(table, data["feature_names"], encoder=data.get("encoder"))
+    spec = RunSpec.from_toml(folder / "spec.toml")
+    frame = read_frame(Path(table))
+    names = {"row": range(1, len(frame) + 1)} if spec.data.id not in frame else {spec.data.id: frame[spec.data.id]}
+    prediction = load_posterior(folder / "posterior").predict(x, num_draws=spec.predict.num_draws)
     columns = _class_columns(prediction, data["class_names"]) if data["class_names"] else _real_columns(prediction)
-    return pd.DataFrame(columns)
+    return pd.DataFrame(names | columns)
 
 
 def read_diagnosis(run_dir: str | Path) -> Diagnosis:
@@ -250,18 +264,6 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
         )
     table = json.loads(file.read_text(encoding="utf-8"))
     return Diagnosis(tuple(Finding(**finding) for finding in table["findings"]), table["false_alarm_rate"])
-
-
-def run_folder(run_dir: str | Path) -> Path:
-    """Return the path of a run folder; what is none is refused."""
-    folder = Path(run_dir)
-    if not _is_run_folder(folder):
-        raise InputError(f"{folder} is not a run folder, it has no spec.toml and manifest.json: pass one of `fit`.")
-    return folder
-
-
-def _is_run_folder(path: Path) -> bool:
-    return all((path / name).is_file() for name in ("spec.toml", "manifest.json"))
 
 
 def _write_views(

@@ -1,7 +1,6 @@
 """The spec: a whole run - data, model, guide, fit - as one value that is read from and written to a TOML file."""
 
 import dataclasses
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,10 +18,12 @@ from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
 from pyrobnn._settings import setting, to_dict
 from pyrobnn._spec_data import DataSpec, FitSpec, PredictSpec
+from pyrobnn._spec_files import check_sections, read_spec
+from pyrobnn._tables import Task
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data
 from pyrobnn.datasets import Dataset
-from pyrobnn.inference import SVI
+from pyrobnn.inference import SVI, defaults
 from pyrobnn.inference import method as methods
 from pyrobnn.inference.fit import resolve_device
 from pyrobnn.inference.source import make_source
@@ -31,12 +32,8 @@ from pyrobnn.prediction import Prediction
 __all__ = ["DataSpec", "FitSpec", "PredictSpec", "Prepared", "RunSpec"]
 
 
-def _optional_likelihood(value: Any) -> Any:
-    return None if value is None else likelihoods.resolve(value)
-
-
-def _optional_guide(value: Any) -> Any:
-    return None if value is None else guides.resolve(value)
+def _optional(resolve: Callable[[Any], Any]) -> BeforeValidator:
+    return BeforeValidator(lambda value: None if value is None else resolve(value))
 
 
 def _with_guide(method: Any, guide: Any) -> Any:
@@ -48,13 +45,13 @@ def _with_guide(method: Any, guide: Any) -> Any:
 
 @setting
 class RunSpec:
-    """Everything that determines a run.
+    """Everything that determines a run. Sections that are left out are those of the estimators (`inference.defaults`).
 
     Attributes:
         data: section [data].
         net: section [net]; inputs and outputs that are left out follow from the data and the likelihood.
         prior: section [prior], with a `type` or with patterns of parameter names.
-        likelihood: section [likelihood]; without it Gaussian with learned noise, or Categorical, as the task asks.
+        likelihood: section [likelihood]. It says whether the integers of a table are numbers or classes.
         guide: section [guide], with a `type` or with patterns of site names: what the method, or the one inside it,
             trains. Without it the default of the method: mean_field for svi, map for ensemble and swag, none for nuts,
             hmc, sgld and sghmc, which refuse one.
@@ -67,15 +64,17 @@ class RunSpec:
     """
 
     data: DataSpec
-    net: Annotated[Any, BeforeValidator(nets.registry.resolve)] = nets.MLP()
-    prior: Annotated[Any, BeforeValidator(priors.resolve)] = priors.Normal()
-    likelihood: Annotated[Any, BeforeValidator(_optional_likelihood)] = None
-    guide: Annotated[Any, BeforeValidator(_optional_guide)] = None
+    net: Annotated[Any, _optional(nets.registry.resolve)] = None
+    prior: Annotated[Any, _optional(priors.resolve)] = None
+    likelihood: Annotated[Any, _optional(likelihoods.resolve)] = None
+    guide: Annotated[Any, _optional(guides.resolve)] = None
     fit: FitSpec = FitSpec()
     predict: PredictSpec = PredictSpec()
 
     def __post_init__(self) -> None:
         """Put the guide and the method together, and refuse sections that do not fit each other."""
+        if self.fit.method is None:
+            return
         if self.guide is not None:
             fit = dataclasses.replace(self.fit, method=_with_guide(self.fit.method, self.guide))
             object.__setattr__(self, "fit", fit)
@@ -83,7 +82,8 @@ class RunSpec:
         name = to_dict(self.fit.method)["type"]
         if self.data.validation is not None and not isinstance(self.fit.method, SVI):
             raise InputError(
-                f"[data] `validation` is followed along the steps of svi, and [fit] has {name}: leave it out."
+                f"[data] `validation` is followed along the steps of svi, and [fit] has {name}: leave it out, or take "
+                'type = "svi" in [fit].'
             )
         if self.predict.num_draws < self.fit.num_parts:
             raise InputError(
@@ -102,22 +102,12 @@ class RunSpec:
         Raises:
             InputError: no such file, not TOML, or a section, key or value that is not known.
         """
-        try:
-            tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"The spec file {path} cannot be read ({error.strerror}): check the path.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"The spec file {path} is not valid TOML: {error}.") from None
-        return cls.from_dict(apply_overrides(tables, overrides))
+        return cls.from_dict(apply_overrides(read_spec(path), overrides))
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> "RunSpec":
         """Return the spec that tables stand for, as `as_dict` returns them."""
-        unknown = [name for name in tables if name not in _READERS]
-        if unknown:
-            raise InputError(f"Unknown section [{unknown[0]}] in the spec. Known: {', '.join(_READERS)}.")
-        if "data" not in tables:
-            raise InputError('The spec needs a section [data], such as name = "diabetes".')
+        check_sections(tables)
         sections = {name: _read(name, table) for name, table in tables.items()}
         try:
             return cls(**sections)
@@ -144,8 +134,15 @@ class RunSpec:
 
     @property
     def method(self) -> Any:
-        """The method with its guide."""
+        """The method with its guide; None where the spec leaves it to the task (see `method_for`)."""
         return self.fit.method
+
+    def method_for(self, task: Task) -> Any:
+        """Return the method with its guide: that of the spec, or that of the estimators with the settings of [fit]."""
+        if self.fit.method is not None:
+            return self.fit.method
+        method = defaults.BY_TASK[task](self.prior, self.guide)["method"]
+        return defaults.with_settings(method, self.fit.settings)
 
     def prepare(self) -> "Prepared":
         """Load the data, fill in what follows from them, build the model, and check that all of it fits together.
@@ -154,7 +151,7 @@ class RunSpec:
             InputError: anything that does not, before training.
         """
         resolve_device(self.fit.device)
-        dataset = self.data.load()
+        dataset = self.data.load(None if self.likelihood is None else _task_of(self.likelihood))
         spec = self._resolved(dataset)
         spec.to_toml()
         check_size(spec.net)
@@ -171,16 +168,17 @@ class RunSpec:
         return Prepared(spec, dataset, train, validation, test, bnn)
 
     def _resolved(self, dataset: Dataset) -> "RunSpec":
-        """Return the spec with the likelihood of the task and the widths of the network filled in."""
-        by_task = likelihoods.Gaussian() if dataset.task == "regression" else likelihoods.Categorical()
-        likelihood = self.likelihood or by_task
+        """Return the spec with the parts that it leaves out and the widths of the network filled in."""
+        parts = defaults.BY_TASK[dataset.task](self.prior, self.guide)
+        likelihood = self.likelihood or parts["likelihood"]
         _check_task(dataset, likelihood)
-        net: Any = self.net
+        fit = dataclasses.replace(self.fit, method=self.method_for(dataset.task), settings={})
+        net: Any = self.net or parts["net"]
         if hasattr(net, "in_features") and net.in_features is None:
             net = dataclasses.replace(net, in_features=dataset.data.x.shape[1])
         if hasattr(net, "out_features") and net.out_features is None:
             net = dataclasses.replace(net, out_features=likelihood.num_outputs(dataset.data.y))
-        return dataclasses.replace(self, likelihood=likelihood, net=net)
+        return dataclasses.replace(self, net=net, prior=parts["prior"], likelihood=likelihood, fit=fit)
 
 
 def _check_task(dataset: Dataset, likelihood: Any) -> None:
@@ -195,6 +193,11 @@ def _check_task(dataset: Dataset, likelihood: Any) -> None:
         f"{dataset.name} has {found} as targets, and {likelihood!r} is for {wanted}: choose a likelihood such as "
         f"{advice}, or data.task={task} for a table of your own."
     )
+
+
+def _task_of(likelihood: Any) -> Task:
+    """Return the task of a single column of targets under a likelihood."""
+    return "classification" if _is_of_classes(likelihood, torch.zeros(1)) else "regression"
 
 
 def _is_of_classes(likelihood: Any, y: Tensor) -> bool:
@@ -224,6 +227,18 @@ class Prepared:
     validation: Data | None
     test: Data
     bnn: BNN
+
+    @property
+    def sentence(self) -> str:
+        """Which task, likelihood and method were taken and why, in words."""
+        spec, data = self.spec, self.dataset
+        reason = f": {data.data.target_name!r} holds {data.reason}" if data.reason else ""
+        held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
+        return (
+            f"A {data.task}{reason}. Likelihood {spec.likelihood!r}, network {spec.net!r}, prior {spec.prior!r}, "
+            f"inferred by {to_dict(spec.method)['type']}. "
+            f"{len(self.train)} rows to train on,{held_out} {len(self.test)} to test on."
+        )
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {

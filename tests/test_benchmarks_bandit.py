@@ -10,7 +10,6 @@ from benchmarks.report.bandit import figures, tables
 from benchmarks.tasks import bandit
 from benchmarks.tasks.growing import Growing, repeated
 
-AVAILABLE = next(entry for entry in bnn.datasets.info() if entry.name == "mushroom").available
 TINY = {
     "mushrooms": 50,
     "seeds": 2,
@@ -185,11 +184,10 @@ def test_suites_with_mistakes_are_refused(suite, message):
 
 @pytest.fixture(scope="module")
 def rows():
-    if not AVAILABLE:
-        pytest.skip("the mushroom data are not here")
     return [row for job in bandit.jobs({**TINY, "entries": AGENTS}) for row in bandit.run(job)]
 
 
+@pytest.mark.needs_data("mushroom")
 def test_every_agent_eats_and_its_row_adds_up(rows):
     assert [(row["entry"], row["seed"]) for row in rows] == [(a["name"], s) for a in AGENTS for s in (0, 1)]
     for row in rows:
@@ -198,6 +196,7 @@ def test_every_agent_eats_and_its_row_adds_up(rows):
         assert row["steps"][-1] == TINY["mushrooms"]
 
 
+@pytest.mark.needs_data("mushroom")
 def test_the_same_settings_give_the_same_rows(rows):
     job = bandit.jobs({**TINY, "entries": AGENTS[:1]})[0]
     assert [row | {"seconds": 0} for row in bandit.run(job)] == [row | {"seconds": 0} for row in rows[:2]]

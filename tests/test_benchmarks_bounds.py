@@ -9,7 +9,6 @@ from benchmarks.published import load_published
 from benchmarks.report.regression import published_means
 from benchmarks.store import RESULTS, Store
 from benchmarks.suite import load_suite
-from pyrobnn import InputError
 
 SUITES = sorted((RESULTS.parent / "suites").glob("*.toml"))
 
@@ -35,12 +34,11 @@ def pruning_costs(row):
 
 
 @pytest.mark.parametrize("path", [path for path in SUITES if path.stem != "mnist-full"], ids=lambda path: path.stem)
-def test_every_job_of_a_suite_is_done(path):
-    try:
-        works = [job.work for job in load_suite(path).jobs]
-    except InputError as error:
-        pytest.skip(f"data are not here: {error}")
-    assert [record.job.work for record in Store(RESULTS / path.stem).current()] == works
+@pytest.mark.needs_data
+def test_every_job_of_a_suite_is_done(path, require_data):
+    done = [record.job for record in Store(RESULTS / path.stem).current()]
+    require_data(*(name for job in done for name in job.data))
+    assert [job.work for job in done] == [job.work for job in load_suite(path).jobs]
 
 
 @pytest.mark.parametrize("name", BEATEN)

@@ -18,10 +18,7 @@ from benchmarks.tasks import mnist
 from benchmarks.tasks.mnist_parts import error_rate, evaluate, evaluate_pruned, load_images, rotated
 
 SUITES = Path(__file__).parent.parent / "benchmarks" / "suites"
-AVAILABLE = {info.name for info in bnn.datasets.info() if info.available}
-needs_images = pytest.mark.skipif(
-    not {"mnist", "fashion-mnist-test"} <= AVAILABLE, reason="needs the files of MNIST and Fashion-MNIST"
-)
+needs_images = pytest.mark.needs_data("mnist", "fashion-mnist-test")
 FIT = {"type": "svi", "steps": 40, "batch_size": 100, "lr": 0.01}
 SUITE = {
     "units": [8],
@@ -66,8 +63,6 @@ PUBLISHED = [
 
 @pytest.fixture(scope="module")
 def rows():
-    if not {"mnist", "fashion-mnist-test"} <= AVAILABLE:
-        pytest.skip("needs the files of MNIST and Fashion-MNIST")
     return [row for settings in mnist.jobs(SUITE) for row in mnist.run(settings)]
 
 
@@ -138,6 +133,7 @@ def test_suites_have_a_genuine_elbo(name):
         assert fit["batch_size"] == 128
 
 
+@needs_images
 def test_jobs_of_several_widths_and_seeds_have_labels_of_their_own():
     jobs = [make_job("mnist", 1, one) for one in mnist.jobs(SUITE | {"units": [4, 8], "seeds": [0, 1]})]
     assert len({job.label for job in jobs}) == len(jobs) == 8
@@ -252,6 +248,7 @@ def test_pruning_takes_the_weights_of_least_signal():
     assert evaluate_pruned(posterior, images.test, [], 3, 0) == {}
 
 
+@needs_images
 def test_rows_tell_everything(rows):
     assert [row["entry"] for row in rows] == ["SGD", "Kronecker", "Bayes by Backprop"]
     point, laplace, mixture = rows
@@ -270,6 +267,7 @@ def test_rows_tell_everything(rows):
     assert mixture["epochs"] == pytest.approx(40 / 3)
 
 
+@needs_images
 def test_the_same_settings_give_the_same_row_also_from_a_kept_fit(rows, tmp_path, monkeypatch):
     settings = mnist.jobs(SUITE)[1]
     monkeypatch.setenv(mnist.KEPT_IN, str(tmp_path))
@@ -284,6 +282,7 @@ def _without_seconds(row):
     return {key: value for key, value in row.items() if not key.endswith("seconds")}
 
 
+@needs_images
 def test_tables_and_pictures(rows, tmp_path):
     errors, scores, pruning, budget = mnist.tables(rows, PUBLISHED)
     for table in (errors, scores, pruning, budget):

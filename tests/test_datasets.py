@@ -14,15 +14,16 @@ import torch
 from pyrobnn import datasets
 from pyrobnn._errors import InputError
 from pyrobnn.data import Data
-from pyrobnn.datasets import _files, registry, uci
+from pyrobnn.datasets import _files, bundled, registry, uci
 
 UCI_NAMES = sorted(uci.UCI_SETS)
 UNSCALED = {"mnist", "fashion-mnist", "fashion-mnist-test", "mushroom"}
 
 
 @pytest.fixture(autouse=True)
-def _no_user_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYROBNN_DATA", raising=False)
+def _no_user_folder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("needs_data") is None:
+        monkeypatch.delenv("PYROBNN_DATA", raising=False)
 
 
 @pytest.fixture
@@ -118,11 +119,13 @@ def test_names_and_info_agree_without_reading(monkeypatch, isolated):
     assert {r.name for r in datasets.info() if r.available and r.name in UCI_NAMES} == {"energy", "yacht"}
 
 
-@pytest.mark.parametrize("name", datasets.names())
+def marked(names):
+    return [pytest.param(name, marks=pytest.mark.needs_data(name)) for name in names]
+
+
+@pytest.mark.parametrize("name", [*bundled.BUNDLED_SETS, *marked([*UCI_NAMES, *registry.PUBLISHED_SETS])])
 def test_info_equals_what_load_returns(name):
     record = next(record for record in datasets.info() if record.name == name)
-    if not record.available:
-        pytest.skip(f"{name} is in no folder that is searched")
     dataset = datasets.load(name)
     assert (record.rows, record.columns) == tuple(dataset.data.x.shape)
     assert (record.task, record.splits) == (dataset.task, dataset.num_splits)
@@ -142,7 +145,7 @@ def test_unknown_name():
 # the UCI sets
 
 
-@pytest.mark.parametrize("name", UCI_NAMES)
+@pytest.mark.parametrize("name", marked(UCI_NAMES))
 def test_splits_equal_the_published_ones(name):
     with np.load(shared_file(name), allow_pickle=False) as stored:
         train_index, test_index = stored["train_index"], stored["test_index"]
@@ -157,8 +160,8 @@ def test_splits_equal_the_published_ones(name):
     assert test.feature_names == dataset.data.feature_names
 
 
+@pytest.mark.needs_data("energy")
 def test_energy_numbers():
-    shared_file("energy")
     dataset = datasets.load("energy")
     assert dataset.data.x.shape == (768, 8)
     assert dataset.data.x[0].tolist() == [0.98, 514.5, 294.0, 110.25, 7.0, 2.0, 0.0, 0.0]

@@ -15,8 +15,9 @@ from pyrobnn.datasets import _files, images, measurements, registry, uci_classif
 
 
 @pytest.fixture(autouse=True)
-def _no_user_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYROBNN_DATA", raising=False)
+def _no_user_folder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("needs_data") is None:
+        monkeypatch.delenv("PYROBNN_DATA", raising=False)
 
 
 @pytest.fixture
@@ -36,12 +37,6 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def real(name: str) -> datasets.Dataset:
-    if not all(file.available for file in registry.PUBLISHED_SETS[name].files):
-        pytest.skip(f"the files of {name} are in no folder that is searched")
-    return datasets.load(name)
-
-
 def write(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
@@ -55,9 +50,10 @@ def idx(array: np.ndarray) -> bytes:
 # images
 
 
+@pytest.mark.needs_data("mnist")
 def test_mnist_numbers():
     """Published: 60,000 and 10,000 digits, 980 zeros in the test part; mean and sd of the pixels 0.1307 and 0.3081."""
-    dataset = real("mnist")
+    dataset = datasets.load("mnist")
     (train, test), data = dataset.split(0), dataset.data
     assert (len(train), len(test)) == (60_000, 10_000)
     assert torch.equal(test.x, data.x[60_000:])
@@ -71,8 +67,9 @@ def test_mnist_numbers():
     assert data.feature_names[28] == "pixel_1_0"
 
 
+@pytest.mark.needs_data("fashion-mnist-test")
 def test_fashion_mnist_test_part():
-    dataset = real("fashion-mnist-test")
+    dataset = datasets.load("fashion-mnist-test")
     assert torch.bincount(dataset.data.y).tolist() == [1000] * 10
     assert dataset.class_names[int(dataset.data.y[0])] == "ankle boot"
     assert dataset.data.x.mean().item() == pytest.approx(0.2868, abs=5e-5)
@@ -139,8 +136,9 @@ def test_download_of_several_files(monkeypatch, isolated):
 # tables
 
 
+@pytest.mark.needs_data("mushroom")
 def test_mushroom_numbers():
-    dataset = real("mushroom")
+    dataset = datasets.load("mushroom")
     x, names = dataset.data.x, dataset.data.feature_names
     assert torch.bincount(dataset.data.y).tolist() == [4208, 3916]
     assert dataset.class_names == ("edible", "poisonous")
@@ -151,16 +149,17 @@ def test_mushroom_numbers():
     assert dataset.data.y[smell].double().mean().item() == pytest.approx(120 / 3528)  # 3408 of 3528 are edible
 
 
+@pytest.mark.needs_data("spambase", "ionosphere", "pima-indians-diabetes")
 def test_classification_table_numbers():
     counts = {"spambase": (2788, 1813), "ionosphere": (126, 225), "pima-indians-diabetes": (500, 268)}
     for name, expected in counts.items():
-        assert tuple(torch.bincount(real(name).data.y).tolist()) == expected
-    spam = real("spambase").data
+        assert tuple(torch.bincount(datasets.load(name).data.y).tolist()) == expected
+    spam = datasets.load("spambase").data
     assert spam.feature_names[52] == "char_freq_$"
     frequent = spam.x[:, 52] > 0.1
     assert spam.y[frequent].double().mean() > 0.9
-    assert real("pima-indians-diabetes").data.x[0].tolist() == [6, 148, 72, 35, 0, 33.6, 0.627, 50]
-    assert real("ionosphere").data.x[0, 2].item() == 0.99539
+    assert datasets.load("pima-indians-diabetes").data.x[0].tolist() == [6, 148, 72, 35, 0, 33.6, 0.627, 50]
+    assert datasets.load("ionosphere").data.x[0, 2].item() == 0.99539
 
 
 def test_one_hot_columns_are_the_sorted_categories(tmp_path):
@@ -212,11 +211,12 @@ def test_sets_without_a_download_say_where_to_put_the_file(isolated, name):
 # measurements
 
 
+@pytest.mark.needs_data("motorcycle", "mauna-loa-co2")
 def test_motorcycle_and_co2_numbers():
-    motorcycle = real("motorcycle").data
+    motorcycle = datasets.load("motorcycle").data
     assert (motorcycle.x[0].tolist(), motorcycle.y[0].item()) == ([2.4], 0.0)
     assert (motorcycle.x.max().item(), motorcycle.y.min().item()) == (57.6, -134.0)
-    co2 = real("mauna-loa-co2").data
+    co2 = datasets.load("mauna-loa-co2").data
     assert co2.x[0, 0].item() == pytest.approx(1958 + 87 / 365)  # 29 March, the 88th day
     assert (co2.y[0].item(), co2.y[-1].item()) == (316.1, 371.5)
     assert bool((co2.x[1:] > co2.x[:-1]).all())
@@ -229,9 +229,10 @@ def test_weeks_without_a_value_are_left_out(tmp_path):
     assert data.y.tolist() == [369.0, 370.0, 371.0]
 
 
+@pytest.mark.needs_data("lora-path-loss")
 def test_path_loss_numbers():
     """The log-distance law of the moving runs: -43.6 - 24.7 log10(d) dBm, residual 9.8 dB."""
-    dataset = real("lora-path-loss")
+    dataset = datasets.load("lora-path-loss")
     data = dataset.data
     assert [len(test) for _, test in dataset.splits] == [511, 498, 501, 496, 508]
     moving = np.concatenate([dataset.splits[i][1] for i in (0, 1)])

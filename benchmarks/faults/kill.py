@@ -56,7 +56,8 @@ CHAINS: dict[str, tuple[int, dict[str, Any]]] = {
 SPEC = {
     "data": {"name": "sinusoid"},
     "net": {"hidden": [8]},
-    "fit": {"steps": 1500, "engine": "eager"},
+    "prior": {"type": "normal"},
+    "fit": {"type": "svi", "steps": 1500, "engine": "eager"},
     "predict": {"num_draws": 50},
 }
 

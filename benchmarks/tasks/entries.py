@@ -10,6 +10,7 @@ import pydantic
 from pydantic import Field
 
 import pyrobnn as bnn
+from pyrobnn.spec import RunSpec
 
 Count = Annotated[int, Field(gt=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -114,6 +115,13 @@ def check_fit(name: str, tables: dict[str, Any], *more: str) -> None:
     for key in ("seed", "device", *more):
         if key in tables.get("fit", {}):
             raise bnn.InputError(f"`fit.{key}` in entry {name} has no effect ({_SAID_ELSEWHERE[key]}): leave it out.")
+
+
+def make_spec(sections: dict[str, Any], data: str, **more: Any) -> RunSpec:
+    """Return a spec. What it leaves out stays as it is here, whatever the defaults of a run become."""
+    fit = {"type": "svi"} | sections.get("fit", {})
+    plain = {"net": {"type": "mlp"}, "prior": {"type": "normal"}}
+    return RunSpec.from_dict(plain | sections | {"fit": fit, "data": {"name": data}} | more)
 
 
 def data_info(name: str, task: str = "") -> bnn.datasets.DatasetInfo:

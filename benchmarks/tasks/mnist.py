@@ -36,6 +36,7 @@ from benchmarks.tasks.entries import (
     check_keys,
     check_names,
     check_table,
+    make_spec,
     merged,
     values_at,
 )
@@ -155,7 +156,7 @@ def _entry(base: dict[str, Any], entry: dict[str, Any]) -> tuple[dict[str, Any],
 
 def _spec(candidate: dict[str, Any]) -> RunSpec:
     sections = {name: table for name, table in candidate.items() if table}
-    return RunSpec.from_dict(sections | {"data": {"name": "mnist"}, "likelihood": "categorical"})
+    return make_spec(sections, "mnist", likelihood="categorical")
 
 
 def datasets(settings: dict[str, Any]) -> tuple[str, ...]:

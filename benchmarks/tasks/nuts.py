@@ -33,8 +33,16 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.nuts import FLOOR, figures, tables
-from benchmarks.tasks.entries import Count, Seeds, check_engine, check_entries, check_fit, check_names, check_table
-from pyrobnn.spec import RunSpec
+from benchmarks.tasks.entries import (
+    Count,
+    Seeds,
+    check_engine,
+    check_entries,
+    check_fit,
+    check_names,
+    check_table,
+    make_spec,
+)
 
 __all__ = ["PROBLEMS", "datasets", "distances", "figures", "jobs", "run", "tables"]
 
@@ -168,7 +176,7 @@ def _check_problems(given: list[str]) -> None:
 def _method(settings: dict[str, Any]) -> Any:
     """Return the method that the sections [guide] and [fit] stand for."""
     sections = {key: settings[key] for key in ("guide", "fit") if key in settings}
-    return RunSpec.from_dict({"data": {"name": "motorcycle"}, "predict": {"num_draws": 1000}, **sections}).method
+    return make_spec(sections, "motorcycle", predict={"num_draws": 1000}).method
 
 
 def datasets(settings: dict[str, Any]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from benchmarks.tasks.entries import (
     check_keys,
     check_table,
     data_info,
+    make_spec,
     merged,
     values_at,
 )
@@ -114,7 +115,7 @@ def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict
 def _spec(entry: str, data: str, candidate: dict[str, Any]) -> RunSpec:
     check_keys(f"what the grid of {entry} names", candidate, Sections.__annotations__)
     check_fit(entry, candidate)
-    spec = RunSpec.from_dict(candidate | {"data": {"name": data}})
+    spec = make_spec(candidate, data)
     check_engine(spec.fit.engine)
     return spec
 
@@ -170,7 +171,7 @@ def _parts(settings: dict[str, Any]) -> Parts:
 def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> list[dict[str, Any]]:
     started = time.perf_counter()
     seed = settings["seed"] + numbers[0]
-    specs = [RunSpec.from_dict(tables | {"data": {"name": settings["data"]}}) for tables in settings["candidates"]]
+    specs = [make_spec(tables, settings["data"]) for tables in settings["candidates"]]
     scores = _validation_scores(settings, specs, parts, numbers) if len(specs) > 1 else None
     best = np.zeros(len(parts), int) if scores is None else np.nan_to_num(scores, nan=-np.inf).argmax(0)
     tuned = time.perf_counter()

@@ -1,14 +1,14 @@
 """Dataset: a data set with its train and test splits, and where it came from."""
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from pyrobnn._errors import InputError
+from pyrobnn._tables import Task
 from pyrobnn.data import Data
-
-Task = Literal["regression", "classification"]
 
 NUM_RANDOM_SPLITS = 20
 TEST_FRACTION = 0.1
@@ -28,6 +28,9 @@ class Dataset:
         licence: terms of use.
         checksum: SHA-256 (hexadecimal) of the bytes of its files in order, or of the arrays for the sets of
             scikit-learn.
+        reason: of a table of one's own, why the target makes this task, in words.
+        encoder: of a table with categories or missing values, how its columns became numbers, as
+            `pyrobnn.datasets.load_features` takes it.
     """
 
     name: str
@@ -38,6 +41,8 @@ class Dataset:
     source: str
     licence: str
     checksum: str
+    reason: str = ""
+    encoder: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
 
     @property
     def num_splits(self) -> int:
@@ -61,6 +66,11 @@ class Dataset:
                 f"{self.name} has splits 0 to {self.num_splits - 1}, got {i!r}: pass a number in that range."
             )
         if not self.splits:
-            return self.data.split(TEST_FRACTION, seed=i)
+            return random_split(self.data, i)
         train, test = self.splits[i]
         return self.data[train], self.data[test]
+
+
+def random_split(data: Data, i: int) -> tuple[Data, Data]:
+    """Return the random split of that number as (train, test)."""
+    return data.split(TEST_FRACTION, seed=i)

@@ -2,7 +2,7 @@
 
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -11,12 +11,14 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from pyrobnn._columns import as_table, encoded_names, is_frame, make_encoder, require_complete
 from pyrobnn._errors import InputError
+from pyrobnn._tables import Task
 from pyrobnn.bnn import BNN
-from pyrobnn.estimators.columns import as_table, encoded_names, is_frame, make_encoder, require_complete
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import RESOLVERS, grouped, nested, replaced, with_settings
 from pyrobnn.estimators.training import Examples, fit_first, fit_on, make_model, require_learning_on
+from pyrobnn.inference import defaults
 from pyrobnn.inference.method import guide_of, with_guide
 from pyrobnn.prediction import Prediction
 from pyrobnn.spec import RunSpec
@@ -27,7 +29,9 @@ _AT_ONCE = 2**24
 
 
 class AbstractBNN(BaseEstimator):
-    """Base of the estimators: write `_defaults`, `_check_targets`, `_check_task` and predictions."""
+    """Base of the estimators: write `TASK`, `_check_targets`, `_check_task` and predictions."""
+
+    TASK: ClassVar[Task]
 
     def __init__(
         self,
@@ -84,7 +88,7 @@ class AbstractBNN(BaseEstimator):
             "net": read.net,
             "prior": read.prior,
             "likelihood": read.likelihood,
-            "method": read.method,
+            "method": read.method_for(cls.TASK),
             "num_draws": read.predict.num_draws,
             "standardize": read.data.standardize,
             "random_state": read.fit.seed,
@@ -140,17 +144,8 @@ class AbstractBNN(BaseEstimator):
         """Return the parts, defaults in the place of None, as settings."""
         given = {name: getattr(self, name) for name in RESOLVERS}
         found = {name: RESOLVERS[name](value) for name, value in given.items() if value is not None}
-        parts = self._defaults(found.get("prior"), found.get("guide")) | found
+        parts = defaults.BY_TASK[self.TASK](found.get("prior"), found.get("guide")) | found
         return {"guide": guide_of(parts["method"])} | parts
-
-    def _defaults(self, prior: Any, guide: Any) -> dict[str, Any]:
-        """Return the parts that stand in the place of None.
-
-        Args:
-            prior: the prior that was given, or None.
-            guide: likewise.
-        """
-        raise NotImplementedError
 
     def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:
         """Return targets as numbers, and keep what predictions need to know of them."""

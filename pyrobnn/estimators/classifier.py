@@ -8,16 +8,10 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
-from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.estimators.base import AbstractBNN
 from pyrobnn.estimators.training import Examples
-from pyrobnn.inference import SVI
-from pyrobnn.inference.method import with_guide
-
-NET = nets.MLP(hidden=(50,), dtype="float64")
-TRAINING = SVI(guide=guides.MeanField(init_rho=-4.0), steps=2000, batch_size=128, schedule="cosine_annealing_lr")
 
 
 class BNNClassifier(ClassifierMixin, AbstractBNN):
@@ -40,6 +34,8 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         classes_: the labels.
         posterior_, encoder_, n_features_in_, feature_names_in_: as in `BNNRegressor`.
     """
+
+    TASK = "classification"
 
     def __init__(
         self,
@@ -156,10 +152,6 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
     def _num_outputs(self, likelihood: Any, y: torch.Tensor) -> int:
         return super()._num_outputs(likelihood, torch.arange(len(self.classes_)))
-
-    def _defaults(self, prior: Any, guide: Any) -> dict[str, Any]:
-        method = TRAINING if guide is None else with_guide(TRAINING, guide)
-        return {"net": NET, "prior": priors.Normal(), "likelihood": likelihoods.Categorical(), "method": method}
 
     def _check_task(self, model: BNN, examples: Examples) -> None:
         if not model.sample_prior_predictive(examples.x[:1], num_draws=1, seed=0).is_classification:

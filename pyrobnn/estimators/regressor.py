@@ -6,16 +6,10 @@ import numpy as np
 import torch
 from sklearn.base import RegressorMixin
 
-from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.estimators.base import AbstractBNN
 from pyrobnn.estimators.training import Examples
-from pyrobnn.inference import SVI, MarginalLikelihood
-from pyrobnn.inference.method import with_guide
-
-NET = nets.MLP(hidden=(50, 50), dtype="float64")
-TRAINING = SVI(guide="laplace", steps=4000, batch_size=128, schedule="cosine_annealing_lr")
 
 
 class BNNRegressor(RegressorMixin, AbstractBNN):
@@ -57,6 +51,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         >>> mean.shape, std.shape
         ((3,), (3,))
     """
+
+    TASK = "regression"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
         """Infer the posterior.
@@ -104,13 +100,6 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
     def _columns(self, X: Any, read: Any) -> list[np.ndarray]:
         blocks = self._predict_blocks(X, read)
         return [torch.cat(values).double().cpu().numpy() for values in zip(*blocks, strict=True)]
-
-    def _defaults(self, prior: Any, guide: Any) -> dict[str, Any]:
-        prior = priors.Normal(scale="fan_in") if prior is None else prior
-        method: Any = TRAINING if guide is None else with_guide(TRAINING, guide)
-        if isinstance(prior, priors.Normal) and isinstance(method.guide, guides.Laplace):
-            method = MarginalLikelihood(method, rounds=3, noise="auto")
-        return {"net": NET, "prior": prior, "likelihood": likelihoods.Gaussian(), "method": method}
 
     def _check_y_options(self) -> dict[str, Any]:
         return {"multi_output": True, "y_numeric": True}

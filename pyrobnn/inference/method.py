@@ -99,7 +99,10 @@ def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any
         raise InputError(f"unknown setting `{unknown[0]}`; known are {', '.join(known)}{_hint(unknown[0], fields)}")
     if "method" in options:
         options["method"] = _inner(options["method"], fields["method"].default)
-    return dataclasses.replace(start, **options) if type(start) is cls else cls(**options)
+    if type(start) is not cls:
+        return cls(**options)
+    shorter = {"steps": None} if "epochs" in options else {}  # one length takes the place of the other
+    return dataclasses.replace(start, **(shorter | options))
 
 
 def _hint(key: str, fields: Mapping[str, Any]) -> str:

@@ -1,23 +1,23 @@
 """Tables of numbers and categories as matrices of numbers, by scikit-learn's imputers and encoders."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from sklearn.compose import ColumnTransformer
-from sklearn.impute import SimpleImputer
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
 from pyrobnn._errors import InputError
+
+if TYPE_CHECKING:
+    from sklearn.compose import ColumnTransformer
 
 _NUMBERS, _CATEGORIES = "numbers", "categories"
 _NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
 _OTHER_OBJECTS = ("complex", "date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
-_ENCODERS = {
-    "onehot": lambda: OneHotEncoder(handle_unknown="ignore", sparse_output=False),
-    "ordinal": lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-1),
-}
-_MISSING = ("raise", "impute")
+CATEGORIES = ("onehot", "ordinal")
+"""How categories become numbers."""
+MISSING = ("raise", "impute")
+"""What is done about missing values."""
 
 
 def is_frame(X: Any) -> bool:
@@ -31,7 +31,7 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
-def as_table(X: Any, encoder: ColumnTransformer | None = None) -> pd.DataFrame:
+def as_table(X: Any, encoder: "ColumnTransformer | None" = None) -> pd.DataFrame:
     """Return a frame, or a checked array of numbers, with columns of float64 or of objects; missing is NaN or None.
 
     Args:
@@ -105,7 +105,7 @@ def _as_categories(column: pd.Series, name: str, *, is_fitted: bool) -> pd.Serie
 
 def make_encoder(
     table: pd.DataFrame, categories: str, missing: str, weights: np.ndarray | None = None
-) -> ColumnTransformer:
+) -> "ColumnTransformer":
     """Return a transformer, fitted to a table, to a matrix of numbers.
 
     Categories become columns of 0 and 1, or numbers; one that the table does not have later becomes zeros, or -1.
@@ -121,13 +121,22 @@ def make_encoder(
     Raises:
         InputError: an unknown way to encode categories or to treat missing values.
     """
-    for name, value, known in (("categories", categories, tuple(_ENCODERS)), ("missing", missing, _MISSING)):
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+
+    for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):
         if value not in known:
             raise InputError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}.")
     numeric = list(table.select_dtypes("number").columns)
     other = [name for name in table.columns if name not in numeric]
     imputer = SimpleImputer(add_indicator=True, keep_empty_features=True) if missing == "impute" else "passthrough"
-    steps = [(_NUMBERS, imputer, numeric), (_CATEGORIES, _ENCODERS[categories](), other)]
+    unknown = {"handle_unknown": "use_encoded_value", "unknown_value": -1, "encoded_missing_value": -1}
+    onehot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    steps = [
+        (_NUMBERS, imputer, numeric),
+        (_CATEGORIES, onehot if categories == "onehot" else OrdinalEncoder(**unknown), other),
+    ]
     encoder = ColumnTransformer([step for step in steps if step[2]], verbose_feature_names_out="{feature_name}")
     encoder.set_output(transform="default").fit(table)
     if missing == "impute" and numeric and weights is not None:
@@ -142,7 +151,49 @@ def _weighted_means(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (weights @ np.where(present, values, 0.0)) / np.where(total > 0, total, 1.0)
 
 
-def encoded_names(encoder: ColumnTransformer) -> list[str]:
+def encoder_to_dict(encoder: "ColumnTransformer") -> dict[str, Any]:
+    """Return what an encoder of numbers and text learned, in values of JSON: `encoder_from_dict` makes it anew.
+
+    Of each column of numbers it has the mean in the place of missing values, and whether there were any; of each column
+    of text its categories, the last None if there were missing ones.
+    """
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import OrdinalEncoder
+
+    steps = {name: (step, names) for name, step, names in encoder.transformers_}
+    found: dict[str, Any] = {name: {} for name in encoder.feature_names_in_}
+    settings = {"categories": CATEGORIES[0], "missing": MISSING[0]}
+    step, names = steps.get(_NUMBERS, (None, ()))
+    if isinstance(step, SimpleImputer):
+        gaps = set(step.indicator_.features_.tolist())
+        settings["missing"] = "impute"
+        found |= {name: {"mean": float(step.statistics_[i]), "has_missing": i in gaps} for i, name in enumerate(names)}
+    if _CATEGORIES in steps:
+        step, names = steps[_CATEGORIES]
+        settings["categories"] = "ordinal" if isinstance(step, OrdinalEncoder) else "onehot"
+        found |= {name: {"values": values.tolist()} for name, values in zip(names, step.categories_, strict=True)}
+    return settings | {"columns": found}
+
+
+def encoder_from_dict(stored: Mapping[str, Any]) -> "ColumnTransformer":
+    """Return the encoder of which `encoder_to_dict` returned this, fitted to a table that has just what it learned."""
+    columns = stored["columns"]
+    num_rows = 2 + max(len(column.get("values", ())) for column in columns.values())
+    table = {}
+    for name, column in columns.items():
+        if "values" in column:
+            values = column["values"]
+            table[name] = pd.Series(values + values[:1] * (num_rows - len(values)), dtype=object)
+        else:
+            table[name] = pd.Series([np.nan if column.get("has_missing") else 0.0] + [0.0] * (num_rows - 1))
+    encoder = make_encoder(pd.DataFrame(table), stored["categories"], stored["missing"])
+    means = [column["mean"] for column in columns.values() if "mean" in column]
+    if means:
+        encoder.named_transformers_[_NUMBERS].statistics_ = np.array(means)
+    return encoder
+
+
+def encoded_names(encoder: "ColumnTransformer") -> list[str]:
     """Return a name for each column of the matrix; one that was there before gets a number."""
     found: dict[str, None] = {}
     for name in map(str, encoder.get_feature_names_out()):

@@ -1,0 +1,72 @@
+"""Did a fit fail outright? It has, if it predicts the data that it was trained on worse than a constant does."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from pyrobnn.data import Data
+from pyrobnn.diagnostics.findings import Finding
+from pyrobnn.mixture import Mixture
+from pyrobnn.posterior import Posterior
+from pyrobnn.prediction import Prediction
+
+FAILED = "failed"
+"""Name of the finding."""
+_MOST_EXAMPLES = 1000
+_TIMES_WORSE = 2.0
+"""Times the loss of a constant from which a fit has failed; one that was stopped early is near 1."""
+_NO_BETTER = 0.98
+"""The same for a fit whose learning rate is far above the usual."""
+_USUAL_RATE = 0.01
+"""The learning rate that fits have by default; ten times as much is far above it."""
+
+
+def failure_finding(posterior: Posterior | Mixture, train: Data, *, num_draws: int) -> Finding | None:
+    """Return a warning if predictions of the training data are far worse than a constant's; else None.
+
+    Where the learning rate is ten times the usual or more, predictions that are no better than a constant's suffice.
+
+    Args:
+        posterior: what was fitted.
+        train: the data it was fitted to, of which the first 1000 are taken.
+        num_draws: number of draws to predict with.
+    """
+    prediction = posterior.predict(train.x[:_MOST_EXAMPLES], num_draws=num_draws)
+    ratio, number = _against_constant(prediction, train.y[:_MOST_EXAMPLES])
+    rate = _learning_rate(posterior.info.get("method"))
+    is_fast = rate is not None and rate >= 10 * _USUAL_RATE
+    if not ratio > (_NO_BETTER if is_fast else _TIMES_WORSE):
+        return None
+    cure = "Train longer, or standardise the data."
+    if rate is not None and rate > _USUAL_RATE:
+        cure = f"The learning rate, {rate:g}, is probably too high: try {_USUAL_RATE:g} (fit.lr={_USUAL_RATE:g})."
+    word = "worse" if ratio > _TIMES_WORSE else "no better"
+    text = f"The fit failed: it predicts its own training data {word} than a constant does ({number}). {cure}"
+    return Finding(FAILED, "warning", text)
+
+
+def _against_constant(prediction: Prediction, y: Tensor) -> tuple[float, str]:
+    """Return a loss as a multiple of a constant's, NaN if there is none, and the loss in words.
+
+    It is the squared error of the mean for numbers, and the negative log score for classes, where the constant has equal
+    probabilities.
+    """
+    if prediction.is_classification:
+        score = float(prediction.log_prob(y).double().mean())
+        equal = -math.log(prediction.class_probs.shape[-1])
+        return score / equal, f"log score {score:.2g}, where equal probabilities have {equal:.2g}"
+    mean, targets = prediction.mean.double().cpu(), y.double().cpu()
+    if mean.shape != targets.shape:
+        return math.nan, ""
+    errors, spread = (targets - mean).square().sum(), (targets - targets.mean(0)).square().sum()
+    ratio = float(errors / spread) if spread > 0 else math.nan
+    return ratio, f"R2 {1 - ratio:.2g}"
+
+
+def _learning_rate(method: Any) -> float | None:
+    """Return the learning rate of a method as a table, or of the one inside it."""
+    if not isinstance(method, Mapping):
+        return None
+    return method["lr"] if "lr" in method else _learning_rate(method.get("method"))
