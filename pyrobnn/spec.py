@@ -137,12 +137,16 @@ class RunSpec:
         """The method with its guide; None where the spec leaves it to the task (see `method_for`)."""
         return self.fit.method
 
-    def method_for(self, task: Task) -> Any:
+    def parts_for(self, task: Task, num_data: int | None = None) -> defaults.Parts:
+        """Return the parts of the estimators for a task, and a number of rows, under the choices of the spec."""
+        chosen = (self.prior, self.guide, self.likelihood)
+        return defaults.BY_TASK[task](*chosen, num_data=num_data, settings=self.fit.settings)
+
+    def method_for(self, task: Task, num_data: int | None = None) -> Any:
         """Return the method with its guide: that of the spec, or that of the estimators with the settings of [fit]."""
         if self.fit.method is not None:
             return self.fit.method
-        method = defaults.BY_TASK[task](self.prior, self.guide)["method"]
-        return defaults.with_settings(method, self.fit.settings)
+        return defaults.with_settings(self.parts_for(task, num_data)["method"], self.fit.settings)
 
     def prepare(self) -> "Prepared":
         """Load the data, fill in what follows from them, build the model, and check that all of it fits together.
@@ -169,10 +173,10 @@ class RunSpec:
 
     def _resolved(self, dataset: Dataset) -> "RunSpec":
         """Return the spec with the parts that it leaves out and the widths of the network filled in."""
-        parts = defaults.BY_TASK[dataset.task](self.prior, self.guide)
-        likelihood = self.likelihood or parts["likelihood"]
+        parts = self.parts_for(dataset.task, len(dataset.data))
+        likelihood = parts["likelihood"]
         _check_task(dataset, likelihood)
-        fit = dataclasses.replace(self.fit, method=self.method_for(dataset.task), settings={})
+        fit = dataclasses.replace(self.fit, method=self.method_for(dataset.task, len(dataset.data)), settings={})
         net: Any = self.net or parts["net"]
         if hasattr(net, "in_features") and net.in_features is None:
             net = dataclasses.replace(net, in_features=dataset.data.x.shape[1])

@@ -140,11 +140,12 @@ class AbstractBNN(BaseEstimator):
         shown.data = {name: shown[name] for name in sorted(shown, key=place)}
         return shown
 
-    def _parts(self) -> dict[str, Any]:
-        """Return the parts, defaults in the place of None, as settings."""
+    def _parts(self, num_data: int | None = None) -> dict[str, Any]:
+        """Return the parts, defaults in the place of None, as settings; defaults follow from the number of rows."""
         given = {name: getattr(self, name) for name in RESOLVERS}
         found = {name: RESOLVERS[name](value) for name, value in given.items() if value is not None}
-        parts = defaults.BY_TASK[self.TASK](found.get("prior"), found.get("guide")) | found
+        chosen = (found.get(name) for name in ("prior", "guide", "likelihood"))
+        parts = defaults.BY_TASK[self.TASK](*chosen, num_data=num_data, settings=self._settings()) | found
         return {"guide": guide_of(parts["method"])} | parts
 
     def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:
@@ -164,7 +165,9 @@ class AbstractBNN(BaseEstimator):
         if isinstance(self.num_draws, bool) or not isinstance(self.num_draws, Integral) or self.num_draws < 1:
             raise InputError(f"`num_draws` must be a positive integer, got {self.num_draws!r}.")
         examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
-        parts = self._parts()
+        if reset:
+            self._num_rows = len(examples.x)
+        parts = self._parts(self._num_rows)
         method = self._method(parts)
         arguments = {
             "seed": int(check_random_state(self.random_state).randint(_LARGEST_SEED)),
@@ -190,8 +193,13 @@ class AbstractBNN(BaseEstimator):
         method = parts["method"]
         if self.guide is not None:
             method = with_guide(method, parts["guide"])
-        own = {name: getattr(self, name) for name in ("steps", "lr", "batch_size") if getattr(self, name) is not None}
+        own = self._settings()
         return with_settings(method, own) if own else method
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings of the method that have parameters of their own, where given."""
+        names = ("steps", "lr", "batch_size")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def _check_task(self, model: BNN, examples: Examples) -> None:
         """Refuse a likelihood of the other kind of targets."""

@@ -14,7 +14,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data import Data, Scaler
 from pyrobnn.estimators.parts import innermost
 from pyrobnn.guides import Map
-from pyrobnn.inference import SWAG, Ensemble, MarginalLikelihood
+from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
 from pyrobnn.inference.fit import fit
 from pyrobnn.inference.method import guide_of
 from pyrobnn.likelihoods.weighted import Weighted, units_of
@@ -73,6 +73,8 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Examples, *, seed
         InputError: weights without a spread.
     """
     alone = method.method if isinstance(method, (Ensemble, MarginalLikelihood)) else method
+    if isinstance(method, EvidenceFramework):
+        alone = dataclasses.replace(method, starts=1, rounds=0)
     members = members_of(fitted)
     for member in members:
         require_spread(member)

@@ -44,6 +44,8 @@ _STEPS = 3
 _PRECISIONS = (1e-4, 1e8)
 _LEAST_NOISE = 1e-5
 _BATCH = 4096
+_MOST_FULL = 3000
+"""Weights whose joint covariance is kept."""
 _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
 _ADVICE = "use MarginalLikelihood, which follows the stochastic gradient"
@@ -65,7 +67,7 @@ class EvidenceFramework:
     The network runs in evaluation mode, and every step sees all data.
 
     Attributes:
-        guide: structure of the Gaussian around the mode.
+        guide: structure of the Gaussian around the mode; "full" becomes "kron" over more than 3,000 weights.
         starts: number of starts.
         rounds: turns of each start; with 0 it goes to the mode alone, and prior and noise stay as they are given.
         iterations: of L-BFGS in a round.
@@ -73,7 +75,7 @@ class EvidenceFramework:
             each input (automatic relevance determination; MacKay 1994), "site" one for each site.
     """
 
-    guide: Annotated[Laplace, BeforeValidator(guides.resolve)] = Laplace(structure="full")
+    guide: Annotated[Any, BeforeValidator(guides.resolve)] = Laplace(structure="full")
     starts: Annotated[int, Field(gt=0)] = 3
     rounds: Annotated[int, Field(ge=0)] = 8
     iterations: Annotated[int, Field(gt=0)] = 150
@@ -81,11 +83,17 @@ class EvidenceFramework:
 
     def __post_init__(self) -> None:
         """Refuse a guide whose evidence is another one."""
-        if not isinstance(self.guide, Laplace) or (self.guide.curvature, self.guide.sites) != ("ggn", ("*",)):
+        if not self.takes(self.guide):
             raise InputError(
-                "EvidenceFramework: the guide must be Laplace with curvature='ggn' over all weights, got "
-                f"{self.guide!r}."
+                "EvidenceFramework: the guide must be Laplace with curvature='ggn' over all weights, and not of low "
+                f"rank, got {self.guide!r}."
             )
+
+    @staticmethod
+    def takes(guide: Any) -> bool:
+        """Return whether a guide is a Laplace one with the curvature that the evidence is made of."""
+        is_laplace = isinstance(guide, Laplace) and guide.curvature == "ggn" and guide.subnetwork is None
+        return is_laplace and guide.sites == ("*",) and guide.structure != "low_rank"
 
     def run(
         self,
@@ -128,7 +136,13 @@ class EvidenceFramework:
         chosen = int(np.nanargmax(scores))
         best = found[chosen]
         posterior = laplace_around(
-            best.tuned(bnn, source), data, self.guide, weights=best.weights, seed=seed, device=device, progress=False
+            best.tuned(bnn, source),
+            data,
+            self._structured(best),
+            weights=best.weights,
+            seed=seed,
+            device=device,
+            progress=False,
         )
         table = posterior.info["method"]["guide"]
         posterior.info |= {
@@ -145,6 +159,11 @@ class EvidenceFramework:
             "precision": best.precision_by_site(),
         }
         return posterior
+
+    def _structured(self, start: "_Start") -> Laplace:
+        """Return the guide in a structure that can be held."""
+        is_large = self.guide.structure == "full" and len(start.group) > _MOST_FULL
+        return dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
 
     def _start(self, bnn: BNN, source: Source, noise: float, device: str, bar: "tqdm[Any]") -> "_Start":
         model, example = fresh_model(bnn, source, device)
@@ -196,7 +215,9 @@ class _Start:
         laws = prior_laws(bnn, weights, {})
         normals = {name: normal_of(laws[name], name) for name in weights}
         self.loc = {name: law.loc.detach().expand(weights[name].shape) for name, law in normals.items()}
-        scales = torch.cat([law.scale.detach().expand(weights[name].shape).reshape(-1) for name, law in normals.items()])
+        scales = torch.cat(
+            [law.scale.detach().expand(weights[name].shape).reshape(-1) for name, law in normals.items()]
+        )
         num_inputs = x.shape[1] if per == "input" and x.ndim == 2 else None
         self.group = groups_of_inputs(weights, weights, num_inputs).to(x.device)
         self.precision = scales.double().pow(-2)
@@ -318,8 +339,8 @@ class _Start:
     def precision_by_site(self) -> dict[str, Any]:
         """Return the precision of each site, or of each of its columns, as a number or a list."""
         values = self._by_site(self.precision)
-        found = {name: value.reshape(-1, value.shape[-1])[0] if value.ndim == 2 else value[:1] for name, value in values.items()}
-        return {name: float(value[0]) if bool((value == value[0]).all()) else value.tolist() for name, value in found.items()}
+        rows = {name: value.flatten(0, -2)[0] if value.ndim > 1 else value for name, value in values.items()}
+        return {name: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for name, row in rows.items()}
 
     def tuned(self, declared: BNN, source: Source) -> BNN:
         """Return the model with the tuned prior and noise, and all that was learned beside the weights."""
@@ -328,7 +349,8 @@ class _Start:
         chosen = {name: _prior(name, self.loc[name], scale) for name, scale in scales.items()}
         likelihood = declared.settings["likelihood"]
         if self.tunes_noise:
-            likelihood = with_noise(likelihood, (self.noise() * source.y_scaler.scale.reshape(-1).to(like.device)).tolist())
+            units = source.y_scaler.scale.reshape(-1).to(like.device)
+            likelihood = with_noise(likelihood, (self.noise() * units).tolist())
         bnn = BNN(declared.settings["net"], prior=chosen | untuned(declared, list(scales)), likelihood=likelihood)
         bnn.to(like.device)
         bnn.net.load_state_dict(self.bnn.net.state_dict())
