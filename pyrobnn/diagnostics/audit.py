@@ -135,8 +135,8 @@ def elbo_report(
     require_density(posterior.guide)
     if isinstance(posterior.guide, PrunedGuide) and posterior.guide.has_points:
         raise InputError(
-            "`elbo_report`: pruned weights are points at zero, so q has no density beside the prior's, and no ELBO: take "
-            "the posterior before pruning."
+            "`elbo_report`: pruned weights are points at zero, so q has no density beside the prior's, and no ELBO: "
+            "take the posterior before pruning."
         )
     log_volume = posterior.y_scaler.log_volume() * len(data)
     sizes: dict[str, int] = {}
