@@ -18,6 +18,7 @@ from pyrobnn._kernels import plain_kernels
 from pyrobnn._per_example import PerExample, carries_noise, without_noise
 from pyrobnn._pyro import local_parameters
 from pyrobnn._settings import to_dict
+from pyrobnn.data import Scaler
 
 if TYPE_CHECKING:
     from pyrobnn.posterior import Posterior
@@ -49,6 +50,8 @@ class BNN(PyroModule):
         prior: the prior's module.
         likelihood: the likelihood's module.
         settings: the three parts as given, by name.
+        units: maps of inputs and targets to the units in which the prior is meant, which every fit then takes; None for
+            those of the data that it is fitted to.
 
     Raises:
         InputError: an unknown name, a pattern that matches nothing, a network without parameters, or a layer that
@@ -70,6 +73,8 @@ class BNN(PyroModule):
             "prior": priors.resolve(prior),
             "likelihood": likelihoods.resolve(likelihood),
         }
+        self.units: tuple[Scaler, Scaler] | None = None
+        self._start: dict[str, Tensor] = {}
         with local_parameters():
             self._build()
 
@@ -233,7 +238,25 @@ class BNN(PyroModule):
 
     def fresh(self) -> "BNN":
         """Return an independent copy; a declared network gets new starting weights from the current random state."""
-        return BNN(self.settings["net"], prior=self.settings["prior"], likelihood=self.settings["likelihood"])
+        return self.with_parts()
+
+    def with_parts(self, **parts: Any) -> "BNN":
+        """Return an independent copy with some parts replaced, of the same units and the same start."""
+        copied = BNN(**(self.settings | parts))
+        copied.units = self.units
+        copied.start_at(self._start)
+        return copied
+
+    def start_at(self, state: Mapping[str, Tensor]) -> None:
+        """Have the network, in this model and its copies, start at a state (parameters and buffers by name)."""
+        self._start = dict(state)
+        if state:
+            self.net.load_state_dict(self._start)
+
+    def state_at(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return a copy of the network's state with given values of the Bayesian parameters, tied ones included."""
+        state = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
+        return state | {alias: weights[name] for name, aliases in self._aliases.items() for alias in aliases}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the parts as tables for a spec file."""

@@ -117,9 +117,28 @@ def sample_function(posterior: Posterior, *, seed: int) -> Callable[[Any], Tenso
 def update_prior(posterior: Posterior) -> BNN:
     """Return the model with this posterior, as independent normals, for its prior: the next task learns on from it.
 
-    Sites that prior or likelihood add are inferred anew; so are learned parameters, such as a noise. (Nguyen et al.
-    2018, variational continual learning.)
+    Later fits keep the units of this one, whatever their data, since the prior is meant in them: `standardize` plays no
+    part. The network starts at the posterior mean, its parameters without a prior and its buffers (the statistics of
+    batch normalisation) at their trained values. Sites that prior or likelihood add are inferred anew, and so is a
+    learned noise. (Nguyen et al. 2018, variational continual learning.)
+
+    Correlations between weights are left out. Where there are none, as in a linear model whose inputs are uncorrelated
+    and centred in the first data, two fits in turn give the posterior of all data at once.
+
+    Raises:
+        InputError: weights without a spread: points, pruned weights, or those that a Laplace guide left at the mode.
     """
-    parts = posterior.bnn.settings
-    prior = FromPosterior(weight_moments(posterior))
-    return BNN(parts["net"], prior=prior, likelihood=parts["likelihood"])
+    moments, bnn = weight_moments(posterior), posterior.bnn
+    for name, (mean, std) in moments.items():
+        if not bool(((std > 0) & std.isfinite() & mean.isfinite()).all()):
+            raise InputError(
+                f"The posterior becomes the prior of the next fit, and {name!r} has weights without a spread under "
+                f"{type(posterior.guide).__name__}: use a guide that covers all weights, such as 'mean_field' or "
+                "'laplace', and take the posterior before pruning."
+            )
+    prior = FromPosterior(moments)
+    is_whole = not any(value.requires_grad for value in bnn.net.parameters())
+    updated = bnn.with_parts(prior=prior if is_whole else dict.fromkeys(moments, prior) | {"*": None})
+    updated.units = (posterior.x_scaler, posterior.y_scaler)
+    updated.start_at(bnn.state_at({name: mean for name, (mean, _) in moments.items()}))
+    return updated

@@ -123,6 +123,15 @@ def test_report_reads_as_a_table():
     ]
 
 
+def test_pruned_weights_have_no_elbo():
+    data = bnn.datasets.sinusoid()
+    posterior = bnn.BNN(bnn.MLP(1, [3], 1)).fit(data, steps=2, seed=0, engine="eager", progress=False)
+    with pytest.raises(bnn.InputError, match="pruned weights are points at zero, so q has no density beside"):
+        bnn.elbo_report(bnn.prune(posterior, 0.3), data)
+    whole, unpruned = (bnn.elbo_report(p, data, num_draws=20).elbo for p in (posterior, bnn.prune(posterior, 0.0)))
+    assert unpruned.mean == pytest.approx(whole.mean, rel=1e-6)
+
+
 def test_autoguide_without_closed_form_is_reported_in_total():
     data = bnn.datasets.sinusoid()
     model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))

@@ -78,6 +78,21 @@ def test_bootstrapped_members_reach_the_mode_of_their_own_sample():
         torch.testing.assert_close(member.mean()["weight"][0], posterior_mode(x[rows], y[rows]), rtol=0, atol=1e-4)
 
 
+def test_bootstrapped_members_take_the_curvature_of_their_own_sample():
+    x, y = problem()
+    method = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=2)
+    ensemble = bnn.Ensemble(method, members=3, bootstrap=True)
+    mixture = bnn.fit(linear_model(), ensemble, (x, y), seed=0, engine="eager", progress=False)
+    for index, member in enumerate(mixture.members):
+        with seeded(derive(0, f"replicate {index}"), "bootstrap"):
+            rows = torch.randint(len(x), (len(x),))
+        precision = torch.eye(2, dtype=torch.float64) / SCALE**2 + x[rows].T @ x[rows] / NOISE**2
+        factor = member.guide.blocks[0].factor
+        torch.testing.assert_close(factor @ factor.T, torch.linalg.inv(precision))
+        log_likelihood = member.predict(x[rows], at_mean=True).log_prob(y[rows]).sum()
+        assert member.info["laplace"]["log_likelihood"] == pytest.approx(float(log_likelihood), rel=1e-9)
+
+
 def regression():
     x = torch.linspace(-1, 1, 24)[:, None]
     return x, torch.sin(3 * x[:, 0])

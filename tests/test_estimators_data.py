@@ -190,11 +190,11 @@ X = np.column_stack([SIZES, SIZES[::-1]])
         ),
         (
             lambda: regressor(guide=bnn.guides.Laplace(sites="last_layer")).partial_fit(X, Y).partial_fit(X, Y),
-            "partial_fit makes the posterior .* '0.weight' has no spread under it: use a prior and a guide",
+            "becomes the prior of the next fit, and '0.weight' has weights without a spread under BlockGuide",
         ),
         (
             lambda: regressor(prior={"2.*": "normal", "*": None}).partial_fit(X, Y).partial_fit(X, Y),
-            "'0.weight' has no spread under it",
+            "partial_fit makes the posterior .* '0.weight' has no prior: give all weights one",
         ),
     ],
 )

@@ -115,6 +115,18 @@ def test_the_same_seed_gives_the_same_report():
     np.testing.assert_array_equal(first, again)
 
 
+def test_data_are_simulated_and_fitted_in_the_units_of_the_model():
+    """Units that a model took over from an earlier fit play no part."""
+    model, reports = linear_model(), []
+    for units in (None, (Scaler(torch.tensor(5.0), torch.tensor(3.0)), Scaler(torch.tensor(1.0), torch.tensor(0.1)))):
+        model.units = units
+        method = bnn.SVI(steps=2)
+        arguments = {"probes": PROBES, "num_simulations": 20, "num_draws": 20, "seed": 0, "progress": False}
+        reports.append(bnn.vsbc(model, method, X, engine="eager", **arguments).tree["prior_sbc"].mu)
+        assert model.units is units
+    np.testing.assert_array_equal(*reports)
+
+
 @pytest.mark.parametrize("num_draws", [1, 5, 100])
 def test_ranks_are_uniform_for_any_number_of_draws(num_draws):
     """Kolmogorov-Smirnov at 20,000 ranks and seed 0; with values that are often equal as well."""

@@ -220,8 +220,9 @@ def test_pruned_updated_and_anchored_posteriors_come_back(tmp_path):
     for name, posterior in {"pruned": bnn.prune(first, 0.5), "updated": later, "anchored": anchored}.items():
         loaded = bnn.load(bnn.save(posterior, tmp_path / name))
         assert torch.equal(loaded.predict(X, num_draws=3).draw_means, posterior.predict(X, num_draws=3).draw_means)
-        report, expected = (bnn.elbo_report(each, bnn.Data(X, Y), num_draws=3, seed=0) for each in (loaded, posterior))
-        assert report.elbo == expected.elbo  # so the prior's own tensors came back too
+        if name != "pruned":  # which has no ELBO
+            elbos = [bnn.elbo_report(each, bnn.Data(X, Y), num_draws=3, seed=0).elbo for each in (loaded, posterior)]
+            assert elbos[0] == elbos[1]  # so the prior's own tensors came back too
 
 
 @pytest.mark.filterwarnings("ignore:Laplace:UserWarning")

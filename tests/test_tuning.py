@@ -44,11 +44,12 @@ def at_mode(alphas, beta, structure="full"):
     return guides.Laplace(structure=structure).around(model, data, progress=False), data
 
 
-def curved(structure="full", **settings):
+def curved(structure="full", *, standardize=False, **settings):
     """A small network that was not trained to its mode, with its data."""
     generator = torch.Generator().manual_seed(1)
     x = 4 * torch.rand(30, 1, generator=generator).double() - 2
-    data = bnn.Data(x, torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(30, generator=generator).double())
+    y = torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(30, generator=generator).double()
+    data = bnn.Data(x, y, standardize=standardize)
     torch.manual_seed(2)
     net = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)).double()
     model = bnn.BNN(net, prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian(scale=0.4))
@@ -60,9 +61,10 @@ def numbers(posterior):
 
 
 @pytest.mark.parametrize("structure", ["full", "kron", "diag"])
-def test_the_gradient_of_the_evidence_is_that_of_finite_differences(structure):
-    posterior, data = curved(structure)
-    setting = guides.Laplace(structure=structure)
+@pytest.mark.parametrize("curvature", ["ggn", "fisher"])
+def test_the_gradient_of_the_evidence_is_that_of_finite_differences(curvature, structure):
+    posterior, data = curved(structure, curvature=curvature)
+    setting = guides.Laplace(curvature=curvature, structure=structure)
     source = tuning.prepare_source(posterior.bnn, bnn.SVI(guide=setting), data, 0)
     with fast_pyro(), poutine.block():
         evidence, start = tuning._problem(posterior, setting, source, "site", noise=True)
@@ -94,22 +96,70 @@ def test_where_the_mode_follows_the_optimum_is_that_of_the_exact_evidence(by, pe
     np.testing.assert_allclose(np.append(found, math.log(beta)), best.x, atol=0.02)
 
 
-@pytest.mark.parametrize("per", GROUPS)
-@pytest.mark.parametrize("structure", ["full", "kron", "diag"])
-def test_a_tuned_posterior_is_that_of_a_model_with_the_tuned_prior(structure, per):
-    posterior, data = curved(structure)
-    tuned = bnn.tune_prior(posterior, data, per=per, noise=per != "weight")
-    assert numbers(tuned)["log_evidence"] >= numbers(posterior)["log_evidence"]
-    if structure == "kron" and per == "weight":
-        return  # a precision for each weight is no product: `around` takes the closest one, and says so
-    again = guides.Laplace(structure=structure).around(tuned.bnn, data, weights=tuned.mean(), progress=False)
+KINDS = {
+    **{f"ggn {s}": {"curvature": "ggn", "structure": s} for s in ("full", "kron", "diag")},
+    **{f"fisher {s}": {"curvature": "fisher", "structure": s} for s in ("full", "kron", "diag")},
+    **{f"hessian {s}": {"curvature": "hessian", "structure": s} for s in ("full", "diag")},
+    "recursion": {"curvature": "recursion", "structure": "diag"},
+    "subnetwork": {"structure": "full", "subnetwork": 5},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Laplace:UserWarning")  # not at a mode; a prior that is no product
+@pytest.mark.parametrize("noise", [True, False])
+@pytest.mark.parametrize(("kind", "per"), [(k, p) for k in KINDS for p in GROUPS if k != "subnetwork" or p == "all"])
+def test_a_tuned_posterior_is_that_of_a_model_with_the_tuned_prior(kind, per, noise):
+    posterior, data = curved(**KINDS[kind], standardize=True)
+    tuned = bnn.tune_prior(posterior, data, per=per, noise=noise)
+    again = guides.Laplace(**KINDS[kind]).around(tuned.bnn, data, weights=tuned.mean(), progress=False)
+    own, theirs = (each.info["laplace"] for each in (tuned, again))
+    assert numbers(tuned) == pytest.approx(numbers(again), rel=1e-8)
+    assert own["product_error"] == pytest.approx(theirs["product_error"])
+    assert {key: own[key] for key in ("setting", "repaired", "clipped")} == {
+        key: theirs[key] for key in ("setting", "repaired", "clipped")
+    }
+    for mine, other in zip(tuned.guide.moments().values(), again.guide.moments().values(), strict=True):
+        torch.testing.assert_close(mine, other)
+    assert (tuned.bnn.settings["likelihood"].scale == 0.4) is not noise
+    if kind.split()[0] in ("ggn", "fisher") and (kind, per) not in {("ggn kron", "weight"), ("fisher kron", "weight")}:
+        assert own["log_evidence"] >= numbers(posterior)["log_evidence"]
+
+
+def test_a_subnetwork_is_chosen_under_the_tuned_prior():
+    """With a prior of two scales the posterior chose other weights than the one precision does."""
+    posterior, data = curved(subnetwork=4)
+    prior = {"0.*": bnn.priors.Normal(0.1), "*": bnn.priors.Normal(2.0)}
+    model = bnn.BNN(posterior.bnn.settings["net"], prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=0.4))
+    setting = guides.Laplace(structure="full", subnetwork=4)
+    uneven = setting.around(model, data, progress=False)
+    tuned = bnn.tune_prior(uneven, data)
+    again = setting.around(tuned.bnn, data, progress=False)
+    chosen = [each.guide.blocks[0].index.tolist() for each in (uneven, tuned, again)]
+    assert chosen[0] != chosen[1] == chosen[2]
     assert numbers(again) == pytest.approx(numbers(tuned), rel=1e-8)
-    for mine, theirs in zip(tuned.guide.moments().values(), again.guide.moments().values(), strict=True):
-        torch.testing.assert_close(mine, theirs)
 
 
-def test_both_ways_to_the_maximum_end_at_the_same_place():
+def test_units_are_those_of_the_posterior():
+    """The same examples without `standardize`, and in another order, tune to the same posterior."""
+    posterior, data = curved(standardize=True)
+    expected = bnn.tune_prior(posterior, data, per="site", noise=True)
+    for other in [(data.x, data.y), bnn.Data(data.x.flip(0), data.y.flip(0))]:
+        tuned = bnn.tune_prior(posterior, other, per="site", noise=True)
+        assert numbers(tuned) == pytest.approx(numbers(expected), rel=1e-8)
+        torch.testing.assert_close(tuned.guide.spread(), expected.guide.spread())
+
+
+def test_a_posterior_is_tuned_to_the_data_that_are_given():
+    """Its own log-likelihood is that of half of them."""
     posterior, data = curved()
+    whole = bnn.tune_prior(posterior, data, noise=True)
+    half = guides.Laplace(structure="full").around(posterior.bnn, data[:15], progress=False)
+    assert numbers(bnn.tune_prior(half, data, noise=True)) == pytest.approx(numbers(whole), rel=1e-8)
+
+
+@pytest.mark.parametrize("curvature", ["ggn", "fisher"])
+def test_both_ways_to_the_maximum_end_at_the_same_place(curvature):
+    posterior, data = curved(curvature=curvature)
     pair = [bnn.tune_prior(posterior, data, by=by, per="site", noise=True) for by in ("evidence", "mackay")]
     values = [numbers(tuned)["log_evidence"] for tuned in pair]
     assert values[0] == pytest.approx(values[1], abs=1e-4)
@@ -143,6 +193,24 @@ def test_a_validation_score_takes_the_best_of_a_grid():
     own = float(tuned.predict(data.x, num_draws=200).log_prob(data.y).mean())
     assert own >= max(scores.values()) - 1e-6
     assert own > min(scores.values()) + 0.01
+
+
+def test_a_validation_score_takes_the_best_noise_too():
+    """Against the score of new approximations on a coarser grid of precisions and noises."""
+    posterior, data = curved(standardize=True)
+    tuned = bnn.tune_prior(posterior, data, by="validation", noise=True, validation=data)
+    net, setting = posterior.bnn.settings["net"], guides.Laplace(structure="full")
+    scores = []
+    for alpha in tuning._GRID[::6]:
+        for scale in 0.4 * tuning._GRID[::6] ** -0.5:
+            model = bnn.BNN(net, prior=bnn.priors.Normal(alpha**-0.5), likelihood=bnn.likelihoods.Gaussian(scale))
+            other = setting.around(model, data, weights=posterior.mean(), progress=False)
+            scores.append(float(other.predict(data.x, num_draws=200).log_prob(data.y).mean()))
+    own = float(tuned.predict(data.x, num_draws=200).log_prob(data.y).mean())
+    assert own >= max(scores) - 1e-6
+    precisions = 0.4**-2 * tuning._GRID
+    assert np.abs(np.log(precisions * tuned.bnn.settings["likelihood"].scale ** 2)).min() < 1e-9
+    assert own > float(posterior.predict(data.x, num_draws=200).log_prob(data.y).mean())
 
 
 def test_a_tuned_posterior_is_saved_and_loaded(tmp_path):
@@ -190,6 +258,7 @@ def fitted(prior=None, likelihood=None, **settings):
         ({}, {"validation": (1, 2)}, "and only then"),
         ({}, {"by": "validation", "validation": (1, 2), "per": "site"}, "A validation score tunes one precision"),
         ({"structure": "low_rank", "rank": 1}, {}, "the directions of structure='low_rank' depend on the prior"),
+        ({"structure": "full", "subnetwork": 2}, {"per": "site"}, "which weights a subnetwork has: use per='all'"),
         ({"prior": bnn.priors.StudentT(4.0)}, {}, "tunes the precision of normal priors, that of '0.weight' is"),
         ({"prior": "hierarchical"}, {}, "the prior has scales of its own, which were inferred"),
         (

@@ -118,6 +118,79 @@ def test_learning_in_two_parts_is_learning_at_once():
     torch.testing.assert_close(scale[0], torch.full((2,), precision**-0.5).double(), rtol=0.1, atol=0)
 
 
+def to_the_mode(**settings):
+    decay = {"type": "exponential_lr", "gamma": 0.98}
+    return {"seed": 0, "steps": 400, "lr": 0.1, "schedule": decay, "engine": "eager", "progress": False} | settings
+
+
+def test_learning_in_two_parts_keeps_the_units_of_the_first():
+    """Against the closed form for all data: slope and offset are uncorrelated in the first part, which is centred."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.cat([5 + torch.randn(12, 1, generator=generator), 9 + 3 * torch.randn(20, 1, generator=generator)])
+    x = x.double()
+    y = 40 + x[:, 0] + 0.5 * torch.randn(32, generator=generator).double()
+    model = bnn.BNN(nn.Linear(1, 1).double(), prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian(0.5))
+    guide = bnn.guides.Laplace(structure="full")
+    first = model.fit(bnn.Data(x[:12], y[:12], standardize=True), guide=guide, **to_the_mode())
+    later = bnn.update_prior(first).fit(bnn.Data(x[12:], y[12:], standardize=True), guide=guide, **to_the_mode())
+
+    loc, scale = x[:12].mean(), x[:12].std(correction=0)
+    unit = y[:12].std(correction=0)
+    design = torch.cat([(x - loc) / scale, torch.ones(32, 1).double()], 1)
+    targets, noise = (y - y[:12].mean()) / unit, 0.5 / unit
+    precision = torch.eye(2).double() / 0.7**2 + design.T @ design / noise**2
+    mean = torch.linalg.solve(precision, design.T @ targets / noise**2)
+    assert later.x_scaler is first.x_scaler
+    grid = torch.linspace(0.0, 15.0, 7).double()[:, None]
+    rows = torch.cat([(grid - loc) / scale, torch.ones(7, 1).double()], 1)
+    expected = rows @ mean * unit + y[:12].mean()
+    torch.testing.assert_close(later.predict(grid, at_mean=True).mean, expected, rtol=0, atol=1e-3)  # of SVI's mode
+    factor = later.guide.blocks[0].factor
+    torch.testing.assert_close(factor @ factor.T, torch.linalg.inv(precision))
+    assert later.predict(grid, at_mean=True).aleatoric_std[0] == pytest.approx(0.5)
+
+
+def normalised():
+    """A network with statistics, and a layer without a prior."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
+    return net, bnn.BNN(net, prior={"3.*": "normal", "*": None}, likelihood=bnn.likelihoods.Gaussian(0.3))
+
+
+def test_an_updated_prior_carries_over_what_has_none(tmp_path):
+    x, y = problem()
+    data = bnn.Data(3 * x + 1, 10 * y, standardize=True)
+    net, model = normalised()
+    first = model.fit(data, **to_the_mode(steps=20))
+    updated = bnn.update_prior(first)
+    assert updated.site_names == ("3.weight", "3.bias")
+    trained = first.bnn.net.state_dict()
+    names = [name for name in trained if not name.startswith("3")]
+    assert len(names) == 7
+    for copied in (updated, updated.fresh()):
+        assert all(torch.equal(copied.net.state_dict()[name], trained[name]) for name in names)
+        torch.testing.assert_close(copied.net.state_dict()["3.weight"], first.mean()["3.weight"])
+    later = updated.fit(data, **to_the_mode(steps=1, lr=1e-9))
+    torch.testing.assert_close(later.bnn.net[0].weight, first.bnn.net[0].weight)
+    loaded = bnn.load(later.save(tmp_path / "later"), net=net)
+    for again in (later.bnn.fresh(), loaded.bnn.fresh()):
+        distribution = again.prior("3.weight", torch.zeros(1, 4)).base_dist
+        mean, std = first.guide.moments()["3.weight"]
+        torch.testing.assert_close(distribution.loc, mean)
+        torch.testing.assert_close(distribution.scale, std)
+        assert torch.equal(again.units[1].scale, first.y_scaler.scale)
+
+
+@pytest.mark.parametrize("guide", ["map", bnn.guides.Laplace(sites="last_layer"), "pruned"], ids=str)
+def test_points_are_no_prior(guide):
+    model = bnn.BNN(bnn.MLP(1, [4], 1))
+    settings = to_the_mode(steps=2) | ({} if guide == "pruned" else {"guide": guide})
+    posterior = model.fit(*problem(), **settings)
+    posterior = bnn.prune(posterior, 0.5) if guide == "pruned" else posterior
+    with pytest.raises(InputError, match="has weights without a spread under .*Guide: use a guide that covers all"):
+        bnn.update_prior(posterior)
+
+
 def test_a_posterior_under_an_updated_prior_saves_and_loads(posterior, tmp_path):
     x, y = problem()
     second = bnn.update_prior(posterior).fit(x, y, seed=1, steps=5, progress=False)

@@ -13,6 +13,7 @@ from pyrobnn._errors import InputError
 from pyrobnn._random import derive
 from pyrobnn.data import Data
 from pyrobnn.guides.empirical import require_density
+from pyrobnn.guides.pruned import PrunedGuide
 from pyrobnn.mixture import Mixture
 from pyrobnn.posterior import Posterior, latent_names
 from pyrobnn.stored import StoredData
@@ -120,7 +121,8 @@ def elbo_report(
         seed: seed of the draws; that of the fit if not given.
 
     Raises:
-        InputError: a mixture, stored draws of Markov chains, fewer than 2 draws, or data that do not fit the model.
+        InputError: a mixture, pruned weights, stored draws of Markov chains, fewer than 2 draws, or data that do not
+            fit the model.
     """
     if isinstance(posterior, Mixture):
         raise InputError(
@@ -131,6 +133,11 @@ def elbo_report(
     if num_draws < 2:
         raise InputError(f"`num_draws` must be at least 2 for a standard error, got {num_draws}.")
     require_density(posterior.guide)
+    if isinstance(posterior.guide, PrunedGuide) and posterior.guide.has_points:
+        raise InputError(
+            "`elbo_report`: pruned weights are points at zero, so q has no density beside the prior's, and no ELBO: "
+            "take the posterior before pruning."
+        )
     log_volume = posterior.y_scaler.log_volume() * len(data)
     sizes: dict[str, int] = {}
 

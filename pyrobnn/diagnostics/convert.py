@@ -50,7 +50,8 @@ def to_datatree(
     - log_likelihood: `y`, the log density of each example;
     - log_prior: `lprior`, the log prior density of all latents;
     - sample_stats: `lp`, the log joint density of data and latents, and `log_q`, the log density of the guide, as
-      `elbo_report` counts it: of `Dropout` the log probability of the masks. Point masses such as `Map`, and stored
+      `elbo_report` counts it: of `Dropout` the log probability of the masks; of pruned draws that of the draw before
+      pruning, which is no density of theirs. Point masses such as `Map`, and stored
       draws, have no density, and no `log_q`. Markov chains have what their method notes, such as `diverging`. In a
       mixture both are those of the member that made the draw, with its own parameters: its q_k, not the mixture's
       density q >= q_k / K. A member without density has NaN where another has one;

@@ -144,6 +144,8 @@ def vsbc(
         raise InputError(
             f"`probes` must have the columns of `x`, {tuple(inputs.shape[1:])}, got {tuple(places.shape[1:])}."
         )
+    model = copy.deepcopy(model)
+    model.units = None  # the data are simulated in its units
     prior = _prior(model, inputs)
     truth = prior.draw(num_simulations, seed=derive(seed, "truth"))
     targets = prior.predict(inputs, draws=truth).sample(seed=derive(seed, "targets"))

@@ -1,15 +1,14 @@
 """How an estimator trains: a first fit with its own scaling and weights, and later ones that learn on."""
 
-import copy
 import dataclasses
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrobnn._errors import InputError
-from pyrobnn._random import derive, seeded
+from pyrobnn._random import derive
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data, Scaler
 from pyrobnn.estimators.parts import innermost
@@ -20,7 +19,7 @@ from pyrobnn.inference.method import guide_of
 from pyrobnn.likelihoods.weighted import Weighted, units_of
 from pyrobnn.mixture import Mixture, members_of
 from pyrobnn.posterior import Posterior
-from pyrobnn.weights import update_prior, weight_moments
+from pyrobnn.weights import update_prior
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,27 +74,14 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Examples, *, seed
     alone = method.method if isinstance(method, (Ensemble, MarginalLikelihood)) else method
     if isinstance(method, EvidenceFramework):
         alone = dataclasses.replace(method, starts=1, rounds=0)
-    members = members_of(fitted)
-    for member in members:
-        require_spread(member)
-    seeds = [derive(seed, f"member {index}") for index in range(len(members))]
-    later = [
-        _learn_on(member, alone, examples, seed=own, **arguments) for member, own in zip(members, seeds, strict=True)
+    pairs = [(_updated(member), member) for member in members_of(fitted)]
+    later: list[Any] = [
+        _fit_scaled(
+            model, alone, examples, old.x_scaler, old.y_scaler, seed=derive(seed, f"member {index}"), **arguments
+        )
+        for index, (model, old) in enumerate(pairs)
     ]
     return Mixture(later, seed=seed, info=later[0].info) if isinstance(fitted, Mixture) else later[0]
-
-
-def _learn_on(posterior: Posterior, method: Any, examples: Examples, *, seed: int, **arguments: Any) -> Any:
-    """Fit with a posterior for the prior, and its mean for the starting weights of the network."""
-    net = posterior.bnn.settings["net"]
-    with seeded(seed, "net"):
-        start = copy.deepcopy(net) if isinstance(net, nn.Module) else net.build()
-    start.load_state_dict(posterior.bnn.net.state_dict() | posterior.mean(), strict=False)
-    parts = update_prior(posterior).settings
-    bnn = BNN(start, prior=parts["prior"], likelihood=parts["likelihood"])
-    later = _fit_scaled(bnn, method, examples, posterior.x_scaler, posterior.y_scaler, seed=seed, **arguments)
-    later.bnn.settings["net"] = net
-    return later
 
 
 def require_learning_on(method: Any) -> None:
@@ -108,15 +94,15 @@ def require_learning_on(method: Any) -> None:
         )
 
 
-def require_spread(posterior: Posterior) -> None:
-    """Refuse a posterior under which some weights do not vary."""
+def _updated(posterior: Posterior) -> BNN:
+    """Return the model with a posterior for its prior; refuse weights without one, which would forget earlier data."""
     fixed = [name for name, value in posterior.bnn.net.named_parameters() if value.requires_grad]
-    fixed += [name for name, (_, std) in weight_moments(posterior).items() if not bool((std > 0).all())]
     if fixed:
         raise InputError(
-            f"partial_fit makes the posterior so far the prior of the next batch, and {fixed[0]!r} has no spread under "
-            "it: use a prior and a guide that cover all weights."
+            f"partial_fit makes the posterior so far the prior of the next batch, and {fixed[0]!r} has no prior: give "
+            "all weights one."
         )
+    return update_prior(posterior)
 
 
 def _weighted_scaler(values: Tensor, weights: Tensor) -> Scaler:
@@ -137,13 +123,14 @@ def _fit_scaled(
     columns = y if y.ndim == 2 else y[:, None]
     weights = torch.ones(len(y)) if examples.weights is None else examples.weights
     units = tuple(np.broadcast_to(y_scaler.scale.numpy(), columns.shape[1]).tolist())
-    parts = bnn.settings
-    model = BNN(parts["net"], prior=parts["prior"], likelihood=Weighted(parts["likelihood"], units))
+    model = bnn.with_parts(likelihood=Weighted(bnn.settings["likelihood"], units))
+    model.units = None
     targets = torch.cat([columns, weights[:, None].to(columns)], 1)
     data = Data(x_scaler.transform(examples.x), targets, feature_names=examples.names)
     fitted = fit(model, method, data, **arguments)
     for member in members_of(fitted):
         _back_to_units(member, x_scaler, y_scaler, float(weights.sum()))
+        member.bnn.units = bnn.units
     return fitted
 
 

@@ -74,6 +74,11 @@ class PrunedGuide(PyroModule):
         }
 
     @property
+    def has_points(self) -> bool:
+        """Whether any weight is at zero, so that the draws have no density."""
+        return not all(bool(self.get_buffer(name).all()) for name in self._buffer_of.values())
+
+    @property
     def mean(self) -> Any:
         """The function that returns the mean of each site by name; absent if the guide that draws has none."""
         mean = self.guide.mean

@@ -72,14 +72,14 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[
             points = posterior.guide.points_by_name()
             guide.loc.copy_(torch.cat([points[name].reshape(-1) for name in guide.points()]))
         fill(guide, result)
-        fit = _log_likelihood(point, passes) if result.log_likelihood is None else result.log_likelihood
+        fit = log_likelihood(point, passes) if result.log_likelihood is None else result.log_likelihood
         fit -= source.num_data * float(source.y_scaler.log_volume())
         evidence = evidence_parts(point, guide, others, fit)
     _tell(setting, prior, result)
     posterior.guide = guide
     if isinstance(posterior.info["method"], dict):  # else it is no setting, and stands there as it prints
         posterior.info["method"] = {**posterior.info["method"], "guide": to_dict(gaussian_setting)}
-    posterior.info["laplace"] = {"setting": to_dict(setting), **evidence, **_repairs(prior, result)}
+    posterior.info["laplace"] = {"setting": to_dict(setting), **evidence, **repairs(prior, result)}
     return posterior
 
 
@@ -135,7 +135,7 @@ def fill(guide: BlockGuide, result: Result) -> None:
                 block.index.copy_(result.index)
 
 
-def _log_likelihood(point: Point, passes: Passes) -> float:
+def log_likelihood(point: Point, passes: Passes) -> float:
     """Return the log-likelihood of all data at the mode, in the units of the model."""
     with torch.no_grad():
         parts = (point.likelihood(point.bnn.outputs(point.weights, x)).log_prob(y) for x, y in passes())
@@ -171,7 +171,8 @@ def _log_prior_of(block: Any, laws: Mapping[str, Any], weights: Mapping[str, Ten
     return float(entries[block.index].double().sum())
 
 
-def _repairs(prior: PriorCurvature, result: Result) -> dict[str, Any]:
+def repairs(prior: PriorCurvature, result: Result) -> dict[str, Any]:
+    """Return what was repaired or approximated, for `info["laplace"]`."""
     return {
         "clipped": {name: count for name, count in prior.clipped.items() if count},
         "repaired": result.repaired,

@@ -53,7 +53,7 @@ class Ensemble:
 
     def run(self, bnn: BNN, data: Any, **arguments: Any) -> Mixture:
         """Fit the members and return their mixture; arguments are those of `fit_replicates`."""
-        model = _anchored(bnn) if self.anchored else bnn
+        model = bnn.with_parts(prior=priors.Anchored(bnn.settings["prior"])) if self.anchored else bnn
         arguments |= {"replicates": self.members, "bootstrap": self.bootstrap}
         if isinstance(self.method, SWAG):
             posteriors = self.method.run_side_by_side(model, data, **arguments)
@@ -61,8 +61,3 @@ class Ensemble:
             posteriors = fit_replicates(model, self.method, data, **arguments)
         shared = {key: value for key, value in posteriors[0].info.items() if key not in _OF_A_MEMBER}
         return Mixture(posteriors, seed=arguments["seed"], info=shared | {"method": to_dict(self)})
-
-
-def _anchored(bnn: BNN) -> BNN:
-    parts = bnn.settings
-    return BNN(parts["net"], prior=priors.Anchored(parts["prior"]), likelihood=parts["likelihood"])

@@ -12,6 +12,7 @@ import torch
 from pyrobnn._errors import InputError
 from pyrobnn._random import derive, seeded
 from pyrobnn.bnn import BNN
+from pyrobnn.data import Data
 from pyrobnn.inference.batches import TensorBatches
 from pyrobnn.inference.checkpoint import open_checkpoint
 from pyrobnn.inference.eager import Eager
@@ -25,6 +26,7 @@ from pyrobnn.posterior import Posterior
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every")
 """Settings of the method in which replicates may differ; the others shape the graph that they share."""
+_IN_MEMORY = "Replicates need their data in memory: pass Data(x, y)."
 
 
 def fit_replicates(
@@ -81,9 +83,11 @@ def fit_replicates(
     if checkpoint is not None:
         asked = request(bnns, methods, sources, seed=seed, engine=engine) | {"bootstrap": bootstrap}
         keeper = open_checkpoint(checkpoint, every, asked)
+    if bootstrap:
+        sources = [resampled(source, own) for source, own in zip(sources, seeds, strict=True)]
     batch_size = sources[0].batch_size(methods[0].batch_size)
     with running(bnns[0], batch_size * len(bnns), seed, "replicates") as threads:
-        posteriors, fits = _start_all(bnns, methods, sources, seeds, device, bootstrap=bootstrap)
+        posteriors, fits = _start_all(bnns, methods, sources, seeds, device)
         num_steps = methods[0].num_steps(sources[0].batches_per_epoch(methods[0].batch_size))
         monitor = Monitor(
             posteriors[0].bnn,
@@ -133,7 +137,7 @@ def _check_methods(methods: list[SVI]) -> None:
 
 
 def _start_all(
-    bnns: list[BNN], methods: list[SVI], sources: list[Source], seeds: list[int], device: str, *, bootstrap: bool
+    bnns: list[BNN], methods: list[SVI], sources: list[Source], seeds: list[int], device: str
 ) -> tuple[list[Posterior], list[Eager]]:
     pairs = []
     for bnn, method, source, seed in zip(bnns, methods, sources, seeds, strict=True):
@@ -141,9 +145,6 @@ def _start_all(
             pairs.append(start(bnn, method, source, seed, device))
     fits = [fit for _, fit in pairs]
     _share_data([fit.batches for fit in fits])
-    if bootstrap:
-        for fit, seed in zip(fits, seeds, strict=True):
-            resample(fit.batches, seed)
     return [posterior for posterior, _ in pairs], fits
 
 
@@ -152,7 +153,7 @@ def _share_data(batches: list[Any]) -> None:
     first = batches[0]
     for other in batches:
         if not isinstance(other, TensorBatches):
-            raise InputError("Replicates need their data in memory: pass Data(x, y).")
+            raise InputError(_IN_MEMORY)
         if (other.x.shape, other.y.shape) != (first.x.shape, first.y.shape):
             raise InputError(
                 f"The data of replicates must be of one shape; got inputs {tuple(first.x.shape)} and "
@@ -163,11 +164,14 @@ def _share_data(batches: list[Any]) -> None:
             other.x, other.y = first.x, first.y
 
 
-def resample(batches: Any, seed: int) -> None:
-    """Put as many examples, drawn with replacement, in the place of the data."""
+def resampled(source: Source, seed: int) -> Source:
+    """Return a source of as many examples drawn with replacement, in the units of all; data in memory alone."""
+    if not isinstance(source.data, Data):
+        raise InputError(_IN_MEMORY)
     with seeded(seed, "bootstrap"):
-        rows = torch.randint(len(batches.x), (len(batches.x),)).to(batches.x.device)
-    batches.x, batches.y = batches.x[rows], batches.y[rows]
+        rows = torch.randint(source.num_data, (source.num_data,))
+    data = source.data[rows]
+    return dataclasses.replace(source, data=data, head=(data.x, data.y))
 
 
 def own_storage(posterior: Posterior) -> None:

@@ -104,6 +104,8 @@ class Source:
 def make_source(data: Any, bnn: BNN, batch_size: int | None) -> Source:
     """Return the source for `Data`, a pair (x, y), `StoredData` or a DataLoader, after checking it against the model.
 
+    The units are those of the model if it has any, else those of the data.
+
     Raises:
         InputError: not data, targets that the likelihood cannot produce, or a network that does not take the inputs.
     """
@@ -118,6 +120,8 @@ def make_source(data: Any, bnn: BNN, batch_size: int | None) -> Source:
         head = (data.x, data.y) if isinstance(data, Data) else data.head
         if bnn.settings["likelihood"].standardizes_targets:
             y_scaler = data.y_scaler
+    if bnn.units is not None:
+        x_scaler, y_scaler = bnn.units
     source = Source(data, head, x_scaler, y_scaler, num_data, outputs=0)
     return dataclasses.replace(source, outputs=_checked_outputs(bnn, source))
 

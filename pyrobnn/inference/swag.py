@@ -22,7 +22,7 @@ from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.fit import finish, prepare_source, running
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.monitor import Monitor
-from pyrobnn.inference.replicates import fit_replicates, own_storage, resample
+from pyrobnn.inference.replicates import fit_replicates, own_storage, resampled
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi import SVI
 from pyrobnn.inference.training import train
@@ -102,7 +102,9 @@ class SWAG:
             **arguments,
         )
         sources = [prepare_source(mode.bnn, self.method, data, mode.seed) for mode in modes]
-        paths = self._walk(modes, sources, seed, engine, bootstrap=bootstrap, progress=progress)
+        if bootstrap:
+            sources = [resampled(source, mode.seed) for source, mode in zip(sources, modes, strict=True)]
+        paths = self._walk(modes, sources, seed, engine, progress=progress)
         seconds = time.perf_counter() - started
         return [self._posterior(*parts, seconds) for parts in zip(modes, sources, paths, strict=True)]
 
@@ -113,7 +115,6 @@ class SWAG:
         seed: int,
         engine: Engine,
         *,
-        bootstrap: bool,
         progress: bool,
     ) -> "list[_Path]":
         """Take the steps of SGD, in place, and return what was collected of each."""
@@ -148,9 +149,6 @@ class SWAG:
                 )
                 for mode, source in zip(modes, sources, strict=True)
             ]
-            if bootstrap:
-                for fit, mode in zip(fits, modes, strict=True):
-                    resample(fit.batches, mode.seed)
             monitor = Monitor(
                 modes[0].bnn,
                 modes[0].guide,

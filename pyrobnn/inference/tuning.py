@@ -2,8 +2,9 @@
 
 import copy
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
@@ -20,11 +21,12 @@ from pyrobnn._errors import InputError
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.gaussian import assemble
+from pyrobnn.curvature.gaussian import Result, assemble
+from pyrobnn.curvature.hessian import Batch
 from pyrobnn.curvature.likelihood import LikelihoodCurvature, Point, likelihood_curvature
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
 from pyrobnn.guides.laplace import BlockGuide, Laplace
-from pyrobnn.inference.curve import conditioned_likelihood, evidence_parts, fill, one_pass
+from pyrobnn.inference.curve import conditioned_likelihood, evidence_parts, fill, log_likelihood, one_pass, repairs
 from pyrobnn.inference.fit import prepare_source
 from pyrobnn.inference.source import Source, as_data
 from pyrobnn.inference.svi import SVI
@@ -53,6 +55,7 @@ class _Evidence:
         log_likelihood: at the present noise, in the units of the model.
         num_targets: how many numbers the targets are, with their weights, and 0 if the noise stays as it is.
         precision: 1 / variance of the noise at present, in the units of the model.
+        power: of the noise's precision in the curvature: 2 for squares of gradients, 1 for second derivatives.
     """
 
     point: Point
@@ -63,17 +66,23 @@ class _Evidence:
     log_likelihood: float
     num_targets: float
     precision: float
+    power: int
 
-    def fill(self, logs: np.ndarray) -> float:
-        """Fill the guide for log precisions of groups, and of noise if it is tuned; return the ratio of the noise's."""
+    def fill(self, logs: np.ndarray) -> Result:
+        """Fill the guide for log precisions of groups, and of noise if it is tuned; return what its blocks hold."""
         alphas = torch.from_numpy(np.exp(logs[: self.num_groups])).to(self.squares)[self.group]
-        ratio = math.exp(logs[-1]) / self.precision if self.num_targets else 1.0
         shapes = [self.point.weights[name].shape for name in self.point.sites]
         pieces = alphas.split([shape.numel() for shape in shapes])
         named = zip(self.point.sites, pieces, shapes, strict=True)
         prior = PriorCurvature({name: piece.view(shape) for name, piece, shape in named}, {}, {})
-        fill(self.guide, assemble(dataclasses.replace(self.point, prior=prior), self.curvature.scaled(ratio)))
-        return ratio
+        scaled = self.curvature.scaled(self.ratio(logs) ** self.power)
+        result = assemble(dataclasses.replace(self.point, prior=prior), scaled)
+        fill(self.guide, result)
+        return result
+
+    def ratio(self, logs: np.ndarray) -> float:
+        """Return the noise's precision as a multiple of the present one."""
+        return math.exp(logs[-1]) / self.precision if self.num_targets else 1.0
 
     @property
     def num_groups(self) -> int:
@@ -84,10 +93,11 @@ class _Evidence:
         """Return log evidence and its gradient in the logs (MacKay 1992, "Bayesian Interpolation", eq. 4.10 on).
 
         With alpha the precision of n weights, d/dlog alpha = (n - alpha (sum w^2 + trace of their covariance)) / 2;
-        with beta that of the noise, d/dlog beta = (targets - beta SSE - gamma) / 2, gamma the number of well-determined
-        weights.
+        with beta that of the noise, d/dlog beta = (targets - beta SSE - power gamma) / 2, gamma the number of
+        well-determined weights.
         """
-        ratio = self.fill(logs)
+        self.fill(logs)
+        ratio = self.ratio(logs)
         alphas = np.exp(logs[: self.num_groups])
         counts, squares, traces = (self._by_group(value) for value in self._entries())
         value = self._log_likelihood_at(ratio) - 0.5 * float(self.guide.log_det())
@@ -95,17 +105,17 @@ class _Evidence:
         gradient = 0.5 * (counts - alphas * (squares + traces))
         if self.num_targets:
             gamma = float((counts - alphas * traces).sum())
-            gradient = np.append(gradient, 0.5 * (self.num_targets - ratio * self._errors - gamma))
+            gradient = np.append(gradient, 0.5 * (self.num_targets - ratio * self._errors - self.power * gamma))
         return value, gradient
 
     def fixed_point(self, logs: np.ndarray) -> np.ndarray:
-        """Return MacKay's next precisions: gamma / sum w^2, and (targets - gamma) / SSE for the noise."""
-        ratio = self.fill(logs)
+        """Return MacKay's next precisions: gamma / sum w^2, and (targets - power gamma) / SSE for the noise."""
+        self.fill(logs)
         counts, squares, traces = (self._by_group(value) for value in self._entries())
         gamma = np.clip(counts - np.exp(logs[: self.num_groups]) * traces, 1e-10 * counts, counts)
         found = np.log(gamma) - np.log(np.maximum(squares, 1e-30))
         if self.num_targets:
-            beta = (self.num_targets - gamma.sum()) / (ratio * self._errors)
+            beta = (self.num_targets - self.power * gamma.sum()) / (self.ratio(logs) * self._errors)
             found = np.append(found, logs[-1] + math.log(max(beta, 1e-10)))
         return np.clip(found, -_LARGEST_LOG, _LARGEST_LOG)
 
@@ -144,9 +154,10 @@ def tune_prior(
 
     Args:
         posterior: of a `Laplace` guide with normal priors; it stays as it is.
-        data: the training data, as for `fit`.
+        data: the training data, as for `fit`; they are taken in the units of the posterior.
         by: "evidence" maximises the log evidence (type-II maximum likelihood); "mackay" runs MacKay's fixed point,
-            alpha = gamma / sum w^2, to the same end; "validation" takes the best mean log score among 25 precisions.
+            alpha = gamma / sum w^2, to the same end; "validation" takes the best mean log score among 25 precisions,
+            and with `noise` among 25 of the noise around the present one, in turns until neither moves.
         per: one precision for all weights, one for each site, or one for each weight (automatic relevance
             determination: most go to infinity).
         noise: whether to tune the scale of Gaussian noise too, to beta = (targets - gamma) / SSE.
@@ -157,15 +168,20 @@ def tune_prior(
         `precision`, alpha by site, unless each weight has its own.
 
     Raises:
-        InputError: another guide, a structure or a prior whose precision is not one number a weight, noise that is not
-            one Gaussian scale, or validation data that are missing or not asked for.
+        InputError: another guide, a structure or a prior whose precision is not one number a weight, a subnetwork with
+            more than one precision, noise that is not one Gaussian scale, or validation data that are missing or not
+            asked for.
     """
     setting = _checked(posterior, by, per, validation)
-    source = prepare_source(posterior.bnn, SVI(guide=setting), data, posterior.seed)
+    source = dataclasses.replace(
+        prepare_source(posterior.bnn, SVI(guide=setting), data, posterior.seed),
+        x_scaler=posterior.x_scaler,
+        y_scaler=posterior.y_scaler,
+    )
     with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block():
         evidence, start = _problem(posterior, setting, source, per, noise=noise)
         if by == "validation":
-            logs = _by_validation(posterior, evidence, as_data(validation))
+            logs = _by_validation(posterior, evidence, source, as_data(validation))
         else:
             logs = _fixed_point(evidence, start) if by == "mackay" else _maximum(evidence, start)
         return _tuned(posterior, evidence, logs, source)
@@ -192,6 +208,8 @@ def _checked(posterior: Posterior, by: str, per: str, validation: Any) -> Laplac
         raise InputError(
             "tune_prior: the directions of structure='low_rank' depend on the prior: use 'kron', 'diag' or 'full'."
         )
+    if setting.subnetwork is not None and per != "all":
+        raise InputError("tune_prior: several precisions would change which weights a subnetwork has: use per='all'.")
     return setting
 
 
@@ -210,10 +228,14 @@ def _problem(
     laws = prior_laws(bnn, weights, others)
     normals = {name: normal_of(laws[name], name) for name in sites}
     precision = {name: normals[name].scale.expand(weights[name].shape).pow(-2) for name in sites}
-    prior = PriorCurvature(precision, dict.fromkeys(sites, 0), {})
-    point = Point(bnn, weights, conditioned_likelihood(bnn, others), prior, sites)
-    curvature = likelihood_curvature(setting, point, lambda: one_pass(source, bnn, setting.batch_size, progress=False))
-    fit = posterior.info["laplace"]["log_likelihood"] + source.num_data * float(source.y_scaler.log_volume())
+    even = PriorCurvature({name: torch.ones_like(weights[name]) for name in sites}, {}, {})
+    point = Point(bnn, weights, conditioned_likelihood(bnn, others), even, sites)
+
+    def passes() -> Iterator[Batch]:
+        return one_pass(source, bnn, setting.batch_size, progress=False)
+
+    curvature = likelihood_curvature(setting, point, passes)
+    fit = log_likelihood(point, passes) if curvature.log_likelihood is None else curvature.log_likelihood
     sizes = [weights[name].numel() for name in sites]
     group = {
         "all": torch.zeros(sum(sizes), dtype=torch.int64),
@@ -223,7 +245,8 @@ def _problem(
     squares = torch.cat([(weights[name] - normals[name].loc).square().flatten() for name in sites])
     beta = _noise_precision(bnn, others) if noise else 1.0
     targets = _num_targets(source, bnn) if noise else 0.0
-    evidence = _Evidence(point, curvature, guide, group, squares, fit, targets, beta)
+    power = 2 if setting.curvature == "fisher" else 1
+    evidence = _Evidence(point, curvature, guide, group, squares, fit, targets, beta, power)
     flat = torch.cat([precision[name].flatten() for name in sites]).log()
     start = evidence._by_group(flat) / evidence._by_group(torch.ones_like(flat))
     return evidence, np.append(start, math.log(beta)) if noise else start
@@ -282,23 +305,34 @@ def _fixed_point(evidence: _Evidence, start: np.ndarray) -> np.ndarray:
     return found
 
 
-def _by_validation(posterior: Posterior, evidence: _Evidence, validation: Any) -> np.ndarray:
-    """Return the log precision with the best mean log score, of a grid around 1."""
-    trial = copy.copy(posterior)
-    trial.guide = evidence.guide
-    scores = []
-    for alpha in _GRID:
-        evidence.fill(np.log([alpha]))
-        scores.append(float(trial.predict(validation.x, num_draws=_DRAWS).log_prob(validation.y).mean()))
-    return np.log([_GRID[int(np.argmax(scores))]])
+def _by_validation(posterior: Posterior, evidence: _Evidence, source: Source, validation: Any) -> np.ndarray:
+    """Return the log precisions with the best mean log score: of a grid around 1, and of one around the noise's."""
+    grids = [np.log(_GRID)]
+    if evidence.num_targets:
+        grids.append(np.log(evidence.precision * _GRID))
+
+    def logs(place: tuple[int, ...]) -> np.ndarray:
+        return np.array([grid[index] for grid, index in zip(grids, place, strict=True)])
+
+    @functools.cache
+    def score(place: tuple[int, ...]) -> float:
+        prediction = _tuned(posterior, evidence, logs(place), source).predict(validation.x, num_draws=_DRAWS)
+        return float(prediction.log_prob(validation.y).mean())
+
+    best, last = (len(_GRID) // 2,) * len(grids), None
+    while best != last:
+        last = best
+        for axis in range(len(grids)):
+            line = [(*best[:axis], index, *best[axis + 1 :]) for index in range(len(_GRID))]
+            best = max(line, key=score)
+    return logs(best)
 
 
 def _tuned(posterior: Posterior, evidence: _Evidence, logs: np.ndarray, source: Source) -> Posterior:
     """Return the posterior of the model with the tuned prior and noise."""
-    ratio = evidence.fill(logs)
-    bnn, old = _with_prior(posterior, evidence, logs), posterior.info["laplace"]
+    result = evidence.fill(logs)
     tuned = Posterior(
-        bnn,
+        _with_prior(posterior, evidence, logs),
         evidence.guide,
         example=posterior.example,
         x_scaler=posterior.x_scaler,
@@ -306,13 +340,14 @@ def _tuned(posterior: Posterior, evidence: _Evidence, logs: np.ndarray, source: 
         seed=posterior.seed,
         history=posterior.history,
     )
-    fit = evidence._log_likelihood_at(ratio) - source.num_data * float(source.y_scaler.log_volume())
-    point = dataclasses.replace(evidence.point, bnn=bnn)
-    parts: dict[str, Any] = dict(evidence_parts(point, evidence.guide, {}, fit))
+    fit = evidence._log_likelihood_at(evidence.ratio(logs)) - source.num_data * float(source.y_scaler.log_volume())
+    point = dataclasses.replace(evidence.point, bnn=tuned.bnn)
+    parts: dict[str, Any] = {"setting": posterior.info["laplace"]["setting"]}
+    parts |= evidence_parts(point, evidence.guide, {}, fit) | repairs(point.prior, result)
     if evidence.num_groups <= len(evidence.point.sites):
         alphas = np.exp(np.broadcast_to(logs[: evidence.num_groups], len(evidence.point.sites)))
         parts["precision"] = dict(zip(evidence.point.sites, alphas.tolist(), strict=True))
-    tuned.info = posterior.info | {"laplace": old | parts | {"clipped": {}}}
+    tuned.info = posterior.info | {"laplace": parts}
     return tuned
 
 
@@ -323,8 +358,7 @@ def _with_prior(posterior: Posterior, evidence: _Evidence, logs: np.ndarray) -> 
     if evidence.num_targets:
         scale = math.exp(-0.5 * logs[-1]) * float(posterior.y_scaler.scale.reshape(-1)[0])
         likelihood = with_noise(likelihood, [scale])
-    bnn = BNN(old.settings["net"], prior=_prior(old, evidence, logs), likelihood=likelihood)
-    bnn.to(posterior.example[0].device)
+    bnn = old.with_parts(prior=_prior(old, evidence, logs), likelihood=likelihood).to(posterior.example[0].device)
     bnn.scale_targets(posterior.y_scaler.scale.expand(posterior.example[1].shape[1:]))
     bnn.net.load_state_dict(old.net.state_dict())
     if not evidence.num_targets:

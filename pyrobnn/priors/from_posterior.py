@@ -77,6 +77,13 @@ class PosteriorPrior(PyroModule):
             self.register_buffer(f"loc_{index}", loc.clone())
             self.register_buffer(f"scale_{index}", scale.clone())
 
+    def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return mean and standard deviation by parameter name."""
+        return {
+            name: (self.get_buffer(f"loc_{index}"), self.get_buffer(f"scale_{index}"))
+            for name, index in self._index.items()
+        }
+
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
         """Return the prior of one parameter."""
         index = self._index[name]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobnn import guides, nets
+from pyrobnn import guides, nets, priors
 from pyrobnn._checks import check_size
 from pyrobnn._errors import InputError
 from pyrobnn._pyro import fast_pyro
@@ -18,6 +18,7 @@ from pyrobnn.inference.fit import resolve_device
 from pyrobnn.inference.history import History
 from pyrobnn.mixture import Mixture
 from pyrobnn.posterior import Posterior
+from pyrobnn.priors.from_posterior import FromPosterior, PosteriorPrior
 from pyrobnn.storage.content import CUSTOM, SavedMixture, SavedPosterior, parse
 from pyrobnn.storage.files import SETTINGS, TENSORS, check_parts, member_name, read_settings, read_tensors
 from pyrobnn.storage.probe import OUTPUTS, agrees
@@ -121,6 +122,7 @@ def _build(
             raise InputError(f"{folder} was saved with another `net`: this one has its parameters, and other outputs.")
         guide = guides.resolve(saved.guide).build(bnn, *example).to(device)
     _restore(guide, tensors, "guide.", folder)
+    _keep_moments(bnn, saved, (x_scaler, y_scaler))
     return Posterior(
         bnn,
         guide,
@@ -131,6 +133,22 @@ def _build(
         history=_history(saved, tensors),
         info=saved.info,
     )
+
+
+def _keep_moments(bnn: BNN, saved: SavedPosterior, units: tuple[Scaler, Scaler]) -> None:
+    """Put the moments of an earlier posterior, which are tensors, back into the setting of a prior made of them."""
+    found = [module.moments() for module in bnn.modules() if isinstance(module, PosteriorPrior)]
+    if found:
+        prior = FromPosterior({name: pair for part in found for name, pair in part.items()})
+        bnn.settings["prior"] = priors.resolve(_with_prior(saved.parts["prior"], prior))
+        bnn.units = units
+        bnn.start_at(bnn.state_at(bnn.initial_values))
+
+
+def _with_prior(table: Any, prior: FromPosterior) -> Any:
+    if not isinstance(table, dict):
+        return table
+    return prior if table == prior.as_dict() else {key: _with_prior(value, prior) for key, value in table.items()}
 
 
 def _history(saved: SavedPosterior, tensors: Mapping[str, Tensor]) -> History | None:
