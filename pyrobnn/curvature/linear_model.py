@@ -1,4 +1,4 @@
-"""The network linearised around a mode, as a linear model of its weights: evidence, effective weights, leave-one-out."""
+"""The network linearised around a mode, as a linear model of its weights: evidence and leave-one-out."""
 
 import dataclasses
 import math
@@ -27,7 +27,8 @@ class LinearModel:
 
     Attributes:
         jacobian: derivatives of the outputs in the weights, (N, C, P), double precision.
-        columns: R with R R^T the Fisher information of a target in the outputs, weights of examples included, (N, C, K).
+        columns: R with R R^T the Fisher information of a target in the outputs, weights of examples included,
+            (N, C, K).
     """
 
     jacobian: Tensor

@@ -41,7 +41,8 @@ def regression(
     prior = priors.Normal(scale="fan_in") if prior is None else prior
     likelihood = likelihoods.Gaussian() if likelihood is None else likelihood
     if _is_small(num_data) and _suits(prior, guide, likelihood, settings):
-        return {"net": _SMALL_NET, "prior": prior, "likelihood": likelihood, "method": _framework(guide)}
+        method = EvidenceFramework() if guide is None else EvidenceFramework(guide=guide)
+        return {"net": _SMALL_NET, "prior": prior, "likelihood": likelihood, "method": method}
     training = SVI(guide="laplace", steps=4000, batch_size=128, schedule="cosine_annealing_lr")
     method: Any = training if guide is None else with_guide(training, guide)
     if isinstance(prior, priors.Normal) and isinstance(method.guide, guides.Laplace):
@@ -60,7 +61,8 @@ def classification(
 ) -> Parts:
     """Return the parts for classes as targets: a hidden layer of 50 units.
 
-    Up to 500 rows the evidence framework infers it, under the conditions of `regression`; else a mean-field guide.
+    Up to 500 rows the evidence framework chooses the prior of a mean-field guide, under the conditions of `regression`;
+    else the prior is N(0, 1).
 
     Args:
         prior: the prior that was chosen, or None.
@@ -72,7 +74,8 @@ def classification(
     likelihood = likelihoods.Categorical() if likelihood is None else likelihood
     small_prior = priors.Normal(scale="fan_in") if prior is None else prior
     if _is_small(num_data) and _suits(small_prior, guide, likelihood, settings):
-        return {"net": _SMALL_NET, "prior": small_prior, "likelihood": likelihood, "method": _framework(guide)}
+        method = EvidenceFramework(guide=_CLASSES if guide is None else guide)
+        return {"net": _SMALL_NET, "prior": small_prior, "likelihood": likelihood, "method": method}
     prior = priors.Normal() if prior is None else prior
     guide = guides.MeanField(init_rho=-4.0) if guide is None else guide
     method = SVI(guide=guide, steps=2000, batch_size=128, schedule="cosine_annealing_lr")
@@ -81,6 +84,8 @@ def classification(
 
 
 BY_TASK: Mapping[str, Callable[..., Parts]] = {"regression": regression, "classification": classification}
+_CLASSES = guides.MeanField(init_rho=-3.0)
+"""Where classes can be told apart a Laplace approximation is too wide: it has the curvature of a plateau."""
 _SMALL_NET = nets.MLP(hidden=(50,), activation="silu", dtype="float64")
 
 
@@ -94,10 +99,6 @@ def _suits(prior: Any, guide: Any, likelihood: Any, settings: Collection[str]) -
     infers_noise = isinstance(likelihood, NoisyLikelihood) and isinstance(likelihood.scale, NoisePrior)
     takes_settings = set(settings) <= set(fields_of(EvidenceFramework))
     return isinstance(prior, priors.Normal) and takes_guide and not infers_noise and takes_settings
-
-
-def _framework(guide: Any) -> EvidenceFramework:
-    return EvidenceFramework() if guide is None else EvidenceFramework(guide=guide)
 
 
 def with_settings(method: Any, table: Mapping[str, Any]) -> Any:

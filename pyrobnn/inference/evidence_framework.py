@@ -18,14 +18,14 @@ from pyrobnn._errors import InputError
 from pyrobnn._random import derive
 from pyrobnn._settings import setting, to_dict
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.linear_model import check_entries, groups_of_inputs, linear_model, log_scores
 from pyrobnn.curvature.likelihood import Point
+from pyrobnn.curvature.linear_model import check_entries, groups_of_inputs, linear_model, log_scores
 from pyrobnn.curvature.metric import score_columns
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.engine import Engine
-from pyrobnn.inference.fit import fresh_model, prepare_source, running
+from pyrobnn.inference.fit import fit, fresh_model, prepare_source, running
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.laplace import laplace_around
 from pyrobnn.inference.method import registry
@@ -54,38 +54,42 @@ _ADVICE = "use MarginalLikelihood, which follows the stochastic gradient"
 @registry.register
 @setting
 class EvidenceFramework:
-    """A Laplace approximation whose prior precisions and noise maximise its evidence, for small and middling tables.
+    """Prior precisions and noise that make the data most probable, then a posterior under them; for small tables.
 
     In turns, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on all data
     goes to the mode under the present scales, and the fixed point alpha = gamma / sum w^2 moves these. Starts differ in
-    the network's first weights and in the noise that they begin from: much noise leads to the simplest function, little
-    to one that follows the data closely. The start with the largest mean of log evidence and leave-one-out log score
-    is kept; both are sums of log predictive densities of held-out targets, the first over training sets of all sizes,
-    the second over those of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and cross-validation"). The first
-    alone prefers a constant now and then, the second alone a mode that follows the noise.
+    the network's first weights and in the noise, or the width of the prior, that they begin from: much noise leads to
+    the simplest function, little to one that follows the data closely. The start with the largest mean of log evidence
+    and leave-one-out log score is kept. Both are sums of log predictive densities of held-out targets, the first over
+    training sets of all sizes, the second over those of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and
+    cross-validation"). The first alone prefers a constant now and then, the second a mode that follows the noise.
 
-    The network runs in evaluation mode, and every step sees all data.
+    The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
+    inference trains from there. The network runs in evaluation mode before, and every step sees all data.
 
     Attributes:
-        guide: structure of the Gaussian around the mode; "full" becomes "kron" over more than 3,000 weights.
+        guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
+            "kron" over more than 3,000 weights.
         starts: number of starts.
         rounds: turns of each start; with 0 it goes to the mode alone, and prior and noise stay as they are given.
         iterations: of L-BFGS in a round.
         per: groups of weights with a precision of their own: "input" has one for each site and, in the first layer, for
             each input (automatic relevance determination; MacKay 1994), "site" one for each site.
+        guide_steps: steps of the training of another guide than Laplace.
     """
 
     guide: Annotated[Any, BeforeValidator(guides.resolve)] = Laplace(structure="full")
-    starts: Annotated[int, Field(gt=0)] = 3
+    starts: Annotated[int, Field(gt=0)] = 5
     rounds: Annotated[int, Field(ge=0)] = 8
     iterations: Annotated[int, Field(gt=0)] = 150
     per: Literal["input", "site"] = "input"
+    guide_steps: Annotated[int, Field(gt=0)] = 1000
 
     def __post_init__(self) -> None:
-        """Refuse a guide whose evidence is another one."""
-        if not self.takes(self.guide):
+        """Refuse a Laplace guide whose evidence is another one."""
+        if isinstance(self.guide, Laplace) and not self.takes(self.guide):
             raise InputError(
-                "EvidenceFramework: the guide must be Laplace with curvature='ggn' over all weights, and not of low "
+                "EvidenceFramework: a Laplace guide must have curvature='ggn' over all weights, and not be of low "
                 f"rank, got {self.guide!r}."
             )
 
@@ -106,11 +110,12 @@ class EvidenceFramework:
         progress: bool = True,
         callbacks: Sequence[Callback] = (),
     ) -> Posterior:
-        """Infer the posterior; the arguments are those of `pyrobnn.fit`, and steps are always eager.
+        """Infer the posterior; the arguments are those of `pyrobnn.fit`. The engine is for guides other than Laplace.
 
         Returns:
-            The posterior of the model with the tuned prior and noise. `info["laplace"]["starts"]` has noise, log
-            evidence and leave-one-out log score of each start, and "chosen" the number of the one kept.
+            The posterior of the model with the tuned prior and noise. `info["evidence"]` has, for each of "starts",
+            noise, log evidence and leave-one-out log score, the number of the one "chosen", and its "precision" by
+            site.
 
         Raises:
             InputError: priors that are not normal, latent sites other than weights, callbacks, or a Jacobian that does
@@ -120,13 +125,14 @@ class EvidenceFramework:
         started = time.perf_counter()
         if callbacks:
             raise InputError("`callbacks` see the steps of SVI, and EvidenceFramework has none: leave them out.")
-        source = prepare_source(bnn, SVI(guide=self.guide), data, seed)
+        source = prepare_source(bnn, SVI(), data, seed)
         noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(self.starts, 2))[: self.starts]
         found: list[_Start] = []
         with tqdm(total=self.starts * self.rounds, desc="evidence", disable=not progress) as bar:
             for index, noise in enumerate(noises):
                 with running(bnn, source.num_data, derive(seed, f"start {index}"), "fit") as threads:
                     found.append(self._start(bnn, source, float(noise), device, bar))
+                    found[-1].threads = threads
         scores = [start.score for start in found]
         if not np.isfinite(scores).any():
             raise FloatingPointError(
@@ -135,28 +141,27 @@ class EvidenceFramework:
             )
         chosen = int(np.nanargmax(scores))
         best = found[chosen]
-        posterior = laplace_around(
-            best.tuned(bnn, source),
-            data,
-            self._structured(best),
-            weights=best.weights,
-            seed=seed,
-            device=device,
-            progress=False,
-        )
+        tuned = best.tuned(bnn, source)
+        at: dict[str, Any] = {"seed": seed, "device": device}
+        if isinstance(self.guide, Laplace):
+            guide = self._structured(best)
+            posterior = laplace_around(tuned, data, guide, weights=best.weights, progress=False, **at)
+            record = EngineRecord(engine, "eager", "L-BFGS runs no steps that could be captured")
+            posterior.info |= {"engine": dataclasses.asdict(record), "threads": best.threads}
+        else:
+            tuned.start_at(best.bnn.state_at(best.weights))
+            training = SVI(guide=self.guide, steps=self.guide_steps, schedule="cosine_annealing_lr")
+            posterior = fit(tuned, training, data, engine=engine, progress=progress, **at)
         table = posterior.info["method"]["guide"]
+        volume = source.num_data * float(source.y_scaler.log_volume())
         posterior.info |= {
             "method": to_dict(self) | {"guide": table},
-            "engine": dataclasses.asdict(EngineRecord(engine, "eager", "the evidence framework has no other")),
-            "threads": threads,
             "seconds": time.perf_counter() - started,
-            "stop_reason": "all rounds done",
-        }
-        volume = source.num_data * float(source.y_scaler.log_volume())
-        posterior.info["laplace"] |= {
-            "starts": [start.summary(volume) for start in found],
-            "chosen": chosen,
-            "precision": best.precision_by_site(),
+            "evidence": {
+                "starts": [start.summary(volume) for start in found],
+                "chosen": chosen,
+                "precision": best.precision_by_site(),
+            },
         }
         return posterior
 
@@ -179,7 +184,7 @@ class EvidenceFramework:
         batches = list(source.one_pass(model, _BATCH))
         x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
         weights = {site.name: site.start.clone() for site in sites}
-        start = _Start(model, weights, x, y, noise if self.rounds else None, self.per)
+        start = _Start(model, weights, (x, y), noise=noise if self.rounds else None, per=self.per)
         for _ in range(self.rounds):
             start.to_mode(self.iterations)
             start.tune()
@@ -198,28 +203,29 @@ class _Start:
     Args:
         bnn: the model in the units of the data, in evaluation mode; its parameters are optimised too.
         weights: starting values by site.
-        x: all inputs.
-        y: all targets.
-        noise: scale of learned noise to begin from, in the units of the model; None to leave the scales as they are.
+        data: all inputs and targets, in the units of the model.
+        noise: scale of learned noise to begin from, in the units of the model; for a likelihood without one a factor on
+            the precisions. None to leave the scales as they are.
         per: groups of weights.
 
     Attributes:
         weights: the mode so far.
         log_evidence, log_left_out: of the model's targets; sums over examples.
+        threads: with which the fit ran.
     """
 
     def __init__(
-        self, bnn: BNN, weights: dict[str, Tensor], x: Tensor, y: Tensor, noise: float | None, per: str
+        self, bnn: BNN, weights: dict[str, Tensor], data: tuple[Tensor, Tensor], *, noise: float | None, per: str
     ) -> None:
-        self.bnn, self.weights, self.x, self.y = bnn, weights, x, y
+        self.bnn, self.weights, (self.x, self.y) = bnn, weights, data
         laws = prior_laws(bnn, weights, {})
         normals = {name: normal_of(laws[name], name) for name in weights}
         self.loc = {name: law.loc.detach().expand(weights[name].shape) for name, law in normals.items()}
         scales = torch.cat(
             [law.scale.detach().expand(weights[name].shape).reshape(-1) for name, law in normals.items()]
         )
-        num_inputs = x.shape[1] if per == "input" and x.ndim == 2 else None
-        self.group = groups_of_inputs(weights, weights, num_inputs).to(x.device)
+        num_inputs = self.x.shape[1] if per == "input" and self.x.ndim == 2 else None
+        self.group = groups_of_inputs(weights, weights, num_inputs).to(self.x.device)
         self.precision = scales.double().pow(-2)
         self.tunes_noise = noise is not None and unweighted(bnn.settings["likelihood"]) == Gaussian(scale="learned")
         self.first_noise = noise
@@ -229,8 +235,11 @@ class _Start:
         if noise is not None:
             for late in self._late:
                 late.data.fill_(math.log(noise))
+            if not self._late:
+                self.precision *= noise
         self._rounds = 0
         self.log_evidence = self.log_left_out = float("-inf")
+        self.threads = 1
 
     @property
     def score(self) -> float:
@@ -351,8 +360,7 @@ class _Start:
         if self.tunes_noise:
             units = source.y_scaler.scale.reshape(-1).to(like.device)
             likelihood = with_noise(likelihood, (self.noise() * units).tolist())
-        bnn = BNN(declared.settings["net"], prior=chosen | untuned(declared, list(scales)), likelihood=likelihood)
-        bnn.to(like.device)
+        bnn = declared.with_parts(prior=chosen | untuned(declared, list(scales)), likelihood=likelihood).to(like.device)
         bnn.net.load_state_dict(self.bnn.net.state_dict())
         if not self.tunes_noise:
             bnn.likelihood.load_state_dict(self.bnn.likelihood.state_dict())
