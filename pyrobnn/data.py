@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._checks import as_targets, as_tensor, check_inputs
+from pyrobnn._checks import CONSTANT, as_targets, as_tensor, check_inputs
 from pyrobnn._errors import InputError
 
 
@@ -121,10 +121,6 @@ def column_names(given: Sequence[str] | None, frame: Any, x: Tensor) -> tuple[st
     return tuple(str(name) for name in names)
 
 
-_CONSTANT = 1e-14
-"""Standard deviation of a column, as a share of its largest size, up to which it is the rounding of a constant."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaler:
     """An affine map to zero mean and unit standard deviation, column by column; constant columns are only centred.
@@ -156,7 +152,7 @@ class Scaler:
 
     @classmethod
     def _of(cls, mean: Tensor, deviation: Tensor, largest: Tensor) -> "Scaler":
-        return cls(mean, torch.where(deviation <= _CONSTANT * largest, torch.ones_like(deviation), deviation))
+        return cls(mean, torch.where(deviation <= CONSTANT * largest, torch.ones_like(deviation), deviation))
 
     def transform(self, values: Tensor) -> Tensor:
         """Map original units to standard units, in at least the precision given."""
@@ -212,8 +208,8 @@ class Moments:
 def _moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return mean, standard deviation and largest size of each column of values (N, *row), in float64.
 
-    A power of two brings each column to a size near 1, at which no square overflows or vanishes. What the mean misses by
-    is added to it, so that it has all its digits far from zero.
+    A power of two brings each column to a size near 1, at which no square overflows or vanishes. What the mean misses
+    by is added to it, so that it has all its digits far from zero.
     """
     values = values.double()
     largest = values.abs().amax(0)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from pyrobnn._checks import check_digits
 from pyrobnn._errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data, Scaler
@@ -156,6 +157,12 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
     """Run the network on two examples, refuse shapes and targets that do not fit together, and return its width."""
     x, y = source.head
     inputs = bnn.cast_inputs(source.x_scaler.transform(x[:2]))
+    for given, cast, scaler, name in (
+        (x, bnn.cast_inputs(x), source.x_scaler, "x"),
+        (y, bnn.cast_targets(y, inputs), source.y_scaler, "y"),
+    ):
+        if scaler.is_identity:
+            check_digits(given, cast, name)
     was_training = bnn.training
     try:
         with torch.no_grad():
