@@ -9,6 +9,10 @@ from torch import Tensor
 
 from pyrobnn._errors import InputError
 
+CONSTANT = 1e-14
+"""Standard deviation of a column, as a share of its largest size, up to which it is the rounding of a constant."""
+_MOST_LOST = 0.01
+"""Rounding error, as a share of the standard deviation, that the network's precision may leave."""
 _BYTES_OF_A_WEIGHT = 48
 """Of a fit: the network, twice, its starting values, two parameters a weight, their gradients and Adam's moments."""
 
@@ -120,4 +124,30 @@ def check_range(value: Tensor, name: str) -> None:
         raise InputError(
             f"`{name}` has values beyond the range of {str(value.dtype).removeprefix('torch.')}, the precision of the "
             "network: standardise or rescale the data, or use a network in float64 (`net.double()`)."
+        )
+
+
+def check_digits(given: Tensor, cast: Tensor, name: str) -> None:
+    """Refuse columns whose variation the precision of the network rounds away, as that of numbers far from zero.
+
+    Args:
+        given: numbers (N, ...) as they came.
+        cast: the same in the network's precision.
+        name: the argument's name, for the message.
+    """
+    if not cast.is_floating_point():
+        return
+    if given.is_floating_point() and torch.finfo(given.dtype).eps >= torch.finfo(cast.dtype).eps:
+        return
+    values = given.double().flatten(1) if given.ndim > 1 else given.double()[:, None]
+    lost = (values - cast.double().reshape(values.shape)).abs().amax(0)
+    spread, largest = values.std(0, correction=0), values.abs().amax(0)
+    is_lost = (spread > CONSTANT * largest) & (lost > _MOST_LOST * spread)
+    if bool(is_lost.any()):
+        column = int(is_lost.nonzero()[0])
+        where = f"`{name}`" + (f", column {column}," if values.shape[1] > 1 else "")
+        raise InputError(
+            f"{where} varies by {float(spread[column]):.2g} about {float(values[:, column].mean()):.6g}, and is "
+            f"rounded by up to {float(lost[column]):.2g} in {str(cast.dtype).removeprefix('torch.')}, the precision of "
+            "the network: standardise the data, subtract an offset, or use a network in float64 (`net.double()`)."
         )

@@ -1,6 +1,7 @@
 """Data: inputs and targets, validated once, and the scaling that is fitted on their training part."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._checks import as_targets, as_tensor, check_inputs
+from pyrobnn._checks import CONSTANT, as_targets, as_tensor, check_inputs
 from pyrobnn._errors import InputError
 
 
@@ -124,6 +125,8 @@ def column_names(given: Sequence[str] | None, frame: Any, x: Tensor) -> tuple[st
 class Scaler:
     """An affine map to zero mean and unit standard deviation, column by column; constant columns are only centred.
 
+    All is computed in float64, so that original units have the digits of their own numbers, however far from zero.
+
     Attributes:
         loc: mean of each column, the shape of one row.
         scale: standard deviation of each column (1 for a constant column), the same shape.
@@ -143,42 +146,40 @@ class Scaler:
         return self.loc.ndim == 0 and float(self.loc) == 0 and float(self.scale) == 1
 
     @classmethod
-    def fit(cls, values: Tensor) -> "Scaler":
-        """Fit to values of shape (N, *row)."""
-        values = values.double()
-        return cls._of(values.mean(0), values.std(0, correction=0), values.abs().amax(0))
+    def fit(cls, values: Tensor, weights: Tensor | None = None) -> "Scaler":
+        """Fit to values of shape (N, *row), in which each row stands as often as its weight (N,) says, or once."""
+        return cls._of(*_moments(values, weights))
 
     @classmethod
     def _of(cls, mean: Tensor, deviation: Tensor, largest: Tensor) -> "Scaler":
-        constant = deviation <= 1e-12 * largest.clamp_min(1e-300)
-        return cls(mean, torch.where(constant, torch.ones_like(deviation), deviation))
+        return cls(mean, torch.where(deviation <= CONSTANT * largest, torch.ones_like(deviation), deviation))
 
     def transform(self, values: Tensor) -> Tensor:
-        """Map original units to standard units; computed in float64, returned in at least the precision given."""
+        """Map original units to standard units, in at least the precision given."""
         if self.is_identity:
             return values
         scaled = (values.double() - self.loc.to(values.device)) / self.scale.to(values.device)
         return scaled.to(values.dtype) if values.is_floating_point() else scaled
 
     def inverse(self, values: Tensor) -> Tensor:
-        """Map standard units back to original units."""
-        return values * self._like(self.scale, values) + self._like(self.loc, values)
+        """Map standard units back to original units, in float64; the identity returns values as they are."""
+        return values if self.is_identity else self.inverse_scale(values) + self.loc.to(values.device)
 
     def inverse_scale(self, values: Tensor) -> Tensor:
-        """Map standard deviations in standard units back to original units."""
-        return values * self._like(self.scale, values)
+        """Map standard deviations in standard units back to original units, likewise."""
+        return values if self.is_identity else values.double() * self.scale.to(values.device)
+
+    def inverse_log_prob(self, values: Tensor) -> Tensor:
+        """Map log densities in standard units back to those in original units, likewise."""
+        return values if self.is_identity else values.double() - self.log_volume()
 
     def log_volume(self) -> float:
         """Return the log of the volume change, sum log scale: subtract it from a log density in standard units."""
         return float(self.scale.log().sum())
 
-    @staticmethod
-    def _like(constant: Tensor, values: Tensor) -> Tensor:
-        return constant.to(values.device, values.dtype)
-
 
 class Moments:
-    """Mean and variance of values that come in parts, merged in float64 without cancellation.
+    """Mean and standard deviation of values that come in parts, merged in float64 without cancellation.
 
     Chan, Golub & LeVeque (1983), "Algorithms for Computing the Sample Variance": the sum of squares of the whole is
     that of both parts plus the squared difference of their means, weighted by their sizes.
@@ -186,20 +187,40 @@ class Moments:
 
     def __init__(self) -> None:
         self._count = 0
-        self._mean = self._squares = self._largest = torch.zeros((), dtype=torch.float64)
+        self._mean = self._deviation = self._largest = torch.zeros((), dtype=torch.float64)
 
     def add(self, values: Tensor) -> None:
         """Take in values of shape (n, *row)."""
-        values = values.double()
-        total = self._count + len(values)
-        mean = values.mean(0)
+        mean, deviation, largest = _moments(values)
+        self._count += len(values)
+        share = len(values) / self._count
         change = mean - self._mean
-        self._squares = self._squares + (values - mean).square().sum(0)
-        self._squares = self._squares + change.square() * (self._count * len(values) / total)
-        self._mean = self._mean + change * (len(values) / total)
-        self._largest = torch.maximum(self._largest, values.abs().amax(0))
-        self._count = total
+        within = torch.hypot(self._deviation * math.sqrt(1 - share), deviation * math.sqrt(share))
+        self._deviation = torch.hypot(within, change * math.sqrt(share * (1 - share)))
+        self._mean = self._mean + change * share
+        self._largest = torch.maximum(self._largest, largest)
 
     def scaler(self) -> Scaler:
         """Return the scaler of all values together, that of `Scaler.fit` to rounding."""
-        return Scaler._of(self._mean, (self._squares / self._count).sqrt(), self._largest)
+        return Scaler._of(self._mean, self._deviation, self._largest)
+
+
+def _moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean, standard deviation and largest size of each column of values (N, *row), in float64.
+
+    A power of two brings each column to a size near 1, at which no square overflows or vanishes. What the mean misses
+    by is added to it, so that it has all its digits far from zero.
+    """
+    values = values.double()
+    largest = values.abs().amax(0)
+    unit = torch.where(largest > 0, largest / (2 * torch.frexp(largest).mantissa), 1.0)
+    share = None if weights is None else (weights / weights.sum()).view(-1, *[1] * (values.ndim - 1))
+
+    def average(numbers: Tensor) -> Tensor:
+        return numbers.mean(0) if share is None else (share * numbers).sum(0)
+
+    centred = values / unit
+    mean = average(centred)
+    missed = average(centred.sub_(mean))
+    deviation = average(centred.sub_(missed).square_()).sqrt()
+    return (mean + missed) * unit, deviation * unit, largest

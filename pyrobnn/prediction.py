@@ -14,16 +14,18 @@ from pyrobnn._errors import InputError
 from pyrobnn._quantiles import count_quantile, real_quantile
 from pyrobnn._random import seeded
 from pyrobnn._target_distributions import CensoredNormal
-from pyrobnn.data import Scaler
+from pyrobnn.data import Scaler, row_index
+from pyrobnn.distributions import take_apart
 from pyrobnn.likelihoods.base import require_labels, require_whole
 
 
 class Prediction:
     """What the posterior says about the targets at N inputs: a mixture of S distributions for each of them.
 
-    p(y | x) = 1/S sum_s p(y | x, w_s). Everything is in the original units of y. Shapes are written for K target
-    columns; with a single column the axis K is absent. Class labels count as one-hot vectors, so that C classes
-    give means and variances of shape (N, C); Bernoulli targets count as numbers 0 and 1.
+    p(y | x) = 1/S sum_s p(y | x, w_s). Everything is in the original units of y, and in float64 where targets were
+    standardised, so that targets far from zero keep their digits. Shapes are written for K target columns; with a
+    single column the axis K is absent. Class labels count as one-hot vectors, so that C classes give means and
+    variances of shape (N, C); Bernoulli targets count as numbers 0 and 1.
 
     Args:
         distribution: the likelihood's distribution for each draw and input in the model's units, batch shape (S, N).
@@ -40,6 +42,17 @@ class Prediction:
     def __len__(self) -> int:
         """Return N, the number of inputs."""
         return int(self.distribution.batch_shape[1])
+
+    def __getitem__(self, rows: Any) -> "Prediction":
+        """Return the prediction at some inputs: a slice, a boolean mask of length N, or row numbers in one dimension.
+
+        Raises:
+            InputError: rows of another kind or beyond N.
+        """
+        index = rows if isinstance(rows, slice) else row_index(rows, len(self))
+        kind, event_dim, parameters = take_apart(self.distribution)
+        chosen = {name: value[:, index] for name, value in parameters.items()}
+        return Prediction(kind(**chosen, validate_args=False).to_event(event_dim), self._scaler)
 
     @property
     def num_draws(self) -> int:
@@ -127,7 +140,7 @@ class Prediction:
             require_whole(targets, type(self._base).__name__, "counts")
         if not self.is_classification:
             scaled = self._scaler.transform(targets).to(self._like)
-            return self.distribution.log_prob(scaled) - self._scaler.log_volume()
+            return self._scaler.inverse_log_prob(self.distribution.log_prob(scaled))
         require_labels(targets, "A classification likelihood")
         if int(targets.max()) >= self._num_classes:
             raise InputError(f"Labels must lie below the {self._num_classes} classes, got {int(targets.max())}.")

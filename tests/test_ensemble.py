@@ -40,10 +40,21 @@ def fit_members(members=3, steps=400, **settings):
 
 
 def test_members_of_a_deep_ensemble_reach_the_mode():
-    mixture = fit_members()
+    with pytest.warns(UserWarning, match="3 members of the ensemble are one and the same.*bootstrap=True"):
+        mixture = fit_members()
     expected = posterior_mode(*problem())
     for member in mixture.members:
         torch.testing.assert_close(member.mean()["weight"][0], expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("different", [{"bootstrap": True}, {"anchored": True}], ids=str)
+def test_members_that_differ_pass_without_a_warning(different):
+    """Warnings are errors here."""
+    method = bnn.SVI(guide="map", steps=3)
+    ensemble = bnn.Ensemble(method, members=2, **different)
+    bnn.fit(linear_model(), ensemble, problem(), seed=0, engine="eager", progress=False)
+    declared = bnn.BNN(bnn.MLP(2, [3], 1))
+    bnn.fit(declared, bnn.Ensemble(method, members=2), problem(), seed=0, engine="eager", progress=False)
 
 
 def test_anchored_members_reach_the_mode_under_priors_centred_at_their_anchors():
@@ -53,6 +64,25 @@ def test_anchored_members_reach_the_mode_under_priors_centred_at_their_anchors()
     assert len({float(anchor[0]) for anchor in anchors}) == 3
     for member, anchor in zip(mixture.members, anchors, strict=True):
         torch.testing.assert_close(member.mean()["weight"][0], posterior_mode(x, y, anchor), rtol=0, atol=1e-4)
+
+
+def test_anchored_members_are_closer_together_than_draws_from_the_posterior():
+    """Around the exact mean they stand at C P^-1 times their anchors, with the covariance C P^-1 C in place of C.
+
+    The data settle one weight and leave the other open: the share of the exact variance, C P^-1, is 0.04 and 1.
+    """
+    x = torch.stack([torch.linspace(-1, 1, 30, dtype=torch.float64), torch.zeros(30, dtype=torch.float64)], 1)
+    y = x[:, 0] + NOISE * torch.randn(30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    method = bnn.SVI(guide="map", steps=300, lr=0.1, schedule={"type": "exponential_lr", "gamma": 0.98})
+    ensemble = bnn.Ensemble(method, members=2, anchored=True)
+    mixture = bnn.fit(linear_model(), ensemble, (x, y), seed=0, engine="eager", progress=False)
+    posterior = torch.linalg.inv(torch.eye(2) / SCALE**2 + x.T @ x / NOISE**2)
+    shares = posterior.diagonal() / SCALE**2
+    assert 0 < shares[0] < 0.05
+    assert shares[1] == pytest.approx(1.0)
+    for member in mixture.members:
+        apart = member.mean()["weight"][0] - posterior_mode(x, y)
+        torch.testing.assert_close(apart, shares * member.bnn.prior.shift_0[0], rtol=0, atol=2e-3)
 
 
 def test_anchors_are_draws_from_the_prior():

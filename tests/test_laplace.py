@@ -690,3 +690,23 @@ def test_networks_on_which_pyros_laplace_raises(hidden):
     prediction = posterior.predict(x[:5], num_draws=20)
     assert bool(prediction.mean.isfinite().all())
     assert float(prediction.log_prob(y[:5]).mean()) > -20
+
+
+def test_the_cost_of_a_wide_layer_is_said_before_the_fit():
+    """The first step of the training already finds it said."""
+    model = bnn.BNN(nn.Sequential(nn.Linear(5000, 1)))
+    data = (torch.randn(4, 5000, generator=torch.Generator().manual_seed(0)), torch.zeros(4))
+
+    class Reached(Exception):
+        pass
+
+    def stop(_):
+        raise Reached
+
+    method = bnn.SVI(guide="laplace", steps=1)
+    told = pytest.warns(UserWarning, match=r"5,000 x 5,000 matrix for '0.weight'.*1 minutes.*'diag' or 'low_rank'")
+    with told, pytest.raises(Reached):
+        bnn.fit(model, method, data, seed=0, engine="eager", progress=False, callbacks=[stop])
+    for settings in ({"structure": "diag"}, {"structure": "low_rank", "rank": 2}):
+        quick = bnn.SVI(guide=bnn.guides.Laplace(**settings), steps=1)
+        bnn.fit(model, quick, data, seed=0, engine="eager", progress=False)

@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.utils.checkpoint import checkpoint
 
 import pyrobnn as bnn
 from pyrobnn import guides
 from pyrobnn._errors import InputError
 from pyrobnn._random import seeded
 from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.source import make_source, refuse_checkpoints
 from pyrobnn.storage import load_posterior, save_posterior
 from pyrobnn.testing.captured import require_capturable
 
@@ -424,3 +426,43 @@ def test_embeddings_that_change_their_weights_are_refused(layer):
     with pytest.raises(InputError, match=rf"The layer '0', {layer.__name__}\(max_norm=1.0\), changes its weights"):
         make_model(net)
     assert make_model(net, {"0.*": None, "*": "normal"}).site_names == ("2.weight", "2.bias")
+
+
+class Checkpointed(nn.Module):
+    """A network with gradient checkpointing, in all calls or in training alone, and statistics of batches."""
+
+    def __init__(self, *, use_reentrant, always):
+        super().__init__()
+        self.inner, self.last = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)), nn.Linear(4, 1)
+        self.use_reentrant, self.always = use_reentrant, always
+
+    def forward(self, x):
+        if not (self.training or self.always):
+            return self.last(self.inner(x))
+        return self.last(checkpoint(self.inner, x, use_reentrant=self.use_reentrant))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpointing_is_refused(use_reentrant):
+    """SVI runs the network as in training, chains run it as predictions do."""
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    message = f"with use_reentrant={use_reentrant} .*use_reentrant={not use_reentrant} is refused, too.*batch_size"
+    for method in (bnn.SVI(steps=3), bnn.NUTS(num_draws=2, warmup=2)):
+        net = Checkpointed(use_reentrant=use_reentrant, always=True)
+        model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(0.5))
+        with pytest.raises(InputError, match=message):
+            bnn.fit(model, method, (x, x[:, 0]), seed=0, progress=False)
+    model = bnn.BNN(Checkpointed(use_reentrant=use_reentrant, always=False))
+    with pytest.raises(InputError, match=message):
+        bnn.fit(model, bnn.SVI(steps=3), (x, x[:, 0]), seed=0, progress=False)
+
+
+def test_the_look_for_checkpointing_leaves_no_trace():
+    x = torch.randn(32, 2, generator=torch.Generator().manual_seed(0))
+    model = bnn.BNN(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)))
+    source = make_source((x, x[:, 0]), model, None)
+    before, random_state = {k: v.clone() for k, v in model.net.state_dict().items()}, torch.get_rng_state()
+    refuse_checkpoints(model, source, training=True)
+    assert all(torch.equal(v, before[k]) for k, v in model.net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random_state)

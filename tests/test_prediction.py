@@ -283,7 +283,7 @@ def test_standardised_fit_predicts_in_original_units():
     one = model.fit(shifted, **arguments).predict(shifted.x, num_draws=50)
     two = plain.fit(bnn.Data(data.x, data.y, standardize=True), **arguments).predict(data.x, num_draws=50)
     torch.testing.assert_close(one.mean, two.mean * 1000 - 3, rtol=1e-3, atol=1.0)
-    torch.testing.assert_close(one.aleatoric_std, torch.full((32,), 1000.0), rtol=1e-4, atol=0)
+    torch.testing.assert_close(one.aleatoric_std, torch.full((32,), 1000.0, dtype=torch.float64), rtol=1e-4, atol=0)
     torch.testing.assert_close(one.log_prob(shifted.y), two.log_prob(data.y) - math.log(1000), rtol=1e-3, atol=1e-3)
 
 

@@ -92,18 +92,31 @@ def test_the_comparison_sees_what_is_wrong():
     assert np.abs(z_scores(recovered(LANGEVIN), MEAN + 0.03, right)).max() > LARGEST_Z
 
 
-def test_mini_batches_keep_the_mean_and_add_a_little_spread():
-    """10 of 20 examples a step, each chain its own batches, seed 0.
+def test_the_noise_of_reshuffled_batches_nearly_cancels():
+    """One of 20 examples a step, 400 chains, seed 0, draws at ten places of an epoch.
 
-    The noise of the gradient adds e / 2 times its variance, N^2 / B (1 - B / N) times that of single gradients: some
-    4 % here. The bound on the variance leaves three standard errors beside it, 4 % each.
+    A batch at place p of an epoch of M leaves p (M - p) / (M - 1) times e^2 G in the variance, with G the variance of
+    the gradient's noise, N^2 (1 - 1 / N) times that of single gradients. The variance is known to 2.6 % here (one
+    standard error, 4000 draws), and independent batches would add 13 to 19 % where these add some 3 %.
     """
-    posterior = run(dataclasses.replace(LANGEVIN, num_chains=200, batch_size=10))
-    discretised = stationary_covariance(LANGEVIN)
-    z = z_scores(posterior, MEAN, discretised)
-    assert np.abs(z[:2]).max() < LARGEST_Z, z
+    step, epoch, places = 2.5e-4, 20, [3 * k % 20 for k in range(1, 11)]
+    setting = bnn.SGLD(step, num_draws=10, burn_in=300, thinning=43, num_chains=CHAINS, batch_size=1)
+    posterior = run(setting)
+    discretised = stationary_covariance(setting)
+    x, residuals = X.numpy(), (Y - X @ torch.from_numpy(MEAN)).numpy()
+    squares = residuals**2 + np.einsum("ni,ij,nj->n", x, COVARIANCE, x)
+    mean_of_squares = (x.T * squares) @ x / epoch / NOISE**4
+    mean = x.T @ residuals / epoch / NOISE**2
+    spread = mean_of_squares - np.outer(mean, mean) - x.T @ x @ COVARIANCE @ x.T @ x / (epoch * NOISE**2) ** 2
+    noise = epoch**2 * spread
+    added = step**2 * noise * np.mean([p * (epoch - p) / (epoch - 1) for p in places])
+    assert np.abs(z_scores(posterior, MEAN, discretised)[:2]).max() < LARGEST_Z
     variances = posterior.guide.draws.flatten(0, 1).numpy().var(0)
-    assert (np.abs(variances / np.diag(discretised) - 1) < 0.16).all()
+    error = 0.026
+    assert (np.abs(variances / np.diag(discretised + added) - 1) < 3 * error).all()
+    one = np.eye(2)
+    independent = linalg.solve_discrete_lyapunov(one - step * PRECISION, 2 * step * one + step**2 * noise)
+    assert (np.diag(independent) / variances > 1 + 3 * error).all()
 
 
 def log_joint_of(bnn_model):

@@ -56,9 +56,9 @@ def fit_first(bnn: BNN, method: Any, examples: Examples, **arguments: Any) -> Po
         return fit(bnn, method, data, **arguments)
     x_scaler = y_scaler = Scaler.identity()
     if examples.standardize:
-        x_scaler = _weighted_scaler(examples.x, examples.weights)
+        x_scaler = Scaler.fit(examples.x, examples.weights)
         if bnn.settings["likelihood"].standardizes_targets:
-            y_scaler = _weighted_scaler(examples.y, examples.weights)
+            y_scaler = Scaler.fit(examples.y, examples.weights)
     return _fit_scaled(bnn, method, examples, x_scaler, y_scaler, **arguments)
 
 
@@ -103,16 +103,6 @@ def _updated(posterior: Posterior) -> BNN:
             "all weights one."
         )
     return update_prior(posterior)
-
-
-def _weighted_scaler(values: Tensor, weights: Tensor) -> Scaler:
-    """Return the scaler of values in which each row stands as often as its weight says."""
-    values = values.double()
-    share = (weights / weights.sum()).view(-1, *[1] * (values.ndim - 1))
-    loc = (share * values).sum(0)
-    scale = (share * (values - loc).square()).sum(0).sqrt()
-    constant = scale <= 1e-12 * values.abs().amax(0).clamp_min(1e-300)
-    return Scaler(loc, torch.where(constant, torch.ones_like(scale), scale))
 
 
 def _fit_scaled(

@@ -20,7 +20,7 @@ from pyrobnn.inference.fit import fresh_model, running
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.monitor import Callback
 from pyrobnn.inference.potential import LogJoint
-from pyrobnn.inference.source import Source, make_source
+from pyrobnn.inference.source import Source, make_source, refuse_checkpoints
 from pyrobnn.posterior import Posterior
 
 Init = Literal["prior", "net"]
@@ -67,6 +67,7 @@ class Target:
         self._declared, self._device, self._seed, self._init = bnn, device, seed, init
         self.source = source
         self.bnn, self.example = fresh_model(bnn, source, device)
+        refuse_checkpoints(self.bnn, source, training=False)
         self.sites = latent_sites(self.bnn, *self.example)
         self.log_joint = LogJoint(self.bnn, self.sites, source.num_data)
 

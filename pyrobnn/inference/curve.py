@@ -29,6 +29,12 @@ from pyrobnn.inference.source import Source
 from pyrobnn.posterior import Posterior
 
 _PACKAGE = str(Path(pyrobnn.__file__).parent)
+_WIDE = 4000
+"""Width of a layer from which the eigenvectors of its Kronecker factors take more than a minute on a CPU."""
+_EIGEN_STEPS = 9
+"""Operations that eigenvectors of a symmetric matrix take, over its width cubed (Golub & Van Loan 2013, sec. 8.3)."""
+_A_MINUTE = 60 * 20e9
+"""Operations in a minute at 20 GFLOPS, a usual rate of two CPU cores."""
 
 
 def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[Site], *, progress: bool) -> Posterior:
@@ -99,10 +105,27 @@ def checked_sites(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site
     weights = {name: value for name, value in bnn.initial_values.items() if name in bnn.site_names}
     names = choose_sites(bnn, weights, example[0], setting.sites)
     check_size(setting, sum(weights[name].numel() for name in names))
+    if setting.structure == "kron":
+        _tell_cost({name: weights[name] for name in names})
     require_real(latents, names)
     if setting.curvature == "recursion":
         layers_of(bnn.net, weights)
     return names
+
+
+def _tell_cost(weights: Mapping[str, Tensor]) -> None:
+    """Warn of a layer so wide that the eigenvectors of its Kronecker factors take minutes or hours."""
+    sides = {name: max(len(w), w.shape[1:].numel()) for name, w in weights.items() if w.ndim > 1}
+    name = max(sides, key=lambda key: sides[key], default="")
+    side = sides.get(name, 0)
+    if side >= _WIDE:
+        warnings.warn(
+            f"Laplace: structure='kron' takes the eigenvectors of a {side:,} x {side:,} matrix for {name!r}, some "
+            f"{_EIGEN_STEPS * side**3:.0e} operations ({_EIGEN_STEPS * side**3 / _A_MINUTE:.0f} minutes at 20 GFLOPS) "
+            f"without a progress bar, and {8 * side**2 / 2**30:.1f} GiB: structure='diag' or 'low_rank', or "
+            "sites='last_layer', take less.",
+            skip_file_prefixes=(_PACKAGE,),
+        )
 
 
 def one_pass(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> Iterator[Batch]:

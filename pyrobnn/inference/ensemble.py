@@ -1,9 +1,14 @@
 """Ensembles: several independent fits of one method, as an equal-weight mixture."""
 
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import BeforeValidator, Field
 
+import pyrobnn
 from pyrobnn import priors
 from pyrobnn._errors import InputError
 from pyrobnn._settings import setting, to_dict
@@ -13,7 +18,9 @@ from pyrobnn.inference.replicates import fit_replicates
 from pyrobnn.inference.svi import SVI
 from pyrobnn.inference.swag import SWAG
 from pyrobnn.mixture import Mixture
+from pyrobnn.posterior import Posterior
 
+_PACKAGE = str(Path(pyrobnn.__file__).parent)
 _OF_A_MEMBER = ("replicate", "replicates", "rewinds")
 
 
@@ -25,14 +32,16 @@ class Ensemble:
     With `SVI(guide="map")` it is a deep ensemble (Lakshminarayanan et al. 2017), with other guides a mixture of
     variational posteriors that may cover several modes, with `SWAG()` multi-SWAG (Wilson & Izmailov 2020). Starting
     weights differ between members where the network is declared (`MLP(...)`); a `torch.nn.Module` starts from its own
-    weights, so that only the guide, the noise and the mini-batches differ.
+    weights, so that only the guide, the noise and the mini-batches differ; a warning says so if nothing does.
 
     Attributes:
         method: how each member is inferred.
         members: K.
         bootstrap: train each member on N examples drawn with replacement (Breiman 1996).
         anchored: centre each member's prior at a draw from the prior (Pearce et al. 2020), which keeps members apart
-            where there are no data: for a wide linear model an ensemble of MAP members is then exact in the limit.
+            where there are no data. It is no exact posterior: in a linear model with Gaussian noise, MAP members have
+            the exact mean, but the covariance C P^-1 C in place of C, for P of the prior and C of the posterior. So
+            the variance is exact in directions that the data leave open, and next to none in those that they settle.
     """
 
     method: Annotated[SVI | SWAG, BeforeValidator(registry.resolve)] = SVI(guide="map")
@@ -59,5 +68,18 @@ class Ensemble:
             posteriors = self.method.run_side_by_side(model, data, **arguments)
         else:
             posteriors = fit_replicates(model, self.method, data, **arguments)
+        _tell_if_alike(posteriors)
         shared = {key: value for key, value in posteriors[0].info.items() if key not in _OF_A_MEMBER}
         return Mixture(posteriors, seed=arguments["seed"], info=shared | {"method": to_dict(self)})
+
+
+def _tell_if_alike(posteriors: Sequence[Posterior]) -> None:
+    """Warn of members that are all the same: one start, one order of batches, and no noise."""
+    first, *others = [member.guide.state_dict() for member in posteriors]
+    if others and all(torch.equal(first[name], other[name]) for other in others for name in first):
+        warnings.warn(
+            f"The {len(posteriors)} members of the ensemble are one and the same: they started from the network's own "
+            "weights, and saw the same batches without noise. Declare the network (such as MLP(...)), which starts "
+            "each member anew, or use bootstrap=True, anchored=True, or a `batch_size`.",
+            skip_file_prefixes=(_PACKAGE,),
+        )

@@ -33,7 +33,7 @@ from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.history import History
 from pyrobnn.inference.method import Method, keeps_checkpoints
 from pyrobnn.inference.monitor import Callback, Monitor
-from pyrobnn.inference.source import Source, as_data, make_source
+from pyrobnn.inference.source import Source, as_data, make_source, refuse_checkpoints
 from pyrobnn.inference.svi import SVI
 from pyrobnn.inference.training import train
 from pyrobnn.posterior import Posterior, latent_names
@@ -273,6 +273,7 @@ def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tupl
         InputError: a guide that has nothing to train, that misses a site, or that does not go with the method.
     """
     model, example = fresh_model(bnn, source, device)
+    refuse_checkpoints(model, source, training=True)
     if isinstance(method.guide, guides.Laplace):
         _check_laplace(method, model, example)
     guide = method.guide.build(model, *example).to(example[0].device)

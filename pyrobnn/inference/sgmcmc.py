@@ -104,8 +104,10 @@ class SGLD(StochasticGradient):
 
     z <- z + e grad log p(z, D) + N(0, 2 e T), with the log density of all data estimated from a mini-batch. It has no
     accept step: its draws come from the posterior only as e goes to 0. For a direction of posterior variance v the
-    variance becomes v / (1 - e / (2 v)), and mini-batches add e / 2 times v times the variance of the gradient's noise;
-    e above 2 v diverges. It needs `pip install pyrobnn[sgmcmc]`.
+    variance becomes v / (1 - e / (2 v)); e above 2 v diverges. Mini-batches add to it by the variance G of the noise of
+    the log density's gradient. Batches drawn independently would add e v G / 2; those of an epoch, M batches in random
+    order, nearly cancel, and add e^2 G (M + 1) / 6 on average over an epoch that is short beside v / e steps. It needs
+    `pip install pyrobnn[sgmcmc]`.
 
     Attributes:
         step_size: e; twice it is the step size of Welling & Teh.

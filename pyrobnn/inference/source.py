@@ -2,13 +2,17 @@
 
 import dataclasses
 import functools
+import traceback
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import checkpoint
 from torch.utils.data import DataLoader
 
+from pyrobnn._checks import check_digits
 from pyrobnn._errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Data, Scaler
@@ -160,6 +164,12 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
     """Run the network on two examples, refuse shapes and targets that do not fit together, and return its width."""
     x, y = source.head
     inputs = bnn.cast_inputs(source.x_scaler.transform(x[:2]))
+    for given, cast, scaler, name in (
+        (x, bnn.cast_inputs(x), source.x_scaler, "x"),
+        (y, bnn.cast_targets(y, inputs), source.y_scaler, "y"),
+    ):
+        if scaler.is_identity:
+            check_digits(given, cast, name)
     was_training = bnn.training
     try:
         with torch.no_grad():
@@ -180,3 +190,46 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
     else:
         check(y)
     return f.shape[1]
+
+
+def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
+    """Refuse gradient checkpointing, which runs layers again when the weights that a guide drew have left them.
+
+    The network runs forward and back on two examples; buffers and random states are put back, and errors of other kinds
+    are left to the fit. The reentrant kind gives weights no gradient without a word: vmap does not take its function.
+
+    Args:
+        bnn: the model.
+        source: the data.
+        training: whether in training mode, as SVI is.
+    """
+    x, y = source.head
+    inputs, _ = source.scaled(bnn, x[:2], y[:2])
+    was_training = bnn.training
+    kept = {name: value.clone() for name, value in bnn.net.named_buffers() if name not in bnn.site_names}
+    weights = {name: value.detach().clone().requires_grad_() for name, value in bnn.initial_values.items()}
+    try:
+        with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
+            bnn.train(training)
+            with torch.no_grad():
+                alone = torch.func.vmap(lambda _: bnn.outputs(weights, inputs), randomness="same")
+                alone(inputs.new_empty(1, 0))
+            f = bnn.outputs(weights, inputs)
+            torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+        if "setup_context" in str(error) and checkpoint.__file__ in files:
+            kind = "use_reentrant=True the weights inside get no gradient (use_reentrant=False is refused, too)"
+        elif isinstance(error, checkpoint.CheckpointError):
+            kind = "use_reentrant=False torch finds other tensors than it saved (use_reentrant=True is refused, too)"
+        else:
+            return
+        raise InputError(
+            "The network checkpoints its activations (torch.utils.checkpoint), which runs layers again in the backward "
+            f"pass, when the weights that a guide drew have left them: with {kind}. Fit without checkpointing, with a "
+            "smaller `batch_size`."
+        ) from None
+    finally:
+        bnn.train(was_training)
+        for name, value in kept.items():
+            bnn.net.get_buffer(name).copy_(value)

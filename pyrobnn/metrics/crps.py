@@ -19,17 +19,20 @@ def ranked_probability(prediction: Prediction, y: Tensor) -> Tensor:
     """Return the CRPS of each target under the mixture, the integral of (F(z) - 1{z >= y})^2 over z, (N,) or (N, K).
 
     It is in the units of the target, and the absolute error for a point mass (Matheson & Winkler 1976; Gneiting &
-    Raftery 2007). Few counts are summed one by one; all else is integrated by quadrature.
+    Raftery 2007). Where few counts are probable they are summed one by one; all else is integrated by quadrature.
 
     Args:
         prediction: predictions of a likelihood with a distribution function.
         y: targets in original units, (N,) or (N, K).
     """
-    if prediction.distribution.support.is_discrete:
-        low, high = prediction.quantile([_TAIL, 1 - _TAIL])
-        if float((high - low).max()) < _MOST_COUNTS:
-            return _sum(prediction, y, low, high + 1)
-    return _integral(prediction, y)
+    if not prediction.distribution.support.is_discrete:
+        return _integral(prediction, y)
+    low, high = prediction.quantile([_TAIL, 1 - _TAIL])
+    is_few = high - low < _MOST_COUNTS
+    if bool(is_few.all()):
+        return _sum(prediction, y, low, high + 1)
+    by_sum = _sum(prediction, y, low, torch.where(is_few, high + 1, low))
+    return torch.where(is_few, by_sum, _integral(prediction, y))
 
 
 def _integral(prediction: Prediction, y: Tensor) -> Tensor:

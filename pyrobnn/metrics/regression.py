@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from pyrobnn.metrics.base import Statistic, Weighted, as_columns, mean_of
 from pyrobnn.metrics.calibration import observed, pit, uniformity_error
@@ -12,7 +13,7 @@ from pyrobnn.metrics.crps import ranked_probability
 from pyrobnn.metrics.ranking import sparsification_error
 from pyrobnn.prediction import Prediction
 
-_SAMPLES = 100
+_SAMPLES = 400
 _MOST_DISTANCES = 4_000_000
 
 
@@ -77,11 +78,16 @@ def _intervals(prediction: Prediction, targets: np.ndarray, levels: Sequence[flo
         yield f"interval_score_{percent}", mean_of(interval_score)
 
 
-def energy(prediction: Prediction, targets: np.ndarray) -> np.ndarray:
-    """Return the energy score of each example (Gneiting & Raftery 2007), without bias, from samples, (N,)."""
+def energy(prediction: Prediction, targets: np.ndarray, *, seed: int = 0) -> np.ndarray:
+    """Return the energy score of each example (Gneiting & Raftery 2007), without bias, from samples, (N,).
+
+    Each row is sampled by itself under the same seed, so that its score does not depend on other rows. The error of the
+    mean over rows that this leaves is largest where rows are alike: 5 % if all are equal.
+    """
     import scoringrules
 
-    samples = prediction.sample(_SAMPLES, seed=0).detach().cpu().double().numpy().swapaxes(0, 1)
+    rows = [prediction[row : row + 1].sample(_SAMPLES, seed=seed)[:, 0] for row in range(len(targets))]
+    samples = torch.stack(rows).detach().cpu().double().numpy()
     parts = max(1, samples.size * _SAMPLES // _MOST_DISTANCES)
     each = zip(np.array_split(targets, parts), np.array_split(samples, parts), strict=True)
     return np.concatenate(

@@ -30,7 +30,7 @@ def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -
     mean width, and "interval_score_95" (Winkler 1972; Gneiting & Raftery 2007). These are left out for counts and
     censored targets, whose intervals hold more than their level even if calibrated. What rests on the distribution
     function is left out where the likelihood has none. With several target columns all but the log score are averaged
-    over them, and there is "energy_score", in the units of all columns together, from 100 samples.
+    over them, and there is "energy_score", in the units of all columns together, from 400 samples.
 
     Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); the
     expected calibration error of the most probable class in 15 bins of its probability of equal width, "ece" (Guo et

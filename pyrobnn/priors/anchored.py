@@ -24,8 +24,8 @@ class Anchored:
     """A prior of the same shape around a draw from it: w ~ p(w - a + E[w]), with the anchor a ~ p (Pearce et al. 2020).
 
     The anchor is drawn when the model is built, from the fit's seed. For a linear model with Gaussian noise, MAP fits
-    with anchored priors and resampled noise are exact posterior draws; without the noise they are too narrow by the
-    share of it.
+    with anchored priors and resampled noise are exact posterior draws; without the noise they are too narrow, with the
+    covariance C P^-1 C in place of C, for P of the prior and C of the posterior.
 
     Attributes:
         prior: the prior to centre anew.

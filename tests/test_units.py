@@ -1,0 +1,237 @@
+"""Nothing that is said about targets depends on their unit or on how far from zero they are: y -> a y + c."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn import InputError, plots
+from pyrobnn import likelihoods as lik
+from pyrobnn.data import Moments, Scaler
+from pyrobnn.metrics import pit, score
+
+NUM, F64 = 64, torch.float64
+G = torch.Generator().manual_seed(0)
+X = torch.randn(NUM, 2, generator=G, dtype=F64)
+Y = ((X[:, 0].sin() + 0.5 * X[:, 1] + 0.3 * torch.randn(NUM, generator=G, dtype=F64)) * 64).round() / 64
+TWO = torch.stack([Y, Y.flip(0) / 8], 1)
+"""Few binary digits and 64 rows: sums, means and y + c below are exact, and standardised targets are the same bits."""
+UNITS = {"far": (1.0, 1e9), "far below": (2.0**-10, -1e9), "large": (2.0**40, 0.0), "pressure": (1024.0, 1e8)}
+LIKELIHOODS = {
+    "gaussian": lambda unit: lik.Gaussian(),
+    "gaussian, known": lambda unit: lik.Gaussian(0.5 * unit),
+    "gaussian, heteroscedastic": lambda unit: lik.Gaussian("heteroscedastic"),
+    "gaussian, prior": lambda unit: lik.Gaussian(lik.noise.HalfNormal(0.5 * unit)),
+    "laplace": lambda unit: lik.Laplace(),
+    "student_t": lambda unit: lik.StudentT(df=5.0),
+}
+IN_UNITS = ("crps", "rmse", "mae", "width", "interval_score", "energy_score")
+
+
+def data(unit, shift, y=Y):
+    return bnn.Data(X, unit * y + shift, standardize=True)
+
+
+@functools.cache
+def fitted(name, unit=1.0, shift=0.0, columns=1):
+    outputs = columns * (2 if "heteroscedastic" in name else 1)
+    model = bnn.BNN(bnn.MLP(2, [5], outputs), likelihood=LIKELIHOODS[name](unit))
+    method = bnn.SVI(steps=30, lr=0.03)
+    return bnn.fit(model, method, data(unit, shift, _y(columns)), seed=0, engine="eager", progress=False)
+
+
+def _y(columns):
+    return Y if columns == 1 else TWO
+
+
+def rounding(unit, shift):
+    """What float64 leaves of numbers near c, a few times over."""
+    return 8 * np.finfo(float).eps * max(abs(shift), unit)
+
+
+def same(found, expected, unit, shift, *, power=1):
+    """Compare numbers in units of a^power y: in float64 but for rounding near c."""
+    assert found.dtype == F64
+    torch.testing.assert_close(found / unit**power, expected.double(), rtol=1e-12, atol=rounding(unit, shift) / unit)
+
+
+@pytest.mark.parametrize("where", UNITS)
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_predictions_follow_the_targets(name, where):
+    unit, shift = UNITS[where]
+    there, here = (fitted(name, *units).predict(X, num_draws=40) for units in ((unit, shift), (1.0, 0.0)))
+    y = unit * Y + shift
+    for read in (
+        lambda p: p.mean,
+        lambda p: p.draw_means,
+        lambda p: p.sample(60, seed=1),
+        lambda p: p.quantile([0.1, 0.7]),
+    ):
+        same(read(there) - shift, read(here), unit, shift)
+    for lower, upper in [(there.interval(0.9), here.interval(0.9))]:
+        for bound, expected in zip(lower, upper, strict=True):
+            same(bound - shift, expected, unit, shift)
+    for name_of in ("std", "epistemic_std", "aleatoric_std"):
+        same(getattr(there, name_of), getattr(here, name_of), unit, 0.0)
+    for name_of in ("variance", "epistemic_variance", "aleatoric_variance"):
+        same(getattr(there, name_of), getattr(here, name_of), unit, 0.0, power=2)
+    same(there.log_prob(y) + math.log(unit), here.log_prob(Y), 1.0, 0.0)
+    torch.testing.assert_close(there.cdf(y), here.cdf(Y))
+    torch.testing.assert_close(pit(there, y), pit(here, Y))
+
+
+SCORED = [*((name, where, 1) for name in LIKELIHOODS for where in ("far", "pressure")), ("gaussian", "far below", 2)]
+
+
+@pytest.mark.parametrize(("name", "where", "columns"), SCORED)
+def test_scores_follow_the_targets(name, where, columns):
+    unit, shift = UNITS[where]
+    y = _y(columns)
+    there = score(fitted(name, unit, shift, columns).predict(X, num_draws=10), unit * y + shift)
+    here = score(fitted(name, columns=columns).predict(X, num_draws=10), y)
+    assert list(there) == list(here)
+    for key, entry in there.items():
+        factor = unit if key.startswith(IN_UNITS) else 1.0
+        moved = columns * math.log(unit) if key == "log_likelihood" else 0.0
+        # quadrature and bootstrap repeat themselves but for the rounding of y + c
+        tolerance = 1e-9 + 50 * rounding(unit, shift) / unit
+        assert entry.value / factor + moved == pytest.approx(here[key].value, rel=1e-9, abs=tolerance), key
+        assert entry.stderr / factor == pytest.approx(here[key].stderr, rel=1e-6, abs=tolerance), key
+
+
+def test_coverage_far_from_zero_is_that_near_zero():
+    """Timestamps: at 1.7e9 float32 has steps of 128."""
+    far, near = (score(fitted("gaussian", 1.0, shift).predict(X, num_draws=100), Y + shift) for shift in (1.7e9, 0.0))
+    assert far["coverage_95"].value == near["coverage_95"].value > 0.5
+    assert far["rmse"].value == pytest.approx(near["rmse"].value, rel=1e-6)
+
+
+def test_audits_and_findings_follow_the_targets():
+    unit, shift = UNITS["pressure"]
+    there, here = fitted("gaussian", unit, shift), fitted("gaussian")
+    reports = [bnn.elbo_report(p, d, num_draws=20) for p, d in ((there, data(unit, shift)), (here, data(1.0, 0.0)))]
+    for read in (lambda report: report.elbo.mean, lambda report: report.elbo.stderr):
+        assert read(reports[0]) == pytest.approx(read(reports[1]), rel=1e-9)
+    assert reports[0].log_volume - reports[1].log_volume == pytest.approx(NUM * math.log(unit))
+    found = [bnn.diagnose(p, d, d, num_draws=40) for p, d in ((there, data(unit, shift)), (here, data(1.0, 0.0)))]
+    for one, other in zip(*(diagnosis.findings for diagnosis in found), strict=True):
+        assert (one.name, one.kind) == (other.name, other.kind)
+        assert one.p_value == (None if other.p_value is None else pytest.approx(other.p_value, rel=1e-6))
+
+
+def test_draws_of_targets_in_a_datatree_keep_their_digits():
+    unit, shift = UNITS["far"]
+    trees = [
+        bnn.to_datatree(fitted("gaussian", *units), data(*units), num_draws=20) for units in ((unit, shift), (1.0, 0.0))
+    ]
+    for name in ("y", "mu"):
+        there, here = (tree["posterior_predictive"][name].values for tree in trees)
+        np.testing.assert_allclose(there - shift, here, atol=rounding(unit, shift))
+    there, here = (tree["log_likelihood"]["y"].values for tree in trees)
+    np.testing.assert_allclose(there, here, rtol=1e-12)
+
+
+def test_pictures_show_targets_far_from_zero():
+    unit, shift = UNITS["far"]
+    for there, here in zip(_shown(unit, shift), _shown(1.0, 0.0), strict=True):
+        np.testing.assert_allclose(there, here, atol=rounding(unit, shift))
+
+
+def _shown(unit, shift):
+    """Ends of the intervals and means in the picture, less c, and the coverage."""
+    prediction = fitted("gaussian", unit, shift).predict(X, num_draws=40)
+    intervals, coverage = plots.observed_vs_predicted(prediction, unit * Y + shift).axes
+    ends = np.array([path.vertices[:, 1] for path in intervals.collections[0].get_paths()])
+    return ends - shift, intervals.lines[1].get_ydata() - shift, coverage.lines[1].get_ydata()
+
+
+@pytest.mark.parametrize("weights", [None, np.linspace(0.5, 2.0, NUM)], ids=["once", "weighted"])
+def test_estimators_follow_the_targets(weights):
+    """Weights make means of y + c inexact, by some 1e-7 of the standard deviation."""
+    means, stds, lower, r2 = [], [], [], []
+    for shift in (1e9, 0.0):
+        estimator = bnn.BNNRegressor(
+            net=bnn.MLP(2, [5], 1), guide="mean_field", steps=40, random_state=0, num_draws=50, engine="eager"
+        )
+        estimator.fit(X.numpy(), Y.numpy() + shift, sample_weight=weights)
+        mean, std = estimator.predict(X.numpy(), return_std=True)
+        means.append(mean - shift)
+        stds.append(std)
+        lower.append(estimator.predict_interval(X.numpy())[0] - shift)
+        r2.append(estimator.score(X.numpy(), Y.numpy() + shift))
+    tolerance = rounding(1.0, 1e9) if weights is None else 1e-4
+    for there, here in (means, stds, lower, r2):
+        np.testing.assert_allclose(there, here, atol=tolerance)
+
+
+# the scaler
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-200, 1.0, 1e200, 1e300])
+def test_numbers_of_any_size_are_standardised(size):
+    values = torch.randn(50, 3, generator=torch.Generator().manual_seed(1), dtype=F64)
+    for scaler in (Scaler.fit(values * size), _in_parts(values * size)):
+        standard = scaler.transform(values * size)
+        torch.testing.assert_close(standard.mean(0), torch.zeros(3, dtype=F64), atol=1e-14, rtol=0)
+        torch.testing.assert_close(standard.std(0, correction=0), torch.ones(3, dtype=F64))
+
+
+def _in_parts(values):
+    moments = Moments()
+    for part in values.split(7):
+        moments.add(part)
+    return moments.scaler()
+
+
+def test_mean_and_deviation_have_all_their_digits_far_from_zero():
+    """Against sums of fractions, which are exact; np.longdouble holds y + c without rounding."""
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(2), dtype=F64) * 1e-3 + 1e9
+    exact = values.numpy().astype(np.longdouble)
+    mean = exact.mean()
+    deviation = np.sqrt(((exact - mean) ** 2).mean())
+    for scaler, digits in ((Scaler.fit(values), 1e-10), (_in_parts(values), 1e-3)):
+        assert float(scaler.loc) == pytest.approx(float(mean), abs=2 * np.spacing(1e9))
+        assert float(scaler.scale) == pytest.approx(float(deviation), rel=digits)
+
+
+def test_weights_count_rows_as_often():
+    values = torch.randn(20, 2, generator=torch.Generator().manual_seed(3), dtype=F64) + 1e6
+    times = torch.arange(20) % 3 + 1
+    weighted, repeated = Scaler.fit(values, times.double()), Scaler.fit(values.repeat_interleave(times, 0))
+    torch.testing.assert_close(weighted.loc, repeated.loc, rtol=1e-15, atol=0)
+    torch.testing.assert_close(weighted.scale, repeated.scale, rtol=1e-9, atol=0)
+
+
+def test_constant_columns_are_only_centred():
+    values = torch.stack(
+        [torch.full((30,), 0.1, dtype=F64), torch.zeros(30, dtype=F64), torch.arange(30.0).double()], 1
+    )
+    values[::2, 0] = 0.3 - 0.2  # the same but for rounding
+    assert Scaler.fit(values).scale.tolist()[:2] == [1.0, 1.0]
+
+
+def test_inputs_of_any_size_are_learned_from():
+    fits = []
+    for size in (1.0, 2.0**660):
+        examples = bnn.Data(X * size, Y, standardize=True)
+        model = bnn.BNN(bnn.MLP(2, [5], 1))
+        posterior = bnn.fit(model, bnn.SVI(steps=30, lr=0.03), examples, seed=0, engine="eager", progress=False)
+        fits.append(posterior.predict(X * size, num_draws=20).mean)
+    assert torch.equal(*fits)
+    assert float(fits[0].std()) > 0.1
+
+
+# what cannot be kept is refused
+
+
+def test_targets_that_the_network_cannot_tell_apart_are_refused():
+    model, method = bnn.BNN(bnn.MLP(2, [5], 1)), bnn.SVI(steps=2)
+    for name, x, y in (("y", X, Y + 1e8), ("x", X + 1e8, Y), ("y", X, ((Y + 1e8) * 100).long())):
+        with pytest.raises(InputError, match=f"`{name}`.* varies by .* in float32.*standardise"):
+            bnn.fit(model, method, bnn.Data(x, y), seed=0, engine="eager", progress=False)
+    double = bnn.BNN(bnn.MLP(2, [5], 1, dtype="float64"))
+    bnn.fit(double, method, bnn.Data(X, Y + 1e8), seed=0, engine="eager", progress=False)
+    bnn.fit(model, method, bnn.Data(X, Y + 100.0), seed=0, engine="eager", progress=False)
