@@ -4,6 +4,7 @@ Captured and eager steps differ in rounding only, which grows along a fit: histo
 relative here, against differences above 1e-1 between seeds. Seeds are those in the calls.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
@@ -23,6 +25,7 @@ from pyrobnn.inference import engine
 from pyrobnn.inference.batches import LoaderBatches
 from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.captured import Captured
 from pyrobnn.inference.cost import Work
 from pyrobnn.inference.fit import prepare_source, start
@@ -282,6 +285,49 @@ def test_short_fits_stay_eager_and_say_so():
     assert dataclasses.asdict(posterior.history.engine) == posterior.info["engine"]
     assert posterior.info["engine"]["used"] == "eager"
     assert posterior.info["engine"]["reason"] == "too few steps to choose"
+
+
+class Fed(TorchFunctionMode):
+    """Gives normal noise that was drawn elsewhere, in order."""
+
+    def __init__(self, noise):
+        super().__init__()
+        self.noise = iter(noise)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return next(self.noise) if func is torch.randn_like else func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("replicates", [1, 3])
+@pytest.mark.parametrize(("particles", "antithetic"), [(1, False), (2, False), (2, True), (4, True)])
+def test_engines_agree_for_the_same_noise_whatever_is_drawn_at_once(particles, antithetic, replicates, monkeypatch):
+    """The captured step's noise fed to eager steps, in the order of replicates and then draws; seeds 0 to 2."""
+    captured_by_interpretation(monkeypatch)
+    drawn, draw = [], Noise.draw
+
+    def noted(noise, num_steps):
+        draw(noise, num_steps)
+        (table,) = noise.inputs
+        drawn.extend(table[:num_steps].reshape(-1, table.shape[-1]).clone())
+
+    monkeypatch.setattr(Noise, "draw", noted)
+    model = bnn.BNN(bnn.MLP(3, [], 1), likelihood=bnn.likelihoods.Gaussian(0.2))
+    method = bnn.SVI(steps=5, num_particles=particles, antithetic=antithetic, batch_size=16)
+
+    def train(name, noise=None):
+        with seeded(0), fast_pyro():
+            sources = [prepare_source(model, method, bnn.Data(*problem()), seed) for seed in range(replicates)]
+            fits = [start(model, method, source, seed, "cpu")[1] for seed, source in enumerate(sources)]
+            training = engine.Training(fits, name, 5)
+            first = training.advance(1)
+            with Fed(noise) if noise else contextlib.nullcontext():
+                return torch.cat([first, training.advance(4)])
+
+    captured = train("captured")
+    assert len(drawn) == 4 * replicates * (particles // 2 if antithetic else particles)
+    torch.testing.assert_close(train("eager", drawn), captured, rtol=1e-4, atol=1e-3)
+    if replicates * particles == 1 or (replicates, particles, antithetic) == (1, 2, True):
+        torch.testing.assert_close(train("eager"), captured, rtol=1e-4, atol=1e-3)
 
 
 def test_callbacks_and_validation_see_the_parameters_as_they_train(monkeypatch):
