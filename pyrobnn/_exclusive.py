@@ -2,26 +2,111 @@
 
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
+class _Change:
+    """A state of the process that a block has changed.
+
+    Attributes:
+        other: the state that is not in force: the one from before the block, or, while others are let in, the block's.
+    """
+
+    def __init__(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
+        self._get, self.put, self.other = get, put, get()
+
+    def swap(self) -> None:
+        """Put the other state in force, and keep the one that was."""
+        now = self._get()
+        self.put(self.other)
+        self.other = now
+
+
 class _OneThread:
-    """A lock that a thread may take again, and that a forked process finds free unless its only thread holds it."""
+    """A lock that a thread may take again, and that a forked process finds free unless its only thread holds it.
+
+    Threads that wait come in by turns. The holder may let them in between two pieces of its work: it gives up the lock
+    at every depth, and takes back what it has changed in the process, for as long as that lasts.
+    """
 
     def __init__(self) -> None:
-        self._lock: Any = threading.RLock()
+        self._renew()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)
+            os.register_at_fork(after_in_child=self._renew_in_child)
 
     def _renew(self) -> None:
-        if not self._lock._is_owned():
-            self._lock = threading.RLock()
+        self._lock, self._turnstile = threading.Lock(), threading.Lock()
+        self._owner: int | None = None
+        self._depth, self._changes = 0, list[_Change]()
+
+    def _renew_in_child(self) -> None:
+        if self._owner == threading.get_ident():
+            self._turnstile = threading.Lock()  # a thread that waited is not here
+        else:
+            self._renew()
+
+    def _take(self) -> None:
+        with self._turnstile:
+            self._lock.acquire()
+        self._owner = threading.get_ident()
+
+    def _give(self) -> None:
+        self._owner = None
+        self._lock.release()
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        if self._owner != threading.get_ident():
+            self._take()
+        self._depth += 1
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self._depth -= 1
+        if not self._depth:
+            self._give()
+
+    @contextmanager
+    def changed(self, get: Callable[[], Any], put: Callable[[Any], None]) -> Iterator[None]:
+        """Hold the lock in a block that changes a state of the process, which is put back after it.
+
+        Args:
+            get: returns the state.
+            put: puts such a state in force.
+        """
+        with self:
+            change = _Change(get, put)
+            self._changes.append(change)
+            try:
+                yield
+            finally:
+                self._changes.pop()
+                put(change.other)
+
+    @contextmanager
+    def others_let_in(self) -> Iterator[None]:
+        """Give up the lock for the block, in which every state of the process is as if this thread had changed none."""
+        if self._owner != threading.get_ident():
+            yield
+            return
+        depth, changes = self._depth, self._changes
+        for change in reversed(changes):
+            change.swap()
+        self._depth, self._changes = 0, []
+        self._give()
+        try:
+            yield
+        finally:
+            self._take()
+            self._depth, self._changes = depth, changes
+            for change in changes:
+                change.swap()
+
+    def let_waiting_in(self) -> None:
+        """Let another thread take a turn if one waits."""
+        if self._turnstile.locked():
+            with self.others_let_in():
+                pass
 
 
 ONE_THREAD = _OneThread()

@@ -22,26 +22,34 @@ def derive(seed: int, purpose: str) -> int:
 def seeded(seed: int, purpose: str = "") -> Iterator[None]:
     """Seed torch, NumPy and Python for a purpose inside the block, and restore every random state after it.
 
-    Other threads wait with theirs until the block ends.
+    Other threads wait with theirs until the block ends or lets them in.
     """
-    with ONE_THREAD:
-        numpy_state, python_state = np.random.get_state(), random.getstate()
-        with torch.random.fork_rng():
-            _seed_all(derive(seed, purpose))
-            try:
-                yield
-            finally:
-                np.random.set_state(numpy_state)
-                random.setstate(python_state)
+    with ONE_THREAD.changed(_generators, _set_generators):
+        _seed_all(derive(seed, purpose))
+        yield
+
+
+def _generators() -> tuple[Any, ...]:
+    """Return the states of the global generators, as the libraries give them."""
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return torch.get_rng_state(), on_gpus, np.random.get_state(), random.getstate()
+
+
+def _set_generators(states: tuple[Any, ...]) -> None:
+    on_cpu, on_gpus, of_numpy, of_python = states
+    torch.set_rng_state(on_cpu)
+    if on_gpus:
+        torch.cuda.set_rng_state_all(on_gpus)
+    np.random.set_state(of_numpy)
+    random.setstate(of_python)
 
 
 def random_state() -> dict[str, Any]:
     """Return the random states of torch (CPU and GPUs), NumPy and Python, as tensors, numbers and lists."""
-    kind, keys, *numpy_rest = np.random.get_state()
-    version, words, gauss = random.getstate()
+    on_cpu, on_gpus, (kind, keys, *numpy_rest), (version, words, gauss) = _generators()
     return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "torch": on_cpu,
+        "cuda": on_gpus,
         "numpy": {"kind": kind, "keys": torch.from_numpy(keys.astype(np.int64)), "rest": numpy_rest},
         "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
     }
@@ -49,13 +57,10 @@ def random_state() -> dict[str, Any]:
 
 def set_random_state(state: dict[str, Any]) -> None:
     """Put the random states back to what `random_state` returned."""
-    torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
-    own = state["numpy"]
-    np.random.set_state((own["kind"], own["keys"].numpy().astype(np.uint32), *own["rest"]))
-    python = state["python"]
-    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    own, python = state["numpy"], state["python"]
+    of_numpy = (own["kind"], own["keys"].numpy().astype(np.uint32), *own["rest"])
+    of_python = (python["version"], tuple(python["words"].tolist()), python["gauss"])
+    _set_generators((state["torch"], state["cuda"], of_numpy, of_python))
 
 
 def _seed_all(seed: int) -> None:

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from pyrobnn._checks import as_tensor, check_inputs, check_range
 from pyrobnn._errors import InputError
+from pyrobnn._exclusive import ONE_THREAD
 from pyrobnn._forward_mode import load_forward_mode
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
@@ -161,18 +162,19 @@ class Posterior:
         Raises:
             InputError: not numeric, not finite, or not the columns of the training inputs; draws without a site.
         """
-        inputs = self.inputs(x)
-        if at_mean:
-            draws = {name: value[None] for name, value in self.mean().items()}
-        linear = getattr(self.guide, "linearized", False) if linearized is None else linearized
-        apply = self._apply_linearized(self.mean()) if linear and not at_mean else self._apply
-        if draws is not None:
-            parts = [apply(dict(draws), inputs)]
-        else:
-            parts = self.map_traces(_values, lambda block: apply(block, inputs), num_draws, seed=seed)
-        outputs = torch.cat([f for f, _ in parts])
-        others = {name: torch.cat([other[name] for _, other in parts]) for name in parts[0][1]}
-        return Prediction(self._likelihood(outputs, others), self.y_scaler)
+        with ONE_THREAD:  # one turn among threads, not one for each step on the way
+            inputs = self.inputs(x)
+            if at_mean:
+                draws = {name: value[None] for name, value in self.mean().items()}
+            linear = getattr(self.guide, "linearized", False) if linearized is None else linearized
+            apply = self._apply_linearized(self.mean()) if linear and not at_mean else self._apply
+            if draws is not None:
+                parts = [apply(dict(draws), inputs)]
+            else:
+                parts = self.map_traces(_values, lambda block: apply(block, inputs), num_draws, seed=seed)
+            outputs = torch.cat([f for f, _ in parts])
+            others = {name: torch.cat([other[name] for _, other in parts]) for name in parts[0][1]}
+            return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
     def _apply(self, draws: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the outputs for a block of draws, (S, N, outputs), and its sites that are not weights."""

@@ -4,7 +4,10 @@ Captured and eager steps differ in rounding only, which grows along a fit: histo
 relative here, against differences above 1e-1 between seeds. Seeds are those in the calls.
 """
 
+import contextlib
 import dataclasses
+import json
+import os
 import subprocess
 import sys
 
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
@@ -21,7 +25,9 @@ from pyrobnn.inference import engine
 from pyrobnn.inference.batches import LoaderBatches
 from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.captured import Captured
+from pyrobnn.inference.cost import Work
 from pyrobnn.inference.fit import prepare_source, start
 from pyrobnn.testing.captured import require_capturable
 
@@ -196,25 +202,71 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(model, settings, reas
     np.testing.assert_array_equal(captured.history.elbo, eager.history.elbo)
 
 
-def choice(monkeypatch, *, eager_seconds, known, steps):
-    monkeypatch.setattr(engine._Ledger, "expected_seconds", lambda self: 2.0 if known else 20.0)
+def choice(monkeypatch, steps, model=None, fits=1):
     captured_by_interpretation(monkeypatch)
-    monkeypatch.setattr(engine.time, "perf_counter", iter(np.arange(10_000) * eager_seconds).__next__)
-    source_args = (mixture_model(), bnn.SVI(steps=steps), bnn.Data(*problem()))
-    source = prepare_source(*source_args, 0)
+    model, method = model or mixture_model(), bnn.SVI(steps=steps)
+    source = prepare_source(model, method, bnn.Data(*problem()), 0)
     with seeded(0), fast_pyro():
-        _, fit = start(*source_args[:2], source, 0, "cpu")
-        training = engine.Training([fit], "auto", steps)
-        training.advance(8)
+        training = engine.Training([start(model, method, source, 0, "cpu")[1] for _ in range(fits)], "auto", steps)
+        training.advance(3)
     return training.record
 
 
 def test_auto_captures_where_the_predicted_time_is_less(monkeypatch):
-    assert choice(monkeypatch, eager_seconds=0.01, known=False, steps=5000).used == "eager"
-    record = choice(monkeypatch, eager_seconds=0.01, known=False, steps=7000)
-    assert (record.used, record.from_step) == ("captured", 7)
-    assert choice(monkeypatch, eager_seconds=0.01, known=True, steps=700).used == "captured"
-    assert choice(monkeypatch, eager_seconds=0.01, known=True, steps=500).used == "eager"
+    few, many = (choice(monkeypatch, steps) for steps in (1000, 10_000))
+    assert (few.used, few.from_step, few.compile_seconds) == ("eager", None, None)
+    assert (many.used, many.from_step) == ("captured", 2)
+    assert few.eager_seconds == many.eager_seconds
+    assert few.reason.startswith(f"predicted {1000 * few.eager_seconds:.3g} s eager and ")
+    assert choice(monkeypatch, 1000, fits=8).used == "captured"  # eight steps eagerly, or one
+
+
+def test_auto_follows_sizes_and_no_clock(monkeypatch):
+    expected = choice(monkeypatch, 1000)
+    monkeypatch.setattr(engine.time, "perf_counter", iter(np.arange(10_000) * 1e3).__next__)
+    assert choice(monkeypatch, 1000) == expected
+    wide = choice(monkeypatch, 1000, mixture_model(bnn.MLP(3, [1000, 1000], 1)))
+    assert wide.eager_seconds > 5 * expected.eager_seconds
+    assert wide.used == "captured"
+
+
+def test_work_is_that_of_forward_and_backward_pass():
+    """Of x w for x (8, 3) and w (3, 5): 8 x 3 x 5 products forward, and as many for the gradient of w alone."""
+    x, w = torch.randn(8, 3), torch.randn(3, 5, requires_grad=True)
+    with Work() as work:
+        (x @ w).sum().backward()
+    assert work.products == 2 * 8 * 3 * 5
+    assert 8 * 5 + 1 + 3 * 5 <= work.numbers <= 8 * 5 + 1 + 3 * 5 + 2
+    assert 3 <= work.operations < 10
+    cost, other, replayed = work.cost(1000, "cpu"), work.cost(9000, "cpu"), work.cost(1000, "cpu", compiles=False)
+    assert cost.eager == pytest.approx(1000 * cost.step)
+    assert other.captured - cost.captured < other.eager - cost.eager
+    assert replayed.captured < work.cost(1000, "cpu", alike=4).captured < cost.captured
+
+
+SAME_CALL = """
+import hashlib, json, torch
+import pyrobnn as bnn
+x = torch.linspace(-1, 1, 20)[:, None]
+model = bnn.BNN(bnn.MLP(1, [2], 1), likelihood=bnn.likelihoods.Gaussian(0.2))
+found = []
+for steps in (20, 20_000):
+    fit = bnn.fit(model, bnn.SVI(guide="map", steps=steps, lr=1e-3), (x, x[:, 0]), seed=1, progress=False)
+    bits = fit.history.elbo.tobytes() + fit.guide.mean()["0.weight"].numpy().tobytes()
+    found.append([fit.info["engine"] | {"compile_seconds": None}, hashlib.sha256(bits).hexdigest()])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_the_same_call_has_the_same_bits_in_another_process_whatever_was_compiled_before(tmp_path):
+    """The first process compiles, the second finds the library; both make the choices that follow from sizes."""
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", SAME_CALL]
+    runs = [subprocess.run(command, env=environment, check=True, capture_output=True, text=True) for _ in range(2)]
+    first, second = (json.loads(run.stdout.splitlines()[-1]) for run in runs)
+    assert [record["used"] for record, _ in first] == ["eager", "captured"]
+    assert first == second
 
 
 @pytest.mark.parametrize(
@@ -235,20 +287,47 @@ def test_short_fits_stay_eager_and_say_so():
     assert posterior.info["engine"]["reason"] == "too few steps to choose"
 
 
-def test_ledger_remembers_compiled_steps_until_their_library_is_gone(monkeypatch, tmp_path):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    model, method, data = mixture_model(), bnn.SVI(steps=3), bnn.Data(*problem())
-    with seeded(0), fast_pyro():
-        _, fit = start(model, method, prepare_source(model, method, data, 0), 0, "cpu")
-    library = tmp_path / "step.so"
-    library.write_bytes(b"compiled")
-    assert engine._Ledger([fit]).expected_seconds() == engine._COLD_SECONDS
-    engine._Ledger([fit]).note(library)
-    assert engine._Ledger([fit]).expected_seconds() == engine._WARM_SECONDS
-    assert engine._Ledger([fit, fit]).expected_seconds() == engine._COLD_SECONDS
-    for kept in (tmp_path / "pyrobnn").iterdir():
-        kept.unlink()
-    assert engine._Ledger([fit]).expected_seconds() == engine._COLD_SECONDS
+class Fed(TorchFunctionMode):
+    """Gives normal noise that was drawn elsewhere, in order."""
+
+    def __init__(self, noise):
+        super().__init__()
+        self.noise = iter(noise)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return next(self.noise) if func is torch.randn_like else func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("replicates", [1, 3])
+@pytest.mark.parametrize(("particles", "antithetic"), [(1, False), (2, False), (2, True), (4, True)])
+def test_engines_agree_for_the_same_noise_whatever_is_drawn_at_once(particles, antithetic, replicates, monkeypatch):
+    """The captured step's noise fed to eager steps, in the order of replicates and then draws; seeds 0 to 2."""
+    captured_by_interpretation(monkeypatch)
+    drawn, draw = [], Noise.draw
+
+    def noted(noise, num_steps):
+        draw(noise, num_steps)
+        (table,) = noise.inputs
+        drawn.extend(table[:num_steps].reshape(-1, table.shape[-1]).clone())
+
+    monkeypatch.setattr(Noise, "draw", noted)
+    model = bnn.BNN(bnn.MLP(3, [], 1), likelihood=bnn.likelihoods.Gaussian(0.2))
+    method = bnn.SVI(steps=5, num_particles=particles, antithetic=antithetic, batch_size=16)
+
+    def train(name, noise=None):
+        with seeded(0), fast_pyro():
+            sources = [prepare_source(model, method, bnn.Data(*problem()), seed) for seed in range(replicates)]
+            fits = [start(model, method, source, seed, "cpu")[1] for seed, source in enumerate(sources)]
+            training = engine.Training(fits, name, 5)
+            first = training.advance(1)
+            with Fed(noise) if noise else contextlib.nullcontext():
+                return torch.cat([first, training.advance(4)])
+
+    captured = train("captured")
+    assert len(drawn) == 4 * replicates * (particles // 2 if antithetic else particles)
+    torch.testing.assert_close(train("eager", drawn), captured, rtol=1e-4, atol=1e-3)
+    if replicates * particles == 1 or (replicates, particles, antithetic) == (1, 2, True):
+        torch.testing.assert_close(train("eager"), captured, rtol=1e-4, atol=1e-3)
 
 
 def test_callbacks_and_validation_see_the_parameters_as_they_train(monkeypatch):

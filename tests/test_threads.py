@@ -5,8 +5,10 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
+import numpy as np
+import pyro
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ from pyrobnn._exclusive import ONE_THREAD
 
 X = torch.linspace(-1, 1, 20)[:, None]
 MODEL = bnn.BNN(bnn.MLP(1, [4], 1))
+NOISE = bnn.likelihoods.Gaussian(0.2)
 
 
 def fit(seed, **settings):
@@ -113,3 +116,87 @@ def test_threads_fit_while_others_predict():
 
     for index, found in enumerate(side_by_side(work, range(8))):
         assert torch.equal(torch.as_tensor(found), torch.as_tensor(wanted[1 - index % 2]))
+
+
+# Inside a fit
+
+
+def test_a_callback_waits_for_predictions_and_fits_of_another_thread():
+    """Fits in a callback have callbacks that wait themselves; settings and random states are those of each thread."""
+    posterior, seen = fit(0), []
+    wanted, alone, fitted = predictions(posterior, 1), fit(3).history.elbo, fit(7).history.elbo
+
+    def in_another_thread(work):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(work).result(60)
+
+    def inner(progress):
+        assert torch.equal(in_another_thread(lambda: predictions(posterior, 1)), wanted)
+
+    def outer(progress):
+        state = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), pyro.settings.get()
+        found = in_another_thread(lambda: fit(7, callbacks=[inner])).history.elbo
+        np.testing.assert_array_equal(found, fitted)
+        torch.rand(3), np.random.rand(2)  # noise of the callback's own
+        seen.append(state)
+
+    before = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), pyro.settings.get()
+    np.testing.assert_array_equal(fit(3, callbacks=[outer]).history.elbo, alone)
+    assert len(seen) == 1
+    assert torch.equal(seen[0][0], before[0])
+    assert seen[0][1:] == before[1:]
+    assert pyro.settings.get() == before[2]
+
+
+def test_an_error_in_a_callback_gives_the_lock_back():
+    posterior = fit(0)
+    wanted = predictions(posterior, 1)
+    with pytest.raises(KeyError):
+        fit(3, callbacks=[lambda progress: {}["nothing"]])
+    assert torch.equal(side_by_side(lambda seed: predictions(posterior, seed), [1])[0], wanted)
+
+
+class Asks(torch.nn.Sequential):
+    """A layer that asks another thread to predict when it runs, and notes when the answer came before it ran again."""
+
+    posterior, pool, answer, answered = None, None, None, False
+
+    def forward(self, x):
+        cls = type(self)
+        if cls.pool is not None and cls.answer is None:
+            cls.answer = cls.pool.submit(cls.posterior.predict, X, num_draws=5, seed=1)
+            while not ONE_THREAD._turnstile.locked():
+                time.sleep(0.001)
+        elif cls.answer is not None and not cls.answered:
+            cls.answered = bool(wait([cls.answer], 0.01).done)
+        return super().forward(x)
+
+
+SAMPLES = {"num_chains": 1, "num_draws": 10}
+METHODS = {
+    "svi": bnn.SVI(steps=60),
+    "nuts": bnn.NUTS(warmup=10, max_tree_depth=3, **SAMPLES),
+    "sgld": bnn.SGLD(step_size=1e-4, burn_in=10, thinning=1, **SAMPLES),
+    "laplace": bnn.SVI(guide=bnn.guides.Laplace(structure="diag", batch_size=4), steps=2),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_another_thread_predicts_while_a_method_runs(name, monkeypatch):
+    """It gets the bits that it gets alone, before the method ends, and the method the bits that it has alone."""
+    posterior, method = fit(0), METHODS[name]
+    wanted = posterior.predict(X, num_draws=5, seed=1).mean
+    model = bnn.BNN(Asks(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)), likelihood=NOISE)
+
+    def run():
+        return bnn.fit(model, method, (X, X[:, 0]), seed=2, engine="eager", progress=False).draw(20)
+
+    alone = run()
+    with ThreadPoolExecutor(1) as pool:
+        for attribute, value in {"posterior": posterior, "pool": pool, "answer": None, "answered": False}.items():
+            monkeypatch.setattr(Asks, attribute, value)
+        drawn = run()
+        assert Asks.answered
+        assert torch.equal(Asks.answer.result().mean, wanted)
+    for site, values in alone.items():
+        assert torch.equal(drawn[site], values)

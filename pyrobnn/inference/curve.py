@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 
 import pyrobnn
 from pyrobnn._errors import InputError
+from pyrobnn._exclusive import ONE_THREAD
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
 from pyrobnn._settings import to_dict
@@ -136,6 +137,7 @@ def one_pass(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> It
             yield x, y
             seen += len(x)
             bar.update(len(x))
+            ONE_THREAD.let_waiting_in()
     if seen != source.num_data:
         raise InputError(
             f"Laplace adds curvature up over all {source.num_data} examples, and a pass of the DataLoader gave {seen}: "

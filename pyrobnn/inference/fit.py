@@ -89,7 +89,7 @@ def fit(
     """Infer the posterior of a model's weights.
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
-    the same bits on the same machine under the same engine, and every global random state is left as it was. Numbers
+    the same bits on the same machine, and every global random state is left as it was. Numbers
     below float32's normal range count as zero meanwhile. When the ELBO or a parameter is no longer finite, the fit goes
     back to a state that was good, by at most 500 steps, and on with a quarter of the learning rate, up to five times
     (`Posterior.info["rewinds"]`); then, or when the very first step is not finite, it ends with an error that names
@@ -101,9 +101,11 @@ def fit(
         data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs.
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
-        engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step,
-            "auto" times a few steps and takes what is predicted to end sooner, which may differ from run to run;
-            `Posterior.info` tells what was used, and asking for that gives the same bits again.
+        engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step:
+            for the same seed the same numbers up to rounding with one particle or one antithetic pair (and, in layers
+            of 2^17 weights, one thread), else other noise of the same distribution. "auto" takes what is predicted to end sooner, from what the first step computes and figures kept in the
+            code, not from a clock or from what was compiled before: the same call takes the same, and has the bits that
+            it has where that is asked for. `Posterior.info` tells what was used and why.
         progress: show a progress bar with the ELBO.
         validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set; for
             `SVI` only.

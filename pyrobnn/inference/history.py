@@ -17,7 +17,8 @@ class EngineRecord:
         used: "eager" or "captured".
         reason: why, in words.
         from_step: the step, counted from 1, from which the captured graph ran; None if it did not.
-        eager_seconds: seconds of an eager step, the median of the first few; None if there were too few to tell.
+        eager_seconds: seconds of an eager step, of all fits side by side, as predicted from what it computes; None if
+            there was nothing to choose.
         compile_seconds: seconds that recording and compiling took; None if neither was done.
     """
 

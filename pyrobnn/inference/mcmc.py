@@ -11,6 +11,7 @@ from torch import Tensor
 from tqdm.std import tqdm
 
 from pyrobnn._errors import InputError
+from pyrobnn._exclusive import ONE_THREAD
 from pyrobnn._random import derive, seeded
 from pyrobnn._settings import setting
 from pyrobnn.data import Data
@@ -84,6 +85,7 @@ class Hamiltonian(ChainMethod):
             kernel.setup(self.warmup)
             watch = _Watch(kernel, potential)
             for step in range(self.num_steps):
+                ONE_THREAD.let_waiting_in()
                 point = kernel.sample(point)
                 numbers = watch.look(step - self.warmup if step >= self.warmup else step)
                 bar.update()

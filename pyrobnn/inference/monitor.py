@@ -11,6 +11,7 @@ from pyro.nn import PyroModule
 from torch import nn
 from tqdm.std import tqdm
 
+from pyrobnn._exclusive import ONE_THREAD
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.history import Recorder
 
@@ -21,6 +22,9 @@ _BLOCK = 50
 @dataclasses.dataclass(frozen=True, eq=False)
 class Progress:
     """What a callback sees after each block of 50 steps; a callback that returns True ends the fit.
+
+    A callback runs between two steps, under the random states and Pyro's settings from outside the fit, and other
+    threads may predict and fit meanwhile: it may draw random numbers, and wait for them.
 
     Attributes:
         step: number of steps done.
@@ -102,10 +106,16 @@ class Monitor:
         self._bar.set_postfix(elbo=f"{elbo:.1f}", refresh=False)
         self._show(done)
         state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
-        stop = any([asks_to_stop(callback(state)) for callback in self._callbacks])
+        stop = self._callbacks_ask_to_stop(state)
         if stop:
             self.stop_reason = f"stopped by a callback after step {done}"
         return stop
+
+    def _callbacks_ask_to_stop(self, state: Progress) -> bool:
+        if not self._callbacks:
+            return False
+        with ONE_THREAD.others_let_in():
+            return any([asks_to_stop(callback(state)) for callback in self._callbacks])
 
     def _show(self, done: int) -> None:
         self._bar.update(done - self._bar.n)

@@ -13,21 +13,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call, grad_and_value
 
-import pyrobnn
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.empirical import segments
 from pyrobnn.guides.sites import Site
 from pyrobnn.inference.batches import Batch
 from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.cost import Work
 from pyrobnn.inference.engine import Engine, no_word_of_cuda
 from pyrobnn.inference.history import EngineRecord
 
-_WARM_UP, _TIMED = 2, 5
-"""Eager evaluations before the timed ones, and timed ones."""
-_COLD_SECONDS, _KEPT_SECONDS = 20.0, 2.0
-"""Expected time to record and compile, without and with a library kept on disk."""
-_WORTH = 3.0
-"""How many times longer than compiling the eager evaluations must take: compiled ones are at least twice as fast."""
 ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
@@ -182,29 +176,29 @@ def make_potential(
     Args:
         log_joint: the density.
         data: all examples.
-        like: some latents (P,), at which eager evaluations are timed.
-        engine: "eager", "captured", or "auto" for captured if it is predicted to end much sooner.
+        like: some latents (P,), at which the work of an evaluation is counted.
+        engine: "eager", "captured", or "auto" for captured if it is predicted to end sooner.
         num_evaluations: how many evaluations there will be, roughly.
     """
     eager = eager_potential(log_joint, data)
     if engine == "eager":
         return Potential(eager), EngineRecord("eager", "eager", "asked for")
-    seconds, reason, ledger = None, "asked for", _Ledger(log_joint, data, like)
+    seconds, reason = None, "asked for"
     if engine == "auto":
-        seconds = _seconds(eager, like)
-        preparing = _KEPT_SECONDS if ledger.is_known else _COLD_SECONDS
-        reason = f"predicted {seconds * num_evaluations:.3g} s of eager gradients and {preparing:.3g} s to compile"
-        if seconds * num_evaluations < _WORTH * preparing:
+        with Work() as work:
+            eager(like)
+        cost = work.cost(num_evaluations, like.device.type)
+        seconds, reason = cost.step, str(cost)
+        if cost.eager <= cost.captured:
             return Potential(eager), EngineRecord("auto", "eager", reason, eager_seconds=seconds)
     started = time.perf_counter()
     try:
         with no_word_of_cuda():
-            evaluate, library = captured_potential(log_joint, data, like)
+            evaluate, _ = captured_potential(log_joint, data, like)
     except NotCapturable as error:
         if engine == "captured":
             warnings.warn(f"The chains run eagerly, since {error}.", stacklevel=2)
         return Potential(eager), EngineRecord(engine, "eager", f"not capturable: {error}", eager_seconds=seconds)
-    ledger.note(library)
     compiling = time.perf_counter() - started
     return Potential(evaluate), EngineRecord(engine, "captured", reason, 1, seconds, compiling)
 
@@ -213,34 +207,3 @@ def is_finite(evaluate: ValueAndGradient, z: Tensor) -> bool:
     """Say whether U and its gradient are finite at z (P,)."""
     value, gradient = evaluate(z)
     return bool(value.isfinite() & gradient.isfinite().all())
-
-
-def _seconds(evaluate: ValueAndGradient, z: Tensor) -> float:
-    """Return the median time of an evaluation."""
-    times = []
-    for _ in range(_WARM_UP + _TIMED):
-        started = time.perf_counter()
-        evaluate(z)[0].item()
-        times.append(time.perf_counter() - started)
-    return sorted(times[_WARM_UP:])[_TIMED // 2]
-
-
-class _Ledger:
-    """Which potentials were compiled here before: their libraries, under names known before anything is recorded."""
-
-    def __init__(self, log_joint: LogJoint, data: Batch, like: Tensor) -> None:
-        from pyrobnn.inference.capture import store
-
-        shapes = [(tuple(t.shape), str(t.dtype), str(t.device)) for t in (*data, like)]
-        self._store = store
-        self._name = store.fingerprint("potential", pyrobnn.__version__, shapes, repr(log_joint.bnn))
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the library is still there."""
-        return self._store.find(self._name) is not None
-
-    def note(self, library: Path | None) -> None:
-        """Remember that this potential was compiled."""
-        if library is not None:
-            self._store.keep(self._name, library)

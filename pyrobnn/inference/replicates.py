@@ -47,7 +47,8 @@ def fit_replicates(
     """Infer several independent posteriors at once.
 
     Each is in law what `fit` returns for a seed of its own. Captured, they share one vmapped graph, in which a fit of a
-    small network costs less than on its own; eagerly, their steps are done in turn.
+    small network costs less than on its own; eagerly, their steps are done in turn. For the same seed the two engines
+    draw other noise of the same distribution.
 
     Args:
         bnn: the model, or a list with one for each replicate: the same but for numbers such as the prior's scale.

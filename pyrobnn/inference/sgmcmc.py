@@ -12,6 +12,7 @@ from torch.func import vmap
 from tqdm.std import tqdm
 
 from pyrobnn._errors import InputError
+from pyrobnn._exclusive import ONE_THREAD
 from pyrobnn._random import derive, seeded
 from pyrobnn._settings import setting
 from pyrobnn.inference.batches import Batch, TensorBatches
@@ -67,6 +68,7 @@ class StochasticGradient(ChainMethod):
         with seeded(seed, "transitions"), tqdm(total=self.num_steps, disable=not progress, desc=name) as bar:
             state = transform.init(points)
             for step in range(1, self.num_steps + 1):
+                ONE_THREAD.let_waiting_in()
                 state, _ = transform.update(state, first if step == 1 else next(batches))
                 if step > self.burn_in and (step - self.burn_in) % self.thinning == 0:
                     draws.append(state.params.detach().clone())

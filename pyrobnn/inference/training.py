@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from pyrobnn._exclusive import ONE_THREAD
 from pyrobnn.inference.checkpoint import Checkpoint
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.engine import Engine, Training
@@ -55,16 +56,16 @@ def train(
     training = Training(fits, engine, num_steps)
     for fit in fits:
         fit.bnn.train()
-    with monitor, warnings.catch_warnings(), ExitStack() as at_end:
+    with monitor, ExitStack() as at_end:
         for fit in fits:
             at_end.callback(fit.batches.close)
-        warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)  # Pyro's word for what is handled here
         kept = [_state(training, monitor, 0)]
         done = 0 if checkpoint is None else _resume(training, monitor, checkpoint, kept)
         finished = checkpoint is not None and checkpoint.finished
         while done < num_steps and not finished:
             count = monitor.steps_to_next_look(done, checkpoint.every if checkpoint else None)
-            monitor.recorder.add(training.advance(count))
+            ONE_THREAD.let_waiting_in()
+            monitor.recorder.add(_advance(training, count))
             done += count
             fault = _fault(training, monitor, done)
             if fault is not None:
@@ -80,6 +81,12 @@ def train(
     for fit in fits:
         fit.bnn.eval()
     return training.record
+
+
+def _advance(training: Training, num_steps: int) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)  # Pyro's word for what is handled here
+        return training.advance(num_steps)
 
 
 def _resume(training: Training, monitor: Monitor, checkpoint: Checkpoint, kept: list[dict[str, Any]]) -> int:

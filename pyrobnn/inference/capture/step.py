@@ -1,7 +1,6 @@
 """The captured step: a graph that advances its own state, parameters and position in its tables, each time it runs."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,7 +49,6 @@ class CapturedStep:
 
     Attributes:
         noise: the random numbers of the next steps.
-        library: the compiled library, if there is one.
 
     Raises:
         NotCapturable: with the reason.
@@ -86,7 +84,6 @@ class CapturedStep:
         self.noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
         inputs = drop_unused(graph, leaves + constants + self.noise.inputs)
         program = compiler(graph, like.device)
-        self.library = program if isinstance(program, Path) else None
         self._loop = make_loop(program, inputs)
         if replicates:
             _adopt(objectives, optimizers, training)
