@@ -152,6 +152,8 @@ def column_names(path: Path) -> list[str]:
         names = _read(path, lambda: pyarrow.parquet.read_schema(path).names)
         return [name for name in names if not re.fullmatch(r"__index_level_\d+__", name)]
     first = _read(path, lambda: _first_line(path))
+    if not first:
+        raise InputError(f"{path} cannot be read as a table (it is empty): save it again as CSV or Parquet.")
     seen: Counter[str] = Counter()
     names = []
     for i, name in enumerate(first):
@@ -355,8 +357,8 @@ def _numbers(column: "pd.Series", what: str, *, is_told: bool, is_whole: bool) -
     if len(values) > 1 and (values == values[0]).all():
         raise InputError(f"{what} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
     kind = "whole numbers" if is_whole else "real numbers"
-    hint = "; if they are counts, choose the likelihood poisson" if is_whole and values.min() >= 0 else ""
-    return Target("regression", values, (), f"{kind}{' and a regression was asked for' if is_told else hint}")
+    hint = "; if they are counts, likelihood.type=poisson" if is_whole and not is_told and values.min() >= 0 else ""
+    return Target("regression", values, (), kind + hint)
 
 
 def _classes(column: "pd.Series", what: str, *, is_told: bool, is_whole: bool) -> Target:
@@ -380,8 +382,8 @@ def _classes(column: "pd.Series", what: str, *, is_told: bool, is_whole: bool) -
 
 def _reason_for_classes(names: Sequence[str], *, is_told: bool, is_whole: bool) -> str:
     if is_told:
-        return f"{len(names)} different values and a classification was asked for"
+        return f"{len(names)} classes"
     if is_whole:
-        hint = "if they are counts or amounts, say so by the likelihood or by task=regression"
+        hint = "if they are counts, likelihood.type=poisson, if amounts, data.task=regression"
         return f"only {len(names)} different whole numbers, {', '.join(names)}; {hint}"
-    return f"text or booleans, {len(names)} different"
+    return f"{len(names)} classes, {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"

@@ -169,7 +169,8 @@ class RunSpec:
                 make_source(part, bnn, None)
         except InputError as error:
             raise InputError(f"{dataset.name}: {error}") from None
-        return Prepared(spec, dataset, train, validation, test, bnn)
+        said = "[data] task" if self.data.task else "the likelihood" if self.likelihood and self.data.path else ""
+        return Prepared(spec, dataset, train, validation, test, bnn, f", as {said} asks" if said else "")
 
     def _resolved(self, dataset: Dataset) -> "RunSpec":
         """Return the spec with the parts that it leaves out and the widths of the network filled in."""
@@ -223,6 +224,7 @@ class Prepared:
         validation: what to follow the fit with, or None.
         test: what to score on.
         bnn: the model.
+        because: who said what the task is, where it does not follow from the data.
     """
 
     spec: RunSpec
@@ -231,16 +233,17 @@ class Prepared:
     validation: Data | None
     test: Data
     bnn: BNN
+    because: str = ""
 
     @property
     def sentence(self) -> str:
         """Which task, likelihood and method were taken and why, in words."""
         spec, data = self.spec, self.dataset
         reason = f": {data.data.target_name!r} holds {data.reason}" if data.reason else ""
+        method, guide = to_dict(spec.method)["type"], "" if spec.guide is None else f" with the guide {spec.guide!r}"
         held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
         return (
-            f"A {data.task}{reason}. Likelihood {spec.likelihood!r}, network {spec.net!r}, prior {spec.prior!r}, "
-            f"inferred by {to_dict(spec.method)['type']}. "
+            f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}. Method {method}{guide}. "
             f"{len(self.train)} rows to train on,{held_out} {len(self.test)} to test on."
         )
 

@@ -15,6 +15,7 @@ name = "sinusoid"
 [net]
 hidden = [4]
 [fit]
+type = "svi"
 steps = 3
 device = "cpu"
 [predict]
@@ -58,7 +59,8 @@ def test_fit_writes_a_run_folder_and_predict_reads_it(here):
     assert 'type = "map"' in (here / "runs/spec/spec.toml").read_text()
     (here / "new.csv").write_text("x0\n0.1\n0.2\n", encoding="utf-8")
     assert invoke("predict", "runs/spec", "new.csv", "--out", "p.csv").exit_code == 0
-    assert list(pd.read_csv("p.csv"))[:2] == ["mean", "std"]
+    assert list(pd.read_csv("p.csv"))[:3] == ["row", "mean", "std"]
+    assert pd.read_csv("p.csv")["row"].tolist() == [1, 2]
     assert len(pd.read_csv("p.csv")) == 2
     assert invoke("predict", "runs/spec", "new.csv").output == (here / "p.csv").read_text()
 
@@ -115,7 +117,7 @@ def test_user_errors_are_one_line(arguments, message, here):
     before = sorted(here.rglob("*"))
     done = invoke(*arguments)
     assert done.exit_code == 2
-    assert done.stdout == ""
+    assert done.stdout == "" or done.stdout.startswith("Data set ")
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
@@ -140,6 +142,95 @@ def test_a_fit_that_diverges_says_so(here):
     assert done.exit_code == 1
     assert done.stderr.startswith("error: The ELBO became")
     assert not (here / "r").exists()
+
+
+TABLE = "a,city,name,y\n" + "".join(f"{i / 9},{('Rome', 'Oslo')[i % 2]},p{i},{i % 7 + i / 50}\n" for i in range(40))
+QUICK = ("--set", "fit.type=svi", "--set", "fit.steps=3", "--set", "fit.device=cpu", "--set", "predict.num_draws=5")
+
+
+def test_a_table_of_ones_own(here):
+    (here / "my.csv").write_text(TABLE, encoding="utf-8")
+    done = invoke("fit", "my.csv", "--target", "y", "--set", "data.id=name", *QUICK)
+    assert done.exit_code == 0, done.output
+    first, second, *_ = done.output.splitlines()
+    assert first == "my.csv: target 'y', to be predicted from 2 other columns."
+    assert second.startswith(
+        "A regression: 'y' holds real numbers. Likelihood Gaussian(scale='learned'). Method svi with "
+    )
+    assert second.endswith("36 rows to train on, 4 to test on.")
+    (here / "new.csv").write_text("city,a\nOslo,1.5\nParis,2\n", encoding="utf-8")
+    assert invoke("predict", "runs/my", "new.csv", "--out", "p.csv").exit_code == 0
+    assert pd.read_csv("p.csv")["row"].tolist() == [1, 2]
+    assert invoke("predict", "runs/my", "my.csv", "--out", "p.csv").exit_code == 0
+    assert pd.read_csv("p.csv")["name"].tolist() == [f"p{i}" for i in range(40)]
+
+
+TABLE_ERRORS = {
+    "no target": (("my.csv",), "is a table: name the column to predict with --target. Its columns: a, city, name, y"),
+    "no file": (("mine.csv", "--target", "y"), "There is no file mine.csv"),
+    "no column": (("my.csv", "--target", "z"), "my.csv has no column 'z'. Its columns: a, city, name, y"),
+    "no id": (("my.csv", "--target", "y", "--set", "data.id=nam"), "has no column 'nam'. Did you mean 'name'?"),
+    "section": (("my.csv", "--target", "y", "--set", "dat.id=name"), "Unknown section [dat]"),
+    "target of a spec": (("spec.toml", "--target", "y"), "--target is for a table, and spec.toml is a spec"),
+    "many names": (("my.csv", "--target", "y"), "'name' holds 40 different texts in 40 rows, such as 'p0'"),
+    "taken": (("my.csv", "--target", "y", "--out", "."), "exists already"),
+    "no spec": (("none.toml",), "spec file none.toml cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), TABLE_ERRORS.values(), ids=TABLE_ERRORS.keys())
+def test_mistakes_in_a_table_are_named_before_torch_is_imported(arguments, message, here, monkeypatch):
+    (here / "my.csv").write_text(TABLE, encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "pyrobnn.runs", None)  # importing it fails
+    monkeypatch.setitem(sys.modules, "pyrobnn.spec", None)
+    done = invoke("fit", *arguments)
+    assert (done.exit_code, message in done.stderr) == (2, True), done.output
+
+
+LIGHT = """
+import sys, time
+started = time.perf_counter()
+from pyrobnn.cli import main
+try:
+    main()
+finally:
+    heavy = [name for name in ("torch", "pandas", "sklearn", "pyro") if name in sys.modules]
+    print(f"heavy={heavy} seconds={time.process_time():.2f}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("fit", "mine.csv", "--target", "y"),
+        ("fit", "my.csv", "--target", "z"),
+        ("fit", "none.toml"),
+        ("predict", "nowhere", "my.csv"),
+        ("diagnose", "nowhere"),
+        ("compare", "nowhere", "there"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_is_named_within_a_second(arguments, here):
+    (here / "my.csv").write_text(TABLE, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", LIGHT, *arguments], capture_output=True, text=True, check=False)
+    assert "heavy=[] seconds=" in done.stdout, done.stderr
+    assert float(done.stdout.rpartition("=")[2]) < 1.5  # of the processor; 0.5 where it has a core to itself
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("target", ["y", "city"])
+def test_a_fit_that_learns_nothing_at_a_large_rate_fails_and_names_it(target, here):
+    (here / "my.csv").write_text(TABLE, encoding="utf-8")
+    changes = ("data.id=name", "fit.type=svi", "fit.lr=10", "fit.steps=50", "fit.engine=eager", "fit.device=cpu")
+    done = invoke("fit", "my.csv", "--target", target, *(word for one in changes for word in ("--set", one)))
+    assert done.exit_code == 1, done.output
+    assert "error: The fit failed: it predicts its own training data " in done.stderr
+    assert "The learning rate, 10, is probably too high: try 0.01 (fit.lr=0.01)." in done.stderr
+    assert "train longer" not in done.stderr
+    assert "The fit failed" in invoke("diagnose", "runs/my").output.splitlines()[0]
 
 
 @pytest.mark.slow

@@ -389,18 +389,18 @@ def test_task_can_be_forced(tmp_path):
     assert codes.data.y.tolist() == [0, 1, 0, 2]
 
 
-@pytest.mark.parametrize(("rows", "values"), [(300, 300), (300, 21), (1000, 51)])
+@pytest.mark.parametrize(("rows", "values"), [(300, 300), (300, 17), (1000, 11)])
 def test_many_whole_numbers_need_a_task(tmp_path, rows, values):
     frame = pd.DataFrame({"area": np.arange(rows) / 7, "price": 1000 + np.arange(rows) % values})
     path = write(tmp_path / "t.csv", frame)
-    with pytest.raises(InputError, match=f"'price' of .* holds {values} distinct whole numbers") as caught:
+    with pytest.raises(InputError, match=f"'price' holds {values} different whole numbers, 1000 to") as caught:
         datasets.load_table(path, "price")
-    assert 'pass task="regression" or task="classification" (in a spec: [data] task)' in str(caught.value)
+    assert "counts (likelihood.type=poisson), amounts (data.task=regression) or classes" in str(caught.value)
     assert datasets.load_table(path, "price", task="regression").data.y[:2].tolist() == [1000.0, 1001.0]
     assert len(datasets.load_table(path, "price", task="classification").class_names) == values
 
 
-@pytest.mark.parametrize(("rows", "values"), [(40, 20), (1000, 50)])
+@pytest.mark.parametrize(("rows", "values"), [(40, 2), (1000, 10)])
 def test_few_whole_numbers_are_classes(tmp_path, rows, values):
     frame = pd.DataFrame({"x": np.arange(rows) / 7, "label": np.arange(rows) % values})
     assert len(datasets.load_table(write(tmp_path / "t.csv", frame), "label").class_names) == values
@@ -415,15 +415,22 @@ def test_nullable_columns_without_gaps_load(tmp_path):
 
 TABLE_REFUSALS = {
     "no such column": (FRAME, "doze", "has no column 'doze'. Did you mean 'dose'\\? Its columns: age, dose, sick"),
-    "text features": (FRAME.assign(city="x", tag="y"), "dose", "that are not numeric: city, tag"),
-    "missing feature": (FRAME.assign(age=[1, None, None, 4]), "dose", "Column 'age' of .* has 2 missing value"),
-    "missing target": (FRAME.assign(dose=[1, None, 3, 4]), "dose", "Column 'dose' of .* has 1 missing value"),
-    "missing text": (FRAME.assign(city=["a", None, "b", "b"]), "city", "Column 'city' of .* has 1 missing value"),
+    "missing feature": (FRAME.assign(age=[1, None, None, 4]), "dose", "Column 'age' has 2 missing .* in rows 2, 3:"),
+    "missing target": (FRAME.assign(dose=[1, None, 3, 4]), "dose", "column 'dose' has 1 missing value.s., in row 2: "),
+    "missing text": (FRAME.assign(city=["a", None, "b", "b"]), "city", "column 'city' has 1 missing value"),
+    "stray text": (FRAME.assign(age=[1, 2, "x", 3]), "dose", "'age' holds numbers, but text in row 3, such as 'x'"),
+    "dates": (FRAME.assign(day="2020-01-31"), "dose", "Column 'day' holds dates, such as '2020-01-31'"),
+    "constant": (
+        FRAME.assign(dose=2.5),
+        "dose",
+        "Target column 'dose' is 2.5 in all 4 rows: there is nothing to learn",
+    ),
+    "infinite target": (FRAME.assign(dose=[1.0, 2.0, float("inf"), 3.0]), "dose", "'dose' must be finite, .* in row 3"),
     "only a target": (FRAME[["dose"]], "dose", "has no feature columns, only the target 'dose'"),
-    "saved index": (FRAME.rename(columns={"age": ""}), "dose", r"columns without a name \(Unnamed: 0\)"),
+    "saved index": (FRAME.rename(columns={"age": ""}), "dose", "Column 'Unnamed: 0' has no name in the file: name it"),
     "no rows": (FRAME[:0], "dose", "has no rows: pass a table with at least one row"),
-    "one class": (FRAME.assign(y="a"), "y", "Target column 'y' of .* has one class only, 'a'"),
-    "infinite": (FRAME.assign(age=[1.0, float("inf"), 2.0, 3.0]), "dose", "`x` must be finite"),
+    "one class": (FRAME.assign(y="a"), "y", "Target column 'y' has one class only, 'a'"),
+    "infinite": (FRAME.assign(age=[1.0, float("inf"), 2.0, 3.0]), "dose", "Column 'age' must be finite, .* in row 2"),
 }
 
 
@@ -437,9 +444,9 @@ def test_load_table_refuses(tmp_path, case):
 def test_load_table_refuses_a_target_that_does_not_fit_the_task(tmp_path):
     when = pd.date_range("2020-01-01", periods=4)
     path = write(tmp_path / "name.parquet", FRAME.assign(name=list("abcd")))
-    with pytest.raises(InputError, match="'name' of .* must be numeric for a regression, got str"):
+    with pytest.raises(InputError, match="'name' must be numeric for a regression, got str"):
         datasets.load_table(path, "name", task="regression")
-    with pytest.raises(InputError, match="'when' of .* holds dates"):
+    with pytest.raises(InputError, match="'when' holds dates"):
         datasets.load_table(write(tmp_path / "when.parquet", FRAME.assign(when=when)), "when")
     with pytest.raises(InputError, match="must hold whole numbers or text for a classification"):
         datasets.load_table(write(tmp_path / "t.csv", FRAME), "dose", task="classification")
@@ -478,10 +485,10 @@ def test_load_features_takes_the_named_columns_in_order(tmp_path):
     ("names", "message"),
     [
         (["age", "doze"], "has no column 'doze'. Did you mean 'dose'"),
-        (["age", "city"], "that are not numeric: city"),
-        (["gap"], "Column 'gap' of .* has 1 missing value"),
+        (["age", "city"], "Column 'city' holds numbers, but text in rows 1, 2, 3, 4"),
+        (["gap"], "Column 'gap' has 1 missing value.s., in row 2"),
         ([], "`x` must not be empty"),
-        (["far"], "`x` must be finite"),
+        (["far"], "Column 'far' must be finite, and is not in row 2"),
     ],
 )
 def test_load_features_refuses(tmp_path, names, message):

@@ -117,7 +117,7 @@ def test_another_seed_gives_another_run(whole, tmp_path, no_report):
 def test_predictions_for_a_table_of_numbers(whole, tmp_path):
     (tmp_path / "new.csv").write_text("other,x0\n1,0.1\n2,-0.2\n", encoding="utf-8")
     frame = predict_table(whole.path, tmp_path / "new.csv")
-    assert list(frame) == ["mean", "std", "epistemic_std", "aleatoric_std", "lower_95", "upper_95"]
+    assert list(frame) == ["row", "mean", "std", "epistemic_std", "aleatoric_std", "lower_95", "upper_95"]
     expected = whole.posterior.predict([[0.1], [-0.2]], num_draws=10)
     assert frame["mean"].to_numpy() == pytest.approx(expected.mean.numpy())
     assert frame["upper_95"].to_numpy() == pytest.approx(expected.interval(0.95)[1].numpy())
@@ -132,7 +132,7 @@ def test_predictions_for_a_table_with_classes(likelihood, table, tmp_path, no_re
     fit = FIT | {"steps": 60, "lr": 0.1}
     result = run(spec_of(data=data, likelihood={"type": likelihood}, fit=fit), tmp_path / "r", progress=False)
     frame = predict_table(result.path, table)
-    assert list(frame) == ["class", "prob_no", "prob_yes", "entropy", "mutual_information"]
+    assert list(frame) == ["row", "class", "prob_no", "prob_yes", "entropy", "mutual_information"]
     truth = pd.read_csv(table)["kind"]
     assert (frame["class"] == truth).mean() > 0.8
     assert (frame["prob_no"] + frame["prob_yes"]).to_numpy() == pytest.approx(1.0)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 import pyrobnn as bnn
@@ -81,7 +83,7 @@ def test_the_resolved_spec_reads_back_and_prepares_the_same(tmp_path):
 
 def test_defaults(tmp_path):
     spec = diabetes(tmp_path)
-    assert spec.fit == FitSpec(method=bnn.SVI(), seed=0, device="auto")
+    assert spec.fit == FitSpec(method=None, seed=0, device="auto")
     assert (spec.data.split, spec.data.standardize, spec.data.validation, spec.predict.num_draws) == (
         0,
         True,
@@ -94,8 +96,56 @@ def test_defaults(tmp_path):
     assert (len(prepared.train), len(prepared.test)) == (398, 44)
 
 
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {},
+        {"prior": {"type": "laplace"}},
+        {"guide": {"type": "map"}},
+        {"fit": {"steps": 7, "lr": 0.1}},
+    ],
+    ids=["nothing", "prior", "guide", "settings"],
+)
+@pytest.mark.parametrize(("name", "estimator"), [("diabetes", bnn.BNNRegressor), ("wine", bnn.BNNClassifier)])
+def test_what_is_left_out_is_what_the_estimators_take(name, estimator, tables):
+    spec = RunSpec.from_dict({"data": {"name": name}} | tables)
+    resolved = spec.prepare().spec
+    own = estimator(**{key: table["type"] for key, table in tables.items() if key != "fit"} | tables.get("fit", {}))
+    parts, read = own._parts(), estimator.from_spec(spec)
+    assert resolved.method == own._method(parts) == read._method(read._parts())
+    assert (resolved.prior, resolved.likelihood) == (parts["prior"], parts["likelihood"])
+    widths = {"in_features": resolved.net.in_features, "out_features": resolved.net.out_features}
+    assert resolved.net == dataclasses.replace(parts["net"], **widths)
+    assert RunSpec.from_dict(resolved.as_dict()) == resolved
+    assert RunSpec.from_dict(spec.as_dict()) == spec
+
+
+def test_epochs_take_the_place_of_the_steps_of_the_default(tmp_path):
+    spec = diabetes(tmp_path, "fit.epochs=3").prepare().spec
+    assert (spec.method.method.epochs, spec.method.method.steps) == (3, None)
+    assert read(tmp_path, spec.to_toml()) == spec
+
+
+def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(f"{i},{i % 17}" for i in range(40)), encoding="utf-8")
+    data = {"path": str(tmp_path / "t.csv"), "target": "b"}
+    with pytest.raises(InputError, match="'b' holds 17 different whole numbers, 0 to 16: say whether they are counts"):
+        RunSpec.from_dict({"data": data}).prepare()
+    counts = RunSpec.from_dict({"data": data, "likelihood": "poisson"}).prepare()
+    assert counts.dataset.task == "regression"
+    assert counts.sentence.startswith(
+        "A regression, as the likelihood asks: 'b' holds whole numbers. Likelihood Poisson()"
+    )
+    classes = RunSpec.from_dict({"data": data, "likelihood": "categorical"}).prepare()
+    assert (classes.dataset.task, classes.spec.net.out_features) == ("classification", 17)
+    asked = RunSpec.from_dict({"data": data | {"task": "regression"}}).prepare()
+    assert asked.sentence.startswith("A regression, as [data] task asks: 'b' holds whole numbers. Likelihood Gaussian(")
+
+
 def test_validation_is_taken_from_the_training_part(tmp_path):
-    prepared = diabetes(tmp_path, "data.validation=0.25").prepare()
+    with pytest.raises(InputError, match="is followed along the steps of svi, and .* has marginal_likelihood"):
+        diabetes(tmp_path, "data.validation=0.25").prepare()
+    prepared = diabetes(tmp_path, "data.validation=0.25", "fit.type=svi").prepare()
     assert [len(part) for part in (prepared.train, prepared.validation, prepared.test)] == [298, 100, 44]
 
 
@@ -160,7 +210,6 @@ def test_a_new_type_drops_the_options_of_the_old_one_only(tmp_path):
 
 
 def test_an_override_of_a_section_that_is_not_there_starts_from_the_default(tmp_path):
-    assert diabetes(tmp_path, "guide.init_rho=-1").guide == bnn.guides.MeanField(init_rho=-1)
     assert diabetes(tmp_path, "prior.scale=2.0").prior == bnn.priors.Normal(scale=2.0)
     assert diabetes(tmp_path, "net.hidden=[2]").net == bnn.MLP(hidden=(2,))
 
@@ -182,7 +231,7 @@ BAD_FILES = {
     "no source": ("[data]\nsplit = 1\n", r"\[data\] needs a `name`, or a `path` with a `target`"),
     "two sources": ('[data]\nname = "a"\npath = "b"\ntarget = "c"\n', r"\[data\] needs a `name`, or a `path`"),
     "no target": ('[data]\npath = "b.csv"\n', r"\[data\] `path` needs `target`"),
-    "target of a name": ('[data]\nname = "wine"\ntarget = "c"\n', r"\[data\] `target` and `task` belong to a `path`"),
+    "target of a name": ('[data]\nname = "wine"\ntarget = "c"\n', r"\[data\] `target`, `task` and `id` belong to a"),
 }
 
 

@@ -2,12 +2,16 @@
 
 import datetime
 import decimal
+import json
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from pyrobnn import InputError, _checks
-from pyrobnn.datasets import load_table
+from pyrobnn._columns import as_table, encoded_names, encoder_from_dict, encoder_to_dict, make_encoder
+from pyrobnn.datasets import load_features, load_table
 from pyrobnn.nets import MLP
 from pyrobnn.spec import RunSpec
 
@@ -26,7 +30,7 @@ def test_targets_that_are_neither_text_nor_numbers_are_refused(value, kind, tmp_
 @pytest.mark.parametrize("text", ["a\0b,y\n1,2\n3,4\n", "a,y\n1,k\0l\n2,m\n"], ids=["column", "class"])
 def test_names_with_a_null_character_are_refused(text, tmp_path):
     (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(InputError, match=r"has a column or class with a null character, '.*': rename it") as caught:
+    with pytest.raises(InputError, match=r"has a (column|class) with a null character, '.*': rename it") as caught:
         load_table(tmp_path / "t.csv", "y")
     assert "\0" not in str(caught.value)
 
@@ -42,7 +46,7 @@ def test_two_columns_with_one_name_are_refused(tmp_path):
 
 
 def test_columns_whose_names_become_one_as_text_are_refused(tmp_path, monkeypatch):
-    (tmp_path / "t.parquet").write_bytes(b"")
+    pd.DataFrame({"1": [0.0], "y": [1.0]}).to_parquet(tmp_path / "t.parquet")
     frame = pd.DataFrame([[0.0, 1.0, 2.0]], columns=["1", "y", "z"]).rename(columns={"z": 1})
     monkeypatch.setattr(pd, "read_parquet", lambda path: frame)
     with pytest.raises(InputError, match="has two columns with the name '1'"):
@@ -98,3 +102,79 @@ def test_classes_without_bounds_are_refused():
 def test_numbers_beyond_the_machine_are_refused(section, table, message):
     with pytest.raises(InputError, match=message):
         RunSpec.from_dict({"data": {"name": "sinusoid"}, section: table})
+
+
+# Categories and missing values
+
+ROWS = 40
+MIXED = pd.DataFrame(
+    {
+        "id": [f"p{i}" for i in range(ROWS)],
+        "size": np.arange(ROWS) / 7,
+        "age": [None if i % 11 == 3 else float(i) for i in range(ROWS)],
+        "city": [None if i == 5 else ("Rome", "Oslo", "Bern")[i % 3] for i in range(ROWS)],
+        "code": [i % 2 for i in range(ROWS)],
+        "y": np.arange(ROWS) ** 1.5,
+    }
+)
+
+
+def write(path, frame):
+    frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("categories", ["onehot", "ordinal"])
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_table_is_encoded_as_by_the_estimators(categories, ending, tmp_path):
+    """The training part of the split gives means and categories; the stored encoder gives the same numbers again."""
+    path = write(tmp_path / f"t{ending}", MIXED)
+    found = load_table(path, "y", id="id", categories=categories, missing="impute", split=2)
+    inputs = as_table(MIXED.drop(columns=["id", "y"]))
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(2)).numpy()
+    encoder = make_encoder(inputs.iloc[order[ROWS // 10 :]], categories, "impute")
+    np.testing.assert_array_equal(found.data.x.numpy(), encoder.transform(inputs).astype(float))
+    assert found.data.feature_names == tuple(encoded_names(encoder))
+    stored = json.loads(json.dumps(found.encoder, allow_nan=False))
+    again = load_features(path, (), encoder=stored)
+    assert torch.equal(again, found.data.x)
+
+
+def test_what_training_has_not_seen_is_encoded_as_the_encoder_would(tmp_path):
+    table = as_table(pd.DataFrame({"a": [1.0, None, 4.0], "b": [None, None, None], "c": ["u", "v", "u"]}))
+    new = as_table(pd.DataFrame({"a": [None, 2.0], "b": [None, None], "c": ["w", None]}), encoder=None)
+    for categories in ("onehot", "ordinal"):
+        encoder = make_encoder(table, categories, "impute")
+        again = encoder_from_dict(json.loads(json.dumps(encoder_to_dict(encoder), allow_nan=False)))
+        rows = new.astype({"b": table["b"].dtype})
+        np.testing.assert_array_equal(again.transform(rows).astype(float), encoder.transform(rows).astype(float))
+        assert encoded_names(again) == encoded_names(encoder)
+
+
+def test_all_faults_come_at_once_with_their_rows(tmp_path):
+    names = [f"n{i}" for i in range(ROWS)]
+    frame = MIXED.assign(day="31.12.2020", name=names, y=MIXED["y"].where(MIXED.index != 3), far=np.inf)
+    with pytest.raises(InputError) as caught:
+        load_table(write(tmp_path / "t.csv", frame), "y", id="id")
+    head, *listed = str(caught.value).splitlines()
+    assert head.endswith("t.csv cannot be used, for 6 reasons (row 1 is below the names):")
+    for line, words in zip(
+        listed,
+        [
+            "1. Target column 'y' has 1 missing value(s), in row 4: drop",
+            "2. Column 'age' has 4 missing value(s), in rows 4, 15, 26, 37: drop",
+            "3. Column 'city' has 1 missing value(s), in row 6: drop",
+            "4. Column 'day' holds dates, such as '31.12.2020': turn",
+            "5. Column 'name' holds 40 different texts in 40 rows, such as 'n0', which are no categories",
+            "6. Column 'far' must be finite, and is not in rows 1, 2, 3, 4, 5 and 35 more",
+        ],
+        strict=True,
+    ):
+        assert words in line
+
+
+def test_text_in_a_column_of_numbers_is_refused_for_prediction(tmp_path):
+    encoder = load_table(write(tmp_path / "t.csv", MIXED), "y", id="id", missing="impute").encoder
+    bad = write(tmp_path / "new.csv", MIXED.assign(size=["big", *MIXED["size"][1:]]))
+    with pytest.raises(InputError, match="Column 'size' holds numbers, but text in row 1, such as 'big'"):
+        load_features(bad, (), encoder=encoder)

@@ -50,8 +50,8 @@ def failure_finding(posterior: Posterior | Mixture, train: Data, *, num_draws: i
 def _against_constant(prediction: Prediction, y: Tensor) -> tuple[float, str]:
     """Return a loss as a multiple of a constant's, NaN if there is none, and the loss in words.
 
-    It is the squared error of the mean for numbers, and the negative log score for classes, where the constant has equal
-    probabilities.
+    It is the squared error of the mean for numbers, and the negative log score for classes, where the constant has
+    equal probabilities.
     """
     if prediction.is_classification:
         score = float(prediction.log_prob(y).double().mean())
