@@ -1,10 +1,9 @@
-"""The demonstration: three data sets, fitted, scored beside a simple baseline, and reported."""
+"""The demonstration: three data sets, fitted, scored beside a constant and a linear model, and reported."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyro.distributions as dist
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +11,6 @@ from rich.table import Table
 from pyrobnn.data import Data
 from pyrobnn.datasets import sinusoid_curve
 from pyrobnn.metrics import Score, score
-from pyrobnn.prediction import Prediction
 from pyrobnn.runs import RunResult, run
 from pyrobnn.spec import RunSpec
 
@@ -59,40 +57,21 @@ def demo(out_dir: Path, *, seed: int, steps: int | None, progress: bool, console
         changes = {"seed": seed} | ({} if steps is None else {"steps": steps})
         spec = RunSpec.from_dict(tables | {"fit": tables["fit"] | changes})
         result = run(spec, out_dir / name, progress=progress, overwrite=True)
-        console.print(score_table(f"{name}: {len(result.test)} test examples", result.scores, baseline(result)))
+        console.print(score_table(f"{name}: {len(result.test)} test examples", result.scores, result.baselines))
         if name == "sinusoid":
             console.print(_against_the_curve(result))
         console.print(f"Report: {result.path / 'report.html'}\n", soft_wrap=True, highlight=False)
     console.print("Each score is from one small test part: differences within two standard errors are noise.")
 
 
-def score_table(title: str, scores: Mapping[str, Score], reference: Mapping[str, Score] | None = None) -> Table:
-    """Return the main scores with their standard errors as a table, beside those of a reference if there is one."""
+def score_table(title: str, scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]]) -> Table:
+    """Return the main scores with their standard errors as a table, beside those of the baselines."""
     from pyrobnn.report.words import score_rows
 
-    table = Table("score", "pyrobnn", title=title, title_justify="left")
-    if reference is not None:
-        table.add_column("linear baseline")
+    table = Table("score", "pyrobnn", *baselines, title=title, title_justify="left")
     for name, entry, _ in score_rows(scores)["main"]:
-        table.add_row(name, str(entry), *([] if reference is None else [str(reference[name])]))
+        table.add_row(name, str(entry), *(str(found.get(name, "–")) for found in baselines.values()))
     return table
-
-
-def baseline(result: RunResult) -> dict[str, Score]:
-    """Return the scores of Bayesian ridge or logistic regression, fitted to the same training data."""
-    from sklearn.linear_model import BayesianRidge, LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    train, test = result.train, result.test
-    classify = train.y.dtype == torch.int64
-    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000) if classify else BayesianRidge())
-    model.fit(train.x.numpy(), train.y.numpy())
-    if classify:
-        probs = torch.from_numpy(model.predict_proba(test.x.numpy()))
-        return score(Prediction(dist.Categorical(probs[None])), test.y)
-    mean, std = model.predict(test.x.numpy(), return_std=True)
-    return score(Prediction(dist.Normal(torch.as_tensor(mean)[None], torch.as_tensor(std)[None])), test.y)
 
 
 def _against_the_curve(result: RunResult) -> str:

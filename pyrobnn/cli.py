@@ -158,11 +158,10 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
 def _show(result: Any) -> None:
     from pyrobnn._demo import score_table
 
-    Console().print(score_table(f"{len(result.test)} test examples", result.scores))
-    for warning in result.diagnosis.warnings:
-        if warning == result.failed:
-            continue
-        Console().print(f"[bold yellow]warning:[/] {_escaped(warning)}", highlight=False, soft_wrap=True)
+    for finding in result.diagnosis.headlines:
+        if finding.text != result.failed:
+            Console().print(_shown(finding), highlight=False, soft_wrap=True)
+    Console().print(score_table(f"{len(result.test)} test examples", result.scores, result.baselines))
     typer.echo(f"Report: {result.path / 'report.html'}")
     if result.failed is not None:
         _fail(result.failed, code=1)
@@ -207,10 +206,14 @@ def diagnose(run_dir: Path) -> None:
 
     diagnosis = read_diagnosis(run_dir)
     for finding in diagnosis.findings:
-        word = {"warning": "[bold yellow]warning[/]", "note": "note", "fine": "[green]fine[/]"}[finding.kind]
-        Console().print(f"{word}: {_escaped(finding.text)}", highlight=False, soft_wrap=True)
+        Console().print(_shown(finding), highlight=False, soft_wrap=True)
     num = len(diagnosis.warnings)
     typer.echo(f"{num or 'No'} warning{'' if num == 1 else 's'} from {len(diagnosis.findings)} checks.")
+
+
+def _shown(finding: Any) -> str:
+    word = {"warning": "[bold yellow]warning[/]", "note": "note", "fine": "[green]fine[/]"}[finding.kind]
+    return f"{word}: {_escaped(finding.text)}"
 
 
 @app.command()

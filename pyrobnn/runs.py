@@ -15,6 +15,7 @@ from pyrobnn._folders import check_free, new_file, new_folder
 from pyrobnn._manifest import make_manifest
 from pyrobnn._run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
 from pyrobnn._tables import read_frame
+from pyrobnn.baselines import fit_baselines
 from pyrobnn.data import Data
 from pyrobnn.datasets import load_features
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
@@ -47,6 +48,7 @@ class RunResult:
         train: the data it was trained on.
         test: the data it was scored on.
         scores: the scores on the test data by name.
+        baselines: the same of a constant and of a linear model (`pyrobnn.baselines`), by name.
         diagnosis: what speaks against the fit.
         path: the run folder.
     """
@@ -55,6 +57,7 @@ class RunResult:
     train: Data
     test: Data
     scores: dict[str, Score]
+    baselines: dict[str, dict[str, Score]]
     diagnosis: Diagnosis
     path: Path
 
@@ -208,18 +211,24 @@ def _judge(prepared: Prepared, posterior: Posterior | Mixture, path: Path, manif
     train, test, num_draws = prepared.train, prepared.test, prepared.spec.predict.num_draws
     try:
         scores = score(posterior.predict(test.x, num_draws=num_draws), test.y)
-        _write_json(path / "metrics.json", _metrics(prepared, posterior, scores))
+        baselines = _baseline_scores(posterior, train, test)
+        _write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
         diagnosis = diagnose(posterior, train, test, num_draws=num_draws)
         failure = failure_finding(posterior, train, num_draws=num_draws)
         if failure is not None:  # whether the ELBO is flat says nothing then
             others = (finding for finding in diagnosis.findings if finding.name != "elbo")
             diagnosis = dataclasses.replace(diagnosis, findings=(failure, *others))
         _write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
-        _write_views(path, prepared, posterior, scores, diagnosis=diagnosis, manifest=manifest)
+        _write_views(path, prepared, posterior, scores, baselines, diagnosis=diagnosis, manifest=manifest)
     except BaseException as error:
         error.add_note(f"The fit itself is safe in {path}; `pyrobnn fit --resume {path}` makes what is missing.")
         raise
-    return RunResult(posterior, train, test, scores, diagnosis, path)
+    return RunResult(posterior, train, test, scores, baselines, diagnosis, path)
+
+
+def _baseline_scores(posterior: Posterior | Mixture, train: Data, test: Data) -> dict[str, dict[str, Score]]:
+    found = fit_baselines(posterior.bnn, train)
+    return {name: dict(score(baseline.predict(test.x), test.y)) for name, baseline in found.items()}
 
 
 def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
@@ -271,6 +280,7 @@ def _write_views(
     prepared: Prepared,
     posterior: Posterior | Mixture,
     scores: dict[str, Score],
+    baselines: dict[str, dict[str, Score]],
     *,
     diagnosis: Diagnosis,
     manifest: dict[str, Any],
@@ -287,6 +297,7 @@ def _write_views(
         train=train,
         test=prepared.test,
         scores=scores,
+        baselines=baselines,
         diagnosis=diagnosis,
         spec=spec.as_dict(),
         manifest=manifest,
@@ -299,10 +310,16 @@ def _write_views(
         file.write_text(rendered.html, encoding="utf-8")
 
 
-def _metrics(prepared: Prepared, posterior: Posterior | Mixture, scores: dict[str, Score]) -> dict[str, Any]:
+def _metrics(
+    prepared: Prepared,
+    posterior: Posterior | Mixture,
+    scores: dict[str, Score],
+    baselines: dict[str, dict[str, Score]],
+) -> dict[str, Any]:
     validation = prepared.validation
     return {
-        "scores": {name: dataclasses.asdict(entry) for name, entry in scores.items()},
+        "scores": _as_tables(scores),
+        "baselines": {name: _as_tables(entries) for name, entries in baselines.items()},
         "num_train": len(prepared.train),
         "num_validation": 0 if validation is None else len(validation),
         "num_test": len(prepared.test),
@@ -311,6 +328,10 @@ def _metrics(prepared: Prepared, posterior: Posterior | Mixture, scores: dict[st
         "stop_reason": posterior.info.get("stop_reason"),
         "seed": posterior.seed,
     }
+
+
+def _as_tables(scores: dict[str, Score]) -> dict[str, Any]:
+    return {name: dataclasses.asdict(entry) for name, entry in scores.items()}
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

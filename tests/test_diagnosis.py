@@ -11,7 +11,7 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._target_distributions import Poisson, StudentT
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
-from pyrobnn.diagnostics.predictive_checks import baseline_finding, epistemic_finding, predictive_findings
+from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.diagnostics.training_checks import elbo_is_flat
 from pyrobnn.inference import History
 
@@ -72,6 +72,7 @@ def test_silence_on_good_fits():
     """20 exact posteriors at a rate of 1 %: 2 or more with a warning have a probability of 2 %, 3 or more of 0.1 %."""
     found = [diagnosed(seed) for seed in SEEDS]
     assert sum(bool(one.warnings) for one in found) <= 2
+    assert {f.kind for one in found for f in one.findings if f.name == "baseline"} <= {"note", "fine"}  # linear truths
     p_values = {name: [f.p_value for one in found for f in one.findings if f.name == name] for name in TESTED}
     for name in ("elbo", "bias", "spread", "surprise"):
         assert len(p_values[name]) == len(SEEDS)
@@ -266,6 +267,32 @@ def test_confidence_is_compared_with_accuracy(confidence, right, word):
     assert word is None or word in found["confidence"].text
 
 
+def heteroscedastic(order, num=300, seed=0):
+    """Predictions of mean 0 whose scales are those of the targets to a power: 1 right, 0 all alike, -1 upside down."""
+    generator = torch.Generator().manual_seed(seed)
+    scale = torch.exp(torch.randn(num, generator=generator))
+    jitter = 1 + 1e-3 * torch.rand(num, generator=generator)
+    y = scale * torch.randn(num, generator=generator)
+    return bnn.Prediction(dist.Normal(torch.zeros(2, num), jitter * scale**order)), y
+
+
+@pytest.mark.parametrize(("order", "kind"), [(1, "fine"), (0, "fine"), (-1, "warning")])
+def test_an_uncertainty_that_ranks_errors_upside_down(order, kind):
+    finding = ranking_finding(*heteroscedastic(order), 0.00135, seed=0)
+    assert finding.kind == kind
+    assert ("ranks errors worse than chance" in finding.text) == (kind == "warning")
+
+
+def test_uncertainties_without_an_order_are_not_judged():
+    assert ranking_finding(normal_prediction(0.0), torch.arange(5.0), 0.05, seed=0) is None
+
+
+def test_orders_by_chance_give_alarm_at_their_rate():
+    """100 sets at 5 %: at most 5 % + 3 standard errors of 2.2 %."""
+    found = [ranking_finding(*heteroscedastic(0, 50, seed), 0.05, seed=seed).kind for seed in range(100)]
+    assert np.mean([kind == "warning" for kind in found]) < 0.115
+
+
 def test_counts_that_vary_more_than_predicted():
     """Poisson of mean 5 against twice its variance: 500 counts; and against itself."""
     generator = np.random.default_rng(0)
@@ -278,28 +305,11 @@ def test_counts_that_vary_more_than_predicted():
     assert set(kinds[good].values()) == {"fine"}
 
 
-def test_a_constant_prediction_is_the_least_to_beat():
-    x = torch.linspace(-1, 1, 50)[:, None]
-    train = bnn.Data(x, 3 * x[:, 0])
-    close = bnn.Prediction(dist.Normal(train.y.expand(2, 50), 0.1))
-    away = bnn.Prediction(dist.Normal(-train.y.expand(2, 50), 0.5))
-    law = torch.distributions.Normal(train.y.mean().double(), train.y.double().std())
-    gain = float(close.log_prob(train.y).double().mean() - law.log_prob(train.y.double()).mean())
-    assert f"is {gain:.2f} ± " in baseline_finding(close, train.y, train).text
-    assert baseline_finding(away, train.y, train).kind == "warning"
-    labels = bnn.Data(x, (x[:, 0] > 0.5).long())
-    wrong = bnn.Prediction(dist.Categorical(probs=torch.tensor([0.1, 0.9]).expand(2, 50, 2)))
-    assert "ignores the inputs" in baseline_finding(wrong, labels.y, labels).text
-    noisy = bnn.Data(x, torch.randn(50, generator=torch.Generator().manual_seed(0)))
-    same = bnn.Prediction(dist.Normal(torch.full((2, 50), 0.3), 1.0))
-    assert baseline_finding(same, noisy.y, noisy).kind == "note"
-
-
 def test_without_held_out_data_it_says_so():
     model, train, _ = linear_problem(0)
     found = bnn.diagnose(exact_posterior(model, train), train)
     assert "No data were held out" in found.notes[0]
-    assert not {finding.name for finding in found.findings} & {"bias", "spread", "coverage", "surprise", "baseline"}
+    assert not {finding.name for finding in found.findings} & {"bias", "spread", "coverage", "surprise", "ranking"}
     assert any("can be weighted into exact ones" in finding.text for finding in found.findings)  # q is exact
 
 
@@ -390,3 +400,8 @@ def test_warnings_are_listed_first():
     lines = str(found).splitlines()
     assert lines == ["1 warning (tests raise a false alarm in at most 1% of cases)", "! Beware.", "+ All right."]
     assert str(Diagnosis((), 0.01)).startswith("nothing speaks against this fit")
+    note = Finding("baseline", "note", "No better than a constant.")
+    lines = str(Diagnosis((Finding("a", "warning", "Beware."), note), 0.01)).splitlines()
+    assert lines[0] == "- No better than a constant."
+    assert lines[1].startswith("1 warning")
+    assert lines[2:] == ["! Beware."]

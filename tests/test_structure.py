@@ -19,7 +19,7 @@ FLOORS = [
     {"bnn"},
     {"prediction", "curvature"},
     {"posterior"},
-    {"mixture", "linearized"},
+    {"mixture", "linearized", "baselines"},
     {"inference", "metrics", "weights"},
     {"diagnostics", "spec", "storage"},
     {"plots"},

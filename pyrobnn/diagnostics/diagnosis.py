@@ -1,5 +1,6 @@
 """One question for a whole fit: can it be trusted?"""
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -7,24 +8,28 @@ from torch import Tensor
 
 from pyrobnn._errors import InputError
 from pyrobnn._random import derive
+from pyrobnn.baselines import Verdict, fit_baselines
 from pyrobnn.data import Data
 from pyrobnn.diagnostics.chains import chains_of
-from pyrobnn.diagnostics.findings import Diagnosis, Finding
+from pyrobnn.diagnostics.findings import BASELINE, Diagnosis, Finding
 from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import (
-    baseline_finding,
     epistemic_finding,
     num_simulations,
     predictive_findings,
+    ranking_finding,
     statistics_of,
 )
 from pyrobnn.diagnostics.training_checks import chain_findings, elbo_is_flat
+from pyrobnn.inference.ending import compare_with_baselines, sites_at_prior
 from pyrobnn.mixture import Mixture, members_of
 from pyrobnn.posterior import Posterior
 
 _ORDER = ("warning", "note", "fine")
+_THREE_ERRORS = 0.00135
+"""Probability of a normal number beyond three standard errors on one side."""
 _KHAT_DRAWS = 1000
 _MOST_EXAMPLES = 1000
 _DRAWS_OF_STEPS = 100
@@ -46,8 +51,10 @@ def diagnose(
 
     It asks whether the ELBO is flat, or whether Markov chains agree; whether held-out targets are biased, spread too
     widely or too narrowly, lie in their intervals, and are as likely as the fit itself expects (see
-    `predictive_checks`); whether a constant would predict as well; and whether uncertainty of the weights reaches the
-    predictions. Of networks of up to 1000 weights and 10,000 examples it notes k-hat, which is about the weights' joint
+    `predictive_checks`); whether a constant would predict as well, or a linear model better (`pyrobnn.baselines`), by
+    held-out data or the training data; whether the uncertainty ranks errors worse than chance;
+    whether uncertainty of the weights reaches the predictions; and whether the guide has gone back to the prior at some
+    weights. Of networks of up to 1000 weights and 10,000 examples it notes k-hat, which is about the weights' joint
     law, and no reason to worry where predictions are good.
 
     Args:
@@ -55,7 +62,8 @@ def diagnose(
         train: the data it was fitted to: `Data` or a pair (x, y).
         test: data held out, of which at most 1000 examples are taken; without them predictions are not judged.
         num_draws: number of draws S for predictions.
-        false_alarm_rate: chance that any of the tests warns of a good fit, at most; it is shared out evenly.
+        false_alarm_rate: chance that any of the tests of ELBO and calibration warns of a good fit, at most; it is
+            shared out evenly. The comparison with baselines and the order of the errors need three standard errors.
         seed: seed of draws and simulations; that of the fit if not given.
 
     Raises:
@@ -73,6 +81,9 @@ def diagnose(
     num_tests = (posterior.history is not None) + (0 if test is None else len(statistics_of(prediction)))
     level = false_alarm_rate / max(1, num_tests)
     findings = [*_of_training(posterior, train, level), epistemic_finding(prediction)]
+    verdict = _against_baselines(posterior, train, None if test is None else Data(x, y), prediction.num_draws)
+    findings += [] if verdict is None else [Finding(BASELINE, **dataclasses.asdict(verdict))]
+    findings += _of_layers(posterior, verdict)
     if test is None:
         text = "No data were held out: nothing here tells whether predictions are calibrated."
         findings.append(Finding("held-out data", "note", text))
@@ -84,10 +95,11 @@ def diagnose(
         num = num_simulations(level, len(members_of(posterior)))
         simulated = posterior.predict(x, num_draws=num, seed=other).sample(seed=other)
         findings += predictive_findings(prediction, y, simulated, level, seed=seed)
-        baseline = baseline_finding(prediction, y, train)
-        findings += [] if baseline is None else [baseline]
+        ranking = ranking_finding(prediction, y, _THREE_ERRORS, seed=seed)
+        findings += [] if ranking is None else [ranking]
     findings += _of_weights(posterior, train)
-    return Diagnosis(tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.kind))), false_alarm_rate)
+    findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name != BASELINE))
+    return Diagnosis(tuple(findings), false_alarm_rate)
 
 
 def _some(data: Data, seed: int) -> tuple[Tensor, Tensor]:
@@ -110,6 +122,37 @@ def _is_annealed(posterior: Posterior | Mixture) -> bool:
     while isinstance(method, dict) and isinstance(method.get("method"), dict):
         method = method["method"]
     return isinstance(method, dict) and bool(method.get("schedule"))
+
+
+def _against_baselines(
+    posterior: Posterior | Mixture, train: Data, test: Data | None, num_draws: int
+) -> Verdict | None:
+    """Compare with baselines on held-out data and, where these do not tell, on training data."""
+    baselines = fit_baselines(posterior.bnn, train)
+
+    def by(data: Data | None) -> Verdict | None:
+        return compare_with_baselines(
+            posterior, train, baselines, data, num_draws=num_draws, level=_THREE_ERRORS, most_rows=_MOST_EXAMPLES
+        )
+
+    found = by(test)
+    if test is None or found is None or found.kind != "note":
+        return found
+    own = by(None)
+    return own if own is not None and own.kind == "warning" else found
+
+
+def _of_layers(posterior: Posterior | Mixture, verdict: Verdict | None) -> list[Finding]:
+    """Say at which weights the guide has gone back to the prior; a warning where the predictions are bad too."""
+    names = sites_at_prior(posterior)
+    if not names:
+        return []
+    is_bad = verdict is not None and verdict.kind == "warning"
+    text = (
+        f"The guide has gone back to the prior at {', '.join(names)}: these weights have taken nothing from the data. "
+        f"{'Their layers only add noise' if is_bad else 'Fewer units may do as well'}."
+    )
+    return [Finding("prior", "warning" if is_bad else "note", text)]
 
 
 def _of_weights(posterior: Posterior | Mixture, train: Data) -> list[Finding]:

@@ -4,6 +4,8 @@ import dataclasses
 from typing import Literal
 
 Kind = Literal["warning", "note", "fine"]
+BASELINE = "baseline"
+"""Name of the finding that compares a fit with a constant and a linear model; it comes first."""
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
 
 
@@ -31,6 +33,8 @@ class Finding:
 class Diagnosis:
     """What speaks for and against a fit; str() lists it, warnings first.
 
+    Unless the fit predicts better than a constant and a linear model, the first line says so.
+
     Attributes:
         findings: all of them, warnings first, then notes.
         false_alarm_rate: the chance that any of the tests warns of a good fit, at most.
@@ -54,12 +58,16 @@ class Diagnosis:
         """The names of the findings that are warnings."""
         return tuple(finding.name for finding in self.findings if finding.kind == "warning")
 
+    @property
+    def headlines(self) -> tuple[Finding, ...]:
+        """What no reader should miss: the comparison with baselines unless it is fine, then warnings."""
+        told = [f for f in self.findings if f.kind == "warning" or (f.name == BASELINE and f.kind == "note")]
+        return tuple(sorted(told, key=lambda finding: finding.name != BASELINE))
+
     def __str__(self) -> str:
         num = len(self.warnings)
         head = "nothing speaks against this fit" if num == 0 else f"{num} warning{'s' if num > 1 else ''}"
-        return "\n".join(
-            [
-                f"{head} (tests raise a false alarm in at most {self.false_alarm_rate:.0%} of cases)",
-                *map(str, self.findings),
-            ]
-        )
+        counted = f"{head} (tests raise a false alarm in at most {self.false_alarm_rate:.0%} of cases)"
+        first = [finding for finding in self.headlines if finding.name == BASELINE]
+        others = [finding for finding in self.findings if finding not in first]
+        return "\n".join([*map(str, first), counted, *map(str, others)])

@@ -7,25 +7,27 @@ through the weights, and holds its false-alarm rate for small training sets too.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from pyrobnn._checks import as_targets
-from pyrobnn.data import Data
+from pyrobnn._random import derive
 from pyrobnn.diagnostics.findings import Finding
 from pyrobnn.metrics.calibration import pit
+from pyrobnn.metrics.curves import errors_and_uncertainty
+from pyrobnn.metrics.ranking import area_under_risk, relative
+from pyrobnn.metrics.regression import over_columns
 from pyrobnn.prediction import Prediction
 
 _INSIDE = 0.95
 _NEGLIGIBLE = 1e-4
 _FEWEST_SIMULATIONS = 200
-_ERRORS = 3.0
-"""Standard errors by which a constant has to be better."""
+_ORDERS = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,35 +214,42 @@ def _mean(prediction: Prediction, values: Tensor) -> Tensor:
     return values.double().mean() if prediction.is_classification else values.double().mean(0)
 
 
-def baseline_finding(prediction: Prediction, y: Any, train: Data) -> Finding | None:
-    """Compare the log score with that of a constant prediction; None where that has no plain form.
+def ranking_finding(prediction: Prediction, y: Any, level: float, *, seed: int) -> Finding | None:
+    """Warn if errors are larger where the fit is surer: if its order of the examples is worse than chance.
 
-    The constant is the normal distribution with the mean and variance of the training targets, or their class
-    frequencies. It is a warning if the constant is better by 3 standard errors of the difference.
+    The area under the sparsification curve (see `pyrobnn.metrics.sparsification`) is compared with those of 200 random
+    orders, by Student's t.
+
+    Args:
+        prediction: predictions at N inputs that were held out.
+        y: their targets in original units, (N,) or (N, K).
+        level: the p-value below which the area counts.
+        seed: seed of the random orders.
+
+    Returns:
+        The finding; None where predictive variances are infinite, or all alike.
     """
-    targets = as_targets(y, len(prediction)).cpu()
-    past = train.y.double().cpu()
-    if prediction.is_classification and past.ndim == 1:
-        counts = torch.bincount(past.long(), minlength=prediction.class_probs.shape[-1]) + 1.0
-        constant = (counts / counts.sum()).log()[targets.long()].double()
-    elif prediction.is_continuous and len(past) > 1:
-        law = torch.distributions.Normal(past.mean(0), past.std(0).clamp_min(1e-12))
-        constant = law.log_prob(targets.double()).reshape(len(targets), -1).sum(1)
-    else:
+    from scipy.stats import t as student
+
+    errors, uncertainty = errors_and_uncertainty(prediction, y)
+    if not np.isfinite(uncertainty).all() or (uncertainty == uncertainty[0]).all():
         return None
-    gains = prediction.log_prob(y).double().cpu() - constant
-    gain, error = float(gains.mean()), float(gains.std()) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
-    numbers = f"{abs(gain):.2f} ± {error:.2f} nats an example"
-    if gain > 0:
-        return Finding("baseline", "fine", f"The log score is {numbers} above that of a constant prediction.")
-    if gain > -_ERRORS * error:
-        text = (
-            f"The log score is no better than that of a constant prediction, which ignores the inputs: {numbers} below."
-        )
-        return Finding("baseline", "note", text)
+    shape = functools.partial(relative, root=not prediction.is_classification)
+
+    def area(by: np.ndarray) -> float:
+        return over_columns(functools.partial(area_under_risk, shape=shape), errors, by)(np.ones(len(errors)))
+
+    generator = np.random.default_rng(derive(seed, "orders"))
+    chance = np.array([area(generator.permutation(uncertainty)) for _ in range(_ORDERS)])
+    found, error = area(uncertainty), float(chance.std(ddof=1)) * math.sqrt(1 + 1 / _ORDERS)
+    if error == 0:
+        return None
+    p_value = float(student.sf((found - chance.mean()) / error, _ORDERS - 1))
+    numbers = f"the area under the sparsification curve is {found:.2f}, where a random order has {chance.mean():.2f}"
+    if p_value >= level:
+        return Finding("ranking", "fine", f"Errors are no larger where the fit is surer: {numbers}.", p_value)
     text = (
-        f"The log score is {numbers} below that of a constant prediction, which ignores the inputs: the fit has "
-        "learned nothing that it can use. The noise may have taken the place of the signal: fix its scale, narrow the "
-        "prior, or train longer."
+        f"The uncertainty ranks errors worse than chance: {numbers} ± {error:.2f}. Errors are larger where the fit is "
+        "surer: do not select examples by it. Try heteroscedastic noise, or an ensemble."
     )
-    return Finding("baseline", "warning", text)
+    return Finding("ranking", "warning", text, p_value)

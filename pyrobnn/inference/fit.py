@@ -29,6 +29,7 @@ from pyrobnn.inference.batches import Batch, TensorBatches
 from pyrobnn.inference.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.curve import checked_sites, curve
 from pyrobnn.inference.eager import Eager
+from pyrobnn.inference.ending import tell
 from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.history import History
 from pyrobnn.inference.method import Method, keeps_checkpoints
@@ -103,10 +104,12 @@ def fit(
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
         engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step:
             for the same seed the same numbers up to rounding with one particle or one antithetic pair (and, in layers
-            of 2^17 weights, one thread), else other noise of the same distribution. "auto" takes what is predicted to end sooner, from what the first step computes and figures kept in the
-            code, not from a clock or from what was compiled before: the same call takes the same, and has the bits that
-            it has where that is asked for. `Posterior.info` tells what was used and why.
-        progress: show a progress bar with the ELBO.
+            of 2^17 weights, one thread), else other noise of the same distribution. "auto" takes what is predicted to
+            end sooner, from what the first step computes and figures kept in the code, not from a clock or from what
+            was compiled before: the same call takes the same, and has the bits that it has where that is asked for.
+            `Posterior.info` tells what was used and why.
+        progress: show a progress bar with the ELBO, and say at the end if the fit predicts no better than a constant or
+            far worse than a linear model.
         validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set; for
             `SVI` only.
         callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; one that
@@ -123,6 +126,8 @@ def fit(
         InputError: anything that does not fit together, before training starts.
         FloatingPointError: the ELBO is no longer finite, also after going back with smaller steps.
     """
+    settings: dict[str, Any] = {"seed": seed, "device": device, "engine": engine}
+    settings |= {"progress": progress, "callbacks": callbacks}
     if isinstance(method, Method) and not isinstance(method, type):
         check_engine(engine)
         if validation is not None:
@@ -131,9 +136,29 @@ def fit(
                 "score the posterior afterwards."
             )
         kept = {} if checkpoint is None else {"checkpoint": _checked_folder(checkpoint, method), "every": every}
-        return method.run(
-            bnn, data, seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept
-        )
+        found = method.run(bnn, data, **settings, **kept)
+    else:
+        found = fit_by_svi(bnn, method, data, **settings, validation=validation, checkpoint=checkpoint, every=every)
+    if progress:
+        tell(found, data, validation)
+    return found
+
+
+def fit_by_svi(
+    bnn: BNN,
+    method: SVI,
+    data: Any,
+    *,
+    seed: int,
+    device: str,
+    engine: Engine,
+    progress: bool,
+    validation: Any = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: str | Path | None = None,
+    every: int = 1000,
+) -> Posterior:
+    """Fit by SVI; the arguments are those of `fit`."""
     check_request(method, engine)
     if method.patience is not None and validation is None:
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")

@@ -25,7 +25,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.inference.batches import State, TensorBatches
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.engine import Engine
-from pyrobnn.inference.fit import complete, fit, prepare_source, running, start, train_alone
+from pyrobnn.inference.fit import complete, fit_by_svi, prepare_source, running, start, train_alone
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.monitor import Callback, Progress, asks_to_stop
@@ -76,7 +76,7 @@ class DataParallel:
         """Fit; every process returns the same posterior. The first one shows progress and calls the callbacks."""
         settings: dict[str, Any] = {"seed": seed, "progress": progress, "callbacks": callbacks}
         if _num_processes() == 1:
-            posterior = fit(bnn, self.method, data, device=device, engine=engine, **settings)
+            posterior = fit_by_svi(bnn, self.method, data, device=device, engine=engine, **settings)
             backend = None
         else:
             device = _own_device(device)

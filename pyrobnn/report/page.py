@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import io
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -63,6 +64,7 @@ def render(
     spec: Any,
     manifest: Mapping[str, Any],
     class_names: Sequence[str] = (),
+    baselines: Mapping[str, Mapping[str, Score]] = MappingProxyType({}),
 ) -> Rendered:
     """Make the report of a run.
 
@@ -78,6 +80,7 @@ def render(
         spec: the settings of the run as nested tables or as a setting, or None.
         manifest: versions, seeds and checksums of the run.
         class_names: names of the classes, for classification.
+        baselines: the same scores of simpler models, by the name of the model.
     """
     scored = train if test is None else test
     prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
@@ -88,6 +91,7 @@ def render(
         sentence=words.sentence(posterior, train),
         diagnosis=diagnosis,
         scores=words.score_rows(scores),
+        baselines=baselines,
         evidence=_evidence(posterior),
         next_steps=words.next_steps(diagnosis, has_test=test is not None),
         scored="training" if test is None else "test",

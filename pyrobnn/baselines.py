@@ -1,0 +1,355 @@
+"""What a fit has to beat: a constant and a linear model of the same likelihood, and the comparison with them."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import derive
+from pyrobnn.bnn import BNN
+from pyrobnn.data import Data, Scaler
+from pyrobnn.likelihoods.counts import NegativeBinomial
+from pyrobnn.likelihoods.noise import NoisyLikelihood
+from pyrobnn.likelihoods.weighted import Weighted
+from pyrobnn.prediction import Prediction
+
+_FOLDS = 5
+_VARIANCES = (0.01, 0.1, 1.0, 10.0, 100.0)
+"""Prior variances of the output of the linear model at a typical input, from which cross-validation chooses."""
+_INTERCEPT_PRECISION = 0.1
+"""Of the intercepts, so that a class that never occurs keeps a probability."""
+_WIDEST = 20_000
+"""Inputs above which there is no linear model."""
+_MOST_ENTRIES = 4_000_000
+_MOST_ROWS = 10_000
+_FEWEST_ROWS = 500
+_PRECISION = 1e-7
+"""Relative change of the objective at which L-BFGS stops."""
+_LARGEST_LOG = 20.0
+"""Bound on the parameters of a likelihood on the unconstrained side, where a perfect fit would have no noise."""
+_NEGLIGIBLE = 0.05
+"""Nats an example above a constant that count as none, if chance may explain them."""
+_FAR_LESS = 0.8
+"""Share of the gain of a linear model below which a fit has missed what is linear."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Baseline:
+    """A constant or a linear model, fitted by penalised maximum likelihood.
+
+    Attributes:
+        rows: the rows of the data that it was fitted to, (M,).
+        cross_validated: predictions for these rows, each by a fit without the fold that the row is in.
+    """
+
+    rows: Tensor
+    cross_validated: Prediction
+    _outputs: Callable[[Tensor], Tensor]
+    _predicted: Callable[[Tensor], Prediction]
+
+    def predict(self, x: Tensor) -> Prediction:
+        """Return predictions, a mixture of a single distribution, for inputs (N, *in) in original units."""
+        return self._predicted(self._outputs(x))
+
+
+def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[str, Baseline]:
+    """Fit a constant and a linear model of the likelihood of a BNN to training data.
+
+    The outputs of the network are replaced by constants, or by linear functions of the standardised inputs with a
+    ridge penalty, which 5-fold cross-validation chooses. The parameters of the likelihood (noise, degrees of freedom,
+    dispersion, cut points) are those of largest likelihood given outputs that are cross-validated too, so that they
+    allow for the error of the weights; noise that the model knows is learned here. The fits of all folds run at the
+    same time, by L-BFGS in float64.
+
+    Args:
+        bnn: the model whose likelihood is taken.
+        data: training data.
+        most_rows: rows to use, drawn at random; fewer where inputs are many, and 500 at least.
+
+    Returns:
+        By name: "constant", and "linear" where there are at most 20,000 inputs. Nothing for a likelihood with latents
+        of its own, for targets that carry weights, or for fewer than two examples.
+    """
+    likelihood = bnn.settings["likelihood"]
+    if len(data) < 2 or isinstance(likelihood, Weighted):
+        return {}
+    outputs, width = _num_outputs(bnn, data), data.x[0].numel()
+    size = max(_FEWEST_ROWS, min(most_rows, _MOST_ENTRIES // (outputs * width)))
+    generator = torch.Generator().manual_seed(derive(0, "baselines"))
+    rows = torch.randperm(len(data), generator=generator)[:size]
+    x, y = data.x[rows].cpu(), data.y[rows].cpu()
+    with fast_pyro():
+        problem = _Problem.of(_with_free_noise(likelihood), y, outputs)
+        if problem is None:
+            return {}
+        found = {"constant": _fit(problem, rows, _nothing, x)}
+        if width <= _WIDEST:
+            found["linear"] = _fit(problem, rows, _directions(x), x)
+    return found
+
+
+def _with_free_noise(likelihood: Any) -> Any:
+    """Return a likelihood that learns its noise: what is known of a network's is not that around a constant."""
+    if isinstance(likelihood, NoisyLikelihood) and likelihood.scale != "heteroscedastic":
+        return dataclasses.replace(likelihood, scale="learned")  # type: ignore[type-var]
+    if isinstance(likelihood, NegativeBinomial):
+        return dataclasses.replace(likelihood, dispersion="learned")
+    return likelihood
+
+
+def _num_outputs(bnn: BNN, data: Data) -> int:
+    with torch.no_grad():
+        return int(bnn.net(bnn.cast_inputs(data.x[:1])).shape[-1])
+
+
+def _nothing(x: Tensor) -> Tensor:
+    return torch.zeros(len(x), 0, dtype=torch.float64)
+
+
+def _directions(x: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the map from inputs to standardised ones; of more inputs than rows, to all that the rows span.
+
+    A ridge solution lies in the span of its rows, so nothing is lost.
+    """
+    flat = x.double().flatten(1)
+    scaler = Scaler.fit(flat)
+    standard = scaler.transform(flat) / math.sqrt(flat.shape[1])
+    turn = torch.linalg.svd(standard, full_matrices=False).Vh.T if flat.shape[1] > len(flat) else None
+
+    def apply(values: Tensor) -> Tensor:
+        inputs = scaler.transform(values.cpu().double().flatten(1)) / math.sqrt(flat.shape[1])
+        return inputs if turn is None else inputs @ turn
+
+    return apply
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Problem:
+    """Targets, the likelihood's module, and which rows each of several fits at the same time is to see.
+
+    Attributes:
+        module: maps outputs (..., N, outputs), in float64, to distributions of targets in standard units.
+        y: targets in these units, (N,) or (N, K).
+        scaler: the map of the targets to these units.
+        outputs: number of outputs.
+        centre, unit: location and spread of the targets, where outputs are locations; else 0 and 1, each (outputs,).
+        folds: the fold of each row, (N,).
+    """
+
+    module: PyroModule
+    y: Tensor
+    scaler: Scaler
+    outputs: int
+    centre: Tensor
+    unit: Tensor
+    folds: Tensor
+
+    @classmethod
+    def of(cls, likelihood: Any, y: Tensor, outputs: int) -> "_Problem | None":
+        """Return the problem; None for a likelihood with latents of its own."""
+        scaler = Scaler.fit(y) if likelihood.standardizes_targets else Scaler.identity()
+        targets = y.long() if likelihood.integer_targets else scaler.transform(y.double())
+        module = likelihood.build(torch.zeros((), dtype=torch.float64), scaler.scale.expand(y.shape[1:]))
+        if any(isinstance(part, PyroModule) and part._pyro_samples for part in module.modules()):
+            return None
+        centre, unit = torch.zeros(outputs, dtype=torch.float64), torch.ones(outputs, dtype=torch.float64)
+        if isinstance(likelihood, NoisyLikelihood):
+            own = Scaler.fit(targets.reshape(len(y), -1))
+            centre[: len(own.loc)], unit[: len(own.loc)] = own.loc, own.scale
+        return cls(module, targets, scaler, outputs, centre, unit, torch.arange(len(y)) % min(_FOLDS, len(y)))
+
+    @property
+    def kept(self) -> Tensor:
+        """Whether a fit sees a row, (fits, N): all rows, and all but each fold."""
+        by_fold = torch.arange(int(self.folds.max()) + 1)[:, None]
+        return torch.cat([torch.ones(1, len(self.y)), (self.folds != by_fold)]).double()
+
+    def log_prob(self, f: Tensor) -> Tensor:
+        """Return the log density of the targets, in standard units, given outputs (..., N, outputs)."""
+        log_prob: Tensor = self.module(self.centre + self.unit * f).log_prob(self.y)
+        return log_prob
+
+    def predict(self, parameters: Tensor, f: Tensor) -> Prediction:
+        """Return predictions for outputs (N, outputs) under parameters of the likelihood."""
+        with fast_pyro(), torch.no_grad():
+            self.put(parameters)
+            return Prediction(self.module(self.centre + self.unit * f[None]), self.scaler)
+
+    def put(self, parameters: Tensor) -> list[torch.nn.Parameter]:
+        """Give the likelihood parameters, on the unconstrained side, and return them."""
+        torch.nn.utils.vector_to_parameters(parameters, self.module.parameters())
+        return list(self.module.parameters())
+
+    @property
+    def start(self) -> Tensor:
+        """The parameters of the likelihood as they are, flat."""
+        own = list(self.module.parameters())
+        return torch.nn.utils.parameters_to_vector(own).detach() if own else torch.zeros(0, dtype=torch.float64)
+
+
+def _fit(problem: _Problem, rows: Tensor, features: Callable[[Tensor], Tensor], x: Tensor) -> Baseline:
+    """Fit for larger and larger variances of the prior, as long as the cross-validated score rises."""
+    design = features(x)
+    inputs = torch.cat([design, design.new_ones(len(design), 1)], 1)
+    coefficients = inputs.new_zeros(len(problem.kept), inputs.shape[1], problem.outputs)
+    parameters = start = problem.start
+    best: tuple[float, Tensor, Tensor, Tensor] | None = None
+    for variance in _VARIANCES if design.shape[1] else _VARIANCES[:1]:
+        coefficients, parameters = _train(problem, inputs, 1 / variance, coefficients, parameters)
+        with torch.no_grad():
+            held_out = torch.einsum("np,npo->no", inputs, coefficients[1 + problem.folds])
+        score, own = _calibrate(problem, held_out, start)
+        if best is not None and score <= best[0]:
+            break
+        best = score, coefficients[0], own, held_out
+    assert best is not None  # there is a variance
+    _, weights, own, held_out = best
+
+    def outputs(values: Tensor) -> Tensor:
+        return features(values) @ weights[:-1] + weights[-1]
+
+    return Baseline(rows, problem.predict(own, held_out), outputs, lambda f: problem.predict(own, f))
+
+
+def _train(
+    problem: _Problem, inputs: Tensor, precision: float, coefficients: Tensor, parameters: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the coefficients of largest penalised likelihood of all fits, and the parameters that they share."""
+    kept, size = problem.kept, coefficients.numel()
+    penalty = torch.full((inputs.shape[1], 1), precision, dtype=torch.float64)
+    penalty[-1] = _INTERCEPT_PRECISION
+
+    def loss(values: Tensor, own: Tensor) -> tuple[Tensor, list[Any]]:
+        leaves = problem.put(own)
+        weights = values.view_as(coefficients)
+        fitted = (kept * problem.log_prob(inputs @ weights)).sum()
+        return penalty.mul(weights.square()).sum() / 2 - fitted, leaves
+
+    found = _minimize(loss, coefficients.flatten(), parameters, scale=float(kept.sum()))
+    return found[:size].view_as(coefficients), found[size:]
+
+
+def _calibrate(problem: _Problem, held_out: Tensor, start: Tensor) -> tuple[float, Tensor]:
+    """Return the mean log density given outputs, and the parameters of the likelihood that make it largest."""
+
+    def loss(_: Tensor, own: Tensor) -> tuple[Tensor, list[Any]]:
+        leaves = problem.put(own)
+        return -problem.log_prob(held_out).sum(), leaves
+
+    found = _minimize(loss, start[:0], start, scale=float(len(held_out))) if len(start) else start
+    problem.put(found)
+    with torch.no_grad():
+        return float(problem.log_prob(held_out).mean()), found
+
+
+def _minimize(
+    loss: Callable[[Tensor, Tensor], tuple[Tensor, list[Any]]], values: Tensor, parameters: Tensor, *, scale: float
+) -> Tensor:
+    """Return where a function of values and of parameters, which lie within bounds, is smallest."""
+    from scipy.optimize import minimize
+
+    def evaluated(point: np.ndarray) -> tuple[float, np.ndarray]:
+        given = torch.from_numpy(point.copy())
+        free = given[: len(values)].requires_grad_()
+        total, leaves = loss(free, given[len(values) :])
+        wanted = [*([free] if len(free) else []), *leaves]
+        gradients = torch.autograd.grad(total / scale, wanted)
+        return float(total.detach() / scale), torch.cat([g.flatten() for g in gradients]).numpy()
+
+    bounds = [(None, None)] * len(values) + [(-_LARGEST_LOG, _LARGEST_LOG)] * len(parameters)
+    start = torch.cat([values, parameters]).numpy()
+    options = {"maxiter": 200, "ftol": _PRECISION}
+    found = minimize(evaluated, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return torch.from_numpy(found.x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What a comparison with the baselines says.
+
+    Attributes:
+        kind: "warning" where the fit predicts no better than a constant, or far worse than a linear model; "note" where
+            nothing shows that it is better than either; "fine" otherwise.
+        text: a sentence with the numbers.
+        p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
+    """
+
+    kind: Literal["warning", "note", "fine"]
+    text: str
+    p_value: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gain:
+    """A mean difference of log scores, with its standard error and degrees of freedom."""
+
+    mean: float
+    stderr: float
+    df: int
+
+    @classmethod
+    def of(cls, differences: Tensor) -> "_Gain":
+        num = len(differences)
+        return cls(float(differences.mean()), float(differences.std()) / math.sqrt(num), num - 1)
+
+    def below(self, bound: float) -> float:
+        """Return the p-value of the hypothesis that the difference is at least a bound, by Student's t."""
+        from scipy.stats import t as student
+
+        return float(student.cdf((self.mean - bound) / max(self.stderr, 1e-12), self.df))
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f} ± {self.stderr:.2f}"
+
+
+def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, where: str, advice: str) -> Verdict:
+    """Compare the log scores of a fit with those of the baselines, example by example.
+
+    It warns if the fit is worse than the constant, or not shown to be better and at most 0.05 nats an example above it
+    with that confidence; or if it attains less than 80 % of what the linear model gains over the constant.
+
+    Args:
+        scores: log density or probability of each target, (N,), N at least 2.
+        baselines: the same by name, "constant" and perhaps "linear".
+        level: the p-value below which a difference counts.
+        where: by which examples, to follow the numbers.
+        advice: what to try, a sentence.
+    """
+    over_constant = _Gain.of(scores - baselines["constant"])
+    is_better = 1 - over_constant.below(0.0) < level
+    linear = baselines.get("linear")
+    gained = None if linear is None else _Gain.of(linear - baselines["constant"])
+    beside = "" if gained is None else f", a linear model {gained}"
+    numbers = f"the fit gains {over_constant} nats an example on a constant {where}{beside}"
+    p_value = max(over_constant.below(_NEGLIGIBLE), level if is_better else 0.0)
+    if min(p_value, over_constant.below(0.0)) < level:
+        cause = (
+            "The inputs say nothing of the target, or the fit has lost what they say"
+            if gained is None or 1 - gained.below(0.0) >= level
+            else "The inputs do tell of the target"
+        )
+        text = f"The fit predicts no better than a constant, which ignores the inputs: {numbers}. {cause}. {advice}"
+        return Verdict("warning", text, min(p_value, over_constant.below(0.0)))
+    if linear is not None and gained is not None:
+        short = _Gain.of(scores - baselines["constant"] - _FAR_LESS * (linear - baselines["constant"]))
+        if gained.mean > 0 and short.below(0.0) < level:
+            share = f"{over_constant.mean / gained.mean:.0%}"
+            text = f"The fit predicts worse than a linear model, with {share} of its gain: {numbers}. {advice}"
+            return Verdict("warning", text, short.below(0.0))
+        over_linear = _Gain.of(scores - linear)
+        if 1 - over_linear.below(0.0) >= level and is_better:
+            text = f"Nothing shows that the fit predicts better than a linear model: {numbers}."
+            return Verdict("note", text)
+    if not is_better:
+        return Verdict("note", f"Nothing shows that the fit predicts better than a constant: {numbers}.")
+    return Verdict("fine", f"The fit predicts better than a constant{_and_linear(gained)}: {numbers}.")
+
+
+def _and_linear(gained: _Gain | None) -> str:
+    return "" if gained is None else " and a linear model"

@@ -1,0 +1,288 @@
+"""Baselines against scikit-learn and closed forms, the comparison with them, and what the end of a fit says."""
+
+import math
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn import likelihoods
+from pyrobnn.baselines import fit_baselines, judge
+from pyrobnn.inference.ending import leave_one_out, sites_at_prior
+from pyrobnn.likelihoods.weighted import Weighted
+
+NUM, FEATURES = 400, 4
+
+
+def problem():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2 * NUM, FEATURES, generator=generator)
+    eta = x[:, 0] - 0.5 * x[:, 1]
+    return x, eta, generator
+
+
+def targets(name):
+    _, eta, generator = problem()
+    noisy = eta + 0.3 * torch.randn(len(eta), generator=generator)
+    rate = (
+        eta.exp() * torch.distributions.Gamma(2.0, 2.0).sample(eta.shape) if name == "negative_binomial" else eta.exp()
+    )
+    labels = (torch.rand(len(eta), generator=generator) < torch.sigmoid(2 * eta)).long()
+    return {
+        "gaussian": 1000 * noisy + 5e4,
+        "columns": torch.stack([noisy, 1 - 3 * noisy], 1),
+        "censored_gaussian": 100 * noisy.clamp_min(0),
+        "bernoulli": labels.float(),
+        "categorical": labels,
+        "ordinal": (noisy.round().clamp(-2, 2) + 2).long(),
+        "poisson": torch.poisson(rate, generator=generator).long(),
+        "negative_binomial": torch.poisson(rate, generator=generator).long(),
+    }.get(name, noisy)
+
+
+LIKELIHOODS = {
+    "gaussian": (likelihoods.Gaussian(), 1),
+    "known": (likelihoods.Gaussian(scale=0.01), 1),
+    "prior": (likelihoods.Gaussian(scale={"type": "half_normal", "scale": 1.0}), 1),
+    "heteroscedastic": (likelihoods.Gaussian(scale="heteroscedastic"), 2),
+    "columns": (likelihoods.Gaussian(), 2),
+    "student_t": (likelihoods.StudentT(df="learned"), 1),
+    "laplace": (likelihoods.Laplace(), 1),
+    "censored_gaussian": (likelihoods.CensoredGaussian(lower=0.0), 1),
+    "bernoulli": (likelihoods.Bernoulli(), 1),
+    "categorical": (likelihoods.Categorical(), 3),
+    "ordinal": (likelihoods.Ordinal(num_classes=6), 1),
+    "poisson": (likelihoods.Poisson(), 1),
+    "negative_binomial": (likelihoods.NegativeBinomial(), 1),
+}
+
+
+def fitted(name):
+    """The baselines of a likelihood, fitted to the first half of the data, and the second half."""
+    likelihood, outputs = LIKELIHOODS[name]
+    x, y = problem()[0], all_targets(name)
+    model = bnn.BNN(bnn.MLP(FEATURES, [2], outputs), likelihood=likelihood)
+    return fit_baselines(model, bnn.Data(x[:NUM], y[:NUM])), bnn.Data(x[NUM:], y[NUM:])
+
+
+def score(baseline, data):
+    return float(baseline.predict(data.x).log_prob(data.y).mean())
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_a_linear_truth_is_found_under_every_likelihood(name):
+    """The linear model gains on new data, and its cross-validated score foretells that on them: 5 standard errors."""
+    found, new = fitted(name)
+    assert list(found) == ["constant", "linear"]
+    assert score(found["linear"], new) > score(found["constant"], new) + 0.15
+    for baseline in found.values():
+        within = baseline.cross_validated.log_prob(targets_of(name)[baseline.rows])
+        beyond = baseline.predict(new.x).log_prob(new.y)
+        error = float((within.var() / len(within) + beyond.var() / len(beyond)).sqrt())
+        assert abs(float(within.mean() - beyond.mean())) < 5 * error
+
+
+def all_targets(name):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return targets(name)
+
+
+def targets_of(name):
+    return all_targets(name)[:NUM]
+
+
+def test_real_targets_are_those_of_least_squares():
+    """Scikit-learn's linear regression with the standard deviation of its residuals; 0.01 nats for the penalty."""
+    from sklearn.linear_model import LinearRegression
+
+    found, new = fitted("gaussian")
+    x, y = problem()[0][:NUM].numpy(), targets_of("gaussian").numpy()
+    other = LinearRegression().fit(x, y)
+    law = torch.distributions.Normal(torch.as_tensor(other.predict(new.x.numpy())), float((y - other.predict(x)).std()))
+    assert score(found["linear"], new) == pytest.approx(float(law.log_prob(new.y).mean()), abs=0.01)
+    constant = found["constant"].predict(new.x[:1])
+    assert float(constant.mean) == pytest.approx(y.mean(), rel=1e-5)
+    assert float(constant.std) == pytest.approx(y.std(), rel=0.01)
+
+
+def test_labels_and_counts_are_those_of_generalised_linear_models():
+    from sklearn.linear_model import LogisticRegression, PoissonRegressor
+
+    x = problem()[0][:NUM].numpy()
+    found, new = fitted("bernoulli")
+    logistic = LogisticRegression(C=1.0).fit(x, targets_of("bernoulli").numpy())
+    probs = torch.as_tensor(logistic.predict_proba(new.x.numpy()))
+    exact = float(probs[torch.arange(len(new)), new.y.long()].log().mean())
+    assert score(found["linear"], new) == pytest.approx(exact, abs=0.01)
+    share = float(targets_of("bernoulli").mean())
+    assert float(found["constant"].predict(new.x[:1]).mean) == pytest.approx(share, abs=0.001)
+    found, new = fitted("poisson")
+    rates = torch.as_tensor(PoissonRegressor(alpha=0).fit(x, targets_of("poisson").numpy()).predict(new.x.numpy()))
+    exact = float(torch.distributions.Poisson(rates).log_prob(new.y.double()).mean())
+    assert score(found["linear"], new) == pytest.approx(exact, abs=0.01)
+
+
+def test_pure_noise_is_shrunk_to_a_constant():
+    """200 inputs, 100 examples: least squares would fit them exactly. Also images, and a class that never occurs."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 1, 10, 20, generator=generator)
+    y = torch.randint(2, (600,), generator=generator)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(200, 3))
+    found = fit_baselines(bnn.BNN(net, likelihood="categorical"), bnn.Data(x[:100], y[:100]))
+    new = bnn.Data(x[100:], y[100:])
+    assert score(found["linear"], new) > score(found["constant"], new) - 0.05
+    unseen = found["constant"].predict(x[:1]).class_probs[0, 2]
+    assert 1e-4 < float(unseen) < 0.02
+
+
+def test_what_has_no_baselines():
+    x, y = torch.randn(10, 2), torch.randn(10)
+    model = bnn.BNN(bnn.MLP(2, [2], 1))
+    assert fit_baselines(model, bnn.Data(x[:1], y[:1])) == {}
+    weighted = bnn.BNN(bnn.MLP(2, [2], 1), likelihood=Weighted(likelihoods.Gaussian()))
+    assert fit_baselines(weighted, bnn.Data(x, torch.stack([y, torch.ones(10)], 1))) == {}
+    wide = bnn.BNN(torch.nn.Linear(20_001, 1))
+    assert list(fit_baselines(wide, bnn.Data(torch.randn(4, 20_001), y[:4]))) == ["constant"]
+
+
+# The comparison
+
+
+def noise(num, scale=1.0, seed=0):
+    return scale * torch.randn(num, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def verdict(own, of_linear, level=0.01):
+    """The verdict on the gains of a fit and of a linear model over a constant."""
+    constant = noise(len(own), seed=7)
+    scores = {"constant": constant, "linear": constant + of_linear}
+    return judge(constant + own, scores, level, where="here", advice="Try more.")
+
+
+def gains(mean, seed, spread=0.1, num=200):
+    """Gains of examples that have this mean exactly."""
+    drawn = noise(num, spread, seed)
+    return mean + drawn - drawn.mean()
+
+
+@pytest.mark.parametrize(
+    ("gain", "linear_gain", "kind", "words"),
+    [
+        (-0.5, 0.0, "warning", "predicts no better than a constant, which ignores the inputs: the fit gains -0.5"),
+        (0.0, 0.0, "warning", "The inputs say nothing of the target, or the fit has lost what they say. Try more."),
+        (0.0, 0.5, "warning", "The inputs do tell of the target. Try more."),
+        (0.28, 1.0, "warning", "predicts worse than a linear model, with 28% of its gain: the fit gains +0.28"),
+        (0.5, 0.5, "note", "Nothing shows that the fit predicts better than a linear model"),
+        (1.0, 0.5, "fine", "predicts better than a constant and a linear model: the fit gains +1.0"),
+    ],
+)
+def test_verdicts(gain, linear_gain, kind, words):
+    found = verdict(gains(gain, 1), gains(linear_gain, 2))
+    assert found.kind == kind
+    assert words in found.text
+    assert (found.p_value is not None) == (kind == "warning")
+
+
+def test_what_chance_may_explain_is_no_warning():
+    found = verdict(gains(0.02, 1, 1.0, 20), gains(0.0, 2, 1.0, 20))
+    assert (found.kind, found.text[:59]) == ("note", "Nothing shows that the fit predicts better than a constant:")
+
+
+def test_a_fit_as_good_as_the_linear_model_gives_alarm_at_its_rate_at_most():
+    """400 comparisons at 5 % of two fits whose expected scores are equal: at most 5 % + 3 standard errors of 1.1 %."""
+    pairs = [[0.2 + noise(100, 0.5, 2 * seed + k) for k in (0, 1)] for seed in range(400)]
+    kinds = [verdict(*pair, level=0.05).kind for pair in pairs]
+    assert np.mean([kind == "warning" for kind in kinds]) < 0.083
+
+
+def test_leave_one_out_is_that_of_the_conjugate_model():
+    """Mean of y ~ N(m, 1), m ~ N(0, 10^2), 10 targets, one far away: 20,000 draws, within 0.03 nats an example."""
+    y = torch.cat([noise(9, seed=5), torch.tensor([2.5], dtype=torch.float64)])
+    variance = 1 / (len(y) + 0.01)
+    draws = y.sum() * variance + noise(20_000, variance**0.5, seed=6)
+    prediction = bnn.Prediction(dist.Normal(draws[:, None].expand(-1, 10), 1.0))
+    others = 1 / (len(y) - 1 + 0.01)
+    exact = torch.distributions.Normal((y.sum() - y) * others, (1 + others) ** 0.5).log_prob(y)
+    assert torch.allclose(leave_one_out(prediction, y), exact, atol=0.03)
+    assert float((prediction.log_prob(y) - exact).max()) > 0.1  # the training score is not it
+
+
+# Whole fits
+
+
+def sines(num=100):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(num + 200, 3, generator=generator)
+    y = torch.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * torch.randn(num + 200, generator=generator)
+    return bnn.Data(x[:num], y[:num], standardize=True), bnn.Data(x[num:], y[num:], standardize=True)
+
+
+@pytest.fixture(scope="module")
+def collapsed():
+    """Where a long mean-field fit of the sines ends: a layer at the prior, outputs near 0, noise of the targets."""
+    train, test = sines()
+    model = bnn.BNN(bnn.MLP(3, [50, 50], 1))
+    posterior = bnn.fit(model, bnn.SVI(steps=1), train, seed=0, progress=False, engine="eager")
+    with torch.no_grad():
+        guide = posterior.guide
+        guide.loc.zero_()
+        for (name, _), rho in zip(guide._named(), guide._split(guide.rho), strict=True):
+            rho.fill_(math.log(math.expm1(1.0 if name.startswith("2.") else 0.01)))
+        posterior.bnn.likelihood.scale = torch.tensor(1.0)
+    return posterior, train, test
+
+
+def test_a_regression_that_explains_nothing_says_so_first(collapsed):
+    posterior, train, test = collapsed
+    assert sites_at_prior(posterior) == ("2.weight", "2.bias")
+    for data in (test, None):
+        found = bnn.diagnose(posterior, train, data, num_draws=100)
+        assert found.headlines[0].name == "baseline"
+        assert str(found).startswith("! The fit predicts no better than a constant, which ignores the inputs")
+        assert "The guide has gone back to the prior at 2.weight, 2.bias. Try a known" in found.warnings[0]
+        assert "prior" in found.names
+
+
+@pytest.mark.parametrize(("name", "slope"), [("negative_binomial", 0.3), ("bernoulli", 0.2), ("gaussian", 0.5)])
+def test_a_fit_that_misses_what_is_linear_is_told(name, slope):
+    """A linear model whose slopes are too small, and with the slopes that they should have."""
+    likelihood, _ = LIKELIHOODS[name]
+    x, y = problem()[0], all_targets(name)
+    train, test = (
+        bnn.Data(x[part], y[part], standardize=name == "gaussian") for part in (slice(NUM), slice(NUM, NUM + 100))
+    )
+    model = bnn.BNN(torch.nn.Linear(FEATURES, 1), likelihood=likelihood)
+    right = {"negative_binomial": 1.0, "bernoulli": 2.0, "gaussian": 0.85}[name]
+    for factor, kinds in ((slope, {"warning"}), (1.0, {"note", "fine"})):
+        weight = factor * right * torch.tensor([[1.0, -0.5, 0.0, 0.0]])
+        posterior = bnn.guides.Laplace(structure="diag").around(
+            model, train, weights={"weight": weight, "bias": torch.zeros(1)}, progress=False
+        )
+        with torch.no_grad():
+            for parameter in posterior.bnn.likelihood.parameters():
+                parameter.fill_(-1.0)
+        for data in (test, None):
+            found = bnn.diagnose(posterior, train, data, num_draws=20)
+            (own,) = (finding for finding in found.findings if finding.name == "baseline")
+            assert own.kind in kinds
+            assert own.kind != "warning" or "predicts worse than a linear model, with" in own.text
+
+
+def test_the_end_of_a_fit_says_so_where_progress_is_shown(capfd):
+    train, test = sines()
+    model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale=9.0))
+    options = {"seed": 0, "engine": "eager"}
+    for extra in ({}, {"validation": test}):
+        bnn.fit(model, bnn.SVI(steps=20), train, **options, **extra)
+        assert capfd.readouterr().err.splitlines()[-1].startswith("The fit predicts no better than a constant")
+    bnn.fit(model, bnn.SGLD(step_size=1e-4, num_draws=10, burn_in=5, thinning=1, num_chains=1), train, **options)
+    assert "predicts no better than a constant" in capfd.readouterr().err
+    bnn.fit(model, bnn.SVI(steps=20), train, progress=False, **options)
+    assert capfd.readouterr().err == ""
+    line = bnn.BNN(torch.nn.Linear(1, 1), likelihood=likelihoods.Gaussian(scale=0.5))
+    x = train.x[:, :1]
+    bnn.fit(line, bnn.SVI(steps=300, lr=0.05), bnn.Data(x, 3 * x[:, 0] + noise(100, 0.5)), **options)
+    assert "predicts" not in capfd.readouterr().err
