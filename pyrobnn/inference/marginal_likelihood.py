@@ -17,11 +17,17 @@ from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.fit import complete, prepare_source, running, start, train_alone
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.monitor import Callback
+from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi import SVI
 from pyrobnn.inference.tuning import Per, tune_prior
 from pyrobnn.likelihoods import Gaussian
-from pyrobnn.likelihoods.weighted import split_weights, unweighted
+from pyrobnn.likelihoods.weighted import split_weights, unweighted, with_noise
 from pyrobnn.posterior import Posterior
+
+_LEARNED = Gaussian(scale="learned")
+_UNEXPLAINED, _FIRST_NOISE = 0.95, 0.3
+"""Noise, in units of the spread of the targets, above which a mode is a constant, and noise to begin with then."""
+_BATCH = 4096
 
 
 @registry.register
@@ -32,6 +38,10 @@ class MarginalLikelihood:
     "Scalable Marginal Likelihood Estimation for Model Selection in Deep Learning": each round trains on from the last
     round's weights, takes the curvature at the mode, and moves the precision of the prior (and the noise) to the
     maximum of the evidence. No validation data are needed.
+
+    Where noise is learned from the start, it may explain all of the targets before the network does, and zero weights
+    are a mode then. If the first round ends at a constant, it is done again with the noise held at 0.3 of the spread of
+    the targets, and tuned from there.
 
     Attributes:
         method: how each round trains; its guide is a `Laplace` one, and `steps` are those of a round.
@@ -78,6 +88,12 @@ class MarginalLikelihood:
         for index in range(self.rounds):
             trained = self._round(bnn, posterior, data, seed=derive(seed, f"round {index}"), **settings)
             noise = _has_one_scale_to_learn(trained) if noise is None else noise
+            if index == 0 and noise and unweighted(bnn.settings["likelihood"]) == _LEARNED:
+                spread = _spread(trained.bnn, prepare_source(bnn, self.method, data, seed))
+                if float(trained.bnn.likelihood.scale) > _UNEXPLAINED * spread:
+                    known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
+                    held = bnn.with_parts(likelihood=with_noise(bnn.settings["likelihood"], [known]))
+                    trained = self._round(held, None, data, seed=derive(seed, f"round {index}"), **settings)
             posterior = tune_prior(trained, data, by=self.by, per=self.per, noise=noise)
             evidence.append(posterior.info["laplace"]["log_evidence"])
         assert posterior is not None  # there is a round
@@ -116,7 +132,17 @@ def _has_one_scale_to_learn(posterior: Posterior) -> bool:
     """Return whether the noise is Gaussian with one scale, which is learned."""
     likelihood, y = posterior.bnn.settings["likelihood"], posterior.example[1]
     targets = y if likelihood is unweighted(likelihood) else split_weights(y)[0]
-    return unweighted(likelihood) == Gaussian(scale="learned") and math.prod(targets.shape[1:]) == 1
+    return unweighted(likelihood) == _LEARNED and math.prod(targets.shape[1:]) == 1
+
+
+def _spread(bnn: BNN, source: Source) -> float:
+    """Return the standard deviation of a single column of targets, in the units of the model."""
+    y = torch.cat([y for _, y in source.one_pass(bnn, _BATCH)]).double()
+    weighted = bnn.settings["likelihood"] is not unweighted(bnn.settings["likelihood"])
+    targets, weights = split_weights(y) if weighted else (y, torch.ones_like(y))
+    share = weights / weights.sum()
+    mean = (share * targets).sum()
+    return math.sqrt(float((share * (targets - mean).square()).sum()))
 
 
 def _move(posterior: Posterior, last: Posterior) -> None:
