@@ -101,6 +101,9 @@ def linear_model(point: Point, x: Tensor, y: Tensor) -> tuple[LinearModel, Tenso
         point: where.
         x: all inputs (N, *in), in the units of the model.
         y: all targets.
+
+    Raises:
+        FloatingPointError: derivatives, or information about the outputs, that are not finite.
     """
     tracker = Tracker(point.bnn, point.weights, point.sites, x[:1])
     num_outputs = tracker.alone.f.shape[1]
@@ -116,6 +119,9 @@ def linear_model(point: Point, x: Tensor, y: Tensor) -> tuple[LinearModel, Tenso
         columns = columns_of(_GGN, point, f, y_part).movedim(0, 2)
         parts.append((jacobian.detach().double(), columns.detach().double(), f.double()))
     jacobian, columns, f = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
+    for name, value in (("derivatives of the outputs", jacobian), ("information about the outputs", columns)):
+        if not bool(value.isfinite().all()):
+            raise FloatingPointError(f"The {name} are not finite: look for extreme values in the data.")
     return LinearModel(jacobian, columns), f
 
 

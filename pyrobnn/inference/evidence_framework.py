@@ -48,6 +48,7 @@ _MOST_FULL = 3000
 """Weights whose joint covariance is kept."""
 _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
+_TOLERANCE = 1e-12
 _ADVICE = "use MarginalLikelihood, which follows the stochastic gradient"
 
 
@@ -185,14 +186,15 @@ class EvidenceFramework:
         x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
         weights = {site.name: site.start.clone() for site in sites}
         start = _Start(model, weights, (x, y), noise=noise if self.rounds else None, per=self.per)
-        for _ in range(self.rounds):
-            start.to_mode(self.iterations)
-            start.tune()
-            bar.update()
-            if not start.is_finite():
-                break
-        start.to_mode(2 * self.iterations)
-        start.judge()
+        try:
+            for _ in range(self.rounds):
+                start.to_mode(self.iterations)
+                start.tune()
+                bar.update()
+            start.to_mode(2 * self.iterations)
+            start.judge()
+        except FloatingPointError:
+            bar.update(self.rounds - bar.n % self.rounds)
         bar.set_postfix(score=f"{start.score:.1f}")
         return start
 
@@ -246,10 +248,6 @@ class _Start:
         """The mean of log evidence and leave-one-out log score."""
         return (self.log_evidence + self.log_left_out) / 2
 
-    def is_finite(self) -> bool:
-        """Return whether all weights are finite."""
-        return all(bool(value.isfinite().all()) for value in self.weights.values())
-
     def _by_site(self, flat: Tensor) -> dict[str, Tensor]:
         parts = flat.split([value.numel() for value in self.weights.values()])
         return {name: part.view_as(self.weights[name]) for name, part in zip(self.weights, parts, strict=True)}
@@ -269,7 +267,7 @@ class _Start:
             value = 0.5 * penalty - fit
             return value.item(), flat(torch.autograd.grad(value, tensors))
 
-        options = {"maxiter": iterations, "maxfun": iterations + iterations // 4, "maxcor": _MEMORY}
+        options = {"maxiter": iterations, "maxfun": iterations + iterations // 4, "maxcor": _MEMORY, "ftol": _TOLERANCE}
         with torch.enable_grad():
             found = minimize(energy, flat(tensors), jac=True, method="L-BFGS-B", options=options)
         fill(tensors, found.x)
@@ -300,6 +298,8 @@ class _Start:
         residual = (y - f).square() * counts[:, None]
         left = (counts[:, None] - leverage).sum(0).clamp_min(1e-3 * float(counts.sum()))
         found = (residual.sum(0) / left).sqrt().clamp_min(_LEAST_NOISE)
+        if not bool(found.isfinite().all()):
+            raise FloatingPointError(f"The noise became {found.tolist()}: look for extreme values in the data.")
         ratio = found / self.noise()
         with torch.no_grad():
             self.bnn.likelihood.scale = found.to(f.device).view(self.bnn.likelihood.scale.shape).to(self.x.dtype)
@@ -320,9 +320,7 @@ class _Start:
         return total.index_add(0, self.group, values)
 
     def judge(self) -> None:
-        """Set log evidence and leave-one-out log score; those of a start that is not finite stay -infinity."""
-        if not self.is_finite():
-            return
+        """Set log evidence and leave-one-out log score, which are -infinity before."""
         point = self._point()
         model, f = linear_model(point, self.x, self.y)
         solution = model.solve(self.precision)

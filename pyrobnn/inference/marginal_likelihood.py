@@ -90,7 +90,7 @@ class MarginalLikelihood:
             noise = _has_one_scale_to_learn(trained) if noise is None else noise
             if index == 0 and noise and unweighted(bnn.settings["likelihood"]) == _LEARNED:
                 spread = _spread(trained.bnn, prepare_source(bnn, self.method, data, seed))
-                if float(trained.bnn.likelihood.scale) > _UNEXPLAINED * spread:
+                if float(trained.bnn.likelihood.scale.detach()) > _UNEXPLAINED * spread:
                     known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
                     held = bnn.with_parts(likelihood=with_noise(bnn.settings["likelihood"], [known]))
                     trained = self._round(held, None, data, seed=derive(seed, f"round {index}"), **settings)

@@ -1,0 +1,173 @@
+"""The evidence framework: exact in linear models, no constant on small tables, and what it refuses."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+import pyrobnn as bnn
+from pyrobnn._errors import InputError
+
+QUICK = bnn.EvidenceFramework(starts=1, rounds=30)
+
+
+def linear_data(num_data=40, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(num_data, 3))
+    return x, x @ [1.0, -0.5, 0.0] + 0.3 * rng.normal(size=num_data)
+
+
+def linear_net():
+    return bnn.MLP(3, [], 1, bias=False, dtype="float64")
+
+
+def log_evidence(x, y, alphas, noise):
+    marginal = x / alphas @ x.T + noise**2 * np.eye(len(y))
+    return -0.5 * (y @ np.linalg.solve(marginal, y) + np.linalg.slogdet(marginal)[1] + len(y) * np.log(2 * np.pi))
+
+
+def fit(model, method, x, y, **arguments):
+    return bnn.fit(model, method, (x, y), seed=0, progress=False, engine="eager", **arguments)
+
+
+@pytest.mark.parametrize("per", ["site", "input"])
+def test_scales_of_a_linear_model_maximise_its_exact_evidence(per):
+    x, y = linear_data()
+    x = x[:, :2]  # all precisions have a finite maximum
+    model = bnn.BNN(bnn.MLP(2, [], 1, bias=False, dtype="float64"))
+    posterior = fit(model, bnn.EvidenceFramework(starts=1, rounds=30, per=per), x, y)
+    groups = 2 if per == "input" else 1
+    found = minimize(
+        lambda logs: -log_evidence(x, y, np.broadcast_to(np.exp(logs[:-1]), 2), np.exp(logs[-1])), np.zeros(groups + 1)
+    )
+    precision = np.atleast_1d(posterior.info["evidence"]["precision"]["0.weight"])
+    np.testing.assert_allclose(np.log(precision), found.x[:-1], atol=1e-3)
+    assert posterior.bnn.settings["likelihood"].scale == pytest.approx(np.exp(found.x[-1]), rel=1e-3)
+    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(-found.fun, abs=1e-5)
+    assert posterior.info["evidence"]["starts"][0]["log_evidence"] == pytest.approx(-found.fun, abs=1e-5)
+
+
+def test_the_score_left_out_is_that_of_fits_without_each_example():
+    x, y = linear_data(12)
+    posterior = fit(bnn.BNN(linear_net()), QUICK, x, y)
+    alphas = np.array(posterior.info["evidence"]["precision"]["0.weight"])
+    noise = posterior.bnn.settings["likelihood"].scale
+    total = 0.0
+    for i in range(len(y)):
+        others = np.arange(len(y)) != i
+        covariance = np.linalg.inv(x[others].T @ x[others] / noise**2 + np.diag(alphas))
+        mean = covariance @ x[others].T @ y[others] / noise**2
+        variance = x[i] @ covariance @ x[i] + noise**2
+        total += -0.5 * np.log(2 * np.pi * variance) - 0.5 * (y[i] - x[i] @ mean) ** 2 / variance
+    assert posterior.info["evidence"]["starts"][0]["log_left_out"] == pytest.approx(total, abs=1e-4)
+
+
+def test_without_rounds_prior_and_noise_stay():
+    x, y = linear_data()
+    model = bnn.BNN(linear_net(), prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian(0.4))
+    posterior = fit(model, bnn.EvidenceFramework(starts=1, rounds=0), x, y)
+    covariance = np.linalg.inv(x.T @ x / 0.16 + np.eye(3) / 0.49)
+    np.testing.assert_allclose(posterior.mean()["0.weight"][0].numpy(), covariance @ x.T @ y / 0.16, atol=1e-5)
+    assert posterior.bnn.settings["likelihood"] == bnn.likelihoods.Gaussian(0.4)
+
+
+def test_units_of_the_targets_change_nothing_but_units():
+    x, y = linear_data()
+    model = bnn.BNN(bnn.MLP(3, [8], 1, activation="tanh", dtype="float64"), prior=bnn.priors.Normal("fan_in"))
+    method = bnn.EvidenceFramework(starts=2, rounds=3)
+    plain, scaled = (
+        bnn.fit(model, method, bnn.Data(x, targets, standardize=True), seed=0, progress=False)
+        for targets in (y, 1000 * y + 7)
+    )
+    torch.testing.assert_close(1000 * plain.predict(x).mean + 7, scaled.predict(x).mean, rtol=1e-4, atol=1.0)
+    shift = len(y) * np.log(1000)
+    assert scaled.info["laplace"]["log_evidence"] == pytest.approx(
+        plain.info["laplace"]["log_evidence"] - shift, abs=0.1
+    )
+
+
+def test_columns_of_targets_have_noise_of_their_own():
+    x, _ = linear_data(200)
+    rng = np.random.default_rng(1)
+    y = np.stack([x[:, 0] + 0.1 * rng.normal(size=200), x[:, 1] + 0.8 * rng.normal(size=200)], 1)
+    posterior = fit(bnn.BNN(bnn.MLP(3, [], 2, dtype="float64")), QUICK, x, y)
+    # the standard error of a standard deviation is 1 / sqrt(2 N); 4 of them
+    np.testing.assert_allclose(posterior.bnn.settings["likelihood"].scale, [0.1, 0.8], rtol=4 / np.sqrt(400))
+
+
+def sines(num_data, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(num_data, 3))
+    return x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=num_data)
+
+
+def test_the_regressor_is_no_constant_on_a_hundred_rows():
+    x, y = sines(100, 0)
+    x_test, y_test = sines(1000, 1)
+    regressor = bnn.BNNRegressor(random_state=0).fit(x, y)
+    assert regressor.score(x_test, y_test) > 0.7
+    prediction = regressor.predict_dist(x_test)
+    lower, upper = prediction.interval(0.95)
+    inside = ((y_test >= lower.numpy()) & (y_test <= upper.numpy())).mean()
+    assert 0.85 < inside <= 1
+
+
+def test_the_marginal_likelihood_starts_again_where_it_fell_to_a_constant():
+    x, y = sines(100, 0)
+    model = bnn.BNN(bnn.MLP(3, [50, 50], 1, dtype="float64"), prior=bnn.priors.Normal("fan_in"))
+    training = bnn.SVI(guide="laplace", steps=300, lr=0.02, schedule="cosine_annealing_lr")
+    posterior = bnn.fit(
+        model,
+        bnn.MarginalLikelihood(training, rounds=2, noise="auto"),
+        bnn.Data(x, y, standardize=True),
+        seed=0,
+        progress=False,
+        engine="eager",
+    )
+    x_test, y_test = sines(1000, 1)
+    residual = y_test - posterior.predict(x_test).mean.numpy()
+    assert 1 - (residual**2).mean() / y_test.var() > 0.5
+
+
+def test_targets_without_a_pattern_stay_a_constant():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 2)), rng.normal(size=60)
+    prediction = bnn.BNNRegressor(random_state=0).fit(x, y).predict_dist(x)
+    assert float(prediction.mean.std()) < 0.6
+    assert float(prediction.std.mean()) == pytest.approx(y.std(), rel=0.3)
+
+
+def test_classes_that_no_line_divides_are_told_apart():
+    from sklearn.datasets import make_moons
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
+
+    (x, y), (x_test, y_test) = (make_moons(n, noise=0.2, random_state=n) for n in (60, 1000))
+    found = log_loss(y_test, bnn.BNNClassifier(random_state=0, engine="eager").fit(x, y).predict_proba(x_test))
+    assert found < log_loss(y_test, LogisticRegression().fit(x, y).predict_proba(x_test)) - 0.05
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "match"),
+    [
+        (QUICK, {"prior": "laplace"}, "tune_prior tunes the precision of normal priors"),
+        (QUICK, {"prior": "hierarchical"}, "has the latent site 'prior."),
+        (QUICK, {"likelihood": bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0})}, "has the latent site"),
+    ],
+)
+def test_models_that_it_cannot_tune_are_refused(method, model, match):
+    with pytest.raises(InputError, match=match):
+        fit(bnn.BNN(linear_net(), **model), method, *linear_data())
+
+
+def test_callbacks_and_other_curvatures_are_refused():
+    with pytest.raises(InputError, match="EvidenceFramework has none"):
+        fit(bnn.BNN(linear_net()), QUICK, *linear_data(), callbacks=[print])
+    with pytest.raises(InputError, match="must have curvature='ggn'"):
+        bnn.EvidenceFramework(guide=bnn.guides.Laplace(curvature="fisher"))
+
+
+def test_numbers_that_run_away_end_with_a_word():
+    x, y = linear_data()
+    with pytest.raises(FloatingPointError, match="no start kept to finite numbers"):
+        fit(bnn.BNN(linear_net()), QUICK, x, y * 1e200)

@@ -1,0 +1,144 @@
+"""The linearised model against exact Bayesian linear regression, in double precision."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn._errors import InputError
+from pyrobnn.curvature.likelihood import Point
+from pyrobnn.curvature.linear_model import LinearModel, check_entries, groups_of_inputs, linear_model, log_scores
+from pyrobnn.curvature.prior import PriorCurvature
+
+NOISE = 0.4
+
+
+def problem(num_data, num_weights, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    design = torch.randn(num_data, num_weights, generator=generator, dtype=torch.float64)
+    y = design.sum(1) + NOISE * torch.randn(num_data, generator=generator, dtype=torch.float64)
+    precision = torch.rand(num_weights, generator=generator, dtype=torch.float64) + 0.5
+    return design, y, precision
+
+
+def exact(design, y, precision):
+    """Mean and covariance of the weights."""
+    covariance = torch.linalg.inv(design.T @ design / NOISE**2 + precision.diag())
+    return covariance @ design.T @ y / NOISE**2, covariance
+
+
+def as_model(design):
+    columns = torch.full((len(design), 1, 1), 1 / NOISE, dtype=torch.float64)
+    return LinearModel(design[:, None], columns)
+
+
+@pytest.mark.parametrize("shape", [(30, 4), (6, 20)], ids=["more examples", "more weights"])
+def test_evidence_and_effective_weights_are_exact(shape):
+    design, y, precision = problem(*shape)
+    mean, covariance = exact(design, y, precision)
+    solution = as_model(design).solve(precision)
+    torch.testing.assert_close(solution.determined, 1 - precision * covariance.diagonal(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        solution.covariance[:, 0, 0], (design @ covariance * design).sum(1), rtol=1e-9, atol=1e-9
+    )
+    fit = torch.distributions.Normal(design @ mean, NOISE).log_prob(y).sum()
+    evidence = fit - 0.5 * (precision * mean**2).sum() - 0.5 * solution.log_det
+    marginal = design @ precision.reciprocal().diag() @ design.T + NOISE**2 * torch.eye(len(y), dtype=torch.float64)
+    truth = torch.distributions.MultivariateNormal(torch.zeros_like(y), marginal).log_prob(y)
+    assert float(evidence) == pytest.approx(float(truth), abs=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(30, 4), (6, 20)], ids=["more examples", "more weights"])
+def test_examples_left_out_are_those_of_fits_without_them(shape):
+    design, y, precision = problem(*shape)
+    mean, _ = exact(design, y, precision)
+    f = (design @ mean)[:, None]
+    left_mean, left_covariance = as_model(design).solve(precision).left_out(f, (y[:, None] - f) / NOISE**2)
+    for i in range(len(y)):
+        others = torch.arange(len(y)) != i
+        mean_i, covariance_i = exact(design[others], y[others], precision)
+        assert float(left_mean[i, 0]) == pytest.approx(float(design[i] @ mean_i), abs=1e-8)
+        assert float(left_covariance[i, 0, 0]) == pytest.approx(float(design[i] @ covariance_i @ design[i]), abs=1e-8)
+
+
+def classifier(num_data=8, weights=None):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(num_data, 2, generator=generator, dtype=torch.float64)
+    y = torch.arange(num_data) % 3
+    model = bnn.BNN(bnn.MLP(2, [4], 3, activation="tanh", dtype="float64"), likelihood="categorical").eval()
+    values = {name: value + 0.1 for name, value in model.initial_values.items()}
+    prior = PriorCurvature({name: torch.ones_like(value) for name, value in values.items()}, {}, {})
+    return Point(model, values, model.likelihood, prior, list(values)), x, y
+
+
+def test_jacobian_and_columns_are_those_of_autograd():
+    point, x, y = classifier()
+    model, f = linear_model(point, x, y)
+    flat = torch.cat([value.reshape(-1) for value in point.weights.values()])
+
+    def outputs(w):
+        parts = w.split([value.numel() for value in point.weights.values()])
+        named = zip(point.weights.items(), parts, strict=True)
+        return point.bnn.outputs({name: part.view_as(value) for (name, value), part in named}, x)
+
+    truth = torch.autograd.functional.jacobian(outputs, flat)
+    torch.testing.assert_close(model.jacobian, truth)
+    probs = torch.softmax(f, -1)
+    fisher = probs.diag_embed() - probs[:, :, None] * probs[:, None, :]
+    torch.testing.assert_close(model.columns @ model.columns.transpose(1, 2), fisher)
+
+
+def test_an_example_of_classes_is_left_out_by_dividing_its_term_away():
+    """Independent: the Gaussian of all terms in the space of weights, without the term of one example."""
+    point, x, y = classifier()
+    model, f = linear_model(point, x, y)
+    precision = torch.ones(model.jacobian.shape[2], dtype=torch.float64)
+    score = torch.nn.functional.one_hot(y, 3) - torch.softmax(f, -1)
+    mean, covariance = model.solve(precision).left_out(f, score)
+    whole = precision.diag() + torch.einsum(
+        "ncp,nck,ndk,ndq->pq", model.jacobian, model.columns, model.columns, model.jacobian
+    )
+    for i in range(len(y)):
+        j, fisher = model.jacobian[i], model.columns[i] @ model.columns[i].T
+        without = torch.linalg.inv(whole - j.T @ fisher @ j)
+        shift = -without @ j.T @ score[i]  # the mode moves by the gradient that is gone
+        torch.testing.assert_close(mean[i], f[i] + j @ shift, rtol=1e-7, atol=1e-8)
+        torch.testing.assert_close(covariance[i], j @ without @ j.T, rtol=1e-7, atol=1e-8)
+
+
+def test_scores_by_draws_agree_with_quadrature():
+    """E softmax over normal outputs, 512 draws in mirrored pairs: 4 standard errors of one draw's spread."""
+    model = bnn.BNN(bnn.MLP(2, [4], 1, dtype="float64"), likelihood="bernoulli").eval()
+    point = Point(model, dict(model.initial_values), model.likelihood, PriorCurvature({}, {}, {}), [])
+    mean = torch.tensor([[0.3], [-2.0], [4.0]], dtype=torch.float64)
+    covariance = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)[:, None, None]
+    y = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    found = log_scores(point, y, mean, covariance, None).exp()
+    nodes, weights = (torch.from_numpy(v) for v in np.polynomial.hermite_e.hermegauss(60))
+    f = mean + covariance[:, :, 0].sqrt() * nodes
+    p = torch.sigmoid(torch.where(y[:, None] == 1, f, -f))
+    truth = (p * weights).sum(1) / math.sqrt(2 * math.pi)
+    spread = ((p**2 * weights).sum(1) / math.sqrt(2 * math.pi) - truth**2).sqrt()
+    assert ((found - truth).abs() < 4 * spread / math.sqrt(512)).all()
+
+
+def test_scores_of_gaussian_noise_are_in_closed_form():
+    model = bnn.BNN(bnn.MLP(2, [4], 1, dtype="float64")).eval()
+    point = Point(model, dict(model.initial_values), model.likelihood, PriorCurvature({}, {}, {}), [])
+    y, mean = torch.tensor([0.5], dtype=torch.float64), torch.tensor([[0.2]], dtype=torch.float64)
+    noise, covariance = torch.tensor([0.3], dtype=torch.float64), torch.tensor([[[0.16]]], dtype=torch.float64)
+    truth = torch.distributions.Normal(0.2, 0.5).log_prob(torch.tensor(0.5))
+    assert float(log_scores(point, y, mean, covariance, noise)) == pytest.approx(float(truth), abs=1e-6)
+
+
+def test_groups_of_the_first_layer_are_columns():
+    weights = {"a": torch.zeros(2, 3), "b": torch.zeros(2), "c": torch.zeros(3, 3)}
+    assert groups_of_inputs(weights, weights, 3).tolist() == [0, 1, 2, 0, 1, 2, 3, 3, *[4] * 9]
+    assert groups_of_inputs(weights, weights, None).tolist() == [*[0] * 6, 1, 1, *[2] * 9]
+
+
+def test_derivatives_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match=r"1 output\(s\) of 100,000 examples in 10,000 weights need 7.5 GiB"):
+        check_entries(100_000, 1, 10_000)
