@@ -288,9 +288,9 @@ def test_uncertainties_without_an_order_are_not_judged():
 
 
 def test_orders_by_chance_give_alarm_at_their_rate():
-    """100 sets at 5 %: at most 5 % + 3 standard errors of 2.2 %."""
-    found = [ranking_finding(*heteroscedastic(0, 50, seed), 0.05, seed=seed).kind for seed in range(100)]
-    assert np.mean([kind == "warning" for kind in found]) < 0.115
+    """30 sets at 10 %: at most 10 % + 3 standard errors of 5.5 %."""
+    found = [ranking_finding(*heteroscedastic(0, 50, seed), 0.1, seed=seed).kind for seed in range(30)]
+    assert np.mean([kind == "warning" for kind in found]) < 0.265
 
 
 def test_counts_that_vary_more_than_predicted():

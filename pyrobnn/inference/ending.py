@@ -46,7 +46,8 @@ def tell(posterior: Any, data: Any, validation: Any) -> None:
     """
     from pyrobnn.inference.parallel import is_main_process
 
-    data, held_out = as_data(data), None if validation is None else as_data(validation)
+    data = as_data(data)
+    held_out: Any = None if validation is None else as_data(validation)
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data) and is_main_process()):
         return
     rows, draws = _affordable(posterior)

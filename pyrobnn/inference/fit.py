@@ -108,8 +108,7 @@ def fit(
             end sooner, from what the first step computes and figures kept in the code, not from a clock or from what
             was compiled before: the same call takes the same, and has the bits that it has where that is asked for.
             `Posterior.info` tells what was used and why.
-        progress: show a progress bar with the ELBO, and say at the end if the fit predicts no better than a constant or
-            far worse than a linear model.
+        progress: show a progress bar with the ELBO, and warn at the end of a fit that is no better than a constant.
         validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set; for
             `SVI` only.
         callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; one that
@@ -126,8 +125,8 @@ def fit(
         InputError: anything that does not fit together, before training starts.
         FloatingPointError: the ELBO is no longer finite, also after going back with smaller steps.
     """
-    settings: dict[str, Any] = {"seed": seed, "device": device, "engine": engine}
-    settings |= {"progress": progress, "callbacks": callbacks}
+    settings: dict[str, Any] = {"seed": seed, "device": device, "engine": engine, "progress": progress}
+    settings["callbacks"] = callbacks
     if isinstance(method, Method) and not isinstance(method, type):
         check_engine(engine)
         if validation is not None:
@@ -135,8 +134,9 @@ def fit(
                 f"`validation` is followed along the steps of SVI, not by {type(method).__name__}: leave it out, and "
                 "score the posterior afterwards."
             )
-        kept = {} if checkpoint is None else {"checkpoint": _checked_folder(checkpoint, method), "every": every}
-        found = method.run(bnn, data, **settings, **kept)
+        if checkpoint is not None:
+            settings |= {"checkpoint": _checked_folder(checkpoint, method), "every": every}
+        found = method.run(bnn, data, **settings)
     else:
         found = fit_by_svi(bnn, method, data, **settings, validation=validation, checkpoint=checkpoint, every=every)
     if progress:
