@@ -143,6 +143,31 @@ def _rule_for_spike(a: Tensor, b: Tensor, distance: Tensor, scale: Tensor) -> tu
     return middle + half * nodes, z, weights
 
 
+class StudentT(dist.StudentT):
+    """Student's t distribution, whose moments need no look at the values of its degrees of freedom."""
+
+    @property
+    def mean(self) -> Tensor:
+        """The location, NaN up to 1 degree of freedom."""
+        return self.loc.where(self.df > 1, torch.nan)
+
+    @property
+    def variance(self) -> Tensor:
+        """scale^2 df / (df - 2), infinite up to 2 degrees of freedom and NaN up to 1."""
+        finite = self.scale.pow(2) * self.df / (self.df - 2)
+        return finite.where(self.df > 2, torch.inf).where(self.df > 1, torch.nan)
+
+
+class Beta(dist.Beta):
+    """The beta distribution, drawn as G / (G + H) for two gamma variables, which every device has."""
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Return a draw."""
+        both = torch.stack([self.concentration1, self.concentration0], -1)
+        gammas = torch._standard_gamma(both.expand(*self._extended_shape(sample_shape), 2).double())
+        return (gammas[..., 0] / gammas.sum(-1)).to(both.dtype)
+
+
 class ReparameterizedNormal(dist.Normal):
     """A normal whose draw, loc + scale * noise, is given.
 

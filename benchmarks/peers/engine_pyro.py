@@ -70,7 +70,7 @@ def build(case: Case) -> Job:
         return LoopJob(lambda: svi.step(*batches.draw()), device)
     for _ in range(_STEPS_BEFORE_PREDICTION):
         svi.step(*batches.draw())
-    inputs = torch.from_numpy(prediction_inputs())
+    inputs = torch.from_numpy(prediction_inputs()).to(device)
     predictive = Predictive(model, guide=guide, num_samples=NUM_DRAWS, return_sites=("_RETURN",))
 
     def predict() -> tuple[Tensor, Tensor]:

@@ -97,7 +97,7 @@ def make_step(case: Case, net: BayesNet, device: torch.device, *, compiled: bool
 
 def make_prediction(net: BayesNet, *, compiled: bool) -> Callable[[], tuple[Tensor, Tensor]]:
     """Return a loop of forward passes that ends in mean and standard deviation of the targets."""
-    inputs = torch.from_numpy(prediction_inputs())
+    inputs = torch.from_numpy(prediction_inputs()).to(next(net.parameters()).device)
     forward = torch.compile(net) if compiled else net
 
     @torch.no_grad()

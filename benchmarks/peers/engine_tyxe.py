@@ -70,7 +70,7 @@ class FitJob:
 
     def predict(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of the targets at the inputs of the prediction case."""
-        return self._bnn.predict(torch.from_numpy(prediction_inputs()), num_predictions=NUM_DRAWS)
+        return self._bnn.predict(torch.from_numpy(prediction_inputs()).to(self._device), num_predictions=NUM_DRAWS)
 
 
 def build(case: Case) -> Job:

@@ -288,9 +288,20 @@ def prepare_source(bnn: BNN, method: SVI, data: Any, seed: int) -> Source:
 
 @contextmanager
 def running(bnn: BNN, batch_size: int, seed: int, purpose: str) -> Iterator[int]:
-    """Seed the block, and run it with the threads and settings of a fit; yield the number of threads."""
+    """Seed the block, and run it with the threads and settings of a fit; yield the number of threads.
+
+    Raises:
+        OutOfMemoryError: of torch, naming the batch size, where the device has not enough memory.
+    """
     with seeded(seed, purpose), fast_pyro(), threads_for(bnn.net, batch_size) as threads, flushed_denormals():
-        yield threads
+        try:
+            yield threads
+        except torch.OutOfMemoryError as error:
+            first_line = str(error).partition("\n")[0]
+            raise torch.OutOfMemoryError(
+                f"The device ran out of memory in a step on {batch_size} examples: give the method a `batch_size` below "
+                f"{batch_size}, or fewer particles or replicates. torch says: {first_line}"
+            ) from error
 
 
 def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, Eager]:

@@ -6,8 +6,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pyro import poutine
-from pyro.distributions.util import scale_and_mask, sum_rightmost
+from pyro.distributions.util import is_identically_zero, scale_and_mask, sum_rightmost
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.trace_elbo import _compute_log_r
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -131,51 +132,73 @@ class _NotesTerms:
             yield model_trace, guide_trace
         self.log_likelihood, self.kl = (torch.stack(terms).mean(0) for terms in zip(*noted, strict=True))
 
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Return minus the ELBO, (), with the gradient of Pyro's surrogate; nothing is read back from the device."""
+        loss, surrogate = torch.zeros(()), torch.zeros(())
+        for model_trace, guide_trace in self._get_traces(model, guide, args, kwargs):
+            value, particle = self._differentiable_loss_particle(model_trace, guide_trace)
+            loss = loss + value / self.num_particles  # type: ignore[attr-defined]
+            surrogate = surrogate + particle / self.num_particles  # type: ignore[attr-defined]
+        return loss + (surrogate - surrogate.detach())
+
     def _kl(self, model_trace: Any, guide_trace: Any) -> Tensor:
         raise NotImplementedError
 
+    def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Tensor, Tensor]:
+        """Return minus the ELBO of one particle without a gradient, and what has its gradient, both scalars."""
+        raise NotImplementedError
 
-class NotedTraceELBO(_NotesTerms, Trace_ELBO):
-    """`Trace_ELBO` that keeps the terms of its latest evaluation."""
+
+class DrawnELBO(_NotesTerms, Trace_ELBO):
+    """`Trace_ELBO`, with its KL from draws, that keeps the terms of its latest evaluation."""
 
     def _kl(self, model_trace: Any, guide_trace: Any) -> Tensor:
         log_q = [_unweighted(node) for node in guide_trace.nodes.values() if node["type"] == "sample"]
         log_p = [_unweighted(node) for node in _latents(model_trace)]
         return torch.stack(log_q).sum() - torch.stack(log_p).sum()
 
+    def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Tensor, Tensor]:
+        log_p = [node["log_prob_sum"] for node in model_trace.nodes.values() if node["type"] == "sample"]
+        drawn = [node for node in guide_trace.nodes.values() if node["type"] == "sample"]
+        surrogate, log_r = sum(log_p), None
+        for node in drawn:
+            _, score_function, entropy = node["score_parts"]
+            if not is_identically_zero(entropy):
+                surrogate = surrogate - entropy.sum()
+            if not is_identically_zero(score_function):
+                log_r = _compute_log_r(model_trace, guide_trace) if log_r is None else log_r
+                surrogate = surrogate + (log_r.sum_to(node["cond_indep_stack"]) * score_function).sum()
+        with torch.no_grad():
+            loss = sum(node["log_prob_sum"] for node in drawn) - sum(log_p)
+        return loss, -surrogate
 
-class NotedTraceMeanFieldELBO(_NotesTerms, TraceMeanField_ELBO):
-    """`TraceMeanField_ELBO` that keeps the terms of its latest evaluation."""
 
-    def _kl(self, model_trace: Any, guide_trace: Any) -> Tensor:
-        pairs = ((guide_trace.nodes[node["name"]]["fn"], node["fn"]) for node in _latents(model_trace))
-        return torch.stack([kl_divergence(q, p).sum().double() for q, p in pairs]).sum()
+class DivergenceELBO(_NotesTerms, TraceMeanField_ELBO):
+    """`TraceMeanField_ELBO` that keeps the terms of its latest evaluation, and never falls back on draws.
 
+    Attributes:
+        divergence: KL(q || p) of a site without its draw.
+    """
 
-class QuadratureELBO(TraceMeanField_ELBO):
-    """`TraceMeanField_ELBO` with `quadrature_kl` in place of torch's `kl_divergence`; it never falls back on draws."""
+    divergence: Callable[[Any, Any], Tensor]
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
         model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
         for node in _latents(model_trace):
             drawn = guide_trace.nodes[node["name"]]
-            drawn["divergence"] = quadrature_kl(drawn["fn"], node["fn"])
+            drawn["divergence"] = self.divergence(drawn["fn"], node["fn"])
         return model_trace, guide_trace
-
-    def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Any, Tensor]:
-        loss = -sum(node["log_prob_sum"] for node in model_trace.nodes.values() if node.get("is_observed"))
-        for node in _latents(model_trace):
-            drawn = guide_trace.nodes[node["name"]]
-            loss = loss + scale_and_mask(drawn["divergence"], scale=drawn["scale"], mask=drawn["mask"]).sum()
-        return loss.item(), loss
-
-
-class NotedQuadratureELBO(_NotesTerms, QuadratureELBO):
-    """`QuadratureELBO` that keeps the terms of its latest evaluation."""
 
     def _kl(self, model_trace: Any, guide_trace: Any) -> Tensor:
         drawn = (guide_trace.nodes[node["name"]] for node in _latents(model_trace))
         return torch.stack([node["divergence"].sum().double() for node in drawn]).sum()
+
+    def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Tensor, Tensor]:
+        loss = -sum(node["log_prob_sum"] for node in model_trace.nodes.values() if node.get("is_observed"))
+        for node in _latents(model_trace):
+            drawn = guide_trace.nodes[node["name"]]
+            loss = loss + scale_and_mask(drawn["divergence"], scale=drawn["scale"], mask=drawn["mask"]).sum()
+        return loss.detach(), loss
 
 
 def _log_likelihood(model_trace: Any) -> Tensor:
@@ -192,17 +215,14 @@ def _unweighted(node: Any) -> Tensor:
     return node["log_prob_sum"].detach().double() / node["scale"]
 
 
-NotedELBO = NotedTraceELBO | NotedTraceMeanFieldELBO | NotedQuadratureELBO
-_ELBOS: dict[KL, type[NotedELBO]] = {
-    "mc": NotedTraceELBO,
-    "analytic": NotedTraceMeanFieldELBO,
-    "quadrature": NotedQuadratureELBO,
-}
-
-
-def make_elbo(kl: KL, num_particles: int, *, antithetic: bool = False) -> NotedELBO:
+def make_elbo(kl: KL, num_particles: int, *, antithetic: bool = False) -> "DrawnELBO | DivergenceELBO":
     """Return Pyro's ELBO: the KL from the draws ("mc"), in closed form ("analytic"), or also by "quadrature"."""
-    elbo = _ELBOS[kl](num_particles=num_particles)
+    elbo: DrawnELBO | DivergenceELBO
+    if kl == "mc":
+        elbo = DrawnELBO(num_particles=num_particles)
+    else:
+        elbo = DivergenceELBO(num_particles=num_particles)
+        elbo.divergence = DIVERGENCES[kl]
     elbo.antithetic = antithetic
     return elbo
 

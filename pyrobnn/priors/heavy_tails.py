@@ -3,6 +3,7 @@
 import pyro.distributions as dist
 from torch import Tensor
 
+from pyrobnn import distributions
 from pyrobnn._settings import setting
 from pyrobnn.priors.base import Positive, Scale, SitePrior, constant, registry, scale_of
 
@@ -23,9 +24,9 @@ class StudentT(SitePrior):
     df: Positive = 3.0
     scale: Scale = 1.0
 
-    def site(self, name: str, value: Tensor) -> dist.StudentT:
+    def site(self, name: str, value: Tensor) -> distributions.StudentT:
         """Return the t distribution with the scale of this parameter."""
-        return dist.StudentT(constant(self.df, value), constant(0.0, value), scale_of(self.scale, value))
+        return distributions.StudentT(constant(self.df, value), constant(0.0, value), scale_of(self.scale, value))
 
 
 @registry.register

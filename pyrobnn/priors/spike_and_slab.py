@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated
 
-import pyro.distributions as dist
 from pydantic import Field
 from torch import Tensor
 
 from pyrobnn._settings import setting
-from pyrobnn.distributions import ScaleMixtureNormal
+from pyrobnn.distributions import Beta, ScaleMixtureNormal
 from pyrobnn.priors.base import Latent, LatentSitePrior, Positive, constant, registry
 
 
@@ -38,7 +37,7 @@ class SpikeAndSlab(LatentSitePrior):
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
         """Return the inclusion probability, shape ()."""
         mean, weight = constant(self.inclusion, value), constant(self.concentration, value)
-        return {"inclusion": Latent(dist.Beta(mean * weight, (1 - mean) * weight), mean)}
+        return {"inclusion": Latent(Beta(mean * weight, (1 - mean) * weight), mean)}
 
     def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> ScaleMixtureNormal:
         """Return the mixture of slab and spike."""

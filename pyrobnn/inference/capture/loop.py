@@ -3,6 +3,7 @@
 import ctypes
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,24 +79,26 @@ def make_loop(program: Program, inputs: list[Tensor]) -> Loop:
 
 def _replaying_loop(run: Callable[[list[Tensor]], Any], inputs: list[Tensor]) -> Loop:
     """Return a loop over a CUDA graph of one step: one call for all of its kernels, and no wait for their end."""
-    before = [tensor.clone() for tensor in inputs]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM_UP):
-            run(list(inputs))
-    torch.cuda.current_stream().wait_stream(stream)
-    for tensor, value in zip(inputs, before, strict=True):
-        tensor.copy_(value)
     recorded = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(recorded):
-        run(list(inputs))
+    with torch.cuda.device(inputs[0].device):
+        before = [tensor.clone() for tensor in inputs]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                run(list(inputs))
+        torch.cuda.current_stream().wait_stream(stream)
+        for tensor, value in zip(inputs, before, strict=True):
+            tensor.copy_(value)
+        with torch.cuda.graph(recorded):
+            run(list(inputs))
+    return partial(_replay, recorded, (run, inputs))
 
-    def loop(num_steps: int) -> None:
-        for _ in range(num_steps):
-            recorded.replay()
 
-    return loop
+def _replay(recorded: Any, kept: Any, num_steps: int) -> None:
+    """Replay a graph, which knows its inputs and the program's constants by address alone: they are kept alive."""
+    for _ in range(num_steps):
+        recorded.replay()
 
 
 def _native_loop(library: Path, inputs: list[Tensor]) -> Loop:

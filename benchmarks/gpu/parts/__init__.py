@@ -1,0 +1,1 @@
+"""The parts of the GPU kit: each module has `checks(setting)`, which yields names of rows and what finds them."""

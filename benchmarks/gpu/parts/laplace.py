@@ -1,0 +1,93 @@
+"""The Laplace approximation with diagonal and Kronecker-factored curvature: fit and linearised prediction.
+
+784-128-10, float32, the Gaussian put around a network as it starts; beside laplace-torch where it is installed, whose
+batches are tensors on the device. Prediction is mean and covariance of the outputs of 200 inputs.
+`evidence_error` is the relative difference of the log evidence to a CPU in float64.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import pyrobnn as bnn
+from benchmarks.gpu.check import Check, Found, NotHere, Setting, milliseconds
+
+_BATCH = 256
+
+
+class _Batches:
+    """What laplace-torch needs of a DataLoader, on a device."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.dataset, self.batch_size = torch.utils.data.TensorDataset(x, y), _BATCH
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.dataset) / _BATCH)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = self.dataset.tensors
+        return zip(x.split(_BATCH), y.split(_BATCH), strict=True)
+
+
+def checks(setting: Setting) -> Iterator[Check]:
+    """Yield structure by structure, ours and theirs."""
+    for structure in ("diag", "kron"):
+        yield f"pyrobnn, {structure}", partial(_ours, setting, structure)
+        yield f"laplace-torch, {structure}", partial(_theirs, setting, structure)
+
+
+def _problem(setting: Setting) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(784, setting.size(128, 16)), nn.ReLU(), nn.Linear(setting.size(128, 16), 10))
+    count = setting.size(6000, 300)
+    return net, torch.rand(count, 784), torch.randint(0, 10, (count,)), torch.rand(200, 784)
+
+
+def _around(structure: Any, net: nn.Module, x: Tensor, y: Tensor, device: str) -> bnn.Posterior:
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
+    data = bnn.Data(x, y, standardize=False)
+    return bnn.guides.Laplace(structure=structure).around(model, data, device=device, progress=False)
+
+
+def _ours(setting: Setting, structure: str) -> Found:
+    net, x, y, test = _problem(setting)
+    fit_ms = milliseconds(lambda: _around(structure, net, x, y, setting.device), setting.device, seconds=1, warm_up=1)
+    posterior = _around(structure, net, x, y, setting.device)
+    predict_ms = milliseconds(lambda: bnn.functional(posterior, test), setting.device, seconds=0.5, warm_up=1)
+    exact = _around(structure, net.double(), x.double(), y, "cpu")
+    evidences = [one.info["laplace"]["log_evidence"] for one in (posterior, exact)]
+    error = abs(evidences[0] / evidences[1] - 1)
+    return {"fit_ms": fit_ms, "predict_ms": predict_ms, "evidence_error": error, "holds": error < 1e-4}
+
+
+def _theirs(setting: Setting, structure: str) -> Found:
+    try:
+        import laplace
+        from laplace.curvature import BackPackGGN
+    except ImportError as error:
+        raise NotHere(str(error)) from None
+    net, x, y, test = (value.to(setting.device) for value in _problem(setting))
+
+    def fit() -> Any:
+        fitted = laplace.Laplace(
+            net,
+            "classification",
+            subset_of_weights="all",
+            hessian_structure=structure,
+            prior_precision=1.0,
+            backend=BackPackGGN,
+        )
+        fitted.fit(_Batches(x, y))
+        fitted.log_marginal_likelihood()
+        return fitted
+
+    fit_ms = milliseconds(fit, setting.device, seconds=1, warm_up=1)
+    fitted = fit()
+    predict_ms = milliseconds(
+        lambda: fitted._glm_predictive_distribution(test), setting.device, seconds=0.5, warm_up=1
+    )
+    return {"fit_ms": fit_ms, "predict_ms": predict_ms}

@@ -1,0 +1,111 @@
+"""The life of a fit: a checkpoint, a kill, a resume, a save, a load on a CPU; one data-parallel process; too much."""
+
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pyrobnn as bnn
+from benchmarks.gpu.check import Check, Found, NotHere, Setting
+
+_STEPS, _KILLED_AT, _EVERY = 600, 350, 100
+
+
+def checks(setting: Setting) -> Iterator[Check]:
+    """Yield the checks."""
+    for engine in ("eager", "captured")[: setting.size(2, 1)]:
+        yield f"killed and resumed, {engine}", partial(_killed, setting, engine)
+    yield "saved, and loaded on the CPU", partial(_loaded, setting)
+    yield "data-parallel, one process", partial(_parallel, setting)
+    yield "out of memory", partial(_too_much, setting)
+
+
+def _problem() -> tuple[bnn.BNN, bnn.Data]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 4, generator=generator)
+    return bnn.BNN(bnn.MLP(4, [20], 1), likelihood=bnn.likelihoods.Gaussian(0.1)), bnn.Data(x, x.sum(1))
+
+
+def _fit(device: str, engine: Any, callbacks: Any = (), **settings: Any) -> bnn.Posterior:
+    model, data = _problem()
+    method = bnn.SVI(steps=_STEPS, batch_size=50)
+    return bnn.fit(
+        model, method, data, seed=0, device=device, engine=engine, progress=False, callbacks=callbacks, **settings
+    )
+
+
+def _fit_until_killed(device: str, engine: str, folder: str) -> None:
+    def kill(progress: Any) -> None:
+        if progress.step >= _KILLED_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _fit(device, engine, (kill,), checkpoint=folder, every=_EVERY)
+
+
+def _killed(setting: Setting, engine: str) -> Found:
+    """Compare the bits of a fit that a signal killed, resumed here, with those of one that ran through."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (setting.device, engine, folder)
+        child = multiprocessing.get_context("spawn").Process(target=_fit_until_killed, args=arguments)
+        child.start()
+        child.join()
+        resumed = _fit(setting.device, engine, checkpoint=folder, every=_EVERY)
+    whole = _fit(setting.device, engine)
+    same = [
+        torch.equal(a, b) for a, b in zip(resumed.guide.parameters(), whole.guide.parameters(), strict=True)
+    ]
+    return {"holds": child.exitcode == -signal.SIGKILL and all(same), "exit_code": child.exitcode}
+
+
+def _loaded(setting: Setting) -> Found:
+    """Compare predictions of a stored posterior, on the CPU, with those on the device, for the same draws."""
+    posterior, (_, data) = _fit(setting.device, "eager"), _problem()
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = bnn.load(posterior.save(Path(folder) / "posterior"), device="cpu")
+    draws = posterior.draw(8)
+    here = posterior.predict(data.x, draws=draws).mean.cpu()
+    there = loaded.predict(data.x, draws={name: value.cpu() for name, value in draws.items()}).mean
+    error = float((here - there).abs().max())
+    on_cpu = all(value.device.type == "cpu" for value in loaded.guide.parameters())
+    return {"holds": on_cpu and error < 1e-3, "largest_difference": error}
+
+
+def _parallel(setting: Setting) -> Found:
+    """Compare one data-parallel process with the fit that it is."""
+    model, data = _problem()
+    method = bnn.SVI(steps=50, batch_size=50)
+    shared: dict[str, Any] = {"seed": 0, "device": setting.device, "engine": "eager", "progress": False}
+    alone = bnn.fit(model, method, data, **shared)
+    together = bnn.fit(model, bnn.DataParallel(method), data, **shared)
+    pairs = zip(alone.guide.parameters(), together.guide.parameters(), strict=True)
+    error = max(float((a - b).abs().max()) for a, b in pairs)
+    return {"holds": error < 1e-5, "largest_difference": error, **together.info["data_parallel"]}
+
+
+def _too_much(setting: Setting) -> Found:
+    """Ask for a step of 2^20 examples through a layer of 2^20 units: 4 TiB of activations."""
+    if setting.device != "cuda":
+        raise NotHere("memory ends without an error on a CPU")
+    model = bnn.BNN(bnn.MLP(1, [2**20], 1), likelihood=bnn.likelihoods.Gaussian(0.1))
+    data = bnn.Data(torch.zeros(2**20, 1), torch.zeros(2**20), standardize=False)
+    said = []
+    for engine in ("eager", "auto"):
+        try:
+            bnn.fit(model, bnn.SVI(steps=3), data, seed=0, device="cuda", engine=engine, progress=False)  # type: ignore[arg-type]
+        except torch.OutOfMemoryError as error:
+            said.append(str(error))
+    named = all("batch_size" in message and str(2**20) in message for message in said)
+    bnn.fit(*_small(), seed=0, device="cuda", engine="eager", progress=False)
+    return {"holds": len(said) == 2 and named, "message": said[0][:200] if said else "no error"}
+
+
+def _small() -> tuple[bnn.BNN, bnn.SVI, bnn.Data]:
+    """Return what must still run afterwards."""
+    model, data = _problem()
+    return model, bnn.SVI(steps=10), data

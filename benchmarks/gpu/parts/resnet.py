@@ -1,0 +1,119 @@
+"""A step of ResNet-18 with BatchNorm on 3 x 32 x 32 images, mini-batches of 128, float32, mean-field.
+
+Beside pyrobnn, eager and captured, Bayes by Backprop by hand: one flat normal for all parameters, a N(0, 1) prior, KL
+from the draw, and Adam, as it comes and with the loss under torch.compile.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import pyrobnn as bnn
+from benchmarks.gpu.check import Check, Found, Setting, milliseconds
+
+_LEARNING_RATE = 1e-3
+_INIT_RHO = -5.0
+
+
+def checks(setting: Setting) -> Iterator[Check]:
+    """Yield engine by engine."""
+    for engine in ("eager", "captured")[: setting.size(2, 1)]:
+        yield f"pyrobnn, {engine}", partial(_ours, setting, engine)
+    yield "torch by hand, eager", partial(_by_hand, setting, compiled=False)
+    if not setting.rehearse:
+        yield "torch by hand, torch.compile", partial(_by_hand, setting, compiled=True)
+
+
+def resnet18(width: int) -> nn.Sequential:
+    """Return ResNet-18 (He et al. 2016) with a first convolution for small images; 64 channels at first in the paper."""
+    first = [nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    blocks, inputs = [], width
+    for stage in range(4):
+        for stride in (1 if stage == 0 else 2, 1):
+            blocks.append(_Block(inputs, width * 2**stage, stride))
+            inputs = width * 2**stage
+    return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
+
+
+class _Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.main = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        shorter = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.beside = nn.Identity() if stride == 1 and inputs == outputs else shorter
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.main(x) + self.beside(x))
+
+
+def _problem(setting: Setting) -> tuple[nn.Module, Tensor, Tensor, int]:
+    torch.manual_seed(0)
+    count, batch = setting.size(2560, 16), setting.size(128, 8)
+    return resnet18(setting.size(64, 4)), torch.randn(count, 3, 32, 32), torch.randint(0, 10, (count,)), batch
+
+
+def _ours(setting: Setting, engine: Any) -> Found:
+    """Time the blocks of 50 steps between callbacks, without the first two, in which things are compiled."""
+    net, x, y, batch = _problem(setting)
+    ends: list[float] = []
+
+    def after_block(_: Any) -> None:
+        if setting.device == "cuda":
+            torch.cuda.synchronize()
+        ends.append(time.perf_counter())
+
+    method = bnn.SVI(
+        guide=bnn.guides.MeanField(init_rho=_INIT_RHO),
+        steps=setting.size(400, 150),
+        lr=_LEARNING_RATE,
+        batch_size=batch,
+    )
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
+    data = bnn.Data(x, y, standardize=False)
+    posterior = bnn.fit(
+        model, method, data, seed=0, device=setting.device, engine=engine, progress=False, callbacks=[after_block]
+    )
+    ms = 1000 * (ends[-1] - ends[1]) / (50 * (len(ends) - 2))
+    used = posterior.info["engine"]
+    found = {"ms": ms, "used": used["used"], "num_weights": posterior.bnn.num_weights, "holds": used["used"] == engine}
+    return found if used["used"] == engine else found | {"error": used["reason"]}
+
+
+def _by_hand(setting: Setting, *, compiled: bool) -> Found:
+    net, x, y, batch = _problem(setting)
+    net, x, y = net.to(setting.device), x.to(setting.device), y.to(setting.device)
+    shapes = {name: value.shape for name, value in net.named_parameters()}
+    sizes = [shape.numel() for shape in shapes.values()]
+    loc = torch.cat([value.detach().reshape(-1) for value in net.parameters()]).requires_grad_()
+    rho = torch.full_like(loc, _INIT_RHO).requires_grad_()
+
+    def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+        scale, noise = nn.functional.softplus(rho), torch.randn_like(loc)
+        w = loc + scale * noise
+        parts = zip(shapes.items(), w.split(sizes), strict=True)
+        f = functional_call(net, {name: piece.view(shape) for (name, shape), piece in parts}, (inputs,))
+        kl = (0.5 * w.square() - 0.5 * noise.square() - scale.log()).sum()
+        return kl + nn.functional.cross_entropy(f, labels) * len(x)
+
+    run: Callable[..., Tensor] = torch.compile(loss) if compiled else loss
+    optimizer = torch.optim.Adam([loc, rho], lr=_LEARNING_RATE, fused=True if compiled else None)
+
+    def step() -> None:
+        rows = torch.randint(len(x), (batch,), device=x.device)
+        optimizer.zero_grad()
+        run(x[rows], y[rows]).backward()
+        optimizer.step()
+
+    ms = milliseconds(step, setting.device, seconds=2.0 if setting.device == "cuda" else 0.5)
+    return {"ms": ms, "num_weights": len(loc)}

@@ -1,0 +1,126 @@
+"""Runs the parts of the GPU kit, each in a process of its own with a time limit, and keeps their rows."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.check import Setting
+from benchmarks.gpu.page import write
+from benchmarks.provenance import git_commit, machine
+
+_ROOT = Path(__file__).parents[2]
+_KEPT = ("ok", "not here")
+"""Status of rows that `resume` does not do again."""
+WHOLE = "the whole part"
+"""Name of the row that says how a part as a whole came to fail."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the kit.
+
+    Attributes:
+        module: has `checks(setting)`.
+        seconds: time for its checks on a card, and in a rehearsal.
+    """
+
+    module: str
+    seconds: float
+    rehearsal: float = 35.0
+
+
+PARTS = {
+    "agreement": Part("benchmarks.gpu.parts.agreement", 130, 70),
+    "graphs": Part("benchmarks.gpu.parts.graphs", 45),
+    "steps": Part("benchmarks.gpu.parts.steps", 120, 60),
+    "resnet": Part("benchmarks.gpu.parts.resnet", 40),
+    "laplace": Part("benchmarks.gpu.parts.laplace", 25),
+    "mnist": Part("benchmarks.gpu.parts.mnist", 50),
+    "lifecycle": Part("benchmarks.gpu.parts.lifecycle", 30),
+}
+_GRACE = 25.0
+"""Seconds that a check may go on after the time of its part, before the process is ended."""
+
+
+def run_parts(
+    parts: Mapping[str, Part], out: Path, *, device: str, rehearse: bool, resume: bool, grace: float = _GRACE
+) -> int:
+    """Run parts one after the other, write each row as soon as it is known, and return how many failed.
+
+    Args:
+        parts: by name.
+        out: path of the results, without a suffix; rows on file of parts that are not run stay.
+        device: "cuda" or "cpu".
+        rehearse: run everything small.
+        resume: keep the rows on file of these parts that did not fail.
+        grace: seconds that a part may go on after its time.
+    """
+    found = _read(out)
+    kept = [row for row in found["rows"] if row["part"] not in parts or (resume and row["status"] in _KEPT)]
+    results = {"machine": machine(os.cpu_count() or 1), "git": git_commit(), "rehearsal": rehearse, "rows": kept}
+    failures = 0
+    for name, part in parts.items():
+        setting = Setting(device, rehearse, part.rehearsal if rehearse else part.seconds)
+        skip = [row["name"] for row in kept if row["part"] == name]
+        for row in _rows(part, setting, skip, grace):
+            failures += row["status"] in ("failed", "wrong")
+            results["rows"].append({"part": name} | row)
+            write(out, results)
+            print(f"{name}: {row['name']}: {row['status']} {row.get('error', '')}", file=sys.stderr, flush=True)
+    write(out, results)
+    return failures
+
+
+def _read(out: Path) -> dict[str, Any]:
+    path = out.with_suffix(".json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+
+
+def _rows(part: Part, setting: Setting, skip: list[str], grace: float) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a part from a process of its own, and one more if that hangs or ends before its time."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.gpu.child", part.module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=words,
+            text=True,
+            cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])},
+            start_new_session=True,
+        )
+        late = threading.Event()
+        timer = threading.Timer(setting.seconds + grace, _end, (child, late))
+        timer.start()
+        try:
+            assert child.stdin and child.stdout
+            with suppress(BrokenPipeError), child.stdin:
+                json.dump({"setting": asdict(setting), "skip": skip}, child.stdin)
+            for line in child.stdout:
+                yield json.loads(line)
+            code = child.wait()
+        finally:
+            timer.cancel()
+            _end(child, threading.Event())
+        if late.is_set():
+            yield {"name": WHOLE, "status": "failed", "error": f"it was not done after {setting.seconds + grace:.0f} s"}
+        elif code:
+            words.seek(0)
+            last = [line.strip() for line in words if line.strip()][-1:]
+            yield {"name": WHOLE, "status": "failed", "error": f"the process ended with {code}: {''.join(last)[:500]}"}
+
+
+def _end(child: subprocess.Popen[str], late: threading.Event) -> None:
+    if child.poll() is None:
+        late.set()
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()

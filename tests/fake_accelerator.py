@@ -1,0 +1,210 @@
+"""What runs on a device that is not there: tensors without numbers, which refuse to meet tensors of the CPU.
+
+Run as a script, in a process of its own since the device stays registered: it prints a JSON table from each case to
+what went wrong, or None, and how often a training step reads a number back from the device.
+
+Left out is what leaves torch on purpose: the low-rank Laplace approximation and quantiles of Student's t, which SciPy
+computes, and linearised predictions, since torch takes no forward derivatives of such tensors.
+
+The device is torch's own stand-in for an accelerator. Fake tensors on "cuda" do for everything but derivatives:
+torch's autograd asks the driver of a GPU before it begins.
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from test_conformance import GUIDES, LIKELIHOODS, PRIORS
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+import pyrobnn as bnn
+from pyrobnn import guides, likelihoods, priors
+from pyrobnn._pyro import fast_pyro
+from pyrobnn._random import seeded
+from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference.curve import curve
+from pyrobnn.inference.eager import Eager
+from pyrobnn.inference.fit import prepare_source, start
+from pyrobnn.testing.common import make_inputs, make_net
+from pyrobnn.testing.likelihoods import accepted_targets
+
+DEVICE = "elsewhere"
+LAPLACE = [
+    guides.Laplace(structure=structure, **settings)
+    for structure, settings in [
+        ("diag", {}),
+        ("kron", {}),
+        ("kron", {"sites": "last_layer", "linearized": False}),
+        ("full", {}),
+        ("full", {"subnetwork": 3}),
+        ("full", {"curvature": "hessian"}),
+        ("diag", {"curvature": "hessian"}),
+        ("kron", {"curvature": "fisher"}),
+        ("diag", {"curvature": "recursion"}),
+    ]
+]
+
+
+class _Module:
+    """What torch asks of the module of a device: here, that there is none of it."""
+
+    is_available = staticmethod(lambda: False)
+    is_initialized = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 0)
+    current_device = staticmethod(lambda: 0)
+    manual_seed_all = staticmethod(lambda seed: None)
+    _is_in_bad_fork = staticmethod(lambda: False)
+
+
+class _Reads(TorchDispatchMode):
+    """Answers where the host asks for the number in a tensor that has none, and counts those asked of the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            asked = args[0]
+            self.count += asked.device.type == DEVICE
+            if isinstance(asked, FakeTensor) and asked.constant is None:
+                is_any = getattr(asked, "is_any", False)  # "is any of them wrong?" is answered no, "are all right?" yes
+                return not is_any if asked.dtype == torch.bool else 1.0 if asked.is_floating_point() else 1
+        if func is torch.ops.aten.allclose.default:
+            return True
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.any.default:
+            result.is_any = True
+        return result
+
+
+def _move(module: nn.Module, function: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """Do what `nn.Module._apply` does, with new tensors: it cannot change the device of a fake one."""
+    for child in module.children():
+        _move(child, function)
+    for name, value in module._parameters.items():
+        if value is not None:
+            module._parameters[name] = nn.Parameter(function(value.detach()), requires_grad=value.requires_grad)
+    for name, value in module._buffers.items():
+        if value is not None:
+            module._buffers[name] = function(value)
+    return module
+
+
+@contextmanager
+def begun(model: bnn.BNN, data: bnn.Data, **settings: Any) -> Iterator[tuple[bnn.Posterior, Eager, _Reads, Any]]:
+    """Yield a fit on the device before its first step, as `fit` begins it."""
+    method = bnn.SVI(steps=10, **settings)
+    source = prepare_source(model, method, data, 0)
+    ready = model.fresh()
+    object.__setattr__(model, "fresh", lambda: ready)  # made of real tensors, which can be copied
+    with FakeTensorMode(allow_non_fake_inputs=True), _Reads() as reads, seeded(0, "fit"), fast_pyro():
+        posterior, fit = start(model, method, source, 0, DEVICE)
+        fit.bnn.train()
+        yield posterior, fit, reads, source
+
+
+def check(prior: Any, likelihood: Any, guide: Any, *, predict: bool) -> None:
+    """Build a model of three parts, do a step, and predict; Laplace puts its Gaussian first."""
+    y, outputs = next(accepted_targets(likelihood))
+    model = bnn.BNN(make_net(outputs), prior=prior, likelihood=likelihood)
+    with begun(model, bnn.Data(make_inputs(len(y)), y), guide=guide) as (posterior, fit, _, source):
+        fit.advance(1)
+        fit.bnn.eval()
+        if isinstance(guide, guides.Laplace):
+            posterior.info = {"method": "SVI"}
+            curve(posterior, guide, source, latent_sites(posterior.bnn, *posterior.example), progress=False)
+        if predict:
+            posterior.mean()
+            prediction = posterior.predict(make_inputs(5), num_draws=4, linearized=False)
+            values = [prediction.mean, prediction.variance, prediction.log_prob(y[:5]), prediction.sample(seed=0)]
+            if isinstance(likelihood, likelihoods.Gaussian):
+                values.append(prediction.quantile([0.1, 0.9]))
+            left = [value.device.type for value in values if value.device.type not in (DEVICE, "cpu")]
+            assert not left, left
+
+
+def resnet() -> nn.Module:
+    """Return a network with the layers of ResNet-18 (He et al. 2016), few channels each."""
+    first = [nn.Conv2d(3, 2, 3, padding=1, bias=False), nn.BatchNorm2d(2), nn.ReLU()]
+    widths = [(2, 2, 1), (2, 2, 1), (2, 4, 2), (4, 4, 1), (4, 8, 2), (8, 8, 1), (8, 16, 2), (16, 16, 1)]
+    return nn.Sequential(*first, *(_Block(*w) for w in widths), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+
+
+class _Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.main = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        same = [nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)]
+        self.beside = nn.Sequential(*same) if stride > 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.main(x) + self.beside(x))
+
+
+def reads_in_a_step(net: nn.Module, data: bnn.Data, **settings: Any) -> int:
+    """Return how often the third step of a fit waits for a number from the device."""
+    likelihood = "gaussian" if data.y.is_floating_point() else "categorical"
+    model = bnn.BNN(net, prior="scale_mixture", likelihood=likelihood)
+    with begun(model, data, batch_size=8, **settings) as (_, fit, reads, _):
+        fit.advance(2)
+        reads.count = 0
+        fit.advance(1)
+        return reads.count
+
+
+def distinct(settings: list[Any]) -> list[Any]:
+    """Return the first setting of each class and the last, which suffices for devices."""
+    return list({type(s): s for s in reversed(settings)}.values()) + list({type(s): s for s in settings}.values())
+
+
+def cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield every part beside plain others, by name."""
+    plain = {"prior": priors.Normal(), "likelihood": likelihoods.Gaussian(0.3), "guide": guides.MeanField()}
+    families = {"prior": PRIORS, "likelihood": LIKELIHOODS, "guide": GUIDES, "laplace": LAPLACE}
+    for kind, settings in families.items():
+        for setting in settings if kind == "laplace" else dict.fromkeys(distinct(settings)):
+            part = "guide" if kind == "laplace" else kind
+            yield f"{part} {setting!r}", lambda part=part, setting=setting: check(  # type: ignore[misc]
+                **(plain | {part: setting}), predict=part != "prior"
+            )
+
+
+def main() -> None:
+    """Run everything, and print what came out."""
+    _setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
+    nn.Module._apply = _move  # type: ignore[method-assign]
+    warnings.simplefilter("ignore")
+    failures: dict[str, str] = {}
+    num_cases = 0
+    for name, run in cases():
+        num_cases += 1
+        try:
+            run()
+        except Exception as error:
+            failures[name] = f"{type(error).__name__}: {str(error)[:300]}"
+    table = bnn.Data(torch.randn(20, 3), torch.randn(20))
+    images = bnn.Data(torch.randn(20, 3, 32, 32), torch.arange(20) % 10)
+    reads = {
+        "MLP": reads_in_a_step(make_net(), table),
+        "MLP, two particles, clipped": reads_in_a_step(make_net(), table, num_particles=2, clip_norm=1.0),
+        "MLP, analytic": reads_in_a_step(make_net(), table, kl="quadrature"),
+        "ResNet-18": reads_in_a_step(resnet(), images),
+    }
+    print(json.dumps({"cases": num_cases, "failures": failures, "reads": reads}))
+
+
+if __name__ == "__main__":
+    main()
