@@ -9,7 +9,7 @@ regression, targets. Appends a row for each (set, seed) to benchmarks/results/sm
 stands there, and writes benchmarks/results/small-tables.md.
 
 - "mlp" is MLPRegressor(hidden_layer_sizes=50, max_iter=2000), "linear" is RidgeCV or LogisticRegression, "gp" a
-  Gaussian process: a constant times an RBF kernel with a length for each input, and white noise; for classes one length.
+  Gaussian process: a constant times an RBF kernel with a length for each input, and noise; for classes one length.
 - R2 and log score are those of the test part; the log score is per row, in original units.
 """
 
