@@ -7,6 +7,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -248,11 +249,11 @@ def _inputs(
     """Return columns as numbers or text, and note what is wrong with each; `texts` were text in training."""
     import pandas as pd
 
-    columns = {name: _collected(faults, lambda name=name: _input(frame[name], name, missing, texts)) for name in names}
+    columns = {name: _collected(faults, partial(_input, frame[name], name, missing, texts)) for name in names}
     return pd.DataFrame({name: column for name, column in columns.items() if column is not None})
 
 
-def _input(column: "pd.Series", name: str, missing: str, texts: Sequence[str] | None) -> "pd.Series":
+def _input(column: Any, name: str, missing: str, texts: Sequence[str] | None) -> "pd.Series":
     from pyrobnn._columns import as_table
 
     what = f"Column {name!r}"

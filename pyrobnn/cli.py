@@ -114,7 +114,7 @@ def fit(
     if source is not None:
         _fit_new(source, target, tuple(changes or ()), out, overwrite=overwrite)
     elif target or changes or out or overwrite:
-        raise InputError("--resume goes on with the spec of the run: leave out --target, --set, --out and --overwrite.")
+        raise InputError("--resume goes on with the spec of the run: leave out --set, --target, --out and --overwrite.")
     elif resume is not None:
         from pyrobnn.runs import resume as resume_run
 

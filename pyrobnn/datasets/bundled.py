@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from pyrobnn._tables import Task
 from pyrobnn.data import Data
-from pyrobnn.datasets.base import Dataset, Task
+from pyrobnn.datasets.base import Dataset
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from pyrobnn._errors import InputError
+from pyrobnn._tables import Task
 from pyrobnn.data import Data
 from pyrobnn.datasets import _files
-from pyrobnn.datasets.base import NUM_RANDOM_SPLITS, Dataset, Task
+from pyrobnn.datasets.base import NUM_RANDOM_SPLITS, Dataset
 
 Splits = tuple[tuple[np.ndarray, np.ndarray], ...]
 """Pairs (train_index, test_index) of row numbers."""

@@ -4,8 +4,9 @@ import dataclasses
 from pathlib import Path
 
 from pyrobnn._errors import InputError, did_you_mean
+from pyrobnn._tables import Task
 from pyrobnn.datasets import _files
-from pyrobnn.datasets.base import NUM_RANDOM_SPLITS, Dataset, Task
+from pyrobnn.datasets.base import NUM_RANDOM_SPLITS, Dataset
 from pyrobnn.datasets.bundled import BUNDLED_SETS, BundledSet, load_bundled
 from pyrobnn.datasets.images import IMAGE_SETS
 from pyrobnn.datasets.measurements import MEASURED_SETS
