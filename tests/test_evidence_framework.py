@@ -171,3 +171,28 @@ def test_numbers_that_run_away_end_with_a_word():
     x, y = linear_data()
     with pytest.raises(FloatingPointError, match="no start kept to finite numbers"):
         fit(bnn.BNN(linear_net()), QUICK, x, y * 1e200)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e3])
+def test_starts_follow_the_spread_of_targets_that_are_not_standardised(unit):
+    x, y = linear_data()
+    model = bnn.BNN(linear_net(), prior=bnn.priors.Normal(unit))
+    posterior = fit(model, bnn.EvidenceFramework(starts=1, rounds=10), x, unit * y)
+    plain = fit(bnn.BNN(linear_net(), prior=bnn.priors.Normal(1.0)), bnn.EvidenceFramework(starts=1, rounds=10), x, y)
+    found, expected = (p.bnn.settings["likelihood"].scale for p in (posterior, plain))
+    assert found == pytest.approx(unit * expected, rel=0.01)
+
+
+def test_another_guide_is_trained_under_the_tuned_scales():
+    x, y = linear_data(200)
+    method = bnn.EvidenceFramework(guide="mean_field", starts=1, rounds=10, guide_steps=2000)
+    posterior = fit(bnn.BNN(linear_net()), method, x, y)
+    assert posterior.info["method"]["guide"]["type"] == "mean_field"
+    alphas = np.array(posterior.info["evidence"]["precision"]["0.weight"])
+    noise = posterior.bnn.settings["likelihood"].scale
+    precision = np.diag(alphas) + x.T @ x / noise**2
+    mean = np.linalg.solve(precision, x.T @ y) / noise**2
+    # the optimum of a mean-field guide: the exact mean, and 1 / sqrt of the precision's diagonal
+    found, std = posterior.guide.moments()["0.weight"]
+    np.testing.assert_allclose(found[0].detach(), mean, atol=4 * np.sqrt(1 / np.diag(precision)).max() / 10)
+    np.testing.assert_allclose(std[0].detach(), np.diag(precision) ** -0.5, rtol=0.15)

@@ -1,7 +1,6 @@
 """The evidence framework: a mode and the scales that make the data most probable, in turns, from several starts."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
@@ -77,6 +76,14 @@ class EvidenceFramework:
         per: groups of weights with a precision of their own: "input" has one for each site and, in the first layer, for
             each input (automatic relevance determination; MacKay 1994), "site" one for each site.
         guide_steps: steps of the training of another guide than Laplace.
+
+    Example:
+        >>> import pyrobnn as bnn
+        >>> model = bnn.BNN(bnn.MLP(1, [20], 1, activation="silu"), prior=bnn.priors.Normal("fan_in"))
+        >>> method = bnn.EvidenceFramework(starts=2, rounds=3)
+        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> len(posterior.info["evidence"]["starts"])
+        2
     """
 
     guide: Annotated[Any, BeforeValidator(guides.resolve)] = Laplace(structure="full")
@@ -206,8 +213,8 @@ class _Start:
         bnn: the model in the units of the data, in evaluation mode; its parameters are optimised too.
         weights: starting values by site.
         data: all inputs and targets, in the units of the model.
-        noise: scale of learned noise to begin from, in the units of the model; for a likelihood without one a factor on
-            the precisions. None to leave the scales as they are.
+        noise: scale of learned noise to begin from, in units of the spread of the targets; for a likelihood without one
+            a factor on the precisions. None to leave the scales as they are.
         per: groups of weights.
 
     Attributes:
@@ -234,11 +241,10 @@ class _Start:
         self._learned = [p for p in bnn.parameters() if p.requires_grad]
         scale = dict(bnn.likelihood.named_parameters()).get("scale_unconstrained")
         self._late = [] if scale is None or noise is None else [scale]
-        if noise is not None:
-            for late in self._late:
-                late.data.fill_(math.log(noise))
-            if not self._late:
-                self.precision *= noise
+        if self._late:
+            self._late[0].data.copy_((noise * self._spread()).log().view(self._late[0].shape))
+        elif noise is not None:
+            self.precision *= noise
         self._rounds = 0
         self.log_evidence = self.log_left_out = float("-inf")
         self.threads = 1
@@ -265,7 +271,7 @@ class _Start:
             fit = self.bnn.likelihood(self.bnn.outputs(leaves, self.x)).log_prob(self.y).sum()
             penalty = torch.stack([(precision[n] * (leaves[n] - self.loc[n]).square()).sum() for n in leaves]).sum()
             value = 0.5 * penalty - fit
-            return value.item(), flat(torch.autograd.grad(value, tensors))
+            return value.item(), flat(torch.autograd.grad(value, tensors, materialize_grads=True))
 
         options = {"maxiter": iterations, "maxfun": iterations + iterations // 4, "maxcor": _MEMORY, "ftol": _TOLERANCE}
         with torch.enable_grad():
@@ -310,6 +316,13 @@ class _Start:
         weighted = self.bnn.settings["likelihood"] is not unweighted(self.bnn.settings["likelihood"])
         y, counts = split_weights(self.y) if weighted else (self.y, torch.ones_like(self.y.view(len(self.y), -1)[:, 0]))
         return y.double().view(len(y), -1), counts.double()
+
+    def _spread(self) -> Tensor:
+        """Return the standard deviation of each column of targets, (K,), and 1 where it is 0."""
+        y, counts = self._targets()
+        share = (counts / counts.sum())[:, None]
+        variance = (share * (y - (share * y).sum(0)).square()).sum(0)
+        return torch.where(variance > 0, variance, 1.0).sqrt()
 
     def noise(self) -> Tensor:
         """Return the standard deviation of the noise of each column, (K,), in the units of the model."""
