@@ -62,8 +62,8 @@ FORGERIES = {
     "laplace": wide({"type": "laplace"}),
     "map deep": {"guide": {"type": "map"}, **net(*[1] * 10_000)},
     "map less deep": {"guide": {"type": "map"}, **net(*[1] * 2000)},
-    "pruned": {"guide": nested(40)},
-    "pruned deep": {"guide": nested(300)},
+    "pruned": {"guide": nested(20)},
+    "pruned deep": {"guide": nested(200)},
     "by name": {"guide": {f"{i}*": "map" for i in range(20_000)}},
 }
 """Changes to the settings of a posterior with 13 weights: of the guide, or of the network."""

@@ -20,7 +20,7 @@ _OPERATIONS, _OPERATIONS_EACH = 4000, 200
 """Operations of torch, and more for each of the tensors."""
 _TEXT, _TEXT_EACH = 2**13, 2**8
 """Characters of the settings of model and guide, and more for each of the tensors."""
-_DEPTH = 64
+_DEPTH = 32
 """Tables and lists within each other."""
 
 
