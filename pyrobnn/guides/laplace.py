@@ -1,6 +1,7 @@
 """The Laplace guide: a mode first, then a Gaussian whose precision is the curvature of the log joint density there."""
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -143,10 +144,10 @@ class BlockGaussian:
 
     def __post_init__(self) -> None:
         """Refuse two blocks for one site."""
-        names = [name for spec in self.blocks for name in spec.sites]
-        for name in names:
-            if names.count(name) > 1:
-                raise InputError(f"BlockGaussian: {name!r} stands in {names.count(name)} blocks: keep it in one.")
+        counts = Counter(name for spec in self.blocks for name in spec.sites)
+        for name, count in counts.items():
+            if count > 1:
+                raise InputError(f"BlockGaussian: {name!r} stands in {count} blocks: keep it in one.")
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its point at the starting values and its blocks still empty.

@@ -16,6 +16,7 @@ from pyrobnn._settings import setting
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.by_name import resolve
 from pyrobnn.guides.mean_field import MeanField
+from pyrobnn.guides.sites import latent_sites
 
 
 @registry.register
@@ -32,8 +33,7 @@ class Pruned:
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with nothing pruned yet."""
         guide = self.guide.build(model, *args)
-        with torch.no_grad(), poutine.block():
-            masks = {name: torch.ones_like(value) for name, value in guide(*args).items()}
+        masks = {site.name: torch.ones_like(site.start) for site in latent_sites(model, *args)}
         return PrunedGuide(guide, masks)
 
 

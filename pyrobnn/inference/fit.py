@@ -102,9 +102,9 @@ def fit(
         data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs.
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
-        engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step:
-            for the same seed the same numbers up to rounding with one particle or one antithetic pair (and, in layers
-            of 2^17 weights, one thread), else other noise of the same distribution. "auto" takes what is predicted to
+        engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step. With
+            one particle or one antithetic pair they give the same numbers for the same seed, up to rounding (from 2^17
+            weights on with one thread), else other noise of the same distribution. "auto" takes what is predicted to
             end sooner, from what the first step computes and figures kept in the code, not from a clock or from what
             was compiled before: the same call takes the same, and has the bits that it has where that is asked for.
             `Posterior.info` tells what was used and why.

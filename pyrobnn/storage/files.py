@@ -21,6 +21,8 @@ _VERSIONS = (1, 2)
 SETTINGS, TENSORS, MEMBER = "posterior.json", "tensors.safetensors", "member_"
 _DIGEST = "content_sha256"
 _FLOAT = "$float"
+_MOST_TEXT = 2**22
+"""Bytes of settings, or of the table of contents of tensors: what they hold in memory is many times as much."""
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 
@@ -29,6 +31,11 @@ def write_settings(settings: Mapping[str, Any], folder: Path) -> str:
     content = {"format_version": FORMAT_VERSION} | _encoded(settings, "")
     digest = _digest_of(content)
     text = json.dumps({_DIGEST: digest} | content, indent=2, allow_nan=False) + "\n"
+    if len(text) > _MOST_TEXT:
+        raise InputError(
+            f"The settings and `info` of the posterior take {len(text):,} bytes as text, more than {_MOST_TEXT:,}: "
+            "keep less in `info`."
+        )
     (folder / SETTINGS).write_text(text, encoding="utf-8")
     return digest
 
@@ -40,6 +47,8 @@ def read_settings(folder: Path) -> tuple[int, dict[str, Any], str]:
         InputError: no such file, a damaged one, or another format version.
     """
     text = _bytes_of(folder, SETTINGS)
+    if len(text) > _MOST_TEXT:
+        raise _damaged(folder)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -81,6 +90,8 @@ def read_tensors(folder: Path, digest: str) -> dict[str, Tensor]:
     content = _bytes_of(folder, TENSORS)
     if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(f"{folder / TENSORS} is not the file that was saved (its SHA-256 differs): restore it.")
+    if int.from_bytes(content[:8], "little") > _MOST_TEXT:
+        raise InputError(f"{folder / TENSORS} has too many tensors for a posterior: restore it.")
     try:
         return safetensors.torch.load(content)
     except SafetensorError:

@@ -1,6 +1,7 @@
 """Reading a posterior from a folder."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pyrobnn.inference.history import History
 from pyrobnn.mixture import Mixture
 from pyrobnn.posterior import Posterior
 from pyrobnn.priors.from_posterior import FromPosterior, PosteriorPrior
+from pyrobnn.storage.budget import Budget
 from pyrobnn.storage.content import CUSTOM, SavedMixture, SavedPosterior, parse
 from pyrobnn.storage.files import SETTINGS, TENSORS, check_parts, member_name, read_settings, read_tensors
 from pyrobnn.storage.probe import OUTPUTS, agrees
@@ -71,7 +73,20 @@ def _load_member(folder: Path, version: int, digest: str, net: nn.Module | None,
 def _load(folder: Path, saved: SavedPosterior, net: nn.Module | None, device: torch.device) -> Posterior:
     check_parts(folder, {SETTINGS, TENSORS})
     tensors = read_tensors(folder, saved.tensors_sha256)
-    return _build(saved, _checked(tensors, saved, folder), _net(saved, net, folder), device, folder)
+    budget = Budget(tensors, folder)
+    budget.check([saved.parts, saved.guide])
+    try:
+        with budget:
+            return _build(
+                saved, _checked(tensors, saved, folder), _net(saved, net, folder), device, folder, budget=budget
+            )
+    except InputError:
+        raise
+    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{folder} cannot be built from its settings ({reason}): restore it as it was saved."
+        ) from error
 
 
 def _checked(tensors: dict[str, Tensor], saved: SavedPosterior, folder: Path) -> dict[str, Tensor]:
@@ -107,15 +122,22 @@ def _net(saved: SavedPosterior, net: nn.Module | None, folder: Path) -> Any:
 
 
 def _build(
-    saved: SavedPosterior, tensors: Mapping[str, Tensor], net: Any, device: torch.device, folder: Path
+    saved: SavedPosterior,
+    tensors: Mapping[str, Tensor],
+    net: Any,
+    device: torch.device,
+    folder: Path,
+    *,
+    budget: Budget,
 ) -> Posterior:
     """Build model and guide in the order in which `fit` does, under its seed."""
     x_scaler, y_scaler = (Scaler(tensors[f"{p}.loc"], tensors[f"{p}.scale"]) for p in ("x_scaler", "y_scaler"))
     example = (tensors["example.x"].to(device), tensors["example.y"].to(device))
     with seeded(saved.seed):
         declared = BNN(net, prior=saved.parts["prior"], likelihood=saved.parts["likelihood"])
-    with seeded(saved.seed), fast_pyro():
+    with seeded(saved.seed), fast_pyro(), ExitStack() as stack:
         bnn = declared.fresh().to(device)
+        stack.enter_context(budget.without(bnn.net))
         bnn.scale_targets(y_scaler.scale.expand(example[1].shape[1:]))
         _restore(bnn.eval(), tensors, "bnn.", folder)
         if OUTPUTS in tensors and not agrees(bnn, example[0], tensors[OUTPUTS]):

@@ -1,0 +1,117 @@
+"""What building a saved posterior may take: not much more than the tensors that were saved with it."""
+
+import json
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from pyrobnn._errors import InputError
+from pyrobnn._operations import OperationMode
+
+_BYTES, _COPIES = 2**27, 5
+"""Bytes that may be held at once, and more for each byte of the tensors: guides hold a few copies while they start."""
+_OPERATIONS, _OPERATIONS_EACH = 4000, 200
+"""Operations of torch, and more for each of the tensors."""
+_TEXT, _TEXT_EACH = 2**13, 2**8
+"""Characters of the settings of model and guide, and more for each of the tensors."""
+_DEPTH = 32
+"""Tables and lists within each other."""
+
+
+class Budget(OperationMode):
+    """Refuses, in its block, operations that settings ask for and the saved tensors do not justify, before they run.
+
+    Args:
+        tensors: what was saved.
+        folder: where, for the message.
+
+    Raises:
+        InputError: more memory or more operations than tensors of that size and number need.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], folder: Path) -> None:
+        super().__init__()
+        self._folder, self._paused = folder, False
+        self._room = _BYTES + _COPIES * sum(value.nbytes for value in tensors.values())
+        self._operations = _OPERATIONS + _OPERATIONS_EACH * len(tensors)
+        self._text = _TEXT + _TEXT_EACH * len(tensors)
+        self._held: dict[int, int] = {}
+
+    def check(self, settings: Any) -> None:
+        """Refuse settings of many more parts than there are tensors, or of parts within parts without end."""
+        if len(json.dumps(settings)) > self._text or _depth(settings) > _DEPTH:
+            raise self._too_much("more parts")
+
+    @contextmanager
+    def without(self, net: nn.Module) -> Iterator[None]:
+        """Leave out, in the block, what a network computes: its activations follow from its inputs."""
+        hooks = [
+            net.register_forward_pre_hook(lambda *_: self._pause(paused=True)),
+            net.register_forward_hook(lambda *_: self._pause(paused=False), always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _pause(self, *, paused: bool) -> None:
+        self._paused = paused
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._paused:
+            return func(*args, **kwargs)
+        self._operations -= 1
+        if self._operations < 0:
+            raise self._too_much("more operations")
+        if sum(self._held.values()) + _planned(func, args, kwargs) > self._room:
+            raise self._too_much("more memory")
+        result = func(*args, **kwargs)
+        for value in tree_leaves(result):
+            if isinstance(value, Tensor):
+                self._note(value.untyped_storage())
+        return result
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self._held:
+            self._held[key] = storage.nbytes()
+            weakref.finalize(storage, self._held.pop, key, None).atexit = False
+
+    def _too_much(self, what: str) -> InputError:
+        return InputError(
+            f"{self._folder} does not fit: its settings ask for {what} than its tensors can fill: restore the folder."
+        )
+
+
+def _depth(settings: Any) -> int:
+    depth, level = 0, [settings]
+    while level:
+        depth += 1
+        inside = [value.values() if isinstance(value, Mapping) else value for value in level]
+        level = [value for values in inside for value in values if isinstance(value, (Mapping, list))]
+    return depth
+
+
+def _planned(func: Any, args: Any, kwargs: Any) -> int:
+    """Return the bytes that an operation is about to allocate, found by running it on tensors without storage."""
+    if func.is_view or func._schema.is_mutable:
+        return 0
+    try:
+        found = func(*tree_map(_without_storage, args), **tree_map(_without_storage, kwargs))
+    except (NotImplementedError, RuntimeError):  # its result depends on values, and is no larger than what they are in
+        return 0
+    return sum(value.nbytes for value in tree_leaves(found) if isinstance(value, Tensor))
+
+
+def _without_storage(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return torch.device("meta") if isinstance(value, torch.device) else value
