@@ -300,9 +300,9 @@ class _Gain:
 
     def below(self, bound: float) -> float:
         """Return the p-value of the hypothesis that the difference is at least a bound, by Student's t."""
-        from scipy.stats import t as student
+        from scipy.special import stdtr
 
-        return float(student.cdf((self.mean - bound) / max(self.stderr, 1e-12), self.df))
+        return float(stdtr(self.df, (self.mean - bound) / max(self.stderr, 1e-12)))
 
     def __str__(self) -> str:
         return f"{self.mean:+.2f} ± {self.stderr:.2f}"

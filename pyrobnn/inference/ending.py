@@ -137,7 +137,8 @@ def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
 def sites_at_prior(posterior: Posterior | Mixture) -> tuple[str, ...]:
     """Return the weights that have taken nothing from the data: KL(q || p) below 0.02 nats an entry.
 
-    Sites whose KL has no closed form and no quadrature are passed over; of a mixture all members have to be there.
+    Biases are left out, which many good fits do not need, and sites whose KL has no closed form and no quadrature. Of a
+    mixture all members have to be there.
     """
     found = [_at_prior(member) for member in members_of(posterior)]
     return tuple(name for name in found[0] if all(name in names for names in found))
@@ -149,6 +150,8 @@ def _at_prior(posterior: Posterior) -> list[str]:
         model = poutine.trace(poutine.replay(posterior.bnn, trace=guide)).get_trace(*posterior.example)
         found = []
         for name in posterior.bnn.site_names:
+            if model.nodes[name]["value"].ndim < 2:
+                continue
             try:
                 divergence = quadrature_kl(guide.nodes[name]["fn"], model.nodes[name]["fn"])
             except NotImplementedError:
