@@ -41,8 +41,8 @@ def regression(
     prior = priors.Normal(scale="fan_in") if prior is None else prior
     likelihood = likelihoods.Gaussian() if likelihood is None else likelihood
     if _is_small(num_data) and _suits(prior, guide, likelihood, settings):
-        method = EvidenceFramework() if guide is None else EvidenceFramework(guide=guide)
-        return {"net": _SMALL_NET, "prior": prior, "likelihood": likelihood, "method": method}
+        framework = EvidenceFramework() if guide is None else EvidenceFramework(guide=guide)
+        return {"net": _SMALL_NET, "prior": prior, "likelihood": likelihood, "method": framework}
     training = SVI(guide="laplace", steps=4000, batch_size=128, schedule="cosine_annealing_lr")
     method: Any = training if guide is None else with_guide(training, guide)
     if isinstance(prior, priors.Normal) and isinstance(method.guide, guides.Laplace):
@@ -74,8 +74,8 @@ def classification(
     likelihood = likelihoods.Categorical() if likelihood is None else likelihood
     small_prior = priors.Normal(scale="fan_in") if prior is None else prior
     if _is_small(num_data) and _suits(small_prior, guide, likelihood, settings):
-        method = EvidenceFramework(guide=_CLASSES if guide is None else guide)
-        return {"net": _SMALL_NET, "prior": small_prior, "likelihood": likelihood, "method": method}
+        framework = EvidenceFramework(guide=_CLASSES if guide is None else guide)
+        return {"net": _SMALL_NET, "prior": small_prior, "likelihood": likelihood, "method": framework}
     prior = priors.Normal() if prior is None else prior
     guide = guides.MeanField(init_rho=-4.0) if guide is None else guide
     method = SVI(guide=guide, steps=2000, batch_size=128, schedule="cosine_annealing_lr")

@@ -241,7 +241,7 @@ class _Start:
         self._learned = [p for p in bnn.parameters() if p.requires_grad]
         scale = dict(bnn.likelihood.named_parameters()).get("scale_unconstrained")
         self._late = [] if scale is None or noise is None else [scale]
-        if self._late:
+        if noise is not None and self._late:
             self._late[0].data.copy_((noise * self._spread()).log().view(self._late[0].shape))
         elif noise is not None:
             self.precision *= noise
