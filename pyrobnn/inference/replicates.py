@@ -82,7 +82,7 @@ def fit_replicates(
         asked = request(bnns, methods, sources, seed=seed, engine=engine) | {"bootstrap": bootstrap}
         keeper = open_checkpoint(checkpoint, every, asked)
     batch_size = sources[0].batch_size(methods[0].batch_size)
-    with running(bnns[0], batch_size * len(bnns), seed, "replicates") as threads:
+    with running(bnns[0], batch_size, seed, "replicates", copies=len(bnns)) as threads:
         posteriors, fits = _start_all(bnns, methods, sources, seeds, device, bootstrap=bootstrap)
         num_steps = methods[0].num_steps(sources[0].batches_per_epoch(methods[0].batch_size))
         monitor = Monitor(
