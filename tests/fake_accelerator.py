@@ -84,7 +84,7 @@ class _Reads(TorchDispatchMode):
         return result
 
 
-def _move(module: nn.Module, function: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+def _move(module: nn.Module, function: Callable[[Tensor], Tensor]) -> nn.Module:
     """Do what `nn.Module._apply` does, with new tensors: it cannot change the device of a fake one."""
     for child in module.children():
         _move(child, function)

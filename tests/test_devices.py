@@ -72,7 +72,8 @@ def test_gradient_and_loss_are_those_of_pyro_for_score_functions_too(num_particl
         found.append([guide.logit.grad, guide.loc.grad, loss.detach()])
     for ours, pyros in zip(*found, strict=True):
         torch.testing.assert_close(ours, pyros, rtol=1e-5, atol=1e-5)
-    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
     assert found[0][0] != 0
 
 

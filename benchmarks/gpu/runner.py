@@ -51,7 +51,7 @@ PARTS = {
 _TOTAL = 465.0
 """Seconds for all parts on a card; what is left is what a part gets at most."""
 _GRACE = {False: 25.0, True: 240.0}
-"""Seconds that a check may go on after the time of its part, on a card and in a rehearsal, before its process is ended."""
+"""Seconds by which a part may go over its time before its process is ended, on a card and in a rehearsal."""
 
 
 def run_parts(
@@ -112,8 +112,8 @@ def _rows(part: Part, setting: Setting, skip: list[str], grace: float) -> Iterat
         timer.start()
         try:
             with suppress(BrokenPipeError):
-                child.stdin.write(json.dumps({"setting": asdict(setting), "skip": skip}))  # type: ignore[union-attr]
-                child.stdin.close()  # type: ignore[union-attr]
+                child.stdin.write(json.dumps({"setting": asdict(setting), "skip": skip}))
+                child.stdin.close()
             for line in child.stdout or ():
                 yield json.loads(line)
             code = child.wait()

@@ -18,6 +18,6 @@ def named_batch_size(batch_size: int) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         first_line = str(error).partition("\n")[0]
         raise torch.OutOfMemoryError(
-            f"The device ran out of memory with batch_size={batch_size}: set a smaller `batch_size`, or fewer particles "
-            f"or replicates. torch says: {first_line}"
+            f"The device ran out of memory with batch_size={batch_size}: set a smaller `batch_size`, or fewer "
+            f"particles or replicates. torch says: {first_line}"
         ) from error

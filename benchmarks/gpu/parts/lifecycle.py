@@ -95,7 +95,7 @@ def _too_much(setting: Setting) -> Found:
     said = []
     for engine in ("eager", "auto"):
         try:
-            bnn.fit(model, bnn.SVI(steps=3), data, seed=0, device="cuda", engine=engine, progress=False)  # type: ignore[arg-type]
+            bnn.fit(model, bnn.SVI(steps=3), data, seed=0, device="cuda", engine=engine, progress=False)
         except torch.OutOfMemoryError as error:
             said.append(str(error))
     named = all(f"batch_size={2**20}" in message for message in said)

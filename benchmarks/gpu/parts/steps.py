@@ -18,9 +18,9 @@ import torch
 from benchmarks.gpu.check import Check, Found, NotHere, Setting, milliseconds
 
 sys.path.append(str(Path(__file__).parents[2] / "peers"))
-from cases import MAIN, Case  # noqa: E402 the engines are scripts that import each other by these names
-from engines import ENGINES  # noqa: E402
-from workers import Worker, WorkerError  # noqa: E402
+from cases import MAIN, Case
+from engines import ENGINES
+from workers import Worker, WorkerError
 
 _CASES = {case.name: case for case in MAIN}
 _STEPS = ("sine", "mlp400", "mlp1200")
