@@ -84,7 +84,7 @@ class _Reads(TorchDispatchMode):
         return result
 
 
-def _move(module: nn.Module, function: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+def _move(module: nn.Module, function: Callable[[Tensor], Tensor]) -> nn.Module:
     """Do what `nn.Module._apply` does, with new tensors: it cannot change the device of a fake one."""
     for child in module.children():
         _move(child, function)
@@ -134,7 +134,9 @@ def resnet() -> nn.Module:
     """Return a network with the layers of ResNet-18 (He et al. 2016), few channels each."""
     first = [nn.Conv2d(3, 2, 3, padding=1, bias=False), nn.BatchNorm2d(2), nn.ReLU()]
     widths = [(2, 2, 1), (2, 2, 1), (2, 4, 2), (4, 4, 1), (4, 8, 2), (8, 8, 1), (8, 16, 2), (16, 16, 1)]
-    return nn.Sequential(*first, *(_Block(*w) for w in widths), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    return nn.Sequential(
+        *first, *(_Block(*w) for w in widths), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)
+    )
 
 
 class _Block(nn.Module):
@@ -177,8 +179,11 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for kind, settings in families.items():
         for setting in settings if kind == "laplace" else dict.fromkeys(distinct(settings)):
             part = "guide" if kind == "laplace" else kind
-            yield f"{part} {setting!r}", lambda part=part, setting=setting: check(  # type: ignore[misc]
-                **(plain | {part: setting}), predict=part != "prior"
+            yield (
+                f"{part} {setting!r}",
+                lambda part=part, setting=setting: check(  # type: ignore[misc]
+                    **(plain | {part: setting}), predict=part != "prior"
+                ),
             )
 
 

@@ -12,9 +12,11 @@ import torch
 from pyro.infer import Trace_ELBO
 from torch import nn
 
+import pyrobnn as bnn
 from pyrobnn._pyro import local_parameters
 from pyrobnn._random import seeded
 from pyrobnn.distributions import Beta, StudentT
+from pyrobnn.inference import curve
 from pyrobnn.inference.objective import make_elbo
 
 
@@ -70,7 +72,8 @@ def test_gradient_and_loss_are_those_of_pyro_for_score_functions_too(num_particl
         found.append([guide.logit.grad, guide.loc.grad, loss.detach()])
     for ours, pyros in zip(*found, strict=True):
         torch.testing.assert_close(ours, pyros, rtol=1e-5, atol=1e-5)
-    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
     assert found[0][0] != 0
 
 
@@ -90,3 +93,19 @@ def test_a_beta_variable_is_drawn_as_by_torch():
             draws.append(family(torch.tensor(0.7), torch.tensor([2.0, 0.01])).rsample((1000,)))
     assert draws[0].shape == draws[1].shape == (1000, 2)
     torch.testing.assert_close(draws[0], draws[1], rtol=1e-5, atol=1e-6)
+
+
+def run_out(*_):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nDetails")
+
+
+@pytest.mark.parametrize("settings", [{}, {"replicates": 2}, {"guide": bnn.guides.Laplace(batch_size=24)}])
+def test_a_fit_that_runs_out_of_memory_names_the_batch_size(settings, monkeypatch):
+    if "guide" in settings:
+        monkeypatch.setattr(curve, "gaussian", run_out)
+    else:
+        settings = settings | {"callbacks": [run_out]}
+    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(0.1))
+    shared = {"seed": 0, "steps": 10, "batch_size": 24, "engine": "eager", "progress": False}
+    with pytest.raises(torch.OutOfMemoryError, match=r"batch_size=24: set a smaller .* allocate 2.00 GiB\.$"):
+        model.fit(torch.randn(50, 2), torch.randn(50), **shared, **settings)

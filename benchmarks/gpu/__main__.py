@@ -19,15 +19,15 @@ from benchmarks.gpu.runner import PARTS, run_parts
 from benchmarks.store import RESULTS
 
 
-def main() -> int:
-    """Run the parts asked for, and return the exit code."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run the parts asked for on the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--rehearse", action="store_true", help="every part small: for a machine without a card")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--only", choices=PARTS, metavar="PART", help=f"one of {', '.join(PARTS)}")
     parser.add_argument("--resume", action="store_true", help="keep the rows on file that did not fail")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch finds no CUDA device here: rehearse with --device cpu --rehearse")
     if options.device == "cpu" and not options.rehearse:

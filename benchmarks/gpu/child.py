@@ -1,4 +1,4 @@
-"""The process of one part: `python -m benchmarks.gpu.child MODULE` reads its setting as JSON and prints rows as JSON."""
+"""The process of one part: `python -m benchmarks.gpu.child MODULE` reads its setting and prints rows, all as JSON."""
 
 import json
 import os

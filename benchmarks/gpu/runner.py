@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -47,12 +48,14 @@ PARTS = {
     "mnist": Part("benchmarks.gpu.parts.mnist", 50),
     "lifecycle": Part("benchmarks.gpu.parts.lifecycle", 30),
 }
-_GRACE = 25.0
-"""Seconds that a check may go on after the time of its part, before the process is ended."""
+_TOTAL = 465.0
+"""Seconds for all parts on a card; what is left is what a part gets at most."""
+_GRACE = {False: 25.0, True: 240.0}
+"""Seconds by which a part may go over its time before its process is ended, on a card and in a rehearsal."""
 
 
 def run_parts(
-    parts: Mapping[str, Part], out: Path, *, device: str, rehearse: bool, resume: bool, grace: float = _GRACE
+    parts: Mapping[str, Part], out: Path, *, device: str, rehearse: bool, resume: bool, grace: float | None = None
 ) -> int:
     """Run parts one after the other, write each row as soon as it is known, and return how many failed.
 
@@ -62,14 +65,16 @@ def run_parts(
         device: "cuda" or "cpu".
         rehearse: run everything small.
         resume: keep the rows on file of these parts that did not fail.
-        grace: seconds that a part may go on after its time.
+        grace: seconds that a part may go on after its time, if not the usual ones.
     """
     found = _read(out)
     kept = [row for row in found["rows"] if row["part"] not in parts or (resume and row["status"] in _KEPT)]
     results = {"machine": machine(os.cpu_count() or 1), "git": git_commit(), "rehearsal": rehearse, "rows": kept}
-    failures = 0
+    failures, began = 0, time.perf_counter()
+    grace = _GRACE[rehearse] if grace is None else grace
     for name, part in parts.items():
-        setting = Setting(device, rehearse, part.rehearsal if rehearse else part.seconds)
+        left = _TOTAL - (time.perf_counter() - began)
+        setting = Setting(device, rehearse, part.rehearsal if rehearse else max(0.0, min(part.seconds, left)))
         skip = [row["name"] for row in kept if row["part"] == name]
         for row in _rows(part, setting, skip, grace):
             failures += row["status"] in ("failed", "wrong")
@@ -87,25 +92,29 @@ def _read(out: Path) -> dict[str, Any]:
 
 def _rows(part: Part, setting: Setting, skip: list[str], grace: float) -> Iterator[dict[str, Any]]:
     """Yield the rows of a part from a process of its own, and one more if that hangs or ends before its time."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.gpu.child", part.module],
+    command = [sys.executable, "-m", "benchmarks.gpu.child", part.module]
+    path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
+    late = threading.Event()
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words,
+        subprocess.Popen(
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=words,
             text=True,
             cwd=_ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])},
+            env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,
-        )
-        late = threading.Event()
+        ) as child,
+    ):
         timer = threading.Timer(setting.seconds + grace, _end, (child, late))
         timer.start()
         try:
-            assert child.stdin and child.stdout
-            with suppress(BrokenPipeError), child.stdin:
-                json.dump({"setting": asdict(setting), "skip": skip}, child.stdin)
-            for line in child.stdout:
+            with suppress(BrokenPipeError):
+                child.stdin.write(json.dumps({"setting": asdict(setting), "skip": skip}))
+                child.stdin.close()
+            for line in child.stdout or ():
                 yield json.loads(line)
             code = child.wait()
         finally:

@@ -26,6 +26,7 @@ from pyrobnn.curvature.recursion import layers_of
 from pyrobnn.guides.blocks import FullBlock
 from pyrobnn.guides.laplace import BlockGaussian, BlockGuide, Laplace, require_real
 from pyrobnn.guides.sites import Site
+from pyrobnn.inference.memory import named_batch_size
 from pyrobnn.inference.source import Source
 from pyrobnn.posterior import Posterior
 
@@ -59,7 +60,7 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[
     values = posterior.guide.mean()
     weights = {name: values[name] for name in bnn.site_names}
     others = {name: value for name, value in values.items() if name not in weights}
-    with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block():
+    with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block(), named_batch_size(setting.batch_size):
         sites = checked_sites(setting, bnn, posterior.example, latents)
         prior = prior_curvature(bnn, weights, others, sites)
         if setting.subnetwork is not None and prior.joint:

@@ -32,6 +32,7 @@ from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.ending import tell
 from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.history import History
+from pyrobnn.inference.memory import named_batch_size
 from pyrobnn.inference.method import Method, keeps_checkpoints
 from pyrobnn.inference.monitor import Callback, Monitor
 from pyrobnn.inference.source import Source, as_data, make_source, refuse_checkpoints
@@ -287,21 +288,16 @@ def prepare_source(bnn: BNN, method: SVI, data: Any, seed: int) -> Source:
 
 
 @contextmanager
-def running(bnn: BNN, batch_size: int, seed: int, purpose: str) -> Iterator[int]:
-    """Seed the block, and run it with the threads and settings of a fit; yield the number of threads.
-
-    Raises:
-        OutOfMemoryError: of torch, naming the batch size, where the device has not enough memory.
-    """
-    with seeded(seed, purpose), fast_pyro(), threads_for(bnn.net, batch_size) as threads, flushed_denormals():
-        try:
-            yield threads
-        except torch.OutOfMemoryError as error:
-            first_line = str(error).partition("\n")[0]
-            raise torch.OutOfMemoryError(
-                f"The device ran out of memory in a step on {batch_size} examples: give the method a `batch_size` below "
-                f"{batch_size}, or fewer particles or replicates. torch says: {first_line}"
-            ) from error
+def running(bnn: BNN, batch_size: int, seed: int, purpose: str, *, copies: int = 1) -> Iterator[int]:
+    """Seed the block, and run it with the threads and settings of that many fits; yield the number of threads."""
+    with (
+        seeded(seed, purpose),
+        fast_pyro(),
+        threads_for(bnn.net, batch_size * copies) as threads,
+        flushed_denormals(),
+        named_batch_size(batch_size),
+    ):
+        yield threads
 
 
 def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, Eager]:

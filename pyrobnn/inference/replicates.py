@@ -87,7 +87,7 @@ def fit_replicates(
     if bootstrap:
         sources = [resampled(source, own) for source, own in zip(sources, seeds, strict=True)]
     batch_size = sources[0].batch_size(methods[0].batch_size)
-    with running(bnns[0], batch_size * len(bnns), seed, "replicates") as threads:
+    with running(bnns[0], batch_size, seed, "replicates", copies=len(bnns)) as threads:
         posteriors, fits = _start_all(bnns, methods, sources, seeds, device)
         num_steps = methods[0].num_steps(sources[0].batches_per_epoch(methods[0].batch_size))
         monitor = Monitor(

@@ -136,7 +136,7 @@ class SWAG:
                 for path, guide in zip(paths, guides, strict=True):
                     path.add(_flat(guide))
 
-        with running(modes[0].bnn, sources[0].batch_size(batch_size) * len(modes), seed, "swag"):
+        with running(modes[0].bnn, sources[0].batch_size(batch_size), seed, "swag", copies=len(modes)):
             fits = [
                 Eager(
                     mode.bnn,

@@ -87,7 +87,5 @@ def _theirs(setting: Setting, structure: str) -> Found:
 
     fit_ms = milliseconds(fit, setting.device, seconds=1, warm_up=1)
     fitted = fit()
-    predict_ms = milliseconds(
-        lambda: fitted._glm_predictive_distribution(test), setting.device, seconds=0.5, warm_up=1
-    )
+    predict_ms = milliseconds(lambda: fitted._glm_predictive_distribution(test), setting.device, seconds=0.5, warm_up=1)
     return {"fit_ms": fit_ms, "predict_ms": predict_ms}

@@ -30,7 +30,7 @@ def checks(setting: Setting) -> Iterator[Check]:
 
 
 def resnet18(width: int) -> nn.Sequential:
-    """Return ResNet-18 (He et al. 2016) with a first convolution for small images; 64 channels at first in the paper."""
+    """Return ResNet-18 (He et al. 2016) with a first convolution for small images; the paper has 64 channels there."""
     first = [nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     blocks, inputs = [], width
     for stage in range(4):

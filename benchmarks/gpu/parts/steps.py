@@ -31,12 +31,16 @@ def checks(setting: Setting) -> Iterator[Check]:
     """Yield case by case, engine by engine."""
     peak: list[float] = []
     yield "peak of a float32 product", partial(_peak, setting, peak)
-    rehearsed = ("pyrobnn", "pyro", "numpyro_scan")
-    for name in ("replicates", "predict", *_STEPS)[: setting.size(5, 3)]:
-        for engine in rehearsed if setting.rehearse else _ENGINES:
+    for name in ("replicates", "predict", *_STEPS) if not setting.rehearse else ("predict", "sine", "replicates"):
+        for engine in _engines(name, setting):
             case = _case(name, setting)
-            if name != "replicates" or engine in ("pyrobnn", "numpyro_scan"):
-                yield f"{case.name}, {engine}", partial(_time, case, engine, setting, peak)
+            yield f"{case.name}, {engine}", partial(_time, case, engine, setting, peak)
+
+
+def _engines(name: str, setting: Setting) -> tuple[str, ...]:
+    if name == "replicates":
+        return ("pyrobnn", "numpyro_scan")
+    return _ENGINES if not setting.rehearse else ("pyrobnn_eager", "pyro", "numpyro_scan")
 
 
 def _case(name: str, setting: Setting) -> Case:
