@@ -124,7 +124,7 @@ def test_categorical_covariance_is_the_inverse_hessian_of_autograd():
         logits = torch.tensor(X) @ w[:9].view(3, 3).T + w[9:]
         return torch.nn.functional.cross_entropy(logits, torch.tensor(y), reduction="sum") + 0.5 * w @ w
 
-    hessian = torch.func.hessian(energy)(mode)
+    hessian = torch.autograd.functional.hessian(energy, mode)
     jacobian = np.stack([np.hstack([np.kron(np.eye(3), x), np.eye(3)]) for x in NEW])
     covariance = jacobian @ torch.linalg.inv(hessian).numpy() @ jacobian.transpose(0, 2, 1)
     np.testing.assert_allclose(bnn.functional(posterior, NEW).covariance, covariance, atol=1e-5)
