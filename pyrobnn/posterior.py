@@ -225,13 +225,17 @@ class Posterior:
             return stack_likelihood(self.bnn.likelihood, outputs, others) if others else self.bnn.likelihood(outputs)
 
     def _columns_by_name(self, x: Any) -> Any:
+        """Return the columns of a frame in the order of training; by position where training had no names."""
         names = self.info.get("feature_names") or []
-        if not hasattr(x, "columns") or names == [f"x{i}" for i in range(len(names))]:
+        if not names or not hasattr(x, "columns"):
             return x
-        missing = [name for name in names if name not in list(x.columns)]
-        if missing:
-            raise InputError(f"`x` must have the columns of the training inputs; {missing[0]!r} is missing.")
-        return x[names]
+        labels = {str(label): label for label in x.columns}
+        missing = [name for name in names if name not in labels]
+        if not missing:
+            return x[[labels[name] for name in names]]
+        if names == [f"x{i}" for i in range(len(names))]:
+            return x
+        raise InputError(f"`x` must have the columns of the training inputs; {missing[0]!r} is missing.")
 
     def inputs(self, x: Any) -> Tensor:
         """Return checked inputs in the units, precision and place of the model; columns of a frame go by name."""

@@ -140,3 +140,5 @@ def _back_to_units(posterior: Posterior, x_scaler: Scaler, y_scaler: Scaler, tot
         evidence[name] -= shift
     if "rounds" in evidence:
         evidence["rounds"] = [value - shift for value in evidence["rounds"]]
+    for start in posterior.info.get("evidence", {}).get("starts", []):
+        start |= {name: start[name] - shift for name in ("log_evidence", "log_left_out")}

@@ -236,7 +236,9 @@ class _Start:
         num_inputs = self.x.shape[1] if per == "input" and self.x.ndim == 2 else None
         self.group = groups_of_inputs(weights, weights, num_inputs).to(self.x.device)
         self.precision = scales.double().pow(-2)
-        self.tunes_noise = noise is not None and unweighted(bnn.settings["likelihood"]) == Gaussian(scale="learned")
+        likelihood = unweighted(bnn.settings["likelihood"])
+        self.tunes_noise = noise is not None and likelihood == Gaussian(scale="learned")
+        self._is_normal = isinstance(likelihood, Gaussian) and likelihood.scale != "heteroscedastic"
         self.first_noise = noise
         self._learned = [p for p in bnn.parameters() if p.requires_grad]
         scale = dict(bnn.likelihood.named_parameters()).get("scale_unconstrained")
@@ -343,7 +345,7 @@ class _Start:
         evidence = fit - 0.5 * (self.precision * deviation.square()).sum() - 0.5 * solution.log_det
         score = score_columns(point.likelihood, f.to(self.x.dtype), self.y)[0].double()
         mean, covariance = solution.left_out(f, score)
-        noise = self.noise().expand(f.shape[1]) if self.tunes_noise else None
+        noise = self.noise().expand(f.shape[1]) if self._is_normal else None
         left_out = log_scores(point, self.y, mean, covariance, noise).sum()
         if bool(evidence.isfinite() & left_out.isfinite()):
             self.log_evidence, self.log_left_out = float(evidence), float(left_out)

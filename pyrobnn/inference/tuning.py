@@ -389,7 +389,7 @@ def untuned(old: BNN, sites: list[str]) -> dict[str, Any]:
     """Return the priors of the parameters that were not tuned, by pattern."""
     prior = old.settings["prior"]
     choices = dict(prior.choices) if hasattr(prior, "choices") else {"*": prior}
-    names = [name for name, _ in old.net.named_parameters()] + list(old.site_names)
+    names = [name for name, value in old.net.named_parameters() if value.requires_grad] + list(old.site_names)
     remaining = [name for name in names if name not in sites]
     kept = {}
     for pattern, choice in choices.items():

@@ -1,0 +1,358 @@
+"""Whole fits and predictions against answers that are known exactly: closed forms, quadrature, other libraries."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy import stats
+from scipy.optimize import minimize
+from scipy.special import gammaln, logsumexp
+from sklearn.linear_model import LogisticRegression
+from torch.optim import lr_scheduler
+
+import pyrobnn as bnn
+from pyrobnn.guides.low_rank import LowRank
+from pyrobnn.inference.swag import _Path
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(30, 3))
+Y = X @ [1.0, -0.5, 0.2] + 0.3 * RNG.normal(size=30)
+NEW = RNG.normal(size=(5, 3))
+ONES = np.ones((30, 1))
+DESIGN = np.hstack([X, ONES])
+MODE = bnn.EvidenceFramework(starts=1, rounds=0)
+"""The mode by L-BFGS, and a Laplace approximation with all correlations: the exact posterior of linear models."""
+KIND = {"engine": "eager", "progress": False}
+
+
+def linear(likelihood, outputs=1, prior=1.0):
+    return bnn.BNN(bnn.MLP(3, [], outputs, dtype="float64"), prior=bnn.priors.Normal(prior), likelihood=likelihood)
+
+
+def exact(model, y, **arguments):
+    return bnn.fit(model, MODE, bnn.Data(X, y, **arguments), seed=0, **KIND)
+
+
+def coefficients(values):
+    return np.concatenate([values["0.weight"].numpy().ravel(), values["0.bias"].numpy()])
+
+
+class RandomFeatures(torch.nn.Module):
+    """200 tanh features with weights that stay, and a linear layer that is inferred."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.first = torch.nn.Linear(3, 200, bias=False, dtype=torch.float64).requires_grad_(requires_grad=False)
+        self.first.weight.copy_(torch.randn(200, 3, generator=generator, dtype=torch.float64))
+        self.last = torch.nn.Linear(200, 1, bias=False, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+# Gaussian processes and generalised linear models
+
+
+@pytest.fixture(scope="module")
+def features():
+    model = bnn.BNN(RandomFeatures(), prior=bnn.priors.Normal(0.2), likelihood=bnn.likelihoods.Gaussian(0.3))
+    posterior = bnn.fit(model, MODE, (X, Y), seed=0, **KIND)
+    old, new = (0.2 * np.tanh(x @ posterior.bnn.net.first.weight.numpy().T) for x in (X, NEW))
+    return posterior, old, new
+
+
+def test_a_linear_layer_on_frozen_features_is_the_gaussian_process_of_their_kernel(features):
+    posterior, old, new = features
+    kernel, cross = old @ old.T + 0.09 * np.eye(30), new @ old.T
+    found = bnn.functional(posterior, NEW, joint=True)
+    np.testing.assert_allclose(found.mean[:, 0], cross @ np.linalg.solve(kernel, Y), atol=1e-5)
+    covariance = new @ new.T - cross @ np.linalg.solve(kernel, cross.T)
+    np.testing.assert_allclose(found.covariance[:, 0, :, 0], covariance, atol=1e-7)
+    evidence = stats.multivariate_normal(np.zeros(30), kernel).logpdf(Y)
+    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+
+
+def test_known_noise_has_the_closed_leave_one_out_score_of_a_gaussian_process(features):
+    posterior, old, _ = features
+    inverse = np.linalg.inv(old @ old.T + 0.09 * np.eye(30))
+    left_out = stats.norm(0, inverse.diagonal() ** -0.5).logpdf(inverse @ Y / inverse.diagonal()).sum()
+    assert posterior.info["evidence"]["starts"][0]["log_left_out"] == pytest.approx(left_out, abs=1e-5)
+
+
+def test_the_prior_of_frozen_features_can_be_tuned(features):
+    posterior, _, _ = features
+    tuned = bnn.tune_prior(posterior, (X, Y), per="site")
+    assert tuned.info["laplace"]["log_evidence"] >= posterior.info["laplace"]["log_evidence"]
+    assert torch.equal(tuned.bnn.net.first.weight, posterior.bnn.net.first.weight)
+
+
+def test_bernoulli_mode_is_logistic_regression_and_its_evidence_laplaces():
+    y = Y > 0
+    posterior = exact(linear(bnn.likelihoods.Bernoulli()), y)
+    peer = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=10_000).fit(DESIGN, y).coef_[0]
+    np.testing.assert_allclose(coefficients(posterior.mean()), peer, atol=1e-4)
+    probs = 1 / (1 + np.exp(-DESIGN @ peer))
+    hessian = DESIGN.T * (probs * (1 - probs)) @ DESIGN + np.eye(4)
+    evidence = np.log(np.where(y, probs, 1 - probs)).sum() - 0.5 * (peer @ peer + np.linalg.slogdet(hessian)[1])
+    assert posterior.info["evidence"]["starts"][0]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+
+
+def test_poisson_mode_and_evidence():
+    y = np.random.default_rng(1).poisson(np.exp(0.5 * X[:, 0] + 0.3))
+    posterior = exact(linear(bnn.likelihoods.Poisson()), y)
+
+    def energy(b):
+        return -(y * (DESIGN @ b) - np.exp(DESIGN @ b) - gammaln(y + 1)).sum() + 0.5 * b @ b
+
+    mode = minimize(energy, np.zeros(4), tol=1e-12).x
+    hessian = DESIGN.T * np.exp(DESIGN @ mode) @ DESIGN + np.eye(4)
+    np.testing.assert_allclose(coefficients(posterior.mean()), mode, atol=1e-4)
+    evidence = -energy(mode) - 0.5 * np.linalg.slogdet(hessian)[1]
+    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+
+
+def test_categorical_covariance_is_the_inverse_hessian_of_autograd():
+    y = np.random.default_rng(2).integers(0, 3, 30)
+    posterior = exact(linear(bnn.likelihoods.Categorical(), outputs=3), y)
+    mode = torch.cat([value.flatten() for value in posterior.mean().values()])
+
+    def energy(w):
+        logits = torch.tensor(X) @ w[:9].view(3, 3).T + w[9:]
+        return torch.nn.functional.cross_entropy(logits, torch.tensor(y), reduction="sum") + 0.5 * w @ w
+
+    hessian = torch.autograd.functional.hessian(energy, mode)
+    jacobian = np.stack([np.hstack([np.kron(np.eye(3), x), np.eye(3)]) for x in NEW])
+    covariance = jacobian @ torch.linalg.inv(hessian).numpy() @ jacobian.transpose(0, 2, 1)
+    np.testing.assert_allclose(bnn.functional(posterior, NEW).covariance, covariance, atol=1e-5)
+    evidence = float(-energy(mode) - 0.5 * torch.logdet(hessian))
+    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+
+
+def test_two_columns_with_noise_of_their_own_in_standard_units():
+    y = np.column_stack([Y, 5 * Y + np.random.default_rng(3).normal(size=30)])
+    method = bnn.EvidenceFramework(starts=1, rounds=5, per="site")
+    model = linear(bnn.likelihoods.Gaussian(), outputs=2)
+    posterior = bnn.fit(model, method, bnn.Data(X, y, standardize=True), seed=0, **KIND)
+    alpha = posterior.info["evidence"]["precision"]
+    z = (X - X.mean(0)) / X.std(0)
+    evidence = left_out = 0.0
+    for column, noise in zip((y - y.mean(0)).T, posterior.bnn.settings["likelihood"].scale, strict=True):
+        kernel = (z @ z.T / alpha["0.weight"] + 1 / alpha["0.bias"]) * column.var() + noise**2 * np.eye(30)
+        inverse = np.linalg.inv(kernel)
+        evidence += stats.multivariate_normal(np.zeros(30), kernel).logpdf(column)
+        mean = inverse @ column / inverse.diagonal()
+        left_out += stats.norm(0, inverse.diagonal() ** -0.5).logpdf(mean).sum()
+    start = posterior.info["evidence"]["starts"][0]
+    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-4)
+    assert (start["log_evidence"], start["log_left_out"]) == pytest.approx((evidence, left_out), abs=1e-4)
+
+
+# Estimators
+
+
+def test_weights_are_repeats_where_values_are_missing_and_targets_have_units():
+    table = pd.DataFrame({"a": X[:, 0], "c": np.where(X[:, 1] > 0, "u", "v"), "b": X[:, 2]})
+    table.loc[3, "a"], table.loc[5, "c"], table.loc[7, "b"] = np.nan, None, np.nan
+    weights = np.arange(30) % 4
+    repeats = np.repeat(np.arange(30), weights)
+    settings = {
+        "net": bnn.MLP(hidden=(), dtype="float64"),
+        "method": bnn.EvidenceFramework(starts=1, rounds=3),
+        "missing": "impute",
+        "random_state": 0,
+    }
+    y = 100 * Y + 50
+    weighted = bnn.BNNRegressor(**settings).fit(table, y, sample_weight=weights)
+    repeated = bnn.BNNRegressor(**settings).fit(table.iloc[repeats], y[repeats])
+    np.testing.assert_allclose(weighted.predict(table), repeated.predict(table), atol=0.1)
+    ours, theirs = (one.posterior_ for one in (weighted, repeated))
+    for name, value in theirs.mean().items():
+        np.testing.assert_allclose(ours.mean()[name], value, atol=1e-4)
+    evidences = [
+        value
+        for one in (ours, theirs)
+        for value in (one.info["laplace"]["log_evidence"], one.info["evidence"]["starts"][0]["log_evidence"])
+    ]
+    np.testing.assert_allclose(evidences, evidences[0], atol=0.01)
+
+
+def test_the_left_out_score_of_weighted_targets_is_in_their_units():
+    method = bnn.EvidenceFramework(starts=1, rounds=3)
+    regressor = bnn.BNNRegressor(bnn.MLP(hidden=(), dtype="float64"), method=method, random_state=0)
+    weighted, plain = (
+        regressor.fit(X, 100 * Y, weights).posterior_.info["evidence"]["starts"][0] for weights in (np.ones(30), None)
+    )
+    assert weighted == pytest.approx(plain, abs=1e-3)
+
+
+def test_partial_fits_to_orthogonal_designs_are_one_fit():
+    design = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]], float)
+    y = np.random.default_rng(4).normal(size=8)
+    settings = {
+        "net": bnn.MLP(hidden=(), dtype="float64"),
+        "prior": bnn.priors.Normal(1.0),
+        "likelihood": bnn.likelihoods.Gaussian(50.0),
+        "method": MODE,
+        "random_state": 0,
+    }
+    found = bnn.BNNRegressor(**settings).partial_fit(design, 100 * y[:4]).partial_fit(2 * design, 100 * y[4:])
+    centre, unit = 100 * y[:4].mean(), 100 * y[:4].std()
+    both = np.hstack([np.vstack([design, 2 * design]), np.ones((8, 1))])
+    covariance = np.linalg.inv(both.T @ both / (50 / unit) ** 2 + np.eye(4))
+    rows = np.hstack([NEW, np.ones((5, 1))])
+    mean = rows @ covariance @ both.T @ ((100 * y - centre) / unit) / (50 / unit) ** 2
+    law = bnn.functional(found.posterior_, NEW)
+    np.testing.assert_allclose(law.mean[:, 0] * unit + centre, mean * unit + centre, atol=1e-3)
+    np.testing.assert_allclose(law.variance[:, 0], (rows @ covariance * rows).sum(1), rtol=1e-5)
+
+
+# Predictions
+
+
+def test_a_mixture_of_two_posteriors_by_hand():
+    y = 50 * Y + 1000
+    members = [exact(linear(bnn.likelihoods.Gaussian(noise)), y, standardize=True) for noise in (10.0, 20.0)]
+    mixture = bnn.Mixture(members, seed=3)
+    draws = mixture.draw(7)
+    prediction = mixture.predict(NEW, draws=draws)
+    inputs = np.hstack([(NEW - X.mean(0)) / X.std(0), np.ones((5, 1))])
+    weights = np.hstack([draws["0.weight"][:, 0], draws["0.bias"]])
+    parts = stats.norm(weights @ inputs.T * y.std() + y.mean(), np.repeat([10.0, 20.0], [4, 3])[:, None])
+    np.testing.assert_allclose(prediction.mean, parts.mean().mean(0))
+    np.testing.assert_allclose(prediction.std, np.sqrt(parts.mean().var(0) + parts.var().mean(0)))
+    np.testing.assert_allclose(prediction.log_prob(y[:5]), logsumexp(parts.logpdf(y[:5]), 0) - np.log(7))
+    np.testing.assert_allclose(parts.cdf(prediction.quantile(0.1)).mean(0), 0.1)
+    chosen = prediction[[-1, 0]]
+    np.testing.assert_array_equal(chosen.quantile(0.9), prediction.quantile(0.9)[[-1, 0]])
+
+
+@pytest.mark.parametrize("names", [["x0", "x1", "x2"], [0, 1, 2], ["a", "b", "c"]])
+def test_columns_of_a_frame_go_by_name(names):
+    frame = pd.DataFrame(X, columns=names)
+    posterior = bnn.fit(linear(bnn.likelihoods.Gaussian(0.3)), MODE, bnn.Data(frame, Y), seed=0, **KIND)
+    found = posterior.predict(frame[[names[2], names[0], names[1]]], at_mean=True).mean
+    np.testing.assert_array_equal(found, posterior.predict(X, at_mean=True).mean)
+
+
+def test_columns_go_by_position_where_training_had_no_names():
+    posterior = exact(linear(bnn.likelihoods.Gaussian(0.3)), Y)
+    found = posterior.predict(pd.DataFrame(X, columns=["c", "b", "a"]), at_mean=True).mean
+    np.testing.assert_array_equal(found, posterior.predict(X, at_mean=True).mean)
+
+
+# Training
+
+
+SCHEDULES = [
+    ("cosine_annealing_lr", lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=12)),
+    ({"type": "step_lr", "step_size": 5, "gamma": 0.3}, lambda o: lr_scheduler.StepLR(o, 5, 0.3)),
+    ({"type": "polynomial_lr", "power": 2.0}, lambda o: lr_scheduler.PolynomialLR(o, total_iters=12, power=2.0)),
+    (
+        {"type": "one_cycle_lr", "cycle_momentum": False},
+        lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.005, total_steps=12, cycle_momentum=False),
+    ),
+    (None, lambda o: lr_scheduler.ConstantLR(o, factor=1.0)),
+]
+
+
+def test_replicates_follow_their_own_schedules_and_warm_ups_as_torch_does():
+    warm_ups = [0, 4, 8, 4, 0]
+    methods = [
+        bnn.SVI(guide="map", optimizer="sgd", lr=0.005, steps=12, schedule=schedule, kl_warmup=warm_up)
+        for (schedule, _), warm_up in zip(SCHEDULES, warm_ups, strict=True)
+    ]
+    model = bnn.BNN(bnn.MLP(3, [], 1, bias=False, dtype="float64"), likelihood=bnn.likelihoods.Gaussian(1.0))
+    found = bnn.fit_replicates(model, methods, (X, Y), seed=3, **KIND)
+    for posterior, (_, build), warm_up in zip(found, SCHEDULES, warm_ups, strict=True):
+        still = bnn.fit(model, bnn.SVI(guide="map", lr=1e-300, steps=1), (X, Y), seed=posterior.seed, **KIND)
+        w = torch.nn.Parameter(still.mean()["0.weight"].clone())
+        optimizer = torch.optim.SGD([w], lr=0.005)
+        schedule = build(optimizer)
+        for step in range(12):
+            optimizer.zero_grad()
+            misfit = (torch.tensor(Y) - torch.tensor(X) @ w[0]).square().sum() / 2
+            (misfit + min(1.0, (step + 1) / warm_up if warm_up else 1.0) * w.square().sum() / 2).backward()
+            optimizer.step()
+            schedule.step()
+        torch.testing.assert_close(posterior.mean()["0.weight"], w.detach(), atol=1e-12, rtol=0)
+
+
+def test_parquet_with_flags_gives_the_laplace_approximation_of_the_data_in_memory(tmp_path):
+    table = pd.DataFrame({"b": 1e3 * X[:, 0] + 1e6, "a": X[:, 1], "flag": X[:, 2] > 0, "y": Y + 1e4})
+    pq.write_table(pa.Table.from_pandas(table), tmp_path / "table.parquet", row_group_size=7)
+    stored = bnn.StoredData.from_parquet(tmp_path / "table.parquet", "y", standardize=True, progress=False)
+    data = bnn.Data(table.drop(columns="y").astype(float), table["y"], standardize=True)
+    model = linear(bnn.likelihoods.Gaussian(0.5))
+    ours, theirs = (bnn.fit(model, MODE, one, seed=0, **KIND) for one in (stored, data))
+    np.testing.assert_allclose(ours.predict(data.x, at_mean=True).mean, theirs.predict(data.x, at_mean=True).mean)
+    assert ours.info["laplace"]["log_evidence"] == pytest.approx(theirs.info["laplace"]["log_evidence"])
+    mask = X[:, 0] > 0
+    np.testing.assert_array_equal(stored[mask].x, data[mask].x)
+
+
+def test_swag_has_the_moments_of_its_path():
+    path = np.random.default_rng(5).normal(size=(12, 4))
+    posterior = bnn.fit(
+        linear(bnn.likelihoods.Gaussian(1.0)), bnn.SVI(guide=LowRank(5), steps=1), (X, Y), seed=0, **KIND
+    )
+    collected = _Path(5)
+    for weights in path:
+        collected.add(torch.tensor(weights))
+    collected.write_into(posterior.guide)
+    deviations = np.stack([path[i] - path[: i + 1].mean(0) for i in range(7, 12)])
+    covariance = np.diag(path.var(0)) / 2 + deviations.T @ deviations / 8
+    table = bnn.weight_table(posterior)
+    np.testing.assert_allclose(table["mean"], path.mean(0))
+    np.testing.assert_allclose(table["std"], np.sqrt(covariance.diagonal()))
+    draws = posterior.draw(20_000, seed=0)
+    found = np.cov(np.hstack([draws["0.weight"][:, 0], draws["0.bias"]]).T)
+    size = np.sqrt(np.outer(covariance.diagonal(), covariance.diagonal()) + covariance**2)
+    assert (np.abs(found - covariance) < 5 * size / np.sqrt(20_000)).all()
+
+
+# Diagnostics
+
+
+def predicted(x, y, new):
+    """Return the exact predictive distribution of a linear model with noise 0.3 under N(0, 1) weights."""
+    design, rows = (np.hstack([part, np.ones((len(part), 1))]) for part in (x, new))
+    covariance = np.linalg.inv(design.T @ design / 0.09 + np.eye(4))
+    return stats.norm(rows @ covariance @ design.T @ y / 0.09, np.sqrt((rows @ covariance * rows).sum(1) + 0.09))
+
+
+def test_kfold_and_loo_of_a_linear_model():
+    model = linear(bnn.likelihoods.Gaussian(0.3))
+    folds = np.arange(30) % 3
+    found = bnn.kfold(model, MODE, (X, Y), folds=folds, num_draws=4000, **KIND)
+    others = [folds != fold for fold in folds]
+    expected = [predicted(X[o], Y[o], X[[i]]).logpdf(Y[i])[0] for i, o in enumerate(others)]
+    np.testing.assert_allclose(found.elpd_i.values, expected, atol=0.06)
+    loo = bnn.loo(exact(model, Y), (X, Y), num_draws=8000)
+    rest = [np.arange(30) != i for i in range(30)]
+    expected = [predicted(X[o], Y[o], X[[i]]).logpdf(Y[i])[0] for i, o in enumerate(rest)]
+    np.testing.assert_allclose(loo.elpd_i.values, expected, atol=0.06)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.25, 0.5, 0.99])
+def test_pruning_takes_the_smallest_ratios_of_the_exact_posterior(fraction):
+    posterior = exact(linear(bnn.likelihoods.Gaussian(0.3)), Y)
+    covariance = np.linalg.inv(DESIGN.T @ DESIGN / 0.09 + np.eye(4))
+    ratio = np.abs(covariance @ DESIGN.T @ Y / 0.09) / np.sqrt(covariance.diagonal())
+    np.testing.assert_allclose(bnn.weight_table(posterior)["snr"], ratio, rtol=1e-3)
+    kept = np.ones(4)
+    kept[np.argsort(ratio)[: round(4 * fraction)]] = 0
+    draws = posterior.draw(3)
+    weights = np.hstack([draws["0.weight"][:, 0], draws["0.bias"]]) * kept
+    pruned = bnn.prune(posterior, fraction).predict(X, num_draws=3).draw_means
+    np.testing.assert_allclose(pruned, weights @ DESIGN.T, atol=1e-9)
+
+
+def test_a_sampled_function_is_one_draw_at_every_call():
+    posterior = exact(linear(bnn.likelihoods.Gaussian(0.3)), Y)
+    function = bnn.sample_function(posterior, seed=5)
+    draw = {name: value[0] for name, value in posterior.draw(1, seed=5).items()}
+    np.testing.assert_allclose(torch.cat([function(X[:4]), function(X[4:])]), DESIGN @ coefficients(draw))
