@@ -5,7 +5,7 @@
 
 Appends a row for each (set, split, model) to benchmarks/results/estimators.csv, the first split of every set first,
 goes on from what stands there, and writes benchmarks/results/estimators.md. The random state is the number of the
-split. Ours run under the captured engine throughout, where the default times both and takes the quicker.
+split.
 
 The regressors of scikit-learn see standardised inputs and targets. Their predictive distribution is a normal around the
 prediction whose variance is the mean squared residual of the training part; `BayesianRidge` has one of its own, shown
@@ -87,13 +87,13 @@ def of_classes(model: Any, data: Arrays) -> Scores:
 
 Run = tuple[Callable[[Any, Arrays], Scores], Callable[[int], Any]]
 REGRESSORS: dict[str, Run] = {
-    "BNNRegressor": (with_mixture, lambda seed: bnn.BNNRegressor(random_state=seed, engine="captured")),
+    "BNNRegressor": (with_mixture, lambda seed: bnn.BNNRegressor(random_state=seed)),
     "Ridge": (with_residuals, lambda seed: Ridge()),
     "BayesianRidge": (with_own_std, lambda seed: BayesianRidge()),
     "MLPRegressor": (with_residuals, lambda seed: MLPRegressor(random_state=seed)),
 }
 CLASSIFIERS: dict[str, Run] = {
-    "BNNClassifier": (of_classes, lambda seed: bnn.BNNClassifier(random_state=seed, engine="captured")),
+    "BNNClassifier": (of_classes, lambda seed: bnn.BNNClassifier(random_state=seed)),
     "LogisticRegression": (of_classes, lambda seed: make_pipeline(StandardScaler(), LogisticRegression())),
     "MLPClassifier": (of_classes, lambda seed: make_pipeline(StandardScaler(), MLPClassifier(random_state=seed))),
 }
