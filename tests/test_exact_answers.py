@@ -132,6 +132,26 @@ def test_categorical_covariance_is_the_inverse_hessian_of_autograd():
     assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
 
 
+def test_ordinal_evidence_by_autograd():
+    y = np.digitize(Y, [-0.5, 0.5])
+    posterior = exact(linear(bnn.likelihoods.Ordinal(3)), y)
+    mode, design = torch.tensor(coefficients(posterior.mean())), torch.tensor(DESIGN)
+
+    def law(w):
+        return posterior.bnn.likelihood((design @ w)[:, None])
+
+    def log_joint(w):
+        return law(w).log_prob(torch.tensor(y)).sum() - 0.5 * w @ w
+
+    scores = torch.autograd.functional.jacobian(lambda w: law(w).logits, mode)  # (N, classes, weights)
+    probs = law(mode).probs.detach()
+    fisher = torch.einsum("nc,nci,ncj->ij", probs, scores, scores) + torch.eye(4)
+    np.testing.assert_allclose(torch.autograd.functional.jacobian(log_joint, mode), np.zeros(4), atol=2e-3)
+    evidence = float(log_joint(mode).detach() - 0.5 * torch.logdet(fisher))
+    assert posterior.info["evidence"]["starts"][0]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+
+
 def test_two_columns_with_noise_of_their_own_in_standard_units():
     y = np.column_stack([Y, 5 * Y + np.random.default_rng(3).normal(size=30)])
     method = bnn.EvidenceFramework(starts=1, rounds=5, per="site")
@@ -149,6 +169,13 @@ def test_two_columns_with_noise_of_their_own_in_standard_units():
     start = posterior.info["evidence"]["starts"][0]
     assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-4)
     assert (start["log_evidence"], start["log_left_out"]) == pytest.approx((evidence, left_out), abs=1e-4)
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_inputs_whose_squares_overflow_are_named_as_the_cause(rounds):
+    method = bnn.EvidenceFramework(starts=1, rounds=rounds)
+    with pytest.raises(FloatingPointError, match="no start kept to finite numbers"):
+        bnn.fit(linear(bnn.likelihoods.Gaussian(0.3)), method, (1e200 * X, Y), seed=0, **KIND)
 
 
 # Estimators

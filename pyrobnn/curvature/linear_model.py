@@ -39,16 +39,19 @@ class LinearModel:
 
         With G = R^T J precision^(-1/2), one row for each column of each example, everything follows from the
         eigenvalues of G^T G, or of G G^T where that is smaller.
+
+        Raises:
+            FloatingPointError: squares of derivatives that overflow.
         """
         scaled = self.jacobian * precision.rsqrt()
         rows = torch.einsum("nck,ncp->nkp", self.columns, scaled).flatten(0, 1)
-        if rows.shape[0] < rows.shape[1]:
-            values, vectors = torch.linalg.eigh(rows @ rows.T)
-            values, directions = values.clamp_min(0), vectors.T @ rows
-        else:
-            values, vectors = torch.linalg.eigh(rows.T @ rows)
-            values = values.clamp_min(0)
-            directions = values.sqrt()[:, None] * vectors.T
+        is_wide = rows.shape[0] < rows.shape[1]
+        products = rows @ rows.T if is_wide else rows.T @ rows
+        if not bool(products.isfinite().all()):
+            raise FloatingPointError("Squares of the derivatives of the outputs overflow: look for extreme values.")
+        values, vectors = torch.linalg.eigh(products)
+        values = values.clamp_min(0)
+        directions = vectors.T @ rows if is_wide else values.sqrt()[:, None] * vectors.T
         shrunk = directions / (1 + values).sqrt()[:, None]
         explained = torch.einsum("ncp,kp->nck", scaled, shrunk)
         covariance = scaled @ scaled.transpose(1, 2) - explained @ explained.transpose(1, 2)

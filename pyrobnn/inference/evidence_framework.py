@@ -201,7 +201,7 @@ class EvidenceFramework:
             start.to_mode(2 * self.iterations)
             start.judge()
         except FloatingPointError:
-            bar.update(self.rounds - bar.n % self.rounds)
+            bar.update(self.rounds - bar.n % max(self.rounds, 1))
         bar.set_postfix(score=f"{start.score:.1f}")
         return start
 
@@ -346,7 +346,8 @@ class _Start:
         score = score_columns(point.likelihood, f.to(self.x.dtype), self.y)[0].double()
         mean, covariance = solution.left_out(f, score)
         noise = self.noise().expand(f.shape[1]) if self._is_normal else None
-        left_out = log_scores(point, self.y, mean, covariance, noise).sum()
+        with torch.no_grad():
+            left_out = log_scores(point, self.y, mean, covariance, noise).sum()
         if bool(evidence.isfinite() & left_out.isfinite()):
             self.log_evidence, self.log_left_out = float(evidence), float(left_out)
 
