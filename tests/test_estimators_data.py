@@ -308,8 +308,8 @@ def test_settings_of_the_method_are_those_of_the_fit():
     [
         ("rank", "Invalid parameter 'rank' for estimator BNNRegressor"),
         ("guide__rnak", r"Invalid parameter 'rnak' for Laplace\(.*Valid parameters are: \['curvature'"),
-        ("method__method__guide__rnak", "Invalid parameter 'rnak' for Laplace"),
-        ("method__lr__x", "Invalid parameter 'lr' for MarginalLikelihood"),
+        ("method__guide__rnak", "Invalid parameter 'rnak' for Laplace"),
+        ("method__lr__x", "Invalid parameter 'lr' for EvidenceFramework"),
         ("engine__x", "Invalid parameter|has no attribute"),
     ],
 )
@@ -319,8 +319,8 @@ def test_unknown_parameters_are_refused_as_scikit_learn_does(name, message):
 
 
 def test_a_value_that_a_part_refuses_is_refused_when_set():
-    with pytest.raises(InputError, match="MarginalLikelihood: `rounds`"):
-        bnn.BNNRegressor().set_params(method__rounds=0)
+    with pytest.raises(InputError, match="EvidenceFramework: `rounds`"):
+        bnn.BNNRegressor().set_params(method__rounds=-1)
 
 
 def test_a_guide_and_lengths_go_into_the_innermost_method():
