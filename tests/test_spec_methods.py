@@ -218,3 +218,10 @@ def test_counts_stay_counts_where_inputs_are_standardised(kind, tmp_path):
     assert not posterior.x_scaler.is_identity
     drawn = posterior.predict(prepared.test.x).sample(seed=0).numpy()
     np.testing.assert_array_equal(drawn, np.round(drawn))
+
+
+def test_a_setting_of_another_method_names_it(tmp_path):
+    path = tmp_path / "spec.toml"
+    path.write_text('[data]\nname = "sinusoid"\n[fit]\nstarts = 2\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"`starts` is a setting of evidence_framework: name the method by `type`"):
+        RunSpec.from_toml(path)

@@ -96,13 +96,20 @@ def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any
     unknown = [key for key in options if key not in fields or key == "guide"]
     if unknown:
         known = ["type", *also, *(name for name in fields if name != "guide")]
-        raise InputError(f"unknown setting `{unknown[0]}`; known are {', '.join(known)}{_hint(unknown[0], fields)}")
+        known_here = f"known are {', '.join(known)}{_hint(unknown[0], fields)}"
+        raise InputError(f"unknown setting `{unknown[0]}`; {known_here}{_owners(unknown[0])}")
     if "method" in options:
         options["method"] = _inner(options["method"], fields["method"].default)
     if type(start) is not cls:
         return cls(**options)
     shorter = {"steps": None} if "epochs" in options else {}  # one length takes the place of the other
     return dataclasses.replace(start, **(shorter | options))
+
+
+def _owners(key: str) -> str:
+    """Return which methods have a setting, in words."""
+    names = [name for name in registry.names if key in fields_of(registry.get(name)) and key != "guide"]
+    return f". `{key}` is a setting of {', '.join(names)}: name the method by `type`" if names else ""
 
 
 def _hint(key: str, fields: Mapping[str, Any]) -> str:
