@@ -40,7 +40,7 @@ _LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
 """Noise that starts begin from, in units of the spread of the targets."""
 _STEPS = 3
 """Updates of the scales in a round."""
-_PRECISIONS = (1e-4, 1e8)
+_PRECISIONS = (1e-12, 1e12)
 _LEAST_NOISE = 1e-5
 _BATCH = 4096
 _MOST_FULL = 3000
