@@ -31,18 +31,19 @@ class Part:
 
     Attributes:
         module: has `checks(setting)`.
-        seconds: time for its checks on a card, and in a rehearsal.
+        seconds: time for its checks on a card.
+        rehearsal: time for them in a rehearsal, which is small enough to need no limit but on a busy machine.
     """
 
     module: str
     seconds: float
-    rehearsal: float = 35.0
+    rehearsal: float = 300.0
 
 
 PARTS = {
-    "agreement": Part("benchmarks.gpu.parts.agreement", 130, 70),
+    "agreement": Part("benchmarks.gpu.parts.agreement", 130),
     "graphs": Part("benchmarks.gpu.parts.graphs", 45),
-    "steps": Part("benchmarks.gpu.parts.steps", 120, 60),
+    "steps": Part("benchmarks.gpu.parts.steps", 120),
     "resnet": Part("benchmarks.gpu.parts.resnet", 40),
     "laplace": Part("benchmarks.gpu.parts.laplace", 25),
     "mnist": Part("benchmarks.gpu.parts.mnist", 50),

@@ -23,24 +23,21 @@ from engines import ENGINES
 from workers import Worker, WorkerError
 
 _CASES = {case.name: case for case in MAIN}
-_STEPS = ("sine", "mlp400", "mlp1200")
 _ENGINES = ("pyrobnn", "pyrobnn_eager", "pyro", "tyxe", "torch_eager", "torch_compiled", "numpyro_scan")
+_MEASURED = {"replicates": ("pyrobnn", "numpyro_scan")} | dict.fromkeys(
+    ("predict", "sine", "mlp400", "mlp1200"), _ENGINES
+)
+_REHEARSED = {"predict": ("pyrobnn_eager",), "sine": ("pyro", "numpyro_scan"), "replicates": ("pyrobnn",)}
 
 
 def checks(setting: Setting) -> Iterator[Check]:
     """Yield case by case, engine by engine."""
     peak: list[float] = []
     yield "peak of a float32 product", partial(_peak, setting, peak)
-    for name in ("replicates", "predict", *_STEPS) if not setting.rehearse else ("predict", "sine", "replicates"):
-        for engine in _engines(name, setting):
+    for name, engines in (_REHEARSED if setting.rehearse else _MEASURED).items():
+        for engine in engines:
             case = _case(name, setting)
             yield f"{case.name}, {engine}", partial(_time, case, engine, setting, peak)
-
-
-def _engines(name: str, setting: Setting) -> tuple[str, ...]:
-    if name == "replicates":
-        return ("pyrobnn", "numpyro_scan")
-    return _ENGINES if not setting.rehearse else ("pyrobnn_eager", "pyro", "numpyro_scan")
 
 
 def _case(name: str, setting: Setting) -> Case:
