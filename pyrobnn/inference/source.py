@@ -1,5 +1,6 @@
 """Training data made ready for a model: scaled, cast, moved to its device, and cut into batches."""
 
+import copy
 import dataclasses
 import functools
 import traceback
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import checkpoint
 from torch.utils.data import DataLoader
 
@@ -195,18 +196,19 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
 def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
     """Refuse gradient checkpointing, which runs layers again when the weights that a guide drew have left them.
 
-    The network runs forward and back on two examples; buffers and random states are put back, and errors of other kinds
-    are left to the fit. The reentrant kind gives weights no gradient without a word: vmap does not take its function.
+    A copy of a network that was given as a module runs forward and back on two examples; random states are put back, and
+    errors of other kinds are left to the fit. The reentrant kind gives weights no gradient without a word: vmap does not take its function.
 
     Args:
         bnn: the model.
         source: the data.
         training: whether in training mode, as SVI is.
     """
+    if not isinstance(bnn.settings["net"], nn.Module):
+        return
+    bnn = copy.deepcopy(bnn)
     x, y = source.head
     inputs, _ = source.scaled(bnn, x[:2], y[:2])
-    was_training = bnn.training
-    kept = {name: value.clone() for name, value in bnn.net.named_buffers() if name not in bnn.site_names}
     weights = {name: value.detach().clone().requires_grad_() for name, value in bnn.initial_values.items()}
     try:
         with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
@@ -229,7 +231,3 @@ def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
             f"pass, when the weights that a guide drew have left them: with {kind}. Fit without checkpointing, with a "
             "smaller `batch_size`."
         ) from None
-    finally:
-        bnn.train(was_training)
-        for name, value in kept.items():
-            bnn.net.get_buffer(name).copy_(value)
