@@ -196,8 +196,9 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
 def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
     """Refuse gradient checkpointing, which runs layers again when the weights that a guide drew have left them.
 
-    A copy of a network that was given as a module runs forward and back on two examples; random states are put back, and
-    errors of other kinds are left to the fit. The reentrant kind gives weights no gradient without a word: vmap does not take its function.
+    A copy of a network given as a module runs forward and back on two examples. Random states are put back, and
+    errors of other kinds are left to the fit. The reentrant kind gives weights no gradient without a word, since vmap
+    does not take its function.
 
     Args:
         bnn: the model.
