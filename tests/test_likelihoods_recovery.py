@@ -163,7 +163,7 @@ def test_predictions_take_the_noise_of_each_draw():
     unit = float(x.double().std(correction=0))
     expected = (draws["likelihood.scale"] * unit)[:, None].expand(7, 20)
     torch.testing.assert_close(prediction.distribution.stddev * unit, expected)
-    torch.testing.assert_close(prediction.aleatoric_variance, expected.square().mean(0))
+    torch.testing.assert_close(prediction.aleatoric_variance, expected.double().square().mean(0))
 
 
 def test_robust_likelihoods_withstand_outliers():

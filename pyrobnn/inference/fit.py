@@ -147,7 +147,7 @@ def fit(
 
 def fit_by_svi(
     bnn: BNN,
-    method: SVI,
+    method: Any,
     data: Any,
     *,
     seed: int,
