@@ -48,7 +48,6 @@ _MOST_FULL = 3000
 _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
 _TOLERANCE = 1e-12
-_ADVICE = "use MarginalLikelihood, which follows the stochastic gradient"
 
 
 @registry.register
@@ -185,7 +184,7 @@ class EvidenceFramework:
         if strange:
             raise InputError(
                 f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
-                f"{strange[0]!r} beside its weights: {_ADVICE}, or another method."
+                f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
             )
         num_outputs = source.outputs
         check_entries(source.num_data, num_outputs, sum(site.start.numel() for site in sites))

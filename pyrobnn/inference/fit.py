@@ -28,6 +28,7 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.batches import Batch, TensorBatches
 from pyrobnn.inference.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.curve import checked_sites, curve
+from pyrobnn.inference.devices import resolve_device
 from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.ending import tell
 from pyrobnn.inference.engine import Engine
@@ -398,14 +399,3 @@ def _is_declared(method: SVI) -> bool:
     except InputError:
         return False
     return True
-
-
-def resolve_device(device: str) -> torch.device:
-    """Return the device of that name; "auto" is a GPU where there is one, else the CPU."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"Device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
-    return torch.device(device)
