@@ -389,8 +389,7 @@ def _validator(posterior: Posterior, validation: Data) -> Callable[[], float]:
 
 
 def _target_scale(source: Source) -> torch.Tensor:
-    _, y = source.first()
-    return source.y_scaler.scale.expand(y.shape[1:])
+    return source.y_scaler.scale.expand(source.first()[1].shape[1:])
 
 
 def _is_declared(method: SVI) -> bool:
