@@ -139,8 +139,8 @@ class RunSpec:
 
     def parts_for(self, task: Task, num_data: int | None = None) -> defaults.Parts:
         """Return the parts of the estimators for a task, and a number of rows, under the choices of the spec."""
-        chosen = (self.prior, self.guide, self.likelihood)
-        return defaults.BY_TASK[task](*chosen, num_data=num_data, settings=self.fit.settings)
+        chosen = {"prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
+        return defaults.parts_for(task, **chosen, num_data=num_data, settings=self.fit.settings)
 
     def method_for(self, task: Task, num_data: int | None = None) -> Any:
         """Return the method with its guide: that of the spec, or that of the estimators with the settings of [fit]."""

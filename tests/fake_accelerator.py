@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import pyrobnn as bnn
+from benchmarks.gpu.parts.resnet import resnet18
 from pyrobnn import guides, likelihoods, priors
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
@@ -130,32 +131,6 @@ def check(prior: Any, likelihood: Any, guide: Any, *, predict: bool) -> None:
             assert not left, left
 
 
-def resnet() -> nn.Module:
-    """Return a network with the layers of ResNet-18 (He et al. 2016), few channels each."""
-    first = [nn.Conv2d(3, 2, 3, padding=1, bias=False), nn.BatchNorm2d(2), nn.ReLU()]
-    widths = [(2, 2, 1), (2, 2, 1), (2, 4, 2), (4, 4, 1), (4, 8, 2), (8, 8, 1), (8, 16, 2), (16, 16, 1)]
-    return nn.Sequential(
-        *first, *(_Block(*w) for w in widths), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)
-    )
-
-
-class _Block(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.main = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
-        same = [nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)]
-        self.beside = nn.Sequential(*same) if stride > 1 else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.main(x) + self.beside(x))
-
-
 def reads_in_a_step(net: nn.Module, data: bnn.Data, **settings: Any) -> int:
     """Return how often the third step of a fit waits for a number from the device."""
     likelihood = "gaussian" if data.y.is_floating_point() else "categorical"
@@ -206,7 +181,7 @@ def main() -> None:
         "MLP": reads_in_a_step(make_net(), table),
         "MLP, two particles, clipped": reads_in_a_step(make_net(), table, num_particles=2, clip_norm=1.0),
         "MLP, analytic": reads_in_a_step(make_net(), table, kl="quadrature"),
-        "ResNet-18": reads_in_a_step(resnet(), images),
+        "ResNet-18": reads_in_a_step(resnet18(width=2), images),
     }
     print(json.dumps({"cases": num_cases, "failures": failures, "reads": reads}))
 

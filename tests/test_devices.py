@@ -1,6 +1,7 @@
 """Every part keeps its tensors on the device of the model, and a training step does not wait for the device."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,10 @@ from pyrobnn.inference.objective import make_elbo
 def elsewhere():
     """What every part did on a device that is not there, and how often steps read from it."""
     script = Path(__file__).with_name("fake_accelerator.py")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=900, check=False)
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=900, check=False, env=os.environ | paths
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

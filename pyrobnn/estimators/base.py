@@ -144,8 +144,8 @@ class AbstractBNN(BaseEstimator):
         """Return the parts, defaults in the place of None, as settings; defaults follow from the number of rows."""
         given = {name: getattr(self, name) for name in RESOLVERS}
         found = {name: RESOLVERS[name](value) for name, value in given.items() if value is not None}
-        chosen = (found.get(name) for name in ("prior", "guide", "likelihood"))
-        parts = defaults.BY_TASK[self.TASK](*chosen, num_data=num_data, settings=self._settings()) | found
+        chosen = {name: found.get(name) for name in ("prior", "guide", "likelihood")}
+        parts = defaults.parts_for(self.TASK, **chosen, num_data=num_data, settings=self._settings()) | found
         return {"guide": guide_of(parts["method"])} | parts
 
     def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:
