@@ -9,8 +9,10 @@ from torch import Tensor
 
 from pyrobnn._errors import InputError
 from pyrobnn._pyro import local_parameters
+from pyrobnn._random import derive
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.pruned import PrunedGuide
+from pyrobnn.mixture import Mixture, members_of
 from pyrobnn.posterior import Posterior
 from pyrobnn.priors.from_posterior import FromPosterior
 
@@ -99,19 +101,21 @@ def _pruned_method(info: dict[str, Any]) -> dict[str, Any]:
     return {"method": method | {"guide": {"type": "pruned", "guide": method["guide"]}}}
 
 
-def sample_function(posterior: Posterior, *, seed: int) -> Callable[[Any], Tensor]:
+def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[Any], Tensor]:
     """Return one function drawn from the posterior, for Thompson sampling (Thompson 1933).
 
     Args:
-        posterior: where to draw from.
+        posterior: where to draw from; of a mixture, from a member that the seed picks.
         seed: seed of the draw; the same seed gives the same function.
 
     Returns:
         A function from inputs (N, *in) to the mean of the targets under that draw, (N, K), in original units: the same
         weights at every call.
     """
-    draw = posterior.draw(1, seed=seed)
-    return lambda x: posterior.predict(x, draws=draw).mean
+    members = members_of(posterior)
+    member = members[derive(seed, "member") % len(members)]
+    draw = member.draw(1, seed=seed)
+    return lambda x: member.predict(x, draws=draw).mean
 
 
 def update_prior(posterior: Posterior) -> BNN:

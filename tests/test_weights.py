@@ -204,3 +204,24 @@ def test_an_updated_prior_refuses_another_network(posterior):
     prior = bnn.update_prior(posterior).settings["prior"]
     with pytest.raises(InputError, match=r"'0.weight' has shape \(5, 1\), the posterior has \(8, 1\)"):
         bnn.BNN(bnn.MLP(1, [5], 1), prior=prior)
+
+
+def test_a_function_of_a_mixture_is_that_of_one_member():
+    x = torch.linspace(-1, 1, 10)[:, None]
+    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+    mixture = bnn.fit(
+        model,
+        bnn.Ensemble(bnn.SVI(guide="map", steps=20), members=3),
+        (x, x[:, 0]),
+        seed=0,
+        progress=False,
+        engine="eager",
+    )
+    curves = [member.predict(x, num_draws=1).mean for member in mixture.members]  # points: all draws are alike
+    picked = []
+    for seed in range(60):
+        function = bnn.sample_function(mixture, seed=seed)
+        assert torch.equal(function(x), function(x))
+        picked.append(next(k for k, curve in enumerate(curves) if torch.equal(function(x), curve)))
+    counts = torch.bincount(torch.tensor(picked), minlength=3).double()
+    assert ((counts - 20).abs() < 4 * (60 * 2 / 9) ** 0.5).all()  # four standard errors of a fair draw
