@@ -5,11 +5,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyrobnn._lbfgs import minimize_in_place
 from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import derive
 from pyrobnn.bnn import BNN
@@ -181,10 +181,9 @@ class _Problem:
             self.put(parameters)
             return Prediction(self.module(self.centre + self.unit * f[None]), self.scaler)
 
-    def put(self, parameters: Tensor) -> list[torch.nn.Parameter]:
-        """Give the likelihood parameters, on the unconstrained side, and return them."""
+    def put(self, parameters: Tensor) -> None:
+        """Give the likelihood parameters, on the unconstrained side."""
         torch.nn.utils.vector_to_parameters(parameters, self.module.parameters())
-        return list(self.module.parameters())
 
     @property
     def start(self) -> Tensor:
@@ -225,48 +224,37 @@ def _train(
     penalty = torch.full((inputs.shape[1], 1), precision, dtype=torch.float64)
     penalty[-1] = _INTERCEPT_PRECISION
 
-    def loss(values: Tensor, own: Tensor) -> tuple[Tensor, list[Any]]:
-        leaves = problem.put(own)
+    def loss(values: Tensor) -> Tensor:
         weights = values.view_as(coefficients)
         fitted = (kept * problem.log_prob(inputs @ weights)).sum()
-        return penalty.mul(weights.square()).sum() / 2 - fitted, leaves
+        return penalty.mul(weights.square()).sum() / 2 - fitted
 
-    found = _minimize(loss, coefficients.flatten(), parameters, scale=float(kept.sum()))
+    found = _minimize(problem, loss, coefficients.flatten(), parameters, scale=float(kept.sum()))
     return found[:size].view_as(coefficients), found[size:]
 
 
 def _calibrate(problem: _Problem, held_out: Tensor, start: Tensor) -> tuple[float, Tensor]:
     """Return the mean log density given outputs, and the parameters of the likelihood that make it largest."""
 
-    def loss(_: Tensor, own: Tensor) -> tuple[Tensor, list[Any]]:
-        leaves = problem.put(own)
-        return -problem.log_prob(held_out).sum(), leaves
+    def loss(_: Tensor) -> Tensor:
+        return -problem.log_prob(held_out).sum()
 
-    found = _minimize(loss, start[:0], start, scale=float(len(held_out))) if len(start) else start
+    found = _minimize(problem, loss, start[:0], start, scale=float(len(held_out))) if len(start) else start
     problem.put(found)
     with torch.no_grad():
         return float(problem.log_prob(held_out).mean()), found
 
 
 def _minimize(
-    loss: Callable[[Tensor, Tensor], tuple[Tensor, list[Any]]], values: Tensor, parameters: Tensor, *, scale: float
+    problem: _Problem, loss: Callable[[Tensor], Tensor], values: Tensor, parameters: Tensor, *, scale: float
 ) -> Tensor:
-    """Return where a function of values and of parameters, which lie within bounds, is smallest."""
-    from scipy.optimize import minimize
-
-    def evaluated(point: np.ndarray) -> tuple[float, np.ndarray]:
-        given = torch.from_numpy(point.copy())
-        free = given[: len(values)].requires_grad_()
-        total, leaves = loss(free, given[len(values) :])
-        wanted = [*([free] if len(free) else []), *leaves]
-        gradients = torch.autograd.grad(total / scale, wanted)
-        return float(total.detach() / scale), torch.cat([g.flatten() for g in gradients]).numpy()
-
+    """Return where a function of values and of parameters of the likelihood, which have bounds, is smallest."""
+    free = values.clone().requires_grad_()
+    problem.put(parameters)
+    tensors = [*([free] if len(free) else []), *problem.module.parameters()]
     bounds = [(None, None)] * len(values) + [(-_LARGEST_LOG, _LARGEST_LOG)] * len(parameters)
-    start = torch.cat([values, parameters]).numpy()
-    options = {"maxiter": 200, "ftol": _PRECISION}
-    found = minimize(evaluated, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return torch.from_numpy(found.x)
+    minimize_in_place(lambda: loss(free) / scale, tensors, bounds=bounds, maxiter=200, ftol=_PRECISION)
+    return torch.cat([free.detach(), problem.start])
 
 
 @dataclasses.dataclass(frozen=True)

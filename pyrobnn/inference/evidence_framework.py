@@ -2,18 +2,18 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import BeforeValidator, Field
-from scipy.optimize import minimize
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyrobnn import guides, priors
 from pyrobnn._errors import InputError
+from pyrobnn._lbfgs import minimize_in_place
 from pyrobnn._random import derive
 from pyrobnn._settings import setting, to_dict
 from pyrobnn.bnn import BNN
@@ -267,17 +267,13 @@ class _Start:
         tensors = [*leaves.values(), *learned]
         precision = self._by_site(self.precision.to(next(iter(leaves.values()))))
 
-        def energy(place: np.ndarray) -> tuple[float, np.ndarray]:
-            fill(tensors, place)
+        def energy() -> Tensor:
             fit = self.bnn.likelihood(self.bnn.outputs(leaves, self.x)).log_prob(self.y).sum()
             penalty = torch.stack([(precision[n] * (leaves[n] - self.loc[n]).square()).sum() for n in leaves]).sum()
-            value = 0.5 * penalty - fit
-            return value.item(), flat(torch.autograd.grad(value, tensors, materialize_grads=True))
+            return 0.5 * penalty - fit
 
-        options = {"maxiter": iterations, "maxfun": iterations + iterations // 4, "maxcor": _MEMORY, "ftol": _TOLERANCE}
-        with torch.enable_grad():
-            found = minimize(energy, flat(tensors), jac=True, method="L-BFGS-B", options=options)
-        fill(tensors, found.x)
+        limits = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
+        minimize_in_place(energy, tensors, maxcor=_MEMORY, ftol=_TOLERANCE, **limits)
         self.weights = {name: value.detach() for name, value in leaves.items()}
         self._rounds += 1
 
@@ -385,16 +381,3 @@ def _prior(name: str, loc: Tensor, scale: Tensor) -> Any:
     if bool((scale == scale.reshape(-1)[0]).all() & (loc == loc.reshape(-1)[0]).all()):
         return priors.Normal(scale=float(scale.reshape(-1)[0]), loc=float(loc.reshape(-1)[0]))
     return priors.FromPosterior({name: (loc.contiguous(), scale.contiguous())})
-
-
-def flat(tensors: Iterable[Tensor]) -> np.ndarray:
-    """Return the entries of tensors as one vector in double precision."""
-    return torch.cat([value.detach().reshape(-1) for value in tensors]).double().cpu().numpy()
-
-
-def fill(tensors: Sequence[Tensor], values: np.ndarray) -> None:
-    """Give tensors the entries of such a vector."""
-    parts = torch.from_numpy(values).split([value.numel() for value in tensors])
-    with torch.no_grad():
-        for value, part in zip(tensors, parts, strict=True):
-            value.copy_(part.view_as(value))

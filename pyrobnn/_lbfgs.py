@@ -1,0 +1,45 @@
+"""SciPy's L-BFGS on tensors: for functions without noise, of up to some thousand numbers."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Bounds = tuple[float | None, float | None]
+
+
+def minimize_in_place(
+    loss: Callable[[], Tensor], tensors: Sequence[Tensor], *, bounds: Sequence[Bounds] | None = None, **options: Any
+) -> None:
+    """Move tensors to where a function of them is smallest.
+
+    Args:
+        loss: returns the function at the tensors as they are, ().
+        tensors: leaves that require gradients; SciPy sees their entries as one vector in double precision.
+        bounds: a pair of bounds for each entry, or None for none.
+        **options: of `scipy.optimize.minimize(method="L-BFGS-B")`.
+    """
+    from scipy.optimize import minimize
+
+    def evaluated(place: np.ndarray) -> tuple[float, np.ndarray]:
+        _fill(tensors, place)
+        with torch.enable_grad():
+            value = loss()
+            gradients = torch.autograd.grad(value, tensors, materialize_grads=True)
+        return value.item(), _flat(gradients)
+
+    found = minimize(evaluated, _flat(tensors), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    _fill(tensors, found.x)
+
+
+def _flat(tensors: Sequence[Tensor]) -> np.ndarray:
+    return torch.cat([value.detach().reshape(-1) for value in tensors]).double().cpu().numpy()
+
+
+def _fill(tensors: Sequence[Tensor], values: np.ndarray) -> None:
+    parts = torch.from_numpy(values).split([value.numel() for value in tensors])
+    with torch.no_grad():
+        for value, part in zip(tensors, parts, strict=True):
+            value.copy_(part.view_as(value))
