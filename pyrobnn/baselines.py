@@ -335,6 +335,8 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, wher
             text = f"Nothing shows that the fit predicts better than a linear model: {numbers}."
             return Verdict("note", text)
     if not is_better:
+        if over_constant.mean > _NEGLIGIBLE:
+            return Verdict("note", f"{len(scores)} examples are too few to tell the fit from a constant: {numbers}.")
         return Verdict("note", f"Nothing shows that the fit predicts better than a constant: {numbers}.")
     return Verdict("fine", f"The fit predicts better than a constant{_and_linear(gained)}: {numbers}.")
 

@@ -191,6 +191,11 @@ def test_what_chance_may_explain_is_no_warning():
     assert (found.kind, found.text[:59]) == ("note", "Nothing shows that the fit predicts better than a constant:")
 
 
+def test_few_examples_of_a_gain_are_called_too_few():
+    found = verdict(gains(1.0, 1, 1.5, 10), gains(0.0, 2, 1.0, 10))
+    assert (found.kind, found.text[:39]) == ("note", "10 examples are too few to tell the fit")
+
+
 def test_a_fit_as_good_as_the_linear_model_gives_alarm_at_its_rate_at_most():
     """400 comparisons at 5 % of two fits whose expected scores are equal: at most 5 % + 3 standard errors of 1.1 %."""
     pairs = [[0.2 + noise(100, 0.5, 2 * seed + k) for k in (0, 1)] for seed in range(400)]
