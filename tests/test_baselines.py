@@ -192,7 +192,7 @@ def test_what_chance_may_explain_is_no_warning():
 
 
 def test_few_examples_of_a_gain_are_called_too_few():
-    found = verdict(gains(1.0, 1, 1.5, 10), gains(0.0, 2, 1.0, 10))
+    found = verdict(gains(0.5, 1, 1.5, 10), gains(0.0, 2, 1.0, 10))
     assert (found.kind, found.text[:39]) == ("note", "10 examples are too few to tell the fit")
 
 
