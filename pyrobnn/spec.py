@@ -25,7 +25,7 @@ from pyrobnn.data import Data
 from pyrobnn.datasets import Dataset
 from pyrobnn.inference import SVI, defaults
 from pyrobnn.inference import method as methods
-from pyrobnn.inference.fit import resolve_device
+from pyrobnn.inference.devices import resolve_device
 from pyrobnn.inference.source import make_source
 from pyrobnn.prediction import Prediction
 

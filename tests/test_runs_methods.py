@@ -28,7 +28,7 @@ num_draws = 12
 device = "cpu"
 """
 METHODS = {
-    "svi": ("steps = 5", "The audited ELBO", "with a mean field guide, in 5 steps"),
+    "svi": ('type = "svi"\nsteps = 5', "The audited ELBO", "with a mean field guide, in 5 steps"),
     "ensemble": (
         'type = "ensemble"\nmembers = 2\n[fit.method]\nsteps = 5\n[guide]\ntype = "mean_field"',
         "The ELBO of each member",

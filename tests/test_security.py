@@ -330,8 +330,9 @@ def test_a_fit_that_does_not_fit_into_memory_ends_in_one_line(error, tmp_path, m
     def fail(*args, **kwargs):
         raise error
 
-    monkeypatch.setattr("pyrobnn.spec.RunSpec.from_toml", fail)
-    done = CliRunner().invoke(app, ["fit", "spec.toml"])
+    monkeypatch.setattr("pyrobnn.spec.RunSpec.from_dict", fail)
+    (tmp_path / "spec.toml").write_text('[data]\nname = "sinusoid"\n', encoding="utf-8")
+    done = CliRunner().invoke(app, ["fit", str(tmp_path / "spec.toml"), "--out", str(tmp_path / "run")])
     assert done.exit_code == 1
     assert done.stderr.startswith("error: Out of memory, choose smaller settings: ")
     assert len(done.stderr.splitlines()) == 1

@@ -143,7 +143,7 @@ def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
 
 
 def test_validation_is_taken_from_the_training_part(tmp_path):
-    with pytest.raises(InputError, match="is followed along the steps of svi, and .* has marginal_likelihood"):
+    with pytest.raises(InputError, match="is followed along the steps of svi, and .* has evidence_framework"):
         diabetes(tmp_path, "data.validation=0.25").prepare()
     prepared = diabetes(tmp_path, "data.validation=0.25", "fit.type=svi").prepare()
     assert [len(part) for part in (prepared.train, prepared.validation, prepared.test)] == [298, 100, 44]

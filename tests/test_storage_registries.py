@@ -26,6 +26,7 @@ METHODS = {  # any other is taken for one around SVI
     "hmc": bnn.HMC(num_draws=3, warmup=2, num_chains=2, step_size=0.01, trajectory_length=0.02),
     "sgld": bnn.SGLD(num_draws=3, burn_in=1, thinning=1, num_chains=2, step_size=1e-5),
     "sghmc": bnn.SGHMC(num_draws=3, burn_in=1, thinning=1, num_chains=2, step_size=1e-5),
+    "evidence_framework": bnn.EvidenceFramework(starts=2, rounds=2),
 }
 PARTS = [
     pytest.param(kind, name, id=f"{kind}-{name}")

@@ -272,7 +272,7 @@ class _Start:
             penalty = torch.stack([(precision[n] * (leaves[n] - self.loc[n]).square()).sum() for n in leaves]).sum()
             return 0.5 * penalty - fit
 
-        limits = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
+        limits: dict[str, Any] = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
         minimize_in_place(energy, tensors, maxcor=_MEMORY, ftol=_TOLERANCE, **limits)
         self.weights = {name: value.detach() for name, value in leaves.items()}
         self._rounds += 1

@@ -15,7 +15,7 @@ from pyrobnn._pyro import fast_pyro
 from pyrobnn._random import seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.data import Scaler
-from pyrobnn.inference.fit import resolve_device
+from pyrobnn.inference.devices import resolve_device
 from pyrobnn.inference.history import History
 from pyrobnn.mixture import Mixture
 from pyrobnn.posterior import Posterior
