@@ -40,14 +40,15 @@ _LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
 """Noise that starts begin from, in units of the spread of the targets."""
 _STEPS = 3
 """Updates of the scales in a round."""
-_PRECISIONS = (1e-12, 1e12)
+_PRECISIONS = (1e-12, 1e8)
 _LEAST_NOISE = 1e-5
 _BATCH = 4096
 _MOST_FULL = 3000
 """Weights whose joint covariance is kept."""
 _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
-_TOLERANCE = 1e-12
+_TOLERANCE, _SLOPE = 1e-12, 1e-8
+"""Relative change of the energy, and largest entry of its gradient, at which L-BFGS stops."""
 
 
 @registry.register
@@ -273,7 +274,7 @@ class _Start:
             return 0.5 * penalty - fit
 
         limits: dict[str, Any] = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
-        minimize_in_place(energy, tensors, maxcor=_MEMORY, ftol=_TOLERANCE, **limits)
+        minimize_in_place(energy, tensors, maxcor=_MEMORY, ftol=_TOLERANCE, gtol=_SLOPE, **limits)
         self.weights = {name: value.detach() for name, value in leaves.items()}
         self._rounds += 1
 
