@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyrobnn import datasets, guides, likelihoods, metrics, plots, priors, report, testing
-    from pyrobnn._errors import InputError
+    from pyrobnn._core.errors import InputError
     from pyrobnn.bnn import BNN
-    from pyrobnn.data import Data
+    from pyrobnn.data.in_memory import Data
+    from pyrobnn.data.stored import StoredData
     from pyrobnn.diagnostics.audit import elbo_report
     from pyrobnn.diagnostics.comparison import compare
     from pyrobnn.diagnostics.convergence import function_rhat
@@ -32,17 +33,16 @@ if TYPE_CHECKING:
         MarginalLikelihood,
     )
     from pyrobnn.inference.fit import fit
-    from pyrobnn.inference.tuning import tune_prior
-    from pyrobnn.linearized import functional
+    from pyrobnn.inference.laplace.tuning import tune_prior
     from pyrobnn.metrics import compare_scores, score, score_ood
-    from pyrobnn.mixture import Mixture
     from pyrobnn.nets import MLP
-    from pyrobnn.posterior import Posterior
-    from pyrobnn.prediction import Prediction
+    from pyrobnn.posterior.linearized import functional
+    from pyrobnn.posterior.mixture import Mixture
+    from pyrobnn.posterior.posterior import Posterior
+    from pyrobnn.posterior.prediction import Prediction
+    from pyrobnn.posterior.weights import prune, sample_function, update_prior, weight_table
     from pyrobnn.storage import load_posterior as load
     from pyrobnn.storage import save_posterior as save
-    from pyrobnn.stored import StoredData
-    from pyrobnn.weights import prune, sample_function, update_prior, weight_table
 
 __all__ = [
     "BNN",
@@ -113,16 +113,16 @@ _HOMES = {
     "SWAG": "inference:SWAG",
     "BNNClassifier": "estimators:BNNClassifier",
     "BNNRegressor": "estimators:BNNRegressor",
-    "Data": "data:Data",
+    "Data": "data.in_memory:Data",
     "DataParallel": "inference:DataParallel",
     "Ensemble": "inference:Ensemble",
     "EvidenceFramework": "inference:EvidenceFramework",
-    "InputError": "_errors:InputError",
+    "InputError": "_core.errors:InputError",
     "MarginalLikelihood": "inference:MarginalLikelihood",
-    "Mixture": "mixture:Mixture",
-    "Posterior": "posterior:Posterior",
-    "Prediction": "prediction:Prediction",
-    "StoredData": "stored:StoredData",
+    "Mixture": "posterior.mixture:Mixture",
+    "Posterior": "posterior.posterior:Posterior",
+    "Prediction": "posterior.prediction:Prediction",
+    "StoredData": "data.stored:StoredData",
     "compare": "diagnostics.comparison:compare",
     "compare_scores": "metrics:compare_scores",
     "diagnose": "diagnostics.diagnosis:diagnose",
@@ -131,24 +131,24 @@ _HOMES = {
     "fit": "inference:fit",
     "fit_replicates": "inference:fit_replicates",
     "function_rhat": "diagnostics.convergence:function_rhat",
-    "functional": "linearized:functional",
+    "functional": "posterior.linearized:functional",
     "heldout_elpd": "diagnostics.cross_validation:heldout_elpd",
     "importance_weights": "diagnostics.importance:importance_weights",
     "kfold": "diagnostics.cross_validation:kfold",
     "load": "storage:load_posterior",
     "load_datatree": "diagnostics.trees:load_datatree",
     "loo": "diagnostics.leave_one_out:loo",
-    "prune": "weights:prune",
-    "sample_function": "weights:sample_function",
+    "prune": "posterior.weights:prune",
+    "sample_function": "posterior.weights:sample_function",
     "save": "storage:save_posterior",
     "save_datatree": "diagnostics.trees:save_datatree",
     "score": "metrics:score",
     "score_ood": "metrics:score_ood",
     "to_datatree": "diagnostics.convert:to_datatree",
-    "tune_prior": "inference.tuning:tune_prior",
-    "update_prior": "weights:update_prior",
+    "tune_prior": "inference.laplace.tuning:tune_prior",
+    "update_prior": "posterior.weights:update_prior",
     "vsbc": "diagnostics.simulation:vsbc",
-    "weight_table": "weights:weight_table",
+    "weight_table": "posterior.weights:weight_table",
 }
 
 

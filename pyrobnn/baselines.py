@@ -9,15 +9,15 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._lbfgs import minimize_in_place
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import derive
+from pyrobnn._core.random import derive
+from pyrobnn._torch.lbfgs import minimize_in_place
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data, Scaler
+from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.likelihoods.counts import NegativeBinomial
 from pyrobnn.likelihoods.noise import NoisyLikelihood
 from pyrobnn.likelihoods.weighted import Weighted
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 _FOLDS = 5
 _VARIANCES = (0.01, 0.1, 1.0, 10.0, 100.0)

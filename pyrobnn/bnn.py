@@ -12,17 +12,18 @@ from torch.func import functional_call
 from torch.nn.parameter import UninitializedParameter
 
 from pyrobnn import likelihoods, nets, priors
-from pyrobnn._errors import InputError
-from pyrobnn._exclusive import ONE_THREAD
-from pyrobnn._kernels import plain_kernels
-from pyrobnn._per_example import PerExample, carries_noise, without_noise
-from pyrobnn._pyro import local_parameters
-from pyrobnn._settings import to_dict
-from pyrobnn.data import Scaler
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.settings import to_dict
+from pyrobnn._core.verbs import verb
+from pyrobnn._torch.kernels import plain_kernels
+from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
+from pyrobnn._torch.pyro import local_parameters
+from pyrobnn.data.in_memory import Scaler
 
 if TYPE_CHECKING:
-    from pyrobnn.posterior import Posterior
-    from pyrobnn.prediction import Prediction
+    from pyrobnn.posterior.posterior import Posterior
+    from pyrobnn.posterior.prediction import Prediction
 
 _LOOKS_UP = (nn.Embedding, nn.EmbeddingBag)
 _HALF = (torch.float16, torch.bfloat16)
@@ -210,9 +211,10 @@ class BNN(PyroModule):
             **arguments: settings of `SVI` (guide, steps, lr, ...), `standardize` of `Data`, and arguments of
                 `pyrobnn.fit` (device, engine, progress, validation, callbacks).
         """
-        from pyrobnn.inference import fit_svi
-
-        return fit_svi(self, x, y, seed=seed, replicates=replicates, **arguments)
+        fitted: Posterior | list[Posterior] = verb("inference.sugar:fit_svi")(
+            self, x, y, seed=seed, replicates=replicates, **arguments
+        )
+        return fitted
 
     def sample_prior_predictive(self, x: Any, *, num_draws: int = 500, seed: int) -> "Prediction":
         """Predict targets with draws from the prior in place of the posterior: what the model says before it has data.
@@ -232,9 +234,10 @@ class BNN(PyroModule):
         Raises:
             InputError: inputs that are not numeric, not finite, or that the network does not take.
         """
-        from pyrobnn.inference.prior_predictive import predict_from_prior
-
-        return predict_from_prior(self, x, num_draws=num_draws, seed=seed)
+        prediction: Prediction = verb("inference.prior_predictive:predict_from_prior")(
+            self, x, num_draws=num_draws, seed=seed
+        )
+        return prediction
 
     def fresh(self) -> "BNN":
         """Return an independent copy; a declared network gets new starting weights from the current random state."""

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Column, Table
 from typer.core import TyperGroup
 
-from pyrobnn._errors import InputError, printable
-from pyrobnn._run_folders import check_new_run, run_folder, unfinished_folder
-from pyrobnn._spec_files import check_values, first_line, read_spec, spec_of_table
-from pyrobnn._tables import check_names, ending
+from pyrobnn._core.errors import InputError, printable
+from pyrobnn._core.tables import check_names, ending
+from pyrobnn.runs.run_folders import check_new_run, run_folder, unfinished_folder
+from pyrobnn.runs.spec_files import check_values, first_line, read_spec, spec_of_table
 
 
 class _PlainErrors(TyperGroup):
@@ -86,9 +86,9 @@ def demo(
 
     An earlier demonstration in the folder is replaced.
     """
-    from pyrobnn import _demo
+    from pyrobnn.runs import demo
 
-    _demo.demo(out, seed=seed, steps=steps, progress=sys.stderr.isatty(), console=Console(soft_wrap=False))
+    demo.demo(out, seed=seed, steps=steps, progress=sys.stderr.isatty(), console=Console(soft_wrap=False))
 
 
 Source = Annotated[
@@ -116,7 +116,7 @@ def fit(
     elif target or changes or out or overwrite:
         raise InputError("--resume goes on with the spec of the run: leave out --set, --target, --out and --overwrite.")
     elif resume is not None:
-        from pyrobnn.runs import resume as resume_run
+        from pyrobnn.runs.run import resume as resume_run
 
         with _stopped_cleanly(resume):
             _show(resume_run(resume, progress=sys.stderr.isatty()))
@@ -136,9 +136,9 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
         typer.echo(printable(line))
     check_values(tables, changes)
 
-    from pyrobnn._overrides import apply_overrides
-    from pyrobnn.runs import run, take_part
-    from pyrobnn.spec import RunSpec
+    from pyrobnn.runs.overrides import apply_overrides
+    from pyrobnn.runs.run import run, take_part
+    from pyrobnn.runs.spec import RunSpec
 
     spec = RunSpec.from_dict(apply_overrides(tables, changes))
     if not is_main:
@@ -156,7 +156,7 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
 
 
 def _show(result: Any) -> None:
-    from pyrobnn._demo import score_table
+    from pyrobnn.runs.demo import score_table
 
     for finding in result.diagnosis.headlines:
         if finding.text != result.failed:
@@ -202,7 +202,7 @@ def _time_of(file: Path) -> int | None:
 def diagnose(run_dir: Path) -> None:
     """Say what speaks for and against the fit of a run."""
     run_folder(run_dir)
-    from pyrobnn.runs import read_diagnosis
+    from pyrobnn.runs.run import read_diagnosis
 
     diagnosis = read_diagnosis(run_dir)
     for finding in diagnosis.findings:
@@ -221,7 +221,7 @@ def compare(run_dirs: list[Path]) -> None:
     """Compare runs on the test data that they share, example by example."""
     for folder in run_dirs:
         run_folder(folder)
-    from pyrobnn._compared import compare_runs
+    from pyrobnn.runs.compared import compare_runs
 
     found = compare_runs(run_dirs)
     names = list(found.scores)
@@ -257,7 +257,7 @@ def predict(
     """Predict for the rows of a CSV or Parquet file with the posterior of a run."""
     run_folder(run_dir)
     check_names(table, [])
-    from pyrobnn.runs import predict_table
+    from pyrobnn.runs.run import predict_table
 
     predictions = predict_table(run_dir, table)
     predictions.to_csv(sys.stdout if out is None else out, index=False)

@@ -7,9 +7,9 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from pyrobnn._errors import InputError
-from pyrobnn._registry import Registry
-from pyrobnn._settings import setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.registry import Registry
+from pyrobnn._core.settings import setting
 
 Activation = Literal["relu", "tanh", "sigmoid", "gelu", "silu", "elu", "softplus"]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {

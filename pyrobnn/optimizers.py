@@ -9,8 +9,8 @@ from torch.optim import Optimizer as TorchOptimizer
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
-from pyrobnn._errors import InputError
-from pyrobnn._settings import FrozenDict, Options, setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import FrozenDict, Options, setting
 
 _LENGTHS = ("T_max", "total_steps", "total_iters")
 """Options of schedules that are the number of steps where they are not given."""

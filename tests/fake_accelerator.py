@@ -27,12 +27,12 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 import pyrobnn as bnn
 from benchmarks.gpu.parts.resnet import resnet18
 from pyrobnn import guides, likelihoods, priors
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.curve import curve
-from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.fit import prepare_source, start
+from pyrobnn.inference.laplace.curve import curve
+from pyrobnn.inference.svi.eager import Eager
 from pyrobnn.testing.common import make_inputs, make_net
 from pyrobnn.testing.likelihoods import accepted_targets
 

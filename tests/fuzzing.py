@@ -26,12 +26,12 @@ from typer.testing import CliRunner
 
 import pyrobnn as bnn
 from pyrobnn import InputError, guides, likelihoods, priors
-from pyrobnn._overrides import apply_overrides
 from pyrobnn.cli import app
 from pyrobnn.datasets import load_features, load_table
 from pyrobnn.inference import method as methods
-from pyrobnn.runs import predict_table
-from pyrobnn.spec import RunSpec
+from pyrobnn.runs.overrides import apply_overrides
+from pyrobnn.runs.run import predict_table
+from pyrobnn.runs.spec import RunSpec
 from pyrobnn.storage import files
 
 ONE_LINE = (InputError, OSError, FloatingPointError)

@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
+from pyrobnn._torch.processes import is_main_process
 from pyrobnn.inference.checkpoint import digest
-from pyrobnn.inference.eager import Eager
-from pyrobnn.inference.parallel import is_main_process
+from pyrobnn.inference.svi.eager import Eager
 
 NOISE, NUM_GRADIENTS = 0.5, 500
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import softplus
 
 import pyrobnn as bnn
-from pyrobnn._random import derive
+from pyrobnn._core.random import derive
 
 
 def normal_kl(loc, scale, prior_scale):

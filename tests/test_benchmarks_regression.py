@@ -12,7 +12,7 @@ from benchmarks.report.regression_figures import critical_difference
 from benchmarks.tasks import regression
 from benchmarks.tasks.regression_fits import fit_all
 from pyrobnn import InputError
-from pyrobnn.spec import RunSpec
+from pyrobnn.runs.spec import RunSpec
 
 ENTRY = {"name": "map", "guide": {"type": "map"}}
 SUITE = {

@@ -19,16 +19,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
-from pyrobnn.inference import engine
-from pyrobnn.inference.batches import LoaderBatches
-from pyrobnn.inference.capture.compiler import interpret
-from pyrobnn.inference.capture.errors import NotCapturable
-from pyrobnn.inference.capture.noise import Noise
-from pyrobnn.inference.captured import Captured
-from pyrobnn.inference.cost import Work
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.data.batches import LoaderBatches
 from pyrobnn.inference.fit import prepare_source, start
+from pyrobnn.inference.svi import engine
+from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.inference.svi.capture.errors import NotCapturable
+from pyrobnn.inference.svi.capture.noise import Noise
+from pyrobnn.inference.svi.captured import Captured
+from pyrobnn.inference.svi.cost import Work
 from pyrobnn.testing.captured import require_capturable
 
 
@@ -91,7 +91,7 @@ def test_closed_form_kl_and_classes():
 
 def captured_by_interpretation(monkeypatch):
     """Spare the tests of everything but the compiler the time to compile."""
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
+    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ class Branches(nn.Module):
 POOLING = """
 import torch, pyrobnn as bnn
 from torch import nn
-from pyrobnn.inference.capture import compiler
+from pyrobnn.inference.svi.capture import compiler
 compiler.compile_graph = compiler.interpret
 net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 1))
 data = bnn.Data(torch.randn(8, 1, 8, 8), torch.randn(8))

@@ -20,19 +20,19 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 import pyrobnn as bnn
-from pyrobnn._denormals import flushed_denormals
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
-from pyrobnn.distributions import ScaleMixtureNormal
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.denormals import flushed_denormals
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides import Auto, Map, MeanField
-from pyrobnn.inference.capture import compiler, store
-from pyrobnn.inference.capture.compiler import compile_graph
-from pyrobnn.inference.capture.errors import NotCapturable
-from pyrobnn.inference.capture.loop import make_loop
-from pyrobnn.inference.capture.noise import Noise
-from pyrobnn.inference.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.capture.record import record
-from pyrobnn.inference.objective import WeightLatents, make_elbo
+from pyrobnn.inference.svi.capture import compiler, store
+from pyrobnn.inference.svi.capture.compiler import compile_graph
+from pyrobnn.inference.svi.capture.errors import NotCapturable
+from pyrobnn.inference.svi.capture.loop import make_loop
+from pyrobnn.inference.svi.capture.noise import Noise
+from pyrobnn.inference.svi.capture.objective import Objective, check_reparameterized
+from pyrobnn.inference.svi.capture.record import record
+from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.priors import Normal, ScaleMixture
 from pyrobnn.testing.models import HierarchicalNormal

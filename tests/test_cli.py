@@ -181,8 +181,8 @@ TABLE_ERRORS = {
 @pytest.mark.parametrize(("arguments", "message"), TABLE_ERRORS.values(), ids=TABLE_ERRORS.keys())
 def test_mistakes_in_a_table_are_named_before_torch_is_imported(arguments, message, here, monkeypatch):
     (here / "my.csv").write_text(TABLE, encoding="utf-8")
-    monkeypatch.setitem(sys.modules, "pyrobnn.runs", None)  # importing it fails
-    monkeypatch.setitem(sys.modules, "pyrobnn.spec", None)
+    monkeypatch.setitem(sys.modules, "pyrobnn.runs.run", None)  # importing it fails
+    monkeypatch.setitem(sys.modules, "pyrobnn.runs.spec", None)
     done = invoke("fit", *arguments)
     assert (done.exit_code, message in done.stderr) == (2, True), done.output
 

@@ -14,7 +14,7 @@ from pyro.nn import PyroModule
 from torch import nn
 
 from pyrobnn import guides, likelihoods, priors
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.likelihoods import noise
 from pyrobnn.priors import Normal, ScaleMixture

@@ -15,8 +15,8 @@ from scipy import stats
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._pyro import local_parameters
-from pyrobnn._random import derive
+from pyrobnn._core.random import derive
+from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.diagnostics.monitored import NORM
 
 X = torch.linspace(-1, 1, 16)[:, None] * torch.tensor([1.0, -0.5])

@@ -14,9 +14,9 @@ from scipy import stats
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._pyro import local_parameters
-from pyrobnn._random import derive
-from pyrobnn.data import Scaler
+from pyrobnn._core.random import derive
+from pyrobnn._torch.pyro import local_parameters
+from pyrobnn.data.in_memory import Scaler
 from pyrobnn.diagnostics.leave_one_out import _efficiency
 from pyrobnn.guides.empirical import Empirical
 

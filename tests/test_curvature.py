@@ -14,9 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import pyrobnn as bnn
 from pyrobnn import likelihoods, priors
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro, local_parameters
-from pyrobnn._random import seeded
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.curvature import accumulate
 from pyrobnn.curvature.gaussian import product_of
 from pyrobnn.curvature.hessian import diagonal_hessian, full_hessian

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from pyrobnn import datasets
-from pyrobnn._errors import InputError
-from pyrobnn.data import Data
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import _files, bundled, registry, uci
 
 UCI_NAMES = sorted(uci.UCI_SETS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pyrobnn import datasets
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.datasets import _files, images, measurements, registry, uci_classification
 
 

@@ -14,11 +14,11 @@ from pyro.infer import Trace_ELBO
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._pyro import local_parameters
-from pyrobnn._random import seeded
-from pyrobnn.distributions import Beta, StudentT
-from pyrobnn.inference import curve
-from pyrobnn.inference.objective import make_elbo
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import local_parameters
+from pyrobnn.distributions.latents import Beta, StudentT
+from pyrobnn.inference.laplace import curve
+from pyrobnn.inference.svi.objective import make_elbo
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn._target_distributions import Poisson, StudentT
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.diagnostics.training_checks import elbo_is_flat
+from pyrobnn.distributions.targets import Poisson, StudentT
 from pyrobnn.inference import History
 
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3

@@ -10,7 +10,7 @@ from scipy import integrate, stats
 from torch.distributions import kl_divergence
 
 import pyrobnn as bnn
-from pyrobnn.distributions import ReparameterizedNormal, ScaleMixtureNormal
+from pyrobnn.distributions.latents import ReparameterizedNormal, ScaleMixtureNormal
 
 BLUNDELL = (0.25, math.exp(-1), math.exp(-7))
 KRASSER = (0.2, 1.0, 0.1)

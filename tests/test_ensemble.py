@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._errors import InputError
-from pyrobnn._random import derive, seeded
-from pyrobnn.distributions import concatenate
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive, seeded
+from pyrobnn.distributions.latents import concatenate
 
 NOISE, SCALE = 0.5, 0.8
 

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn import guides, likelihoods, optimizers, priors
-from pyrobnn._checks import as_tensor
-from pyrobnn._settings import Options, setting, to_dict
+from pyrobnn._core.checks import as_tensor
+from pyrobnn._core.settings import Options, setting, to_dict
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.optimizers import Optimizer, Schedule
 from pyrobnn.priors import Normal, ScaleMixture

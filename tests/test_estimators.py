@@ -8,7 +8,7 @@ from pyro import poutine
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.likelihoods.weighted import Weighted
 
 NOISE, SCALE = 0.5, 0.8

@@ -11,7 +11,7 @@ import pytest
 from sklearn import config_context
 
 import pyrobnn as bnn
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 
 QUICK = {
     "net": bnn.MLP(hidden=(3,), dtype="float64"),

@@ -9,7 +9,7 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 
 QUICK = {
     "net": bnn.MLP(hidden=(3,), dtype="float64"),

@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import minimize
 
 import pyrobnn as bnn
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 
 QUICK = bnn.EvidenceFramework(starts=1, rounds=30)
 

@@ -10,11 +10,11 @@ from torch.nn.functional import softplus
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import derive, seeded
-from pyrobnn._threads import threads_for
-from pyrobnn.inference.batches import TensorBatches
-from pyrobnn.inference.objective import make_elbo
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.threads import threads_for
+from pyrobnn.data.batches import TensorBatches
+from pyrobnn.inference.svi.objective import make_elbo
 
 NOISE = 0.4
 
@@ -199,7 +199,7 @@ def test_kl_warmup_ramps_the_weight_up_to_the_temperature():
 @pytest.mark.parametrize("kl", ["mc", "analytic"])
 def test_weight_on_the_kl_multiplies_its_gradient(kl):
     """With the same noise, gradient(temperature) = gradient(likelihood) + temperature * gradient(KL)."""
-    from pyrobnn.inference.objective import WeightLatents
+    from pyrobnn.inference.svi.objective import WeightLatents
 
     x, y = linear_problem()
     gradients = []

@@ -14,13 +14,13 @@ from torch.overrides import TorchFunctionMode
 
 import pyrobnn as bnn
 from pyrobnn import guides, priors
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
-from pyrobnn.data import Scaler
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.data.in_memory import Scaler
 from pyrobnn.guides.joint import JointPart, RealPart
-from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.objective import quadrature_kl
-from pyrobnn.posterior import Posterior
+from pyrobnn.inference.svi.capture.objective import Objective
+from pyrobnn.inference.svi.objective import quadrature_kl
+from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage import load_posterior, save_posterior
 from pyrobnn.testing.models import HierarchicalNormal
 

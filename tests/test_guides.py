@@ -10,7 +10,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import guides, priors
-from pyrobnn._pyro import local_parameters
+from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.guides.sites import latent_sites
 
 X = torch.linspace(-1, 1, 12).reshape(6, 2)

@@ -18,14 +18,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn import guides, likelihoods, priors
-from pyrobnn._errors import InputError
-from pyrobnn._random import seeded
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
 from pyrobnn.guides import BlockGaussian, Laplace
 from pyrobnn.guides.blocks import BlockSpec
 from pyrobnn.inference.ensemble import Ensemble
 from pyrobnn.inference.replicates import fit_replicates
 from pyrobnn.likelihoods import noise
-from pyrobnn.linearized import functional
+from pyrobnn.posterior.linearized import functional
 
 F64 = torch.float64
 ERRORS = 4.0

@@ -8,9 +8,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
-from pyrobnn._random import seeded
+from pyrobnn._core.random import seeded
 from pyrobnn.guides import Laplace
-from pyrobnn.linearized import functional
+from pyrobnn.posterior.linearized import functional
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own imports

@@ -11,10 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 import pyrobnn as bnn
 from pyrobnn import guides
-from pyrobnn._errors import InputError
-from pyrobnn._random import seeded
-from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
 from pyrobnn.inference.source import make_source, refuse_checkpoints
+from pyrobnn.inference.svi.capture.compiler import interpret
 from pyrobnn.storage import load_posterior, save_posterior
 from pyrobnn.testing.captured import require_capturable
 
@@ -221,7 +221,7 @@ def assert_exact_statistics(posterior, data, updates=STEPS):
 
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 def test_running_statistics_follow_the_batches(monkeypatch, engine):
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
+    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
     data = linear_data()
     posterior = fit(normalised(), data, engine=engine)
     assert posterior.history.engine.used == engine
@@ -249,7 +249,7 @@ def test_the_elbo_in_evaluation_uses_the_running_statistics():
 
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 def test_replicates_have_running_statistics_of_their_own(monkeypatch, engine):
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
+    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
     sets = [linear_data(2), linear_data(3)]
     model, method = make_model(normalised()), bnn.SVI(steps=STEPS)
     posteriors = bnn.fit_replicates(model, method, sets, seed=0, engine=engine, device="cpu", progress=False)

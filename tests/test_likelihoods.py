@@ -11,9 +11,9 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import Prediction, likelihoods
-from pyrobnn._pyro import local_parameters
-from pyrobnn._settings import to_dict
-from pyrobnn.data import Scaler
+from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.pyro import local_parameters
+from pyrobnn.data.in_memory import Scaler
 from pyrobnn.likelihoods import (
     CensoredGaussian,
     Gaussian,
@@ -263,7 +263,7 @@ def test_draws_have_the_moments_of_the_distribution(setting):
 
 
 def test_student_t_says_where_it_has_no_variance_or_mean():
-    from pyrobnn._target_distributions import StudentT as Distribution
+    from pyrobnn.distributions.targets import StudentT as Distribution
 
     distribution = Distribution(torch.tensor([0.5, 1.0, 1.5, 2.0, 4.0]), 3.0, 2.0)
     torch.testing.assert_close(distribution.mean, torch.tensor([math.nan, math.nan, 3.0, 3.0, 3.0]), equal_nan=True)

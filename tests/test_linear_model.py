@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.curvature.likelihood import Point
 from pyrobnn.curvature.linear_model import LinearModel, check_entries, groups_of_inputs, linear_model, log_scores
 from pyrobnn.curvature.prior import PriorCurvature

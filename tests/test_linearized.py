@@ -16,12 +16,12 @@ from torch.func import functional_call
 
 import pyrobnn as bnn
 from pyrobnn import likelihoods
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import local_parameters
-from pyrobnn._random import seeded
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.guides import Laplace
 from pyrobnn.guides.blocks import BlockSpec, make_block
-from pyrobnn.linearized import FunctionalNormal, check_link, functional
+from pyrobnn.posterior.linearized import FunctionalNormal, check_link, functional
 
 F64 = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
@@ -312,7 +312,7 @@ def test_samples_of_the_law_have_its_covariance():
 def test_many_inputs_are_the_same_in_parts(monkeypatch):
     posterior, x = regression_posterior()
     whole, joint = functional(posterior, x), functional(posterior, x, joint=True)
-    monkeypatch.setattr("pyrobnn.linearized.examples_at_once", lambda numbers: 4)
+    monkeypatch.setattr("pyrobnn.posterior.linearized.examples_at_once", lambda numbers: 4)
     torch.testing.assert_close(functional(posterior, x, joint=True).covariance, joint.covariance, **EXACT)
     torch.testing.assert_close(functional(posterior, x.repeat(3, 1)).covariance[30:], whole.covariance, **EXACT)
 

@@ -16,15 +16,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn import guides
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._settings import to_dict
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference import method
-from pyrobnn.inference.capture.compiler import interpret
-from pyrobnn.inference.chains import Target
-from pyrobnn.inference.potential import Potential, captured_potential, eager_potential, make_potential
+from pyrobnn.inference.mcmc.chains import Target
+from pyrobnn.inference.mcmc.potential import Potential, captured_potential, eager_potential, make_potential
 from pyrobnn.inference.source import make_source
-from pyrobnn.posterior import latent_names
+from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.posterior.posterior import latent_names
 from pyrobnn.testing import guides as guide_checks
 
 NOISE, SCALE, F64 = 0.5, 0.8, torch.float64

@@ -9,7 +9,7 @@ from torchmetrics.functional.classification import binary_calibration_error, mul
 
 import pyrobnn as bnn
 from pyrobnn import InputError, Prediction
-from pyrobnn.data import Scaler
+from pyrobnn.data.in_memory import Scaler
 from pyrobnn.metrics import Score, Scores, reliability_bins, score
 from pyrobnn.metrics.base import Statistic, bootstrap, finish, mean_of
 from pyrobnn.metrics.calibration import uniformity_error

@@ -10,7 +10,7 @@ import torch
 from scipy import integrate, stats
 
 from pyrobnn import InputError, Prediction
-from pyrobnn._target_distributions import CensoredNormal, NegativeBinomial, Poisson, StudentT
+from pyrobnn.distributions.targets import CensoredNormal, NegativeBinomial, Poisson, StudentT
 from pyrobnn.metrics import pit, pit_pvalue, regression, score
 from pyrobnn.metrics.calibration import uniformity_error
 from pyrobnn.metrics.crps import ranked_probability

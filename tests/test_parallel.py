@@ -17,6 +17,7 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn import InputError
+from pyrobnn._torch.processes import is_main_process
 from pyrobnn.inference import parallel
 
 X, Y = checks.problem(20)
@@ -203,6 +204,6 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
 
 
 def test_the_first_process_is_known_before_they_meet(monkeypatch):
-    assert parallel.is_main_process()
+    assert is_main_process()
     monkeypatch.setenv("RANK", "1")
-    assert not parallel.is_main_process()
+    assert not is_main_process()

@@ -16,7 +16,7 @@ from pyrobnn import plots
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.inference import History
 from pyrobnn.plots.regression import LEVELS
-from pyrobnn.weights import weight_moments
+from pyrobnn.posterior.weights import weight_moments
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from scipy import stats
 
 import pyrobnn as bnn
 from pyrobnn import Prediction
-from pyrobnn._vectorize import chunks, map_draws, run_stacked, stack_linear
-from pyrobnn.data import Scaler
+from pyrobnn._torch.vectorize import chunks, map_draws, run_stacked, stack_linear
+from pyrobnn.data.in_memory import Scaler
 
 
 def two_components(scale=0.1):
@@ -173,8 +173,8 @@ def test_chunks_do_not_change_predictions(monkeypatch):
     posterior, data = fitted()
     draws = posterior.draw(20)
     whole = posterior.predict(data.x, draws=draws)
-    monkeypatch.setattr("pyrobnn._vectorize._BUDGET", 37)
-    monkeypatch.setattr("pyrobnn._vectorize._CACHE", 37)
+    monkeypatch.setattr("pyrobnn._torch.vectorize._BUDGET", 37)
+    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", 37)
     chunked = posterior.predict(data.x, draws=draws)
     torch.testing.assert_close(chunked.draw_means, whole.draw_means)
     streamed = posterior.predict(data.x, num_draws=20)
@@ -232,7 +232,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", [*SEQUENCES, *OTHERS])
 def test_draws_together_give_the_outputs_of_single_draws(name, budget, monkeypatch):
     """Odd numbers of draws and inputs, chunks that do not divide them, and the inputs left as they were."""
-    monkeypatch.setattr("pyrobnn._vectorize._CACHE", budget)
+    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", budget)
     net = {**SEQUENCES, **OTHERS}[name]().double()
     model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0)).eval()
     generator = torch.Generator().manual_seed(0)
@@ -260,7 +260,7 @@ def test_dropout_that_is_on_is_left_to_the_network():
 
 @pytest.mark.parametrize("per_pair", [1, 7, 50, 1000])
 def test_chunks_cover_each_pair_once_and_stay_within_the_budget(per_pair, monkeypatch):
-    monkeypatch.setattr("pyrobnn._vectorize._CACHE", 100)
+    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", 100)
     covered = torch.zeros(11, 13, dtype=torch.int64)
     for draws, rows in chunks(11, torch.zeros(13, 3), per_pair):
         covered[draws, rows] += 1
@@ -312,7 +312,7 @@ def test_latents_of_a_likelihood_belong_to_their_draws():
     """As many draws as inputs and two columns: a latent scale must vary over draws, not over inputs or columns."""
     import pyro
 
-    from pyrobnn.distributions import stack_likelihood
+    from pyrobnn.distributions.latents import stack_likelihood
 
     def likelihood(f):
         return dist.Normal(f, pyro.sample("noise", dist.LogNormal(0.0, 1.0))).to_event(1)

@@ -8,8 +8,8 @@ import torch
 from scipy import integrate, optimize, special, stats
 
 from pyrobnn import InputError, Prediction
-from pyrobnn._pyro import local_parameters
-from pyrobnn._quantiles import real_quantile
+from pyrobnn._torch.pyro import local_parameters
+from pyrobnn.distributions.quantiles import real_quantile
 from pyrobnn.likelihoods import CensoredGaussian, Gaussian, Laplace, NegativeBinomial, Ordinal, Poisson, StudentT
 from pyrobnn.metrics import score
 

@@ -14,12 +14,12 @@ from torch.distributions import kl_divergence
 
 import pyrobnn as bnn
 from pyrobnn import InputError, priors
-from pyrobnn._pyro import fast_pyro, local_parameters
-from pyrobnn._random import seeded
-from pyrobnn._settings import to_dict
-from pyrobnn.inference.capture.compiler import interpret
-from pyrobnn.inference.captured import Captured
-from pyrobnn.inference.objective import quadrature_kl
+from pyrobnn._core.random import seeded
+from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.pyro import fast_pyro, local_parameters
+from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.inference.svi.captured import Captured
+from pyrobnn.inference.svi.objective import quadrature_kl
 from pyrobnn.testing import captured
 from pyrobnn.testing.common import make_data
 
@@ -267,7 +267,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("prior", SETTINGS, ids=[type(prior).__name__ for prior in SETTINGS])
 def test_a_prior_comes_back_from_a_spec_file(prior):
-    from pyrobnn.spec import RunSpec
+    from pyrobnn.runs.spec import RunSpec
 
     spec = RunSpec.from_dict({"data": {"name": "diabetes"}, "prior": to_dict(prior)})
     again = RunSpec.from_dict(tomllib.loads(spec.to_toml()))

@@ -15,7 +15,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import InputError, priors
-from pyrobnn._random import seeded
+from pyrobnn._core.random import seeded
 
 F64 = torch.float64
 

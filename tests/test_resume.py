@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from pyrobnn import InputError, runs
+from pyrobnn import InputError
 from pyrobnn.cli import app
 from pyrobnn.inference import Ensemble
 from pyrobnn.inference import training as loop
 from pyrobnn.inference.checkpoint import FILE
-from pyrobnn.spec import RunSpec
+from pyrobnn.runs import run as runs
+from pyrobnn.runs.spec import RunSpec
 
 TABLES = {
     "data": {"name": "sinusoid"},

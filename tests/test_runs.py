@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pyrobnn import InputError
-from pyrobnn._compared import compare_runs
 from pyrobnn.metrics import score
-from pyrobnn.runs import predict_table, read_diagnosis, resume, run
-from pyrobnn.spec import RunSpec
+from pyrobnn.runs.compared import compare_runs
+from pyrobnn.runs.run import predict_table, read_diagnosis, resume, run
+from pyrobnn.runs.spec import RunSpec
 from pyrobnn.storage import load_posterior
 
 FIT = {"type": "svi", "steps": 3, "seed": 1, "device": "cpu"}
@@ -181,7 +181,7 @@ ERRORS = [RuntimeError("no ink"), KeyboardInterrupt()]
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_failing_fit_leaves_nothing(error, tmp_path, no_report, monkeypatch):
-    monkeypatch.setattr("pyrobnn.runs.fit", failing(error))
+    monkeypatch.setattr("pyrobnn.runs.run.fit", failing(error))
     with pytest.raises(type(error)):
         run(spec_of(), tmp_path / "r", progress=False)
     assert list(tmp_path.iterdir()) == []
@@ -191,18 +191,18 @@ def test_a_failing_fit_leaves_nothing(error, tmp_path, no_report, monkeypatch):
 @pytest.mark.parametrize("step", ["make_manifest", "save_posterior"])
 def test_a_fit_that_cannot_be_written_is_kept(step, error, tmp_path, no_report, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(f"pyrobnn.runs.{step}", failing(error))
+        patch.setattr(f"pyrobnn.runs.run.{step}", failing(error))
         with pytest.raises(type(error)) as caught:
             run(spec_of(), tmp_path / "r", progress=False)
     assert f"`pyrobnn fit --resume {tmp_path / 'r'}` goes on with the fit" in caught.value.__notes__[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["r.unfinished"]
-    monkeypatch.setattr("pyrobnn.inference.eager.Eager.step", failing(AssertionError("trained again")))
+    monkeypatch.setattr("pyrobnn.inference.svi.eager.Eager.step", failing(AssertionError("trained again")))
     assert resume(tmp_path / "r", progress=False).posterior.seed == 1
 
 
 FIT_FILES = ["diagnosis.json", "manifest.json", "metrics.json", "posterior", "spec.toml"]
 VIEWS = {
-    "pyrobnn.runs.score": ["manifest.json", "posterior", "spec.toml"],
+    "pyrobnn.runs.run.score": ["manifest.json", "posterior", "spec.toml"],
     "pyrobnn.diagnostics.diagnosis.diagnose": ["manifest.json", "metrics.json", "posterior", "spec.toml"],
     "pyrobnn.diagnostics.convert.to_datatree": FIT_FILES,
     "pyrobnn.report.render": sorted([*FIT_FILES, "posterior.nc"]),

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import pyrobnn as bnn
 from pyrobnn.cli import app
 from pyrobnn.metrics import score
-from pyrobnn.spec import RunSpec
+from pyrobnn.runs.spec import RunSpec
 
 SPEC = """
 [data]

@@ -18,7 +18,7 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.cli import app
 from pyrobnn.datasets import _files
-from pyrobnn.inference.capture import store
+from pyrobnn.inference.svi.capture import store
 
 PACKAGE = Path(bnn.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -330,7 +330,7 @@ def test_a_fit_that_does_not_fit_into_memory_ends_in_one_line(error, tmp_path, m
     def fail(*args, **kwargs):
         raise error
 
-    monkeypatch.setattr("pyrobnn.spec.RunSpec.from_dict", fail)
+    monkeypatch.setattr("pyrobnn.runs.spec.RunSpec.from_dict", fail)
     (tmp_path / "spec.toml").write_text('[data]\nname = "sinusoid"\n', encoding="utf-8")
     done = CliRunner().invoke(app, ["fit", str(tmp_path / "spec.toml"), "--out", str(tmp_path / "run")])
     assert done.exit_code == 1

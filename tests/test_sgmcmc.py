@@ -13,13 +13,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._settings import to_dict
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import method
-from pyrobnn.inference.potential import LogJoint
-from pyrobnn.inference.sgmcmc import _log_posterior
+from pyrobnn.inference.mcmc.potential import LogJoint
+from pyrobnn.inference.mcmc.sgmcmc import _log_posterior
 
 NOISE, SCALE, F64 = 0.5, 0.8, torch.float64
 X = torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=F64) @ torch.tensor(

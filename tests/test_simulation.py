@@ -11,8 +11,8 @@ from scipy import stats
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._pyro import local_parameters
-from pyrobnn.data import Scaler
+from pyrobnn._torch.pyro import local_parameters
+from pyrobnn.data.in_memory import Scaler
 from pyrobnn.diagnostics.simulation import _report, _share_below
 
 NOISE, SCALE = 0.5, 1.2

@@ -4,7 +4,7 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn.spec import DataSpec, FitSpec, RunSpec
+from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
 
 FULL = """
 [data]
@@ -215,7 +215,7 @@ def test_an_override_of_a_section_that_is_not_there_starts_from_the_default(tmp_
 
 
 def test_overrides_do_not_change_the_tables_given():
-    from pyrobnn._overrides import apply_overrides
+    from pyrobnn.runs.overrides import apply_overrides
 
     tables = {"guide": {"type": "mean_field", "init_rho": -1.0}}
     apply_overrides(tables, ["guide.type=map"])

@@ -10,7 +10,7 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.inference import method as methods
 from pyrobnn.likelihoods.noise import HalfNormal
-from pyrobnn.spec import DataSpec, FitSpec, RunSpec
+from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
 
 DATA = '[data]\nname = "sinusoid"\n'
 SVI = '[fit]\ntype = "svi"\nsteps = 7\nlr = 0.1\nseed = 4\n'

@@ -11,8 +11,9 @@ import safetensors.torch
 import torch
 
 import pyrobnn as bnn
-from pyrobnn import InputError, _folders
-from pyrobnn._folders import new_folder
+from pyrobnn import InputError
+from pyrobnn._core import folders
+from pyrobnn._core.folders import new_folder
 from pyrobnn.storage import files, load_posterior, save_posterior
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -296,7 +297,7 @@ def test_a_read_only_folder_is_refused(tmp_path, posterior, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(_folders.tempfile, "mkdtemp", refuse)  # permissions do not bind the root user
+    monkeypatch.setattr(folders.tempfile, "mkdtemp", refuse)  # permissions do not bind the root user
     with pytest.raises(InputError, match=r"p cannot be made \(Permission denied\): choose another place"):
         posterior.save(tmp_path / "new" / "p")
     assert not list(tmp_path.iterdir())

@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn import InputError, StoredData, _stored_arrays, _stored_parquet
-from pyrobnn.data import Scaler
-from pyrobnn.inference.batches import TensorBatches
-from pyrobnn.inference.stored_batches import StoredBatches
+from pyrobnn import InputError, StoredData
+from pyrobnn.data import arrays as stored_arrays
+from pyrobnn.data import parquet as stored_parquet
+from pyrobnn.data.batches import TensorBatches
+from pyrobnn.data.in_memory import Scaler
+from pyrobnn.data.stored_batches import StoredBatches
 
 NUM = 103
 RANDOM = np.random.default_rng(0)
@@ -28,8 +30,8 @@ LOUD = {"progress": False}
 @pytest.fixture(autouse=True)
 def small_stretches(monkeypatch):
     """Files are read in stretches of ten rows, and five row groups of eight are shuffled together."""
-    monkeypatch.setattr(_stored_arrays, "CHUNK_BYTES", 10 * 4 * 8)
-    monkeypatch.setattr(_stored_parquet, "BLOCK_BYTES", 4 * 10 * (3 * 4 + 8))
+    monkeypatch.setattr(stored_arrays, "CHUNK_BYTES", 10 * 4 * 8)
+    monkeypatch.setattr(stored_parquet, "BLOCK_BYTES", 4 * 10 * (3 * 4 + 8))
 
 
 def arrays(folder, x=X, y=Y, **options):
@@ -295,8 +297,8 @@ def big_parquet(folder, x):
 @pytest.mark.parametrize("write", [big_arrays, big_parquet])
 def test_memory_stays_small_whatever_the_size_of_the_files(write, tmp_path, monkeypatch):
     """Of 64 MB, read through and shuffled once, less than 32 are in memory at any time, mapped files included."""
-    monkeypatch.setattr(_stored_arrays, "CHUNK_BYTES", 2**20)
-    monkeypatch.setattr(_stored_parquet, "BLOCK_BYTES", 2**22)
+    monkeypatch.setattr(stored_arrays, "CHUNK_BYTES", 2**20)
+    monkeypatch.setattr(stored_parquet, "BLOCK_BYTES", 2**22)
     open_data = write(tmp_path, np.random.default_rng(0).normal(size=(400_000, 40)).astype(np.float32))
     gc.collect()
     before, seen, ends = resident_bytes(), [], threading.Event()

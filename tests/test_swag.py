@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
+from pyrobnn._core.errors import InputError
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.guides import LowRank
 from pyrobnn.inference.swag import _Path
 

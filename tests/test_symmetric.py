@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyrobnn._symmetric import eigh
+from pyrobnn._torch.symmetric import eigh
 
 ROOT = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
 MATRIX = ROOT @ ROOT.T

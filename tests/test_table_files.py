@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
-from pyrobnn import InputError, _checks
-from pyrobnn._columns import as_table, encoded_names, encoder_from_dict, encoder_to_dict, make_encoder
+from pyrobnn import InputError
+from pyrobnn._core import checks
+from pyrobnn._core.columns import as_table, encoded_names, encoder_from_dict, encoder_to_dict, make_encoder
 from pyrobnn.datasets import load_features, load_table
 from pyrobnn.nets import MLP
-from pyrobnn.spec import RunSpec
+from pyrobnn.runs.spec import RunSpec
 
 
 @pytest.mark.parametrize(
@@ -61,14 +62,14 @@ def test_a_network_that_does_not_fit_into_the_machine_is_refused_before_it_is_ma
 
 
 def test_the_memory_of_a_fit_is_that_of_the_machine_or_assumed(monkeypatch):
-    _checks.check_size(MLP(1, [3], 1))
-    monkeypatch.setattr(_checks, "_memory", lambda: 10 * 48)
-    _checks.check_size(MLP(1, [3], 1))  # 10 weights
+    checks.check_size(MLP(1, [3], 1))
+    monkeypatch.setattr(checks, "_memory", lambda: 10 * 48)
+    checks.check_size(MLP(1, [3], 1))  # 10 weights
     with pytest.raises(InputError, match="has 13 weights or more"):
-        _checks.check_size(MLP(1, [4], 1))
+        checks.check_size(MLP(1, [4], 1))
     monkeypatch.undo()
-    monkeypatch.delattr(_checks.os, "sysconf")
-    assert _checks._memory() == 64 * 2**30
+    monkeypatch.delattr(checks.os, "sysconf")
+    assert checks._memory() == 64 * 2**30
 
 
 @pytest.mark.parametrize(

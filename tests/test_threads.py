@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn._exclusive import ONE_THREAD
+from pyrobnn._core.lock import ONE_THREAD
 
 X = torch.linspace(-1, 1, 20)[:, None]
 MODEL = bnn.BNN(bnn.MLP(1, [4], 1))

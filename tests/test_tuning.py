@@ -11,8 +11,8 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import guides
-from pyrobnn._pyro import fast_pyro
-from pyrobnn.inference import tuning
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.inference.laplace import tuning
 
 N, D, NOISE = 40, 3, 0.3
 GROUPS = ("all", "site", "weight")

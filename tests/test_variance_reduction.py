@@ -8,14 +8,15 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 import pyrobnn as bnn
-from pyrobnn import _per_example, guides, priors
-from pyrobnn._per_example import InputNoise, NormalNoise, attach, perturbation_of
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
-from pyrobnn.inference.antithetic import RecordedNoise
-from pyrobnn.inference.capture.objective import FreshNoise, Objective
-from pyrobnn.inference.capture.step import _make_estimate
-from pyrobnn.inference.objective import make_elbo
+from pyrobnn import guides, priors
+from pyrobnn._core.random import seeded
+from pyrobnn._torch import per_example
+from pyrobnn._torch.per_example import InputNoise, NormalNoise, attach, perturbation_of
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.inference.svi.antithetic import RecordedNoise
+from pyrobnn.inference.svi.capture.objective import FreshNoise, Objective
+from pyrobnn.inference.svi.capture.step import _make_estimate
+from pyrobnn.inference.svi.objective import make_elbo
 from pyrobnn.testing.captured import require_capturable
 
 LOCAL, FLIPOUT = guides.MeanField(noise="local"), guides.MeanField(noise="flipout")
@@ -90,8 +91,8 @@ def outputs(model, guide, x):
 def test_flipout_gives_each_example_weights_of_its_own(name, monkeypatch):
     """Against one pass for each example, with its signs multiplied into the weights."""
     model, guide, x, _ = make(name)
-    drawn, signs = [], _per_example._signs
-    monkeypatch.setattr(_per_example, "_signs", lambda *args: drawn.append(signs(*args)) or drawn[-1])
+    drawn, signs = [], per_example._signs
+    monkeypatch.setattr(per_example, "_signs", lambda *args: drawn.append(signs(*args)) or drawn[-1])
     f, values = outputs(model, guide, x)
     layers = list(dict.fromkeys(site.rpartition(".")[0] for site in values))
     assert len(drawn) == 2 * len(layers)
@@ -258,8 +259,8 @@ def draw_twice(guide, **options):
 
 
 def test_flipout_repeats_the_signs_of_a_layer_applied_again(monkeypatch):
-    drawn, signs = [], _per_example._signs
-    monkeypatch.setattr(_per_example, "_signs", lambda *args: drawn.append(signs(*args)) or drawn[-1])
+    drawn, signs = [], per_example._signs
+    monkeypatch.setattr(per_example, "_signs", lambda *args: drawn.append(signs(*args)) or drawn[-1])
     (f, values), x, guide = draw_twice(FLIPOUT)
     s, r = drawn
     weight, bias = values["0.layer.weight"], values["0.layer.bias"]
@@ -285,7 +286,7 @@ def test_noise_of_a_weight_used_in_two_ways_is_refused(noise):
 def test_local_noise_has_a_gradient_where_all_inputs_are_zero():
     noise = NormalNoise(torch.ones(2, 3), torch.ones(2, 3), torch.ones(2, 3), local=True)
     x = torch.zeros(4, 3, requires_grad=True)
-    layer = _per_example.Layer(functional.linear, x, None, -1, {})
+    layer = per_example.Layer(functional.linear, x, None, -1, {})
     (gradient,) = torch.autograd.grad(noise.outputs(layer).sum(), x)
     assert gradient.isfinite().all()
 

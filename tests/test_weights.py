@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 
 
 def problem():

@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 import pyrobnn as bnn
-from pyrobnn import runs
-from pyrobnn._tree_files import read_tree
+from pyrobnn._core.tree_files import read_tree
 from pyrobnn.inference.checkpoint import FILE
-from pyrobnn.spec import RunSpec
+from pyrobnn.runs import run as runs
+from pyrobnn.runs.spec import RunSpec
 
 KILLS_A_CHAIN = 20
 LONGEST_LIFE = {"eager": 2.5, "captured": 5.0}

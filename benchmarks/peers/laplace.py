@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from pyrobnn.linearized import functional
+from pyrobnn.posterior.linearized import functional
 
 OUT = Path(__file__).parents[1] / "results" / "laplace-speed"
 EXAMPLES, BATCH, INPUTS, CLASSES, TEST = 6000, 256, 784, 10, 200

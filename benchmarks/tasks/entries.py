@@ -10,7 +10,7 @@ import pydantic
 from pydantic import Field
 
 import pyrobnn as bnn
-from pyrobnn.spec import RunSpec
+from pyrobnn.runs.spec import RunSpec
 
 Count = Annotated[int, Field(gt=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]

@@ -53,7 +53,7 @@ from benchmarks.tasks.mnist_parts import (
     sampled,
 )
 from benchmarks.worker import KEPT_IN
-from pyrobnn.spec import RunSpec
+from pyrobnn.runs.spec import RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 

@@ -32,7 +32,7 @@ from benchmarks.tasks.entries import (
     values_at,
 )
 from benchmarks.tasks.regression_fits import Fitted, engine_of, fit_all
-from pyrobnn.spec import RunSpec
+from pyrobnn.runs.spec import RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyrobnn as bnn
-from pyrobnn.spec import RunSpec
+from pyrobnn.runs.spec import RunSpec
 
 Fitted = bnn.Posterior | bnn.Mixture
 Pairs = Sequence[tuple[RunSpec, bnn.Data]]

@@ -10,8 +10,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from pyrobnn._forward_mode import load_forward_mode
-from pyrobnn._symmetric import eigh
+from pyrobnn._torch.forward_mode import load_forward_mode
+from pyrobnn._torch.symmetric import eigh
 from pyrobnn.curvature.likelihood import (
     LikelihoodCurvature,
     Passes,

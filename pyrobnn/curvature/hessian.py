@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vmap
 from torch.overrides import TorchFunctionMode
 
-from pyrobnn._forward_mode import load_forward_mode
+from pyrobnn._torch.forward_mode import load_forward_mode
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.layers import Use, record
 from pyrobnn.curvature.metric import Likelihood

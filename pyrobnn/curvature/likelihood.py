@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from pyrobnn._errors import InputError
-from pyrobnn._globs import assign
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.globs import assign
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature import accumulate
 from pyrobnn.curvature.hessian import Batch, diagonal_hessian, full_hessian

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from pyrobnn._errors import InputError
-from pyrobnn._random import seeded
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
 from pyrobnn.curvature.layers import Tracker
 from pyrobnn.curvature.likelihood import Point, columns_of
 from pyrobnn.curvature.sweep import examples_at_once, pull_recorded

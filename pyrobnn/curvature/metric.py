@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn import _target_distributions as targets
-from pyrobnn._random import seeded
+from pyrobnn._core.random import seeded
+from pyrobnn.distributions import targets
 from pyrobnn.likelihoods.weighted import WeightedTargets
 
 _DRAWS = 256

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd.functional import hessian
 from torch.distributions import AffineTransform, Independent, Normal, TransformedDistribution
 
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 
 _DRAWS = 1000

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
-from pyrobnn._errors import InputError
-from pyrobnn._forward_mode import load_forward_mode
+from pyrobnn._core.errors import InputError
+from pyrobnn._torch.forward_mode import load_forward_mode
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.metric import Likelihood
 

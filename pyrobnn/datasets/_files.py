@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 
 FOLDER_VARIABLE = "PYROBNN_DATA"
 

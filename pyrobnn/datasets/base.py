@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from pyrobnn._errors import InputError
-from pyrobnn._tables import Task
-from pyrobnn.data import Data
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.tables import Task
+from pyrobnn.data.in_memory import Data
 
 NUM_RANDOM_SPLITS = 20
 TEST_FRACTION = 0.1

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pyrobnn._tables import Task
-from pyrobnn.data import Data
+from pyrobnn._core.tables import Task
+from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import Dataset
 
 

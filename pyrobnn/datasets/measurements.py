@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.published import PublishedFile, PublishedSet, Splits
 
 RUNS = ("walking", "car", "los_away", "los_near", "nlos")

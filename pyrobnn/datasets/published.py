@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pyrobnn._errors import InputError
-from pyrobnn._tables import Task
-from pyrobnn.data import Data
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.tables import Task
+from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import _files
 from pyrobnn.datasets.base import NUM_RANDOM_SPLITS, Dataset
 

@@ -3,8 +3,8 @@
 import dataclasses
 from pathlib import Path
 
-from pyrobnn._errors import InputError, did_you_mean
-from pyrobnn._tables import Task
+from pyrobnn._core.errors import InputError, did_you_mean
+from pyrobnn._core.tables import Task
 from pyrobnn.datasets import _files
 from pyrobnn.datasets.base import NUM_RANDOM_SPLITS, Dataset
 from pyrobnn.datasets.bundled import BUNDLED_SETS, BundledSet, load_bundled

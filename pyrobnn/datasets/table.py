@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._checks import as_tensor, check_inputs
-from pyrobnn._tables import Table, ending, read_inputs, read_table
-from pyrobnn.data import Data
+from pyrobnn._core.checks import as_tensor, check_inputs
+from pyrobnn._core.tables import Table, ending, read_inputs, read_table
+from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets._files import sha256
 from pyrobnn.datasets.base import Dataset, random_split
 
@@ -96,7 +96,7 @@ def load_features(
 
 def _learned(table: Table, categories: str, missing: str, split: int) -> dict[str, Any]:
     """Return the encoder of the training part of a split."""
-    from pyrobnn._columns import encoder_to_dict, make_encoder
+    from pyrobnn._core.columns import encoder_to_dict, make_encoder
 
     num_rows = len(table.inputs)
     rows, _ = random_split(Data(torch.arange(num_rows)[:, None], torch.zeros(num_rows)), split)
@@ -107,7 +107,7 @@ def _encoded(inputs: Any, encoder: Mapping[str, Any] | None) -> tuple[np.ndarray
     """Return columns as a matrix of numbers, with a name for each."""
     if encoder is None:
         return inputs.to_numpy(dtype=np.float64), list(inputs.columns)
-    from pyrobnn._columns import encoded_names, encoder_from_dict
+    from pyrobnn._core.columns import encoded_names, encoder_from_dict
 
     fitted = encoder_from_dict(encoder)
     return np.asarray(fitted.transform(inputs), dtype=np.float64), encoded_names(fitted)

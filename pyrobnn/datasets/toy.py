@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from pyrobnn._errors import InputError
-from pyrobnn.data import Data
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import Data
 
 
 def sinusoid(num: int = 32, noise: float = 1.0, *, seed: int = 0) -> Data:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pyrobnn._errors import InputError
-from pyrobnn.data import Data
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import _files
 from pyrobnn.datasets.base import Dataset
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.published import PublishedFile, PublishedSet, Splits
 
 _MUSHROOM_COLUMNS = (

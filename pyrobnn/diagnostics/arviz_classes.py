@@ -7,9 +7,9 @@ import arviz as az
 import numpy as np
 import xarray as xr
 
-from pyrobnn.data import Data
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
+from pyrobnn.data.in_memory import Data
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 
 
 class HeldOut(az.ELPDData):

@@ -9,14 +9,14 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyrobnn._errors import InputError
-from pyrobnn._random import derive
-from pyrobnn.data import Data
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
+from pyrobnn.data.in_memory import Data
+from pyrobnn.data.stored import StoredData
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.guides.pruned import PrunedGuide
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior, latent_names
-from pyrobnn.stored import StoredData
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior, latent_names
 
 _AUXILIARY_SUFFIX = "_unconstrained"
 

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import torch
 
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convergence import FEWEST_DRAWS, FunctionConvergence, function_rhat
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 
 _MOST_PROBES = 20
 _RHAT = "Rank-normalised split R-hat of the predicted means: 1 where chains agree; above 1.01 they do not yet."

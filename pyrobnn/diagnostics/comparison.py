@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobnn._errors import InputError
-from pyrobnn.data import Data
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import Data
 
 if TYPE_CHECKING:
     import arviz as az

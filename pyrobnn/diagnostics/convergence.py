@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from pyrobnn._errors import InputError
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
+from pyrobnn._core.errors import InputError
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 
 FEWEST_DRAWS = 4
 """Draws of a chain below which there is no R-hat."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobnn._checks import as_tensor
-from pyrobnn._errors import InputError
-from pyrobnn.data import Data
+from pyrobnn._core.checks import as_tensor
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.groups import Arrays, Converter, draw_groups, prior_groups
 from pyrobnn.diagnostics.members import as_one
 from pyrobnn.diagnostics.monitored import Monitored
-from pyrobnn.mixture import Mixture, members_of
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     import xarray

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobnn._random import derive
+from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.comparison import mark
 from pyrobnn.diagnostics.folds import as_folds, assign_folds, in_memory
 from pyrobnn.diagnostics.refits import fit_each
 from pyrobnn.likelihoods import Bernoulli, Categorical, Ordinal
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     import arviz as az

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobnn._errors import InputError
-from pyrobnn._random import derive
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
 from pyrobnn.baselines import Verdict, fit_baselines
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.findings import BASELINE, Diagnosis, Finding
 from pyrobnn.diagnostics.folds import in_memory
@@ -24,8 +24,8 @@ from pyrobnn.diagnostics.predictive_checks import (
 )
 from pyrobnn.diagnostics.training_checks import chain_findings, elbo_is_flat
 from pyrobnn.inference.ending import compare_with_baselines, sites_at_prior
-from pyrobnn.mixture import Mixture, members_of
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior
 
 _ORDER = ("warning", "note", "fine")
 _THREE_ERRORS = 0.00135

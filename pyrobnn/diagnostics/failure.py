@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Finding
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
 
 FAILED = "failed"
 """Name of the finding."""

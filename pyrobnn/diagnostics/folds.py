@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from pyrobnn._errors import InputError
-from pyrobnn.data import Data
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.source import as_data
 
 

@@ -10,15 +10,15 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro, local_parameters
-from pyrobnn._random import derive
-from pyrobnn.data import Data
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
+from pyrobnn._torch.pyro import fast_pyro, local_parameters
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.monitored import Monitored
 from pyrobnn.inference.prior_predictive import PriorGuide
-from pyrobnn.mixture import Mixture, members_of
-from pyrobnn.posterior import Posterior, latent_names
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior, latent_names
+from pyrobnn.posterior.prediction import Prediction
 
 Arrays = dict[str, dict[str, np.ndarray]]
 """Variables by group, (draw, ...) or (chain, draw, ...)."""

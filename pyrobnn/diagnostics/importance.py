@@ -10,11 +10,11 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import derive, seeded
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import Estimate
 from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.groups import log_prior_density
@@ -22,8 +22,8 @@ from pyrobnn.diagnostics.laws import log_density
 from pyrobnn.diagnostics.members import as_one
 from pyrobnn.guides.dropout import MaskedPoint
 from pyrobnn.guides.empirical import require_density
-from pyrobnn.mixture import Mixture, members_of
-from pyrobnn.posterior import Posterior, latent_names
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior, latent_names
 
 _ROUNDING = 1e-4
 """Nats between log ratios that count as none, so that the tail of rounding errors is not taken for that of q."""

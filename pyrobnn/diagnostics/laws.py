@@ -8,15 +8,15 @@ from pyro.infer.autoguide import AutoContinuous, AutoNormal
 from torch import Tensor
 from torch.distributions import MultivariateNormal, Normal
 
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.guides.by_name import GuideByName
 from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.guides.matrix_normal import MatrixNormalGuide
 from pyrobnn.guides.mean_field import MeanFieldGuide
 from pyrobnn.guides.sites import Site, latent_sites
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.posterior import Posterior
 
 _LARGEST = 10_000
 """Entries of a dense covariance, which then takes 0.8 GB."""

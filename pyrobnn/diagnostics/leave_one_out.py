@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobnn._errors import InputError
-from pyrobnn.data import Data
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.comparison import mark
 from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.importance import importance_weights
-from pyrobnn.mixture import Mixture, members_of
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     import arviz as az

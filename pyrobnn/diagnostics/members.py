@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pyrobnn._errors import InputError
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
+from pyrobnn._core.errors import InputError
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 
 
 def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 
 MAX_WHOLE = 1000
 """Entries of all sites together up to which every one is kept."""

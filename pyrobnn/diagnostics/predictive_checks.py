@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pyrobnn._checks import as_targets
-from pyrobnn._random import derive
+from pyrobnn._core.checks import as_targets
+from pyrobnn._core.random import derive
 from pyrobnn.diagnostics.findings import Finding
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import errors_and_uncertainty
 from pyrobnn.metrics.ranking import area_under_risk, relative
 from pyrobnn.metrics.regression import over_columns
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 _INSIDE = 0.95
 _NEGLIGIBLE = 1e-4

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from pyrobnn._random import derive
+from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import SVI, fit, fit_replicates
 
 _WEIGHTS_AT_ONCE = 2**20

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from pyrobnn._checks import as_tensor, check_inputs
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import local_parameters
-from pyrobnn._random import derive
-from pyrobnn._types import Draws
+from pyrobnn._core.checks import as_tensor, check_inputs
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
+from pyrobnn._core.types import Draws
+from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data, Scaler
+from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.diagnostics.refits import fit_each
 from pyrobnn.inference.prior_predictive import PriorGuide
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 
 if TYPE_CHECKING:
     import xarray

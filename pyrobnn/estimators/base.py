@@ -11,17 +11,17 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from pyrobnn._columns import as_table, encoded_names, is_frame, make_encoder, require_complete
-from pyrobnn._errors import InputError
-from pyrobnn._tables import Task
+from pyrobnn._core.columns import as_table, encoded_names, is_frame, make_encoder, require_complete
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.tables import Task
 from pyrobnn.bnn import BNN
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import RESOLVERS, grouped, nested, replaced, with_settings
 from pyrobnn.estimators.training import Examples, fit_first, fit_on, make_model, require_learning_on
 from pyrobnn.inference import defaults
 from pyrobnn.inference.method import guide_of, with_guide
-from pyrobnn.prediction import Prediction
-from pyrobnn.spec import RunSpec
+from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.runs.spec import RunSpec
 
 _LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24

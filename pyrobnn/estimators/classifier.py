@@ -8,7 +8,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.estimators.base import AbstractBNN
 from pyrobnn.estimators.training import Examples

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage import load_posterior, save_posterior
 
 _NAME = "posterior"

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.base import RegressorMixin
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.estimators.base import AbstractBNN
 from pyrobnn.estimators.training import Examples

@@ -7,19 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._errors import InputError
-from pyrobnn._random import derive
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data, Scaler
+from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.estimators.parts import innermost
 from pyrobnn.guides import Map
 from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
 from pyrobnn.inference.fit import fit
 from pyrobnn.inference.method import guide_of
 from pyrobnn.likelihoods.weighted import Weighted, units_of
-from pyrobnn.mixture import Mixture, members_of
-from pyrobnn.posterior import Posterior
-from pyrobnn.weights import update_prior
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.weights import update_prior
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 
 _INPUTS_SECOND = (nn.Linear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 """Layers whose weights have shape (out, in)."""

@@ -13,8 +13,8 @@ from pyro.infer.autoguide import AutoGuide, AutoNormalizingFlow
 from pyro.infer.autoguide.initialization import init_to_sample, init_to_value
 from pyro.nn import PyroModule
 
-from pyrobnn._errors import InputError
-from pyrobnn._settings import FrozenDict, Options, setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import FrozenDict, Options, setting
 from pyrobnn.guides.base import Guide, Model, registry
 
 _NOT_STANDALONE = ("AutoGuide", "AutoGuideList", "AutoCallable", "AutoContinuous", "AutoStructured")

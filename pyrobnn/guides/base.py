@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pyro.nn import PyroModule
 
-from pyrobnn._registry import Registry
+from pyrobnn._core.registry import Registry
 
 Model = Callable[..., Any]
 

@@ -7,9 +7,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from pyrobnn._errors import InputError
-from pyrobnn._settings import setting
-from pyrobnn._symmetric import eigh
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
+from pyrobnn._torch.symmetric import eigh
 from pyrobnn.guides.joint import HALF_LOG_2PI
 
 Kind = Literal["diag", "kron", "full", "low_rank"]

@@ -8,10 +8,10 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._errors import InputError
-from pyrobnn._globs import assign
-from pyrobnn._pyro import allow_new_home
-from pyrobnn._settings import setting, to_dict
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.globs import assign
+from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._torch.pyro import allow_new_home
 from pyrobnn.guides.auto import resolve_one
 from pyrobnn.guides.base import Guide, Model
 from pyrobnn.guides.laplace import BlockGaussian, Laplace

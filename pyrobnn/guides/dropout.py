@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.distributions import register_kl
 from torch.nn.functional import logsigmoid
 
-from pyrobnn._errors import InputError
-from pyrobnn._per_example import InputNoise, attach
-from pyrobnn._settings import setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
+from pyrobnn._torch.per_example import InputNoise, attach
 from pyrobnn.guides._layers import FedWeight, fed_weights
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.map import MapGuide

@@ -10,8 +10,8 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import register_kl
 
-from pyrobnn._errors import InputError
-from pyrobnn._settings import setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.sites import Site, latent_sites
 

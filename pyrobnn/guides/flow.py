@@ -9,7 +9,7 @@ from pyro.nn import AutoRegressiveNN, PyroModule
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.joint import HALF_LOG_2PI, FlatGuide, JointPart, check_size
 from pyrobnn.guides.sites import Site, latent_sites

@@ -13,7 +13,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, constraints, kl_divergence, register_kl
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.guides.sites import Site
 
 _ONE_DRAW = torch.Size()

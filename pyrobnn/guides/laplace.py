@@ -12,8 +12,9 @@ from pydantic import BeforeValidator, Field
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from pyrobnn._errors import InputError
-from pyrobnn._settings import setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
+from pyrobnn._core.verbs import verb
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.blocks import Block, BlockSpec, make_block
 from pyrobnn.guides.joint import GuideWithMoments, JointPart, RealPart
@@ -21,7 +22,7 @@ from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
 
 if TYPE_CHECKING:
-    from pyrobnn.posterior import Posterior
+    from pyrobnn.posterior.posterior import Posterior
 
 Curvature = Literal["ggn", "hessian", "fisher", "recursion"]
 Structure = Literal["kron", "full", "diag", "low_rank"]
@@ -122,9 +123,10 @@ class Laplace:
                 does not fit the network or its prior.
             FloatingPointError: curvature that is not finite.
         """
-        from pyrobnn.inference.laplace import laplace_around
-
-        return laplace_around(model, data, self, weights=weights, seed=seed, device=device, progress=progress)
+        posterior: Posterior = verb("inference.laplace.laplace:laplace_around")(
+            model, data, self, weights=weights, seed=seed, device=device, progress=progress
+        )
+        return posterior
 
 
 @registry.register

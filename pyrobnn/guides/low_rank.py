@@ -8,7 +8,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.joint import HALF_LOG_2PI, JointGuide, RealPart, check_size
 from pyrobnn.guides.sites import Site, latent_sites

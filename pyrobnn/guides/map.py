@@ -7,7 +7,7 @@ import pyro.distributions as dist
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.sites import Site, latent_sites
 

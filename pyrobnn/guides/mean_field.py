@@ -9,10 +9,10 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from pyrobnn._errors import InputError
-from pyrobnn._per_example import NormalNoise, attach
-from pyrobnn._settings import setting
-from pyrobnn.distributions import ReparameterizedNormal
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
+from pyrobnn._torch.per_example import NormalNoise, attach
+from pyrobnn.distributions.latents import ReparameterizedNormal
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.guides.sites import Site, latent_sites

@@ -11,8 +11,8 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._pyro import allow_new_home
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
+from pyrobnn._torch.pyro import allow_new_home
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.by_name import resolve
 from pyrobnn.guides.mean_field import MeanField

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import identity_transform
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

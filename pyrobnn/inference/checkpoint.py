@@ -10,11 +10,11 @@ import torch
 from pyro import poutine
 
 import pyrobnn
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
-from pyrobnn._tree_files import digest, read_tree, write_tree
-from pyrobnn.inference.eager import Eager
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._core.tree_files import digest, read_tree, write_tree
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.inference.svi.eager import Eager
 
 FILE = "checkpoint.safetensors"
 FORMAT_VERSION = 1

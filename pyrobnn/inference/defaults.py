@@ -5,11 +5,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyrobnn import guides, likelihoods, nets, priors
-from pyrobnn._tables import Task
-from pyrobnn.inference.evidence_framework import EvidenceFramework
-from pyrobnn.inference.marginal_likelihood import MarginalLikelihood
+from pyrobnn._core.tables import Task
+from pyrobnn.inference.laplace.evidence_framework import EvidenceFramework
+from pyrobnn.inference.laplace.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.method import fields_of, from_table, with_guide
-from pyrobnn.inference.svi import SVI
+from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.noise import NoisePrior, NoisyLikelihood
 
 Parts = dict[str, Any]

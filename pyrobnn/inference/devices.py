@@ -2,7 +2,7 @@
 
 import torch
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 
 
 def resolve_device(device: str) -> torch.device:

@@ -9,17 +9,18 @@ from pyro import poutine
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.processes import is_main_process
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.baselines import Baseline, Verdict, fit_baselines, judge
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.empirical import EmpiricalGuide
-from pyrobnn.inference.objective import quadrature_kl
 from pyrobnn.inference.source import as_data
+from pyrobnn.inference.svi.objective import quadrature_kl
 from pyrobnn.likelihoods.noise import NoisyLikelihood
-from pyrobnn.mixture import Mixture, members_of
-from pyrobnn.posterior import Posterior
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
 
 _ROWS = 500
 _FEWEST_ROWS = 20
@@ -44,8 +45,6 @@ def tell(posterior: Any, data: Any, validation: Any) -> None:
         data: the training data, as given to `fit`.
         validation: data held out, or None.
     """
-    from pyrobnn.inference.parallel import is_main_process
-
     data = as_data(data)
     held_out: Any = None if validation is None else as_data(validation)
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data) and is_main_process()):

@@ -10,15 +10,15 @@ from pydantic import BeforeValidator, Field
 
 import pyrobnn
 from pyrobnn import priors
-from pyrobnn._errors import InputError
-from pyrobnn._settings import setting, to_dict
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.replicates import fit_replicates
-from pyrobnn.inference.svi import SVI
+from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.swag import SWAG
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 
 _PACKAGE = str(Path(pyrobnn.__file__).parent)
 _OF_A_MEMBER = ("replicate", "replicates", "rewinds")

@@ -7,9 +7,9 @@ from typing import Any
 from pyro import poutine
 from torch import Tensor
 
-from pyrobnn._random import random_state, set_random_state
-from pyrobnn.inference.batches import Batch
-from pyrobnn.inference.eager import Eager
+from pyrobnn._core.random import random_state, set_random_state
+from pyrobnn.data.batches import Batch
+from pyrobnn.inference.svi.eager import Eager
 
 
 def explain(fit: Eager, num_steps: int) -> str:

@@ -12,35 +12,35 @@ from pyro import poutine
 from pyro.nn import PyroModule
 
 from pyrobnn import guides
-from pyrobnn._checks import check_range
-from pyrobnn._denormals import flushed_denormals
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import derive, seeded
-from pyrobnn._settings import to_dict
-from pyrobnn._threads import threads_for
-from pyrobnn._tree_files import digest
+from pyrobnn._core.checks import check_range
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.settings import to_dict
+from pyrobnn._core.tree_files import digest
+from pyrobnn._torch.denormals import flushed_denormals
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.threads import threads_for
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
+from pyrobnn.data.batches import Batch, TensorBatches
+from pyrobnn.data.in_memory import Data
+from pyrobnn.data.stored import StoredData
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.batches import Batch, TensorBatches
 from pyrobnn.inference.checkpoint import Checkpoint, open_checkpoint
-from pyrobnn.inference.curve import checked_sites, curve
 from pyrobnn.inference.devices import resolve_device
-from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.ending import tell
-from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.history import History
+from pyrobnn.inference.laplace.curve import checked_sites, curve
 from pyrobnn.inference.memory import named_batch_size
 from pyrobnn.inference.method import Method, keeps_checkpoints
 from pyrobnn.inference.monitor import Callback, Monitor
 from pyrobnn.inference.source import Source, as_data, make_source, refuse_checkpoints
-from pyrobnn.inference.svi import SVI
+from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.svi.engine import Engine
+from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training import train
-from pyrobnn.posterior import Posterior, latent_names
-from pyrobnn.stored import StoredData
+from pyrobnn.posterior.posterior import Posterior, latent_names
 
 _DRAWS_TO_VALIDATE = 50
 

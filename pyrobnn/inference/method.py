@@ -5,13 +5,13 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Protocol, get_args, get_origin, runtime_checkable
 
-from pyrobnn._errors import InputError
-from pyrobnn._registry import Registry
-from pyrobnn._settings import snake_case, to_dict
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.registry import Registry
+from pyrobnn._core.settings import snake_case, to_dict
 from pyrobnn.bnn import BNN
-from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.monitor import Callback
-from pyrobnn.inference.svi import SVI
+from pyrobnn.inference.svi.engine import Engine
+from pyrobnn.inference.svi.svi import SVI
 
 
 @runtime_checkable

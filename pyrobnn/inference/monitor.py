@@ -11,7 +11,7 @@ from pyro.nn import PyroModule
 from torch import nn
 from tqdm.std import tqdm
 
-from pyrobnn._exclusive import ONE_THREAD
+from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.history import Recorder
 

@@ -17,22 +17,23 @@ from pydantic import BeforeValidator
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from pyrobnn._errors import InputError
-from pyrobnn._random import seeded
-from pyrobnn._settings import setting, to_dict
-from pyrobnn._tree_files import digest
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._core.tree_files import digest
+from pyrobnn._torch.processes import is_main_process, num_processes
 from pyrobnn.bnn import BNN
-from pyrobnn.inference.batches import State, TensorBatches
-from pyrobnn.inference.eager import Eager
-from pyrobnn.inference.engine import Engine
+from pyrobnn.data.batches import State, TensorBatches
+from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference.fit import complete, fit_by_svi, prepare_source, running, start, train_alone
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.monitor import Callback, Progress, asks_to_stop
 from pyrobnn.inference.source import Source
-from pyrobnn.inference.stored_batches import StoredBatches
-from pyrobnn.inference.svi import SVI
-from pyrobnn.posterior import Posterior
+from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.svi.engine import Engine
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.posterior.posterior import Posterior
 
 _TIMEOUT = timedelta(minutes=10)
 """How long a process waits for another that is alive but does not come."""
@@ -75,7 +76,7 @@ class DataParallel:
     ) -> Posterior:
         """Fit; every process returns the same posterior. The first one shows progress and calls the callbacks."""
         settings: dict[str, Any] = {"seed": seed, "progress": progress, "callbacks": callbacks}
-        if _num_processes() == 1:
+        if num_processes() == 1:
             posterior = fit_by_svi(bnn, self.method, data, device=device, engine=engine, **settings)
             backend = None
         else:
@@ -89,7 +90,7 @@ class DataParallel:
             posterior.info["engine"] = dataclasses.asdict(posterior.history.engine)
         guide = posterior.info["method"]["guide"] if isinstance(posterior.info["method"], dict) else None
         posterior.info["method"] = repr(self) if guide is None else to_dict(self) | {"guide": guide}
-        posterior.info["data_parallel"] = {"world_size": _num_processes(), "backend": backend}
+        posterior.info["data_parallel"] = {"world_size": num_processes(), "backend": backend}
         return posterior
 
     def _run_share(
@@ -127,15 +128,6 @@ class DataParallel:
             processes.copy_first(eager)
         posterior.info |= {"threads": threads, "seconds": time.perf_counter() - started}
         return complete(posterior, method, source, progress=progress and is_first)
-
-
-def is_main_process() -> bool:
-    """Return whether this process is the only one or the first of several: the one that writes files and reports."""
-    return (dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))) == 0
-
-
-def _num_processes() -> int:
-    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _own_device(device: str) -> str:

@@ -9,14 +9,14 @@ from pyro.nn import PyroModule
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrobnn._checks import as_tensor, check_inputs
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import local_parameters
+from pyrobnn._core.checks import as_tensor, check_inputs
+from pyrobnn._core.errors import InputError
+from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data, Scaler
+from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.inference.source import make_source
-from pyrobnn.posterior import Posterior
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
 
 
 class PriorGuide(PyroModule):

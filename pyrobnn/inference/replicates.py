@@ -9,20 +9,20 @@ from typing import Any
 
 import torch
 
-from pyrobnn._errors import InputError
-from pyrobnn._random import derive, seeded
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive, seeded
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
-from pyrobnn.inference.batches import TensorBatches
+from pyrobnn.data.batches import TensorBatches
+from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.checkpoint import open_checkpoint
-from pyrobnn.inference.eager import Eager
-from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.fit import check_request, complete, finish, prepare_source, request, running, start
 from pyrobnn.inference.monitor import Callback, Monitor
 from pyrobnn.inference.source import Source
-from pyrobnn.inference.svi import SVI
+from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.svi.engine import Engine
+from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training import train
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.posterior import Posterior
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every")
 """Settings of the method in which replicates may differ; the others shape the graph that they share."""

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 from torch.utils.data import DataLoader
 
-from pyrobnn._checks import check_digits
-from pyrobnn._errors import InputError
+from pyrobnn._core.checks import check_digits
+from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data, Scaler
-from pyrobnn.inference.batches import Batch, Batches, LoaderBatches, TensorBatches, checked_batch
-from pyrobnn.inference.stored_batches import StoredBatches
-from pyrobnn.stored import StoredData
+from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches, checked_batch
+from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.stored import StoredData
+from pyrobnn.data.stored_batches import StoredBatches
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

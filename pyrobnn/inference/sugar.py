@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.fit import fit
 from pyrobnn.inference.replicates import fit_replicates
-from pyrobnn.inference.svi import SVI
-from pyrobnn.posterior import Posterior
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.posterior.posterior import Posterior
 
 _OF_FIT = ("device", "engine", "progress", "validation", "callbacks", "checkpoint", "every")
 

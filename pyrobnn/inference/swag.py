@@ -10,24 +10,24 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import derive, seeded
-from pyrobnn._settings import setting, to_dict
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.low_rank import LowRank, LowRankGuide
 from pyrobnn.guides.map import MapGuide
-from pyrobnn.inference.eager import Eager
-from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.fit import finish, prepare_source, running
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.monitor import Monitor
 from pyrobnn.inference.replicates import fit_replicates, own_storage, resampled
 from pyrobnn.inference.source import Source
-from pyrobnn.inference.svi import SVI
+from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.svi.engine import Engine
+from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training import train
 from pyrobnn.optimizers import Optimizer
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.posterior import Posterior
 
 _SMALLEST_SCALE = 1e-8
 

@@ -10,13 +10,13 @@ import numpy as np
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from pyrobnn._exclusive import ONE_THREAD
+from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.inference.checkpoint import Checkpoint
-from pyrobnn.inference.eager import Eager
-from pyrobnn.inference.engine import Engine, Training
 from pyrobnn.inference.faults import explain
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.monitor import Monitor
+from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.svi.engine import Engine, Training
 
 _KEEP_EVERY = 500
 """Steps between two states that are kept to go back to."""

@@ -6,8 +6,8 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._errors import InputError
-from pyrobnn._registry import Registry
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.registry import Registry
 
 
 @runtime_checkable

@@ -7,8 +7,8 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._errors import InputError
-from pyrobnn._settings import setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import check_width, num_columns, registry, squeeze_single
 
 

@@ -8,8 +8,8 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._errors import InputError
-from pyrobnn._settings import setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import registry, require_labels
 
 

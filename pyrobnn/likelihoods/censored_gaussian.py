@@ -6,9 +6,9 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn import _target_distributions as targets
-from pyrobnn._errors import InputError
-from pyrobnn._settings import setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
+from pyrobnn.distributions import targets
 from pyrobnn.likelihoods.base import registry
 from pyrobnn.likelihoods.noise import NoisyLikelihood, NoisyOutputs, Scale
 

@@ -8,8 +8,8 @@ from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrobnn import _target_distributions as targets
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
+from pyrobnn.distributions import targets
 from pyrobnn.likelihoods.base import check_width, num_columns, registry, require_whole, squeeze_single
 
 _LARGEST_LOG_MEAN = 20.0

@@ -5,7 +5,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import registry
 from pyrobnn.likelihoods.noise import NoisyLikelihood, NoisyOutputs, Scale
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import softplus
 
-from pyrobnn._errors import InputError
-from pyrobnn._registry import Registry
-from pyrobnn._settings import setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.registry import Registry
+from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import check_width, num_columns, squeeze_single
 
 _SMALLEST_SCALE = 1e-3

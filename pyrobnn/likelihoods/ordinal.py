@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from pyrobnn._errors import InputError
-from pyrobnn._settings import setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import check_width, registry, require_labels
 
 _SMALLEST_GAP = 1e-4

@@ -11,8 +11,8 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrobnn._errors import InputError
-from pyrobnn._settings import setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import registry
 
 

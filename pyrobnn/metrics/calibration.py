@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._checks import as_targets
-from pyrobnn._errors import InputError
-from pyrobnn._random import derive
-from pyrobnn._target_distributions import CensoredNormal
+from pyrobnn._core.checks import as_targets
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
+from pyrobnn.distributions.targets import CensoredNormal
 from pyrobnn.metrics.base import Weighted, as_columns
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 NUM_BINS = 15
 

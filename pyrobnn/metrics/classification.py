@@ -15,7 +15,7 @@ from pyrobnn.metrics.ranking import (
     sparsification_error,
 )
 from pyrobnn.metrics.regression import over_columns
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 
 def class_statistics(prediction: Prediction, y: Any) -> dict[str, Statistic]:

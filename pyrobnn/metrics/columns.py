@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from pyrobnn._checks import as_targets
+from pyrobnn._core.checks import as_targets
 from pyrobnn.metrics.base import as_columns
 from pyrobnn.metrics.calibration import observed
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 
 def real_columns(prediction: Prediction, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 _NODES = 48
 _REACH = 5.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from pyrobnn.metrics.columns import brier, class_columns, entropy, real_columns
 from pyrobnn.metrics.ranking import relative, risk_by_coverage
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

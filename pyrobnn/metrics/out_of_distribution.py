@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pyrobnn._errors import InputError, did_you_mean
+from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn.metrics.base import Score, Scores, as_columns, bootstrap
 from pyrobnn.metrics.ranking import receiver_operating
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 _OF_CLASSES = ("mutual_information", "entropy", "max_prob")
 _OF_NUMBERS = ("epistemic_std", "std")

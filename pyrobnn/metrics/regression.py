@@ -11,7 +11,7 @@ from pyrobnn.metrics.calibration import observed, pit, uniformity_error
 from pyrobnn.metrics.columns import real_columns
 from pyrobnn.metrics.crps import ranked_probability
 from pyrobnn.metrics.ranking import sparsification_error
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 _SAMPLES = 400
 _MOST_DISTANCES = 4_000_000

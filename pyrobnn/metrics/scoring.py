@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.metrics.base import Scores, Statistic, as_columns, finish, mean_of, standard_errors
 from pyrobnn.metrics.classification import class_statistics
 from pyrobnn.metrics.regression import real_statistics
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 if TYPE_CHECKING:
     from pandas import DataFrame

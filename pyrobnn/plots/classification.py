@@ -6,11 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyrobnn._checks import as_targets
-from pyrobnn._errors import InputError
+from pyrobnn._core.checks import as_targets
+from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import Reliability, reliability_bins
 from pyrobnn.plots._style import BLUE, GREY, LIGHT_BLUE, ORANGE, Layout, as_array, legend, panels, title
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 
 def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Figure:

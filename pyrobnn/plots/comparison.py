@@ -7,14 +7,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pyrobnn._errors import InputError
-from pyrobnn.data import Data
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import Data
 from pyrobnn.metrics import compare_scores, score
-from pyrobnn.mixture import Mixture
 from pyrobnn.plots._style import BLUE, GREY, INK, LIGHT_BLUE, as_array, first_column, grid, legend, title
 from pyrobnn.plots.one_input import draw_bands, draw_data, grid_around
-from pyrobnn.posterior import Posterior
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
 
 _SCORES = {
     "log_likelihood": "log score (nats per example)",

@@ -8,14 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pyrobnn._checks import as_tensor
-from pyrobnn._errors import InputError
-from pyrobnn.data import Data
-from pyrobnn.mixture import Mixture
+from pyrobnn._core.checks import as_tensor
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._style import BLUE, INK, LIGHT_BLUE, ORANGE, PALE, as_array, first_column, legend, panels, plain
 from pyrobnn.plots.regression import require_real
-from pyrobnn.posterior import Posterior
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
 
 _GRID = 300
 

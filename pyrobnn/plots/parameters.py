@@ -10,8 +10,8 @@ from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
 from pyrobnn.plots._style import DASHES, GREY, LIGHT_BLUE, SEQUENCE, Layout, as_array, legend, panels, title
-from pyrobnn.posterior import Posterior
-from pyrobnn.weights import weight_moments
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.weights import weight_moments
 
 _MOST_LAYERS = 6
 _SMALLEST_RATIO = 1e-3

@@ -7,13 +7,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pyrobnn._checks import as_targets
-from pyrobnn._errors import InputError
+from pyrobnn._core.checks import as_targets
+from pyrobnn._core.errors import InputError
 from pyrobnn.diagnostics.simulation import VsbcReport
 from pyrobnn.plots._arviz import arviz_figure
 from pyrobnn.plots._style import BLUE, GREY, INK, LIGHT_BLUE, first_column, grid, legend, panels, title
 from pyrobnn.plots.uncertainty import distance_from_uniform
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 _SHOWN_DRAWS = 50
 _MOST_QUANTITIES = 12

@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pyrobnn._checks import as_tensor
-from pyrobnn._errors import InputError
+from pyrobnn._core.checks import as_tensor
+from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.diagnostics.members import as_one
 from pyrobnn.plots._arviz import arviz_figure
@@ -30,7 +30,7 @@ from pyrobnn.plots._style import (
 )
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.plots.one_input import draw_data
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 _SHOWN_DRAWS = 12
 _LEVELS = (0.05, 0.95)

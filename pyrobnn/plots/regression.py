@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyrobnn._checks import as_targets
-from pyrobnn._errors import InputError
+from pyrobnn._core.checks import as_targets
+from pyrobnn._core.errors import InputError
 from pyrobnn.plots._style import (
     BLUE,
     GREY,
@@ -21,7 +21,7 @@ from pyrobnn.plots._style import (
     panels,
     title,
 )
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 _MOST_POINTS = 200
 LEVELS = np.arange(1, 20) / 20

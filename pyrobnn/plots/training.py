@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.inference.history import History
 from pyrobnn.plots._style import BLUE, INK, LIGHT_BLUE, ORANGE, Layout, legend, panels, title
 

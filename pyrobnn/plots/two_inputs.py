@@ -8,10 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect, withStroke
 from torch import Tensor
 
-from pyrobnn._checks import as_tensor
-from pyrobnn._errors import InputError
-from pyrobnn.data import Data
-from pyrobnn.mixture import Mixture
+from pyrobnn._core.checks import as_tensor
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._style import (
     INK,
     MARKERS,
@@ -25,8 +24,9 @@ from pyrobnn.plots._style import (
     plain,
     title,
 )
-from pyrobnn.posterior import Posterior
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
 
 _SIDE = 80
 _LEVELS = 15

@@ -7,12 +7,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyrobnn._checks import as_tensor, check_inputs
-from pyrobnn._errors import InputError, did_you_mean
-from pyrobnn.data import Data
+from pyrobnn._core.checks import as_tensor, check_inputs
+from pyrobnn._core.errors import InputError, did_you_mean
+from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._style import INK, ORANGE, as_array, first_column, grid, plain
 from pyrobnn.plots.classification import class_draws
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 _COLUMNS = 6
 _PANEL = (1.5, 2.05)

@@ -6,13 +6,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import RiskCurves, ood_measures, pit_pvalue, score_ood
 from pyrobnn.metrics import pit as transforms
 from pyrobnn.metrics import selective_risk as risk_curves
 from pyrobnn.metrics import sparsification as sparsification_curves
 from pyrobnn.plots._style import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE, Layout, as_array, legend, panels, title
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction
 
 _NAMES = {
     "mutual_information": "mutual information (nats)",

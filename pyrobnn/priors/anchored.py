@@ -12,8 +12,8 @@ from pyro.distributions.transforms import AffineTransform
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._pyro import allow_new_home
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
+from pyrobnn._torch.pyro import allow_new_home
 from pyrobnn.priors.base import registry
 from pyrobnn.priors.by_name import resolve
 

@@ -12,7 +12,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._registry import Registry
+from pyrobnn._core.registry import Registry
 
 Positive = Annotated[float, Field(gt=0)]
 Scale = Positive | Literal["fan_in", "he"]

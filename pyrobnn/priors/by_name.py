@@ -8,8 +8,8 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._globs import assign
-from pyrobnn._settings import setting, to_dict
+from pyrobnn._core.globs import assign
+from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.priors.base import Prior
 from pyrobnn.priors.given import resolve_one
 

@@ -10,7 +10,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.priors.base import registry
 
 

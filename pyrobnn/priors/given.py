@@ -12,7 +12,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import Distribution, Transform
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 from pyrobnn.priors.base import Prior, over, registry
 
 

@@ -3,8 +3,8 @@
 import pyro.distributions as dist
 from torch import Tensor
 
-from pyrobnn import distributions
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
+from pyrobnn.distributions import latents
 from pyrobnn.priors.base import Positive, Scale, SitePrior, constant, registry, scale_of
 
 
@@ -24,9 +24,9 @@ class StudentT(SitePrior):
     df: Positive = 3.0
     scale: Scale = 1.0
 
-    def site(self, name: str, value: Tensor) -> distributions.StudentT:
+    def site(self, name: str, value: Tensor) -> latents.StudentT:
         """Return the t distribution with the scale of this parameter."""
-        return distributions.StudentT(constant(self.df, value), constant(0.0, value), scale_of(self.scale, value))
+        return latents.StudentT(constant(self.df, value), constant(0.0, value), scale_of(self.scale, value))
 
 
 @registry.register

@@ -7,7 +7,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
 from pyrobnn.priors.base import Latent, LatentSitePrior, Scale, constant, registry, scale_of
 
 ScalePrior = Literal["half_cauchy", "half_normal", "gamma"]

@@ -6,7 +6,7 @@ from typing import Literal
 import pyro.distributions as dist
 from torch import Tensor
 
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
 from pyrobnn.priors.base import Latent, LatentSitePrior, Positive, Scale, constant, registry, scale_of
 from pyrobnn.priors.hierarchical import centred_normal, per_input, positive
 

@@ -4,7 +4,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
 from pyrobnn.priors.base import Positive, SitePrior, constant, registry
 
 

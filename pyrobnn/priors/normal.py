@@ -3,7 +3,7 @@
 import pyro.distributions as dist
 from torch import Tensor
 
-from pyrobnn._settings import setting
+from pyrobnn._core.settings import setting
 from pyrobnn.priors.base import Scale, SitePrior, constant, registry, scale_of
 
 

@@ -10,9 +10,9 @@ from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrobnn._errors import InputError
-from pyrobnn._settings import setting
-from pyrobnn.distributions import ScaleMixtureNormal
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
+from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.priors.base import constant, registry
 
 _MARGIN = 1e-6

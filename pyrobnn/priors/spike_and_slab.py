@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from pyrobnn._settings import setting
-from pyrobnn.distributions import Beta, ScaleMixtureNormal
+from pyrobnn._core.settings import setting
+from pyrobnn.distributions.latents import Beta, ScaleMixtureNormal
 from pyrobnn.priors.base import Latent, LatentSitePrior, Positive, constant, registry
 
 

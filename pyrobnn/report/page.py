@@ -12,14 +12,14 @@ import jinja2
 from matplotlib.figure import Figure
 
 from pyrobnn import plots
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import ElboReport, elbo_report
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.metrics import Score
-from pyrobnn.mixture import Mixture, members_of
-from pyrobnn.posterior import Posterior
-from pyrobnn.prediction import Prediction
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.report import words
 
 _AUDIT_DRAWS = 300

@@ -5,13 +5,13 @@ from typing import Any
 
 from torch import nn
 
-from pyrobnn._settings import leaves, snake_case, to_dict
-from pyrobnn.data import Data
+from pyrobnn._core.settings import leaves, snake_case, to_dict
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.inference.method import registry
 from pyrobnn.metrics import Score
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 
 _INTERVALS = {
     "coverage": "Share of the targets inside their {level} % interval; it should be 0.{level}.",

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pyrobnn._errors import InputError
-from pyrobnn._operations import OperationMode
+from pyrobnn._core.errors import InputError
+from pyrobnn._torch.operations import OperationMode
 
 _BYTES, _COPIES = 2**27, 5
 """Bytes that may be held at once, and more for each byte of the tensors: guides hold a few copies while they start."""

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt, StrictStr
 
-from pyrobnn._errors import InputError
-from pyrobnn._settings import setting
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.storage.files import SETTINGS
 

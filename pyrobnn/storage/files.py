@@ -14,7 +14,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from pyrobnn._errors import InputError
+from pyrobnn._core.errors import InputError
 
 FORMAT_VERSION = 2
 _VERSIONS = (1, 2)

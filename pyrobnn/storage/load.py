@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from pyrobnn import guides, nets, priors
-from pyrobnn._checks import check_size
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
+from pyrobnn._core.checks import check_size
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Scaler
+from pyrobnn.data.in_memory import Scaler
 from pyrobnn.inference.devices import resolve_device
 from pyrobnn.inference.history import History
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.from_posterior import FromPosterior, PosteriorPrior
 from pyrobnn.storage.budget import Budget
 from pyrobnn.storage.content import CUSTOM, SavedMixture, SavedPosterior, parse

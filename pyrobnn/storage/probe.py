@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pyrobnn._random import seeded
+from pyrobnn._core.random import seeded
 from pyrobnn.bnn import BNN
 
 OUTPUTS = "example.outputs"

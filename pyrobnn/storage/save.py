@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobnn._errors import InputError
-from pyrobnn._folders import new_folder
-from pyrobnn._settings import to_dict
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.folders import new_folder
+from pyrobnn._core.settings import to_dict
 from pyrobnn.inference.history import History
-from pyrobnn.mixture import Mixture
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.content import CUSTOM
 from pyrobnn.storage.files import member_name, write_settings, write_tensors
 from pyrobnn.storage.probe import probe

@@ -5,17 +5,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobnn._pyro import fast_pyro
-from pyrobnn._random import seeded
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import SVI
-from pyrobnn.inference.capture.compiler import interpret
-from pyrobnn.inference.capture.errors import NotCapturable
-from pyrobnn.inference.capture.noise import Noise
-from pyrobnn.inference.captured import Captured
-from pyrobnn.inference.eager import Eager
 from pyrobnn.inference.fit import prepare_source, start
+from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.inference.svi.capture.errors import NotCapturable
+from pyrobnn.inference.svi.capture.noise import Noise
+from pyrobnn.inference.svi.captured import Captured
+from pyrobnn.inference.svi.eager import Eager
 from pyrobnn.testing.common import require
 
 _STEPS = 3

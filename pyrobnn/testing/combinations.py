@@ -9,12 +9,12 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyrobnn._pyro import fast_pyro
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage import load_posterior, save_posterior
 from pyrobnn.testing.common import make_inputs, make_net, require, short_fit
 from pyrobnn.testing.likelihoods import accepted_targets

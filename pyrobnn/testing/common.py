@@ -11,12 +11,12 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from pyrobnn._random import seeded
-from pyrobnn._settings import to_dict
+from pyrobnn._core.random import seeded
+from pyrobnn._core.settings import to_dict
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.nets import MLP
-from pyrobnn.posterior import Posterior
+from pyrobnn.posterior.posterior import Posterior
 
 DTYPES = (torch.float32, torch.float64)
 

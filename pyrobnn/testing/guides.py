@@ -10,12 +10,12 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyrobnn import guides
-from pyrobnn._pyro import local_parameters
-from pyrobnn._random import seeded
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Scaler
+from pyrobnn.data.in_memory import Scaler
 from pyrobnn.diagnostics import elbo_report
-from pyrobnn.posterior import Posterior, latent_names
+from pyrobnn.posterior.posterior import Posterior, latent_names
 from pyrobnn.testing.captured import require_capturable
 from pyrobnn.testing.common import DTYPES, make_data, require, short_fit, unchanged_globals, value_checks
 from pyrobnn.testing.models import arguments, distance_in_errors, flatten, linear_regression, make_models

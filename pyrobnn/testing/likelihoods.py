@@ -8,11 +8,11 @@ from pyro import poutine
 from torch import Tensor, nn
 
 from pyrobnn import likelihoods
-from pyrobnn._errors import InputError
-from pyrobnn._pyro import local_parameters
-from pyrobnn._random import seeded
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.testing.captured import require_capturable
 from pyrobnn.testing.common import (
     DTYPES,

@@ -11,9 +11,9 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule, PyroSample
 from torch import Tensor, nn
 
-from pyrobnn._random import seeded
+from pyrobnn._core.random import seeded
 from pyrobnn.bnn import BNN
-from pyrobnn.data import Data
+from pyrobnn.data.in_memory import Data
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.priors import Normal
 from pyrobnn.testing.common import DTYPES, make_data, make_net

@@ -8,8 +8,8 @@ from pyro import poutine
 from torch import nn
 
 from pyrobnn import priors
-from pyrobnn._pyro import local_parameters
-from pyrobnn._random import seeded
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.testing.captured import require_capturable

@@ -1,0 +1,153 @@
+"""Checks on what users pass in; each refuses with a message that says what came, what was expected and what to do."""
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobnn._core.errors import InputError
+
+CONSTANT = 1e-14
+"""Standard deviation of a column, as a share of its largest size, up to which it is the rounding of a constant."""
+_MOST_LOST = 0.01
+"""Rounding error, as a share of the standard deviation, that the network's precision may leave."""
+_BYTES_OF_A_WEIGHT = 48
+"""Of a fit: the network, twice, its starting values, two parameters a weight, their gradients and Adam's moments."""
+
+
+def check_size(net: Any) -> None:
+    """Refuse a declared network that a fit could not hold in this machine, before any of it is made.
+
+    Args:
+        net: the setting of a network; one without `build`, such as a `torch.nn.Module`, is there already.
+    """
+    if not hasattr(net, "build"):
+        return
+    room = _memory()
+    try:
+        with torch.device("meta"):
+            size = sum(parameter.numel() for parameter in net.build().parameters())
+    except RuntimeError:  # torch cannot even count them
+        size = room
+    if size * _BYTES_OF_A_WEIGHT > room:
+        raise InputError(
+            f"{net!r} has {size:,} weights or more, for which a fit needs {size * _BYTES_OF_A_WEIGHT / 2**30:,.0f} GiB "
+            f"of memory, and there are {room / 2**30:,.0f}: choose smaller layers."
+        )
+
+
+def _memory() -> int:
+    """Return the bytes of memory of this machine, or 64 GiB where it does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 64 * 2**30
+
+
+def as_tensor(value: Any, name: str) -> Tensor:
+    """Return numbers (tensor, array, data frame, nested list) as a tensor; refuse text, objects and ragged lists."""
+    if isinstance(value, Tensor):
+        tensor = value.detach()
+    else:
+        array = value.to_numpy() if hasattr(value, "to_numpy") else _as_array(value, name)
+        if array.dtype == object:
+            array = _from_objects(array, name)
+        if array.dtype.kind not in "biuf":
+            raise InputError(
+                f"`{name}` must be numeric, got dtype {array.dtype}: encode text and dates as numbers first."
+            )
+        tensor = torch.from_numpy(np.array(array, dtype=_torch_dtype(array.dtype), order="C"))
+    if tensor.is_complex():
+        raise InputError(f"`{name}` must be real, got dtype {tensor.dtype}: split it into real and imaginary columns.")
+    return tensor
+
+
+def _as_array(value: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise InputError(f"`{name}` must be a rectangular array of numbers, got rows of unequal length.") from None
+
+
+def _from_objects(array: np.ndarray, name: str) -> np.ndarray:
+    try:
+        return array.astype(float)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"`{name}` must be numeric, got dtype object (text or mixed values): encode them as numbers first."
+        ) from None
+
+
+def _torch_dtype(dtype: np.dtype) -> np.dtype:
+    if dtype.kind in "bui":
+        return np.dtype(np.int64)
+    return dtype if dtype.itemsize in (4, 8) and dtype.isnative else np.dtype(np.float64)
+
+
+def check_finite(value: Tensor, name: str) -> None:
+    """Refuse NaN and infinite values, saying where the first one is."""
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        bad = (~torch.isfinite(value)).nonzero()
+        raise InputError(
+            f"`{name}` must be finite, got {len(bad)} NaN or infinite value(s), the first at index "
+            f"{tuple(bad[0].tolist())}: drop or impute those rows."
+        )
+
+
+def check_inputs(x: Tensor, name: str = "x") -> None:
+    """Refuse inputs that are not a non-empty, finite batch of rank two or more."""
+    if x.ndim < 2:
+        raise InputError(
+            f"`{name}` must have shape (N, features), got {tuple(x.shape)}: for one feature pass {name}[:, None]."
+        )
+    if x.shape[0] == 0 or x.shape[1:].numel() == 0:
+        raise InputError(f"`{name}` must not be empty, got shape {tuple(x.shape)}: pass at least one row and column.")
+    check_finite(x, name)
+
+
+def as_targets(value: Any, num_rows: int) -> Tensor:
+    """Return targets as a finite tensor of shape (N,) or (N, K); a single column becomes (N,)."""
+    y = as_tensor(value, "y")
+    if y.ndim not in (1, 2):
+        raise InputError(f"`y` must have shape (N,) or (N, K), got {tuple(y.shape)}: flatten it to one row an example.")
+    if len(y) != num_rows:
+        raise InputError(f"`x` and `y` must have the same number of rows, got {num_rows} and {len(y)}.")
+    check_finite(y, "y")
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+
+
+def check_range(value: Tensor, name: str) -> None:
+    """Refuse numbers that became infinite in the precision of the network."""
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        raise InputError(
+            f"`{name}` has values beyond the range of {str(value.dtype).removeprefix('torch.')}, the precision of the "
+            "network: standardise or rescale the data, or use a network in float64 (`net.double()`)."
+        )
+
+
+def check_digits(given: Tensor, cast: Tensor, name: str) -> None:
+    """Refuse columns whose variation the precision of the network rounds away, as that of numbers far from zero.
+
+    Args:
+        given: numbers (N, ...) as they came.
+        cast: the same in the network's precision.
+        name: the argument's name, for the message.
+    """
+    if not cast.is_floating_point():
+        return
+    if given.is_floating_point() and torch.finfo(given.dtype).eps >= torch.finfo(cast.dtype).eps:
+        return
+    values = given.double().flatten(1) if given.ndim > 1 else given.double()[:, None]
+    lost = (values - cast.double().reshape(values.shape)).abs().amax(0)
+    spread, largest = values.std(0, correction=0), values.abs().amax(0)
+    is_lost = (spread > CONSTANT * largest) & (lost > _MOST_LOST * spread)
+    if bool(is_lost.any()):
+        column = int(is_lost.nonzero()[0])
+        where = f"`{name}`" + (f", column {column}," if values.shape[1] > 1 else "")
+        raise InputError(
+            f"{where} varies by {float(spread[column]):.2g} about {float(values[:, column].mean()):.6g}, and is "
+            f"rounded by up to {float(lost[column]):.2g} in {str(cast.dtype).removeprefix('torch.')}, the precision of "
+            "the network: standardise the data, subtract an offset, or use a network in float64 (`net.double()`)."
+        )

@@ -1,0 +1,222 @@
+"""Tables of numbers and categories as matrices of numbers, by scikit-learn's imputers and encoders."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from pyrobnn._core.errors import InputError
+
+if TYPE_CHECKING:
+    from sklearn.compose import ColumnTransformer
+
+_NUMBERS, _CATEGORIES = "numbers", "categories"
+_NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
+_OTHER_OBJECTS = ("complex", "date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
+CATEGORIES = ("onehot", "ordinal")
+"""How categories become numbers."""
+MISSING = ("raise", "impute")
+"""What is done about missing values."""
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a data frame of pandas or polars.
+
+    Raises:
+        InputError: a lazy frame.
+    """
+    if hasattr(X, "collect"):
+        raise InputError(f"X is a {type(X).__name__}, which has no values yet: collect it first, X.collect().")
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def as_table(X: Any, encoder: "ColumnTransformer | None" = None) -> pd.DataFrame:
+    """Return a frame, or a checked array of numbers, with columns of float64 or of objects; missing is NaN or None.
+
+    Args:
+        X: the frame or array.
+        encoder: what `make_encoder` fitted; columns are then, by position, those that it was fitted to.
+
+    Raises:
+        InputError: a column of values that are neither numbers nor categories, or not what they were for the encoder.
+    """
+    frame = X
+    if not isinstance(X, pd.DataFrame):
+        frame = X.to_pandas() if is_frame(X) else pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+    names = [str(name) for name in frame.columns] if encoder is None else list(encoder.feature_names_in_)
+    fitted = {} if encoder is None else {name: step for step, _, of_step in encoder.transformers_ for name in of_step}
+    columns = (frame.iloc[:, i].reset_index(drop=True) for i in range(frame.shape[1]))
+    return pd.DataFrame(
+        {name: _as_column(column, name, fitted.get(name)) for name, column in zip(names, columns, strict=True)}
+    )
+
+
+def _as_column(column: pd.Series, name: str, fitted: str | None) -> pd.Series:
+    """Return numbers and booleans as float64, text and categories as objects."""
+    if fitted is not None and column.isna().all():
+        return pd.Series([None] * len(column), dtype=float if fitted == _NUMBERS else object)
+    kind = _kind(column, name)
+    if fitted == _NUMBERS and kind == _CATEGORIES:
+        column = column.astype(object)  # categories may be numbers
+        if _kind(column, name) == _CATEGORIES:
+            raise InputError(
+                f"Column {name!r} had only numbers when the estimator was fitted, got {column.dropna().iloc[0]!r}: "
+                "turn it into numbers, or fit with text in this column."
+            )
+    if (fitted or kind) == _NUMBERS:
+        return pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return _as_categories(column, name, is_fitted=fitted is not None)
+
+
+def _kind(column: pd.Series, name: str) -> str:
+    """Return whether values are numbers or categories."""
+    kind = column.dtype
+    if isinstance(kind, pd.CategoricalDtype):
+        return _CATEGORIES
+    is_object = pd.api.types.is_object_dtype(kind)
+    found = pd.api.types.infer_dtype(column, skipna=True) if is_object else ""
+    is_number = pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_complex_dtype(kind)
+    if is_number or found in _NUMERIC_OBJECTS:
+        return _NUMBERS
+    if found in _OTHER_OBJECTS or not (is_object or pd.api.types.is_string_dtype(kind)):
+        raise InputError(
+            f"Column {name!r} has dtype {kind}{f' ({found})' if found else ''}: turn it into numbers, such as days "
+            "since some date, or into categories."
+        )
+    return _CATEGORIES
+
+
+def _as_categories(column: pd.Series, name: str, *, is_fitted: bool) -> pd.Series:
+    """Return categories as objects, after a check that an encoder can compare them."""
+    values = column.astype(object).to_numpy(copy=True)
+    values[column.isna().to_numpy()] = None
+    try:
+        different = set(values) - {None}
+        if not is_fitted:
+            sorted(different)
+    except TypeError:
+        kinds = " and ".join(sorted({type(value).__name__ for value in values if value is not None}))
+        raise InputError(
+            f"Column {name!r} has values of type {kinds}: a column must have numbers alone, or text alone."
+        ) from None
+    return pd.Series(values, dtype=object)
+
+
+def make_encoder(
+    table: pd.DataFrame, categories: str, missing: str, weights: np.ndarray | None = None
+) -> "ColumnTransformer":
+    """Return a transformer, fitted to a table, to a matrix of numbers.
+
+    Categories become columns of 0 and 1, or numbers; one that the table does not have later becomes zeros, or -1.
+    Missing numbers become the mean of their column, and a column of 0 and 1 tells where; a missing category is a
+    category of its own, or -1.
+
+    Args:
+        table: as `as_table` returns it.
+        categories: "onehot" or "ordinal".
+        missing: "raise" or "impute".
+        weights: positive weights of rows, for the means.
+
+    Raises:
+        InputError: an unknown way to encode categories or to treat missing values.
+    """
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+
+    for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):
+        if value not in known:
+            raise InputError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}.")
+    numeric = list(table.select_dtypes("number").columns)
+    other = [name for name in table.columns if name not in numeric]
+    imputer = SimpleImputer(add_indicator=True, keep_empty_features=True) if missing == "impute" else "passthrough"
+    unknown = {"handle_unknown": "use_encoded_value", "unknown_value": -1, "encoded_missing_value": -1}
+    onehot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    steps = [
+        (_NUMBERS, imputer, numeric),
+        (_CATEGORIES, onehot if categories == "onehot" else OrdinalEncoder(**unknown), other),
+    ]
+    encoder = ColumnTransformer([step for step in steps if step[2]], verbose_feature_names_out="{feature_name}")
+    encoder.set_output(transform="default").fit(table)
+    if missing == "impute" and numeric and weights is not None:
+        encoder.named_transformers_[_NUMBERS].statistics_ = _weighted_means(table[numeric].to_numpy(), weights)
+    return encoder
+
+
+def _weighted_means(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the mean of each column, missing values left out, and 0 where all are missing."""
+    present = ~np.isnan(values)
+    total = weights @ present
+    return (weights @ np.where(present, values, 0.0)) / np.where(total > 0, total, 1.0)
+
+
+def encoder_to_dict(encoder: "ColumnTransformer") -> dict[str, Any]:
+    """Return what an encoder of numbers and text learned, in values of JSON: `encoder_from_dict` makes it anew.
+
+    Of each column of numbers it has the mean in the place of missing values, and whether there were any; of each column
+    of text its categories, the last None if there were missing ones.
+    """
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import OrdinalEncoder
+
+    steps = {name: (step, names) for name, step, names in encoder.transformers_}
+    found: dict[str, Any] = {name: {} for name in encoder.feature_names_in_}
+    settings = {"categories": CATEGORIES[0], "missing": MISSING[0]}
+    step, names = steps.get(_NUMBERS, (None, ()))
+    if isinstance(step, SimpleImputer):
+        gaps = set(step.indicator_.features_.tolist())
+        settings["missing"] = "impute"
+        found |= {name: {"mean": float(step.statistics_[i]), "has_missing": i in gaps} for i, name in enumerate(names)}
+    if _CATEGORIES in steps:
+        step, names = steps[_CATEGORIES]
+        settings["categories"] = "ordinal" if isinstance(step, OrdinalEncoder) else "onehot"
+        found |= {name: {"values": values.tolist()} for name, values in zip(names, step.categories_, strict=True)}
+    return settings | {"columns": found}
+
+
+def encoder_from_dict(stored: Mapping[str, Any]) -> "ColumnTransformer":
+    """Return the encoder of which `encoder_to_dict` returned this, fitted to a table that has just what it learned."""
+    columns = stored["columns"]
+    num_rows = 2 + max(len(column.get("values", ())) for column in columns.values())
+    table = {}
+    for name, column in columns.items():
+        if "values" in column:
+            values = column["values"]
+            table[name] = pd.Series(values + values[:1] * (num_rows - len(values)), dtype=object)
+        else:
+            table[name] = pd.Series([np.nan if column.get("has_missing") else 0.0] + [0.0] * (num_rows - 1))
+    encoder = make_encoder(pd.DataFrame(table), stored["categories"], stored["missing"])
+    means = [column["mean"] for column in columns.values() if "mean" in column]
+    if means:
+        encoder.named_transformers_[_NUMBERS].statistics_ = np.array(means)
+    return encoder
+
+
+def encoded_names(encoder: "ColumnTransformer") -> list[str]:
+    """Return a name for each column of the matrix; one that was there before gets a number."""
+    found: dict[str, None] = {}
+    for name in map(str, encoder.get_feature_names_out()):
+        new, count = name, 1
+        while new in found:
+            count += 1
+            new = f"{name}_{count}"
+        found[new] = None
+    return list(found)
+
+
+def require_complete(table: pd.DataFrame) -> None:
+    """Refuse missing values, saying in which column the first stand.
+
+    Raises:
+        InputError: NaN or None.
+    """
+    counts = table.isna().sum()
+    if counts.any():
+        name = counts.index[counts > 0][0]
+        others = int((counts > 0).sum()) - 1
+        also = f", and others in {others} more column(s)" if others else ""
+        raise InputError(
+            f"Input X contains NaN: {counts[name]} of {len(table)} values of column {name!r} are missing{also}. Drop "
+            "those rows, impute them in a pipeline, or pass missing='impute'."
+        )

@@ -1,0 +1,121 @@
+"""Folders and files that appear whole or not at all, and are on the disk when they have appeared."""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pyrobnn._core.errors import InputError
+
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP)
+"""What a file system says that cannot be asked to write a folder at once."""
+
+
+@contextmanager
+def new_folder(path: Path, *, replaces: Callable[[Path], bool] | None = None) -> Iterator[Path]:
+    """Yield a temporary folder beside `path` that takes its name at the end; after an error nothing is left of it.
+
+    Everything in it is on the disk before it takes its name, so that a power cut leaves the old or the new, whole.
+
+    Args:
+        path: the folder to make; the folders above it are made if need be.
+        replaces: says whether an existing folder may be replaced; without it none may.
+
+    Raises:
+        InputError: `path` exists and may not be replaced, or cannot be made.
+        OSError: the disk is full, or failed.
+    """
+    check_free(path, replaces)
+    missing = [folder for folder in path.parents if not folder.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        _remove_empty(missing)
+        raise InputError(f"The folder {path} cannot be made ({reason}): choose another place.") from None
+    try:
+        made = work / path.name
+        made.mkdir()
+        yield made
+        _sync_tree(made)
+        _take_name(made, path, work / "replaced")
+        _sync(path.parent)
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            raise
+        reason = f"{path} could not be written ({error.strerror}): make room on the disk. Nothing is left of it."
+        raise OSError(error.errno, reason) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        _remove_empty(missing)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path` whose file takes its place at the end, on the disk by then.
+
+    Raises:
+        OSError: no space, no permission; an earlier file is as it was, and nothing else is left.
+    """
+    work = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield work
+        _sync(work)
+        work.replace(path)
+        _sync(path.parent)
+    finally:
+        work.unlink(missing_ok=True)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # it was not made, or is not empty: the new folder is in it
+            folder.rmdir()
+
+
+def _take_name(made: Path, path: Path, aside: Path) -> None:
+    try:
+        if path.exists():
+            path.rename(aside)
+        made.rename(path)
+    except BaseException:
+        if aside.exists() and not path.exists():
+            aside.rename(path)
+        raise
+
+
+def _sync_tree(folder: Path) -> None:
+    for inner in folder.rglob("*"):
+        if not inner.is_symlink():
+            _sync(inner)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if os.name == "nt":  # it has no such call for folders
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(handle)
+
+
+def check_free(path: Path, replaces: Callable[[Path], bool] | None = None) -> None:
+    """Refuse a path that is taken, unless what is there may be replaced."""
+    taken = os.path.lexists(path)
+    if taken and replaces is None:
+        raise InputError(
+            f"{path} exists already: choose another folder, or replace it with --overwrite (overwrite=True)."
+        )
+    if taken and replaces is not None and not replaces(path):
+        raise InputError(f"{path} exists and is not a run folder, so it is not overwritten: choose another folder.")

@@ -1,0 +1,77 @@
+"""Random state: used inside a seeded block, with a stream of its own for each purpose, and put back afterwards."""
+
+import functools
+import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from pyrobnn._core.lock import ONE_THREAD
+
+
+def derive(seed: int, purpose: str) -> int:
+    """Return a seed for one purpose, so that the same seed given for two purposes does not give the same numbers."""
+    return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:4], "little")
+
+
+@contextmanager
+def seeded(seed: int, purpose: str = "") -> Iterator[None]:
+    """Seed torch, NumPy and Python for a purpose inside the block, and restore every random state after it.
+
+    Other threads wait with theirs until the block ends or lets them in.
+    """
+    with ONE_THREAD.changed(_generators, _set_generators):
+        _seed_all(derive(seed, purpose))
+        yield
+
+
+def _generators() -> tuple[Any, ...]:
+    """Return the states of the global generators, as the libraries give them."""
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return torch.get_rng_state(), on_gpus, np.random.get_state(), random.getstate()
+
+
+def _set_generators(states: tuple[Any, ...]) -> None:
+    on_cpu, on_gpus, of_numpy, of_python = states
+    torch.set_rng_state(on_cpu)
+    if on_gpus:
+        torch.cuda.set_rng_state_all(on_gpus)
+    np.random.set_state(of_numpy)
+    random.setstate(of_python)
+
+
+def random_state() -> dict[str, Any]:
+    """Return the random states of torch (CPU and GPUs), NumPy and Python, as tensors, numbers and lists."""
+    on_cpu, on_gpus, (kind, keys, *numpy_rest), (version, words, gauss) = _generators()
+    return {
+        "torch": on_cpu,
+        "cuda": on_gpus,
+        "numpy": {"kind": kind, "keys": torch.from_numpy(keys.astype(np.int64)), "rest": numpy_rest},
+        "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Put the random states back to what `random_state` returned."""
+    own, python = state["numpy"], state["python"]
+    of_numpy = (own["kind"], own["keys"].numpy().astype(np.uint32), *own["rest"])
+    of_python = (python["version"], tuple(python["words"].tolist()), python["gauss"])
+    _set_generators((state["torch"], state["cuda"], of_numpy, of_python))
+
+
+def _seed_all(seed: int) -> None:
+    if _has_accelerator():
+        torch.manual_seed(seed)
+    else:  # as above, without a note of the call stack for devices to come, which takes a millisecond
+        torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+@functools.cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.is_available()

@@ -1,0 +1,70 @@
+"""Names for parts: a registry finds a setting by its snake_case name and explains names that it does not know."""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from pyrobnn._core.errors import InputError, did_you_mean
+from pyrobnn._core.settings import snake_case
+
+
+class Registry:
+    """The named settings of one kind, such as prior or guide.
+
+    Other packages add theirs with the `register` decorator, or with an entry point in the group
+    `pyrobnn.<kind>` whose name is the setting's name.
+    """
+
+    def __init__(self, kind: str, accepts: Callable[[Any], bool]) -> None:
+        """Name the kind, and say which plain objects may stand for a setting of it."""
+        self.kind = kind
+        self.accepts = accepts
+        self._classes: dict[str, type] = {}
+
+    def register[T: type](self, cls: T) -> T:
+        """Make a setting class known under its snake_case name (use as a decorator)."""
+        self._classes[snake_case(cls.__name__)] = cls
+        return cls
+
+    @property
+    def names(self) -> list[str]:
+        """All registered names, sorted."""
+        return sorted(self._all())
+
+    def _all(self) -> dict[str, Any]:
+        plugins = {point.name: point for point in entry_points(group=f"pyrobnn.{self.kind}")}
+        return plugins | self._classes
+
+    def get(self, name: Any) -> type:
+        """Return the class of that name; `InputError` with the nearest name if there is none."""
+        known = self._all()
+        if not isinstance(name, str):
+            raise InputError(f"The type of a {self.kind} must be a name, got {name!r}: one of {', '.join(self.names)}.")
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise InputError(f"Unknown {self.kind} {name!r}.{hint} Known: {', '.join(sorted(known))}.")
+        found = known[name]
+        return found if isinstance(found, type) else found.load()
+
+    def _made(self, cls: type, options: dict[str, Any]) -> Any:
+        try:
+            return cls(**options)
+        except TypeError as error:  # of a class that is no `setting`, which would have said so itself
+            name = snake_case(cls.__name__)
+            raise InputError(f"The {self.kind} {name!r} does not take these settings: {error}.") from None
+
+    def resolve(self, value: Any) -> Any:
+        """Turn a name, or a dictionary with a `type`, into a setting; let settings and suitable objects through."""
+        if isinstance(value, str):
+            return self.get(value)()
+        if isinstance(value, Mapping):
+            options = dict(value)
+            if "type" not in options:
+                raise InputError(f"A {self.kind} given as a table needs a `type`: one of {', '.join(self.names)}.")
+            return self._made(self.get(options.pop("type")), options)
+        if not isinstance(value, type) and self.accepts(value):
+            return value
+        raise InputError(
+            f"Expected a {self.kind}: one of the names {', '.join(self.names)}, a setting, or a suitable object; "
+            f"got {value!r}."
+        )

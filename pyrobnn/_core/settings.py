@@ -1,0 +1,122 @@
+"""Settings are values: frozen, validated dataclasses that print, compare, hash and round-trip as dictionaries."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, dataclass_transform
+
+import pydantic
+from pydantic import AfterValidator, ConfigDict
+
+from pyrobnn._core.errors import InputError
+
+_CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+_LARGEST_FLOAT = 3.4028234663852886e38
+_LARGEST_INT = 2**63
+
+
+class FrozenDict(dict[str, Any]):
+    """A dictionary that hashes and cannot be changed, so that it can be part of a setting."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset((key, repr(value)) for key, value in self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("The options of a setting cannot be changed; make a new setting.")
+
+    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse
+
+
+Options = Annotated[dict[str, Any], AfterValidator(FrozenDict)]
+"""Keyword arguments kept in a setting and passed on when the object is built."""
+
+
+@dataclass_transform(frozen_default=True)
+def setting[T](cls: type[T]) -> type[T]:
+    """Turn a class with annotated fields into a frozen dataclass that pydantic validates.
+
+    Errors come as one `InputError` that names the class, the field, the value and the expectation.
+    """
+    made: Any = pydantic.dataclasses.dataclass(frozen=True, config=_CONFIG)(cls)
+    made.__init__ = _with_plain_errors(made.__init__, cls.__name__)
+    return made
+
+
+def _with_plain_errors(init: Callable[..., None], name: str) -> Callable[..., None]:
+    @functools.wraps(init)
+    def wrapped(self: Any, /, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except pydantic.ValidationError as error:
+            raise InputError(f"{name}: {describe(error, self).removeprefix(f'{name}: ')}") from None
+        for field in dataclasses.fields(self):
+            _check_range(getattr(self, field.name), f"{name}: `{field.name}`")
+
+    return wrapped
+
+
+def _check_range(value: Any, where: str) -> None:
+    """Refuse numbers beyond the range of single precision, which networks compute in, or of 64-bit integers."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            _check_range(item, where)
+    elif isinstance(value, float) and abs(value) > _LARGEST_FLOAT:
+        raise InputError(f"{where} must lie within ±{_LARGEST_FLOAT:.2g}, the range of single precision, got {value!r}")
+    elif isinstance(value, int) and not -_LARGEST_INT <= value < _LARGEST_INT:
+        raise InputError(f"{where} must be a whole number of 64 bits, got {value}")
+
+
+def describe(error: pydantic.ValidationError, owner: Any = None) -> str:
+    """Say in one line what pydantic refused: `field` expectation, got value."""
+    names = [field.name for field in dataclasses.fields(owner)] if dataclasses.is_dataclass(owner) else []
+    return "; ".join(dict.fromkeys(_describe_one(item, names) for item in error.errors()))
+
+
+def _describe_one(item: Any, names: list[str]) -> str:
+    head, *rest = item["loc"] or ("input",)
+    path = names[head] if isinstance(head, int) and head < len(names) else head
+    path = ".".join([str(path), *(str(part) for part in rest if isinstance(part, int))])
+    if item["type"] == "unexpected_keyword_argument":
+        return f"unknown setting `{path}`; known are {', '.join(names)}"
+    if item["type"] in ("missing", "missing_argument"):
+        return f"`{path}` is missing"
+    cause = item.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return str(cause)
+    return f"`{path}`: {item['msg'].removeprefix('Value error, ')}, got {item['input']!r}"
+
+
+def snake_case(name: str) -> str:
+    """Return the name a class has in files and on the command line: `ScaleMixture` is scale_mixture, `SVI` is svi."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def to_dict(value: Any) -> Any:
+    """Return a setting as nested dictionaries, lists, strings and numbers, with fields that are None left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if hasattr(value, "as_dict"):
+            return value.as_dict()
+        items = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {"type": snake_case(type(value).__name__)} | {k: to_dict(v) for k, v in items if v is not None}
+    if isinstance(value, Mapping):
+        return {str(k): to_dict(v) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_dict(item) for item in value]
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise InputError(
+        f"{value!r} cannot be written to a spec file: only settings of pyrobnn, or parts registered by name, can"
+    )
+
+
+def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the entries of nested tables with dotted keys; an empty table is an entry."""
+    for key, item in table.items():
+        if isinstance(item, Mapping) and item:
+            yield from leaves(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item

@@ -1,0 +1,1 @@
+"""What the package needs of torch and Pyro beyond what they offer."""

@@ -1,0 +1,250 @@
+"""Noise of their own for the examples of a mini-batch, where a guide draws a weight once for all of them.
+
+A guide attaches a perturbation to the very tensor that a site has as its value. `BNN.outputs` then runs the network in
+training so that the linear and convolutional layers which get this tensor as their weight perturb each example on its
+own. In expectation nothing changes: under every example the weights have the law of the guide. But the examples no
+longer share one error, and so the gradient of a mini-batch varies less.
+
+The shared draw stays in place, which is unbiased as well, wherever a perturbation would not be the law of the guide or
+is not known: in other layers (embeddings, normalisation, recurrent ones), for weights that several layers share, and in
+layers whose inputs do not have the examples on their first axis.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from pyrobnn._core.errors import InputError
+
+_NOISE = "_pyrobnn_per_example"
+_DRAWN = "outputs drawn"
+_CHANNEL: dict[Any, int] = {functional.linear: -1} | dict.fromkeys(
+    (
+        functional.conv1d,
+        functional.conv2d,
+        functional.conv3d,
+        functional.conv_transpose1d,
+        functional.conv_transpose2d,
+        functional.conv_transpose3d,
+    ),
+    1,
+)
+"""The functions that are perturbed, and the axis of their input and output that the weight mixes."""
+
+
+class Layer(NamedTuple):
+    """One call of a linear or convolutional function.
+
+    Attributes:
+        function: maps inputs, weight and bias to outputs; strides and the like are bound.
+        x: the inputs, examples on the first axis.
+        bias: the bias as the network holds it, or None.
+        channel: axis of inputs and outputs that the weight mixes, -1 or 1.
+        memory: what earlier calls with the same weight in this pass have drawn, empty at first.
+    """
+
+    function: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    x: Tensor
+    bias: Tensor | None
+    channel: int
+    memory: dict[str, Tensor]
+
+
+@runtime_checkable
+class Perturbation(Protocol):
+    """What a guide attaches to a weight. Any object with this method will do."""
+
+    def outputs(self, layer: Layer) -> Tensor:
+        """Return the outputs of a layer with noise of its own for each example.
+
+        The weights of each example must have the law from which the guide drew the shared ones, also jointly over
+        several calls with the same `layer.memory`.
+        """
+        ...
+
+
+class NormalNoise:
+    """The perturbation of a weight drawn as loc + scale * noise, with standard normal noise for each entry.
+
+    Flipout (Wen et al. 2018, "Flipout: Efficient Pseudo-Independent Weight Perturbations on Mini-Batches", eq. 3 and 4)
+    multiplies the shared deviation from the mean by a random sign for each example and input, s, and one for each
+    example and output, r: f(x, loc) + f(x s, drawn - loc) r. In convolutions there is one sign for each channel, so
+    that an example has the same weights at every position. The bias takes the signs r.
+
+    Local reparameterisation (Kingma, Salimans & Welling 2015, "Variational Dropout and the Local Reparameterization
+    Trick", eq. 6) draws the outputs instead: normal, with mean f(x, loc) and variance f(x^2, scale^2), bias alike.
+    Outputs are independent only where each example passes the layer once. At the positions of a convolution or a
+    sequence they share their weights; drawing them independently, as is often done, would be another objective, and
+    flipout is used instead.
+
+    Args:
+        loc: means.
+        scale: standard deviations, of the same shape.
+        drawn: the shared draw, likewise.
+        local: whether to draw outputs where that is exact.
+    """
+
+    def __init__(self, loc: Tensor, scale: Tensor, drawn: Tensor, *, local: bool) -> None:
+        self.loc, self.scale, self.drawn, self.local = loc, scale, drawn, local
+
+    def outputs(self, layer: Layer) -> Tensor:
+        """Return the outputs of a layer with noise of its own for each example.
+
+        Raises:
+            InputError: a local reparameterisation would be the second use of a weight.
+        """
+        local = self.local and layer.channel == -1 and layer.x.ndim == 2
+        if layer.memory and (local or _DRAWN in layer.memory):
+            raise InputError(
+                "A layer is applied more than once in a pass: its outputs depend on each other, and noise='local' "
+                "cannot draw them one by one. Use noise='flipout'."
+            )
+        bias = None if layer.bias is None else perturbation_of(layer.bias)
+        own = bias if isinstance(bias, NormalNoise) else None
+        mean = layer.function(layer.x, self.loc, layer.bias if own is None else own.loc)
+        return mean + (self._local(layer, own) if local else self._flipout(layer, own, mean))
+
+    def _local(self, layer: Layer, bias: "NormalNoise | None") -> Tensor:
+        variance = layer.function(layer.x.square(), self.scale.square(), None if bias is None else bias.scale.square())
+        spread = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()  # sqrt has no finite gradient at 0
+        layer.memory[_DRAWN] = torch.randn_like(spread)
+        return spread * layer.memory[_DRAWN]
+
+    def _flipout(self, layer: Layer, bias: "NormalNoise | None", mean: Tensor) -> Tensor:
+        if not layer.memory:
+            layer.memory["inputs"] = _signs(layer.x, layer.channel)
+            layer.memory["outputs"] = _signs(mean, layer.channel)
+        s = _along(layer.x, layer.memory["inputs"], layer.channel)
+        r = _along(mean, layer.memory["outputs"], layer.channel)
+        deviation = None if bias is None else bias.drawn - bias.loc
+        return layer.function(layer.x * s, self.drawn - self.loc, deviation) * r
+
+
+class InputNoise:
+    """The perturbation of a weight that is a fixed one with its input units multiplied by noise, as in dropout.
+
+    Each example gets f(x * noise, weight) with noise of its own, which later calls with the same weight repeat.
+
+    Args:
+        weight: the weight without noise, of the shape of the shared draw.
+        draw: takes the inputs with one entry for each example and unit, (B, units), to their noise, likewise.
+    """
+
+    def __init__(self, weight: Tensor, draw: Callable[[Tensor], Tensor]) -> None:
+        self.weight, self.draw = weight, draw
+
+    def outputs(self, layer: Layer) -> Tensor:
+        """Return the outputs of a layer with noise of its own for each example."""
+        if not layer.memory:
+            layer.memory["noise"] = self.draw(_entries(layer.x, layer.channel))
+        noise = _along(layer.x, layer.memory["noise"], layer.channel)
+        return layer.function(layer.x * noise, self.weight, layer.bias)
+
+
+def attach(value: Tensor, perturbation: Perturbation) -> Tensor:
+    """Attach a perturbation to the value of a weight site, and return the value.
+
+    The network must get this very tensor: attach to what `pyro.sample` returns, or to what the site's distribution
+    returns as its draw if that is the same object. Copies and views, as in `Posterior.draw`, carry nothing.
+    """
+    setattr(value, _NOISE, perturbation)
+    return value
+
+
+def perturbation_of(value: Tensor) -> Perturbation | None:
+    """Return what is attached to a tensor, or None."""
+    return getattr(value, _NOISE, None)
+
+
+def without_noise(value: Tensor) -> Tensor:
+    """Return the same values as a tensor that carries no perturbation."""
+    return value if perturbation_of(value) is None else value.view_as(value)
+
+
+def carries_noise(values: Iterable[Tensor]) -> bool:
+    """Return whether any of the tensors carries a perturbation."""
+    return any(perturbation_of(value) is not None for value in values)
+
+
+class PerExample(TorchFunctionMode):
+    """Runs the linear and convolutional functions whose weight carries a perturbation with noise for each example.
+
+    Args:
+        weights: the values given to the network, by parameter name.
+        num_examples: B, the length of the first axis of inputs to which perturbations apply.
+        time_first: whether the network has sequences (T, B, units), which where T = B look as if examples came first.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], num_examples: int, *, time_first: bool = False) -> None:
+        super().__init__()
+        self._time_first = time_first
+        self._names = {id(value): name for name, value in weights.items() if perturbation_of(value) is not None}
+        self._num_examples = num_examples
+        self._owners: dict[int, int | None] = {}
+        self._memories: dict[int, dict[str, Tensor]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _CHANNEL:
+            x, weight, bias, rest, options = _arguments(*args, **kwargs)
+            noise = perturbation_of(weight)
+            time_first = self._time_first and x.ndim > 2 and _CHANNEL[func] == -1
+            if noise is not None and len(x) == self._num_examples and not time_first:
+                self._claim(weight, id(weight))
+                if bias is not None:
+                    self._claim(bias, id(weight))
+
+                def function(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+                    return func(x, weight, bias, *rest, **options)
+
+                memory = self._memories.setdefault(id(weight), {})
+                return noise.outputs(Layer(function, x, bias, _CHANNEL[func], memory))
+        result = func(*args, **kwargs)
+        if isinstance(result, (Tensor, tuple)) and not isinstance(result, torch.Size):
+            for value in tree_leaves((args, kwargs)):
+                self._claim(value, None)
+        return result
+
+    def _claim(self, value: Any, owner: int | None) -> None:
+        """Note the layer that perturbs a weight or bias, None for a use of the shared draw, and refuse two kinds."""
+        name = self._names.get(id(value))
+        if name is not None and self._owners.setdefault(id(value), owner) != owner:
+            raise InputError(
+                f"The network uses {name!r} in more than one way, and noise for each example would make them disagree: "
+                f"give it a shared draw, such as guide={{{name!r}: MeanField(), '*': ...}}."
+            )
+
+
+def _arguments(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *rest: Any,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor | None, tuple[Any, ...], dict[str, Any]]:
+    return input, weight, bias, rest, options
+
+
+def _entries(x: Tensor, channel: int) -> Tensor:
+    """Return one entry of x for each example and unit of the axis that the weight mixes, (B, units)."""
+    while x.ndim > 2:
+        x = x.select(2 if channel == 1 else 1, 0)
+    return x
+
+
+def _along(x: Tensor, noise: Tensor, channel: int) -> Tensor:
+    """Return noise (B, units) in a shape that multiplies x."""
+    ones = (1,) * (x.ndim - 2)
+    shape = (len(noise), *ones, noise.shape[1]) if channel == -1 else (*noise.shape, *ones)
+    return noise.view(shape)
+
+
+def _signs(x: Tensor, channel: int) -> Tensor:
+    """Return a random sign for each example and unit; the mirror image 1 - u of the uniform numbers has the same."""
+    uniform = torch.rand_like(_entries(x, channel).contiguous())
+    return torch.where((uniform - 0.5).abs() < 0.25, 1.0, -1.0).to(x.dtype)

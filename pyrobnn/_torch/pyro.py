@@ -1,0 +1,56 @@
+"""How pyrobnn runs Pyro: parameters live in the modules, never in the global parameter store."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyro
+from pyro import distributions, infer, poutine
+from pyro.nn import PyroModule
+from pyro.poutine.runtime import _PYRO_STACK
+
+from pyrobnn._core.lock import ONE_THREAD
+
+_CHECKED: tuple[Any, ...] = (distributions, infer, poutine)
+"""Parts of Pyro that check arguments, each with a switch of its own."""
+
+
+@contextmanager
+def local_parameters() -> Iterator[None]:
+    """Keep parameters of Pyro modules made and used inside the block in the modules; other threads wait with theirs."""
+    with ONE_THREAD.changed(_locality_and_handlers, _set_locality_and_handlers):
+        pyro.settings.set(module_local_params=True)
+        yield
+
+
+@contextmanager
+def fast_pyro() -> Iterator[None]:
+    """Keep parameters local, and leave out the argument checks that Pyro and torch make at every sample statement."""
+    with local_parameters(), ONE_THREAD.changed(_validation, _set_validation):
+        _set_validation([False] * len(_CHECKED))
+        yield
+
+
+def _locality_and_handlers() -> tuple[bool, list[Any]]:
+    return pyro.settings.get("module_local_params"), [*_PYRO_STACK]
+
+
+def _set_locality_and_handlers(state: tuple[bool, list[Any]]) -> None:
+    is_local, _PYRO_STACK[:] = state
+    pyro.settings.set(module_local_params=is_local)
+
+
+def _validation() -> list[bool]:
+    return [part.is_validation_enabled() for part in _CHECKED]
+
+
+def _set_validation(states: list[bool]) -> None:
+    for part, state in zip(_CHECKED, states, strict=True):
+        part.enable_validation(state)
+
+
+def allow_new_home(part: PyroModule) -> None:
+    """Let a part that has run once, to make its parameters, become a child: Pyro refuses nested modules that have."""
+    for module in part.modules():
+        if isinstance(module, PyroModule):
+            module._pyro_context.used = False

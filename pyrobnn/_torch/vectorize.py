@@ -1,0 +1,210 @@
+"""Running one network for many draws of its weights, in chunks that stay in the cache."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from pyrobnn._core.lock import ONE_THREAD
+
+_BUDGET = 2**26
+"""Floats that the weights of a block of draws, or one chunk of activations on an accelerator, may hold."""
+
+_CACHE = 2**20
+"""Floats that one chunk of activations may hold on a CPU: 4 MiB in float32."""
+
+_ENTRYWISE: dict[type[nn.Module], Callable[[Tensor], Tensor] | None] = {
+    nn.ReLU: torch.relu_,
+    nn.Tanh: torch.tanh_,
+    nn.Sigmoid: torch.sigmoid_,
+    nn.GELU: None,
+    nn.SiLU: None,
+    nn.ELU: None,
+    nn.Softplus: None,
+    nn.LeakyReLU: None,
+    nn.Dropout: None,
+    nn.Identity: None,
+}
+"""Modules that treat every entry alike (dropout in evaluation), and how to run them in place where torch can."""
+
+
+def widest_activation(net: nn.Module, call: Callable[[], object]) -> int:
+    """Return the largest number of values that any layer outputs while `call` runs the network."""
+    sizes = [1]
+
+    def record(module: nn.Module, inputs: object, output: object) -> None:
+        sizes.extend(value.numel() for value in tree_leaves(output) if isinstance(value, Tensor))
+
+    with ONE_THREAD:
+        handles = [module.register_forward_hook(record) for module in net.modules()]
+        try:
+            call()
+        finally:
+            for handle in handles:
+                handle.remove()
+    return max(sizes)
+
+
+def draws_at_once(num_weights: int) -> int:
+    """Return how many draws of a network of that many weights to hold at the same time."""
+    return max(1, _BUDGET // max(1, num_weights))
+
+
+def chunks(num_draws: int, x: Tensor, per_pair: int) -> Iterator[tuple[slice, slice]]:
+    """Yield (draws, inputs) of chunks that hold few enough values: of all inputs if they can, else of one draw."""
+    budget = _CACHE if x.device.type == "cpu" else _BUDGET
+    some_inputs = max(1, min(len(x), budget // per_pair))
+    some_draws = max(1, min(num_draws, budget // (some_inputs * per_pair)))
+    for draw in range(0, num_draws, some_draws):
+        for row in range(0, len(x), some_inputs):
+            yield slice(draw, min(draw + some_draws, num_draws)), slice(row, min(row + some_inputs, len(x)))
+
+
+class StackedLinear(NamedTuple):
+    """A linear layer under many draws, and the entrywise modules that follow it.
+
+    Activations lie as (B, features, inputs): one draw is one matrix product, and the first layer is one for all draws.
+
+    Attributes:
+        weight: (S, out, in).
+        bias: (S, out), or None.
+        after: entrywise modules.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    after: list[nn.Module]
+
+    @property
+    def width(self) -> int:
+        """The number of outputs."""
+        return self.weight.shape[1]
+
+    def run(self, h: Tensor, draws: slice, memory: Tensor) -> Tensor:
+        """Return the activations (B, out, n) for some draws and inputs h, (in, n) or (B, in, n), written to memory."""
+        weight = self.weight[draws].contiguous()
+        shape = (len(weight), self.width, h.shape[-1])
+        out = torch.matmul(weight, h, out=memory[: math.prod(shape)].view(shape))
+        if self.bias is not None:
+            out.add_(self.bias[draws, :, None])
+        for module in self.after:
+            out = (_ENTRYWISE[type(module)] or module)(out)
+        return out
+
+
+def stack_linear(net: nn.Module, draws: Mapping[str, Tensor]) -> list[StackedLinear] | None:
+    """Return a network as linear layers with stacked weights, or None if it is not a plain sequence of such layers.
+
+    Args:
+        net: any network.
+        draws: values (S, *event) by parameter name; the parameters not named are the same for all draws.
+    """
+    with ONE_THREAD:
+        return _stack_linear(net, draws)
+
+
+def _stack_linear(net: nn.Module, draws: Mapping[str, Tensor]) -> list[StackedLinear] | None:
+    layers: list[StackedLinear] = []
+    for prefix, module in _sequence(net):
+        if not _is_plain(module):
+            return None
+        if isinstance(module, nn.Linear):
+            weight, bias = (_stacked(module, name, prefix, draws) for name in ("weight", "bias"))
+            if weight is None or (bias is None and module.bias is not None):
+                return None
+            layers.append(StackedLinear(weight, bias, []))
+        elif layers:
+            layers[-1].after.append(module)
+        else:
+            return None
+    return layers or None
+
+
+def _sequence(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules that a sequence runs, one after the other, with the prefixes of their parameters' names."""
+    if type(module) is nn.Sequential and _has_no_hooks(module):
+        for name, child in module._modules.items():
+            if child is not None:
+                yield from _sequence(child, f"{prefix}{name}.")
+    else:
+        yield prefix, module
+
+
+def _is_plain(module: nn.Module) -> bool:
+    known = type(module) is nn.Linear or type(module) in _ENTRYWISE
+    return known and not module.training and _has_no_hooks(module)
+
+
+def _has_no_hooks(module: nn.Module) -> bool:
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def _stacked(module: nn.Module, name: str, prefix: str, draws: Mapping[str, Tensor]) -> Tensor | None:
+    """Return a parameter under each draw, or None if there is none or its values are those of a tied one."""
+    if prefix + name in draws:
+        return draws[prefix + name]
+    own = module._parameters.get(name)
+    return None if own is None else own.expand(len(next(iter(draws.values()))), *own.shape)
+
+
+def run_stacked(layers: list[StackedLinear], x: Tensor) -> Tensor:
+    """Return the outputs of stacked linear layers for every draw, (S, N, outputs).
+
+    Two buffers of the size of a chunk take the activations of all layers in turn, whatever the depth.
+
+    Args:
+        layers: the layers, with S draws.
+        x: inputs (N, in).
+    """
+    num_draws, widest = len(layers[0].weight), max(layer.width for layer in layers)
+    parts = list(chunks(num_draws, x, widest))
+    draws, rows = parts[0]
+    memory = x.new_empty(2, draws.stop * rows.stop * widest)
+    outputs = x.new_empty(num_draws, len(x), layers[-1].width)
+    for draws, rows in parts:
+        h = x[rows].T
+        for i, layer in enumerate(layers):
+            h = layer.run(h, draws, memory[i % 2])
+        outputs[draws, rows] = h.mT
+    return outputs
+
+
+def map_draws(
+    function: Callable[[dict[str, Tensor], Tensor], Tensor], draws: Mapping[str, Tensor], x: Tensor, per_pair: int
+) -> Tensor:
+    """Return function(draw, x) for every draw through `torch.func.vmap`, in chunks of bounded memory.
+
+    A function that vmap cannot take (branches on values) runs draw by draw instead.
+
+    Args:
+        function: function of one draw and a batch of inputs (B, *in), with results (B, ...).
+        draws: values with the draws on the leading axis, (S, *event) by name.
+        x: inputs (N, *in).
+        per_pair: values that the function holds for one draw and one input.
+
+    Returns:
+        The results, (S, N, ...).
+    """
+    mapped = torch.func.vmap(function, in_dims=(0, None), randomness="same")
+    try:
+        mapped({name: value[:1] for name, value in draws.items()}, x[:1])
+    except RuntimeError:
+        mapped = _one_by_one(function)
+    by_draws: dict[int, list[Tensor]] = {}
+    for some, rows in chunks(len(next(iter(draws.values()))), x, per_pair):
+        part = {name: value[some] for name, value in draws.items()}
+        by_draws.setdefault(some.start, []).append(mapped(part, x[rows]))
+    return torch.cat([torch.cat(parts, 1) for parts in by_draws.values()])
+
+
+def _one_by_one(
+    function: Callable[[dict[str, Tensor], Tensor], Tensor],
+) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
+    def mapped(draws: dict[str, Tensor], x: Tensor) -> Tensor:
+        num_draws = len(next(iter(draws.values())))
+        return torch.stack([function({name: value[s] for name, value in draws.items()}, x) for s in range(num_draws)])
+
+    return mapped

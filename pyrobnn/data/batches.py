@@ -1,0 +1,219 @@
+"""Batches for training: the whole set, mini-batches shuffled in memory, or those of a DataLoader."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from pyrobnn._core.checks import as_targets, as_tensor, check_inputs
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import random_state, set_random_state
+
+Batch = tuple[Tensor, Tensor]
+
+
+State = dict[str, Any]
+"""A place in a stream, as nested dictionaries and lists of tensors, numbers and strings."""
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """An endless stream of batches whose place can be kept."""
+
+    def __next__(self) -> Batch:
+        """Return the next batch, in the units and place of the model."""
+        ...
+
+    def peek(self) -> Batch:
+        """Return a coming batch of the usual size; none is lost."""
+        ...
+
+    def state(self) -> State:
+        """Return the place in the stream."""
+        ...
+
+    def restore(self, state: State) -> None:
+        """Go to a place, so that the same batches follow as did then."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the stream holds on to, such as processes that load."""
+        ...
+
+
+class TensorBatches:
+    """Batches of examples in memory, in a new random order each epoch; those left over in one wait for the next.
+
+    Args:
+        x: inputs (N, *in), in the units and place of the model.
+        y: targets (N,) or (N, K), likewise.
+        batch_size: examples in a batch, or None for all of them.
+        seed: seed of the order, a stream of its own.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, batch_size: int | None, seed: int) -> None:
+        self.x, self.y = x, y
+        self.batch_size = None if batch_size is None or batch_size >= len(x) else batch_size
+        self.order = ShuffledRows(len(x), self.batch_size or len(x), seed)
+
+    def rows(self, num_steps: int) -> Tensor | None:
+        """Return the rows of the next batches, (steps, batch), or None if each is the whole set."""
+        if self.batch_size is None:
+            return None
+        return torch.stack([next(self.order) for _ in range(num_steps)]).to(self.x.device)
+
+    def __next__(self) -> Batch:
+        """Return the next batch."""
+        if self.batch_size is None:
+            return self.x, self.y
+        rows = next(self.order).to(self.x.device)
+        return self.x[rows], self.y[rows]
+
+    def peek(self) -> Batch:
+        """Return the first examples, as many as a batch has."""
+        return self.x[: self.batch_size], self.y[: self.batch_size]
+
+    def state(self) -> State:
+        """Return the place in the stream."""
+        return self.order.state()
+
+    def restore(self, state: State) -> None:
+        """Go to a place in the stream."""
+        self.order.restore(state)
+
+    def close(self) -> None:
+        """Do nothing: all is in memory."""
+
+
+class ShuffledRows:
+    """Row numbers of batches, in a new random order each epoch.
+
+    Args:
+        num_rows: N.
+        batch_size: rows in a batch, at most N.
+        seed: seed of the order, a stream of its own.
+    """
+
+    def __init__(self, num_rows: int, batch_size: int, seed: int) -> None:
+        self._num_rows, self._batch_size = num_rows, batch_size
+        self._generator = torch.Generator().manual_seed(seed)
+        self._before, self._order, self._next = self._generator.get_state(), torch.empty(0, dtype=torch.int64), 0
+
+    def __next__(self) -> Tensor:
+        """Return the rows of the next batch, (batch,)."""
+        if self._next + self._batch_size > len(self._order):
+            self._shuffle()
+        rows = self._order[self._next : self._next + self._batch_size]
+        self._next += self._batch_size
+        return rows
+
+    def _shuffle(self) -> None:
+        self._before, self._next = self._generator.get_state(), 0
+        self._order = torch.randperm(self._num_rows, generator=self._generator)
+
+    def state(self) -> State:
+        """Return the place: the generator before this epoch's order, and how much of that was used."""
+        return {"generator": self._before, "next": self._next}
+
+    def restore(self, state: State) -> None:
+        """Go to a place."""
+        self._generator.set_state(state["generator"])
+        self._shuffle()
+        self._next = state["next"]
+
+
+class LoaderBatches:
+    """The batches of a loader, for ever.
+
+    A place in them is that of the random states before the epoch and a number of batches: to go there, so many batches
+    are loaded again. Random states are those of the process, and torch generators of loader and samplers; a sampler
+    with a memory of another kind is not brought back.
+
+    Args:
+        loader: yields pairs (x, y).
+        prepare: checks a batch and brings it into the units and place of the model.
+    """
+
+    def __init__(self, loader: "DataLoader[Any]", prepare: Callable[[Tensor, Tensor], Batch]) -> None:
+        self._loader, self._prepare = loader, prepare
+        self._epoch: Iterator[Any] = iter(())
+        self._before, self._taken = self._random_states(), 0
+        self._waiting: list[Batch] = []
+        self._largest = 0
+
+    def __next__(self) -> Batch:
+        """Return the next batch."""
+        return self._waiting.pop(0) if self._waiting else self._load()
+
+    def _load(self) -> Batch:
+        batch = next(self._epoch, None)
+        while batch is None:
+            self._begin_epoch()
+            batch = next(self._epoch, None)
+        self._taken += 1
+        prepared = self._prepare(*checked_batch(batch))
+        self._largest = max(self._largest, len(prepared[0]))
+        return prepared
+
+    def _begin_epoch(self) -> None:
+        self._before, self._taken = self._random_states(), 0
+        self._epoch = iter(self._loader)
+
+    def peek(self) -> Batch:
+        """Return the next batch, or the one after it if that is a smaller one at the end of an epoch; both stay."""
+        batches = [next(self)]
+        if len(batches[0][0]) < self._largest:
+            batches.append(next(self))
+        self._waiting = [*batches, *self._waiting]
+        return batches[-1]
+
+    def state(self) -> State:
+        """Return the place in the stream."""
+        waiting = [list(batch) for batch in self._waiting]
+        return {"random": self._before, "taken": self._taken, "largest": self._largest, "waiting": waiting}
+
+    def restore(self, state: State) -> None:
+        """Go to a place in the stream; random states of the process are as before."""
+        now = random_state()
+        self._epoch = iter(())
+        self._set_random_states(state["random"])
+        if state["taken"]:
+            self._begin_epoch()
+        for _ in range(state["taken"]):
+            next(self._epoch)
+        self._before, self._taken, self._largest = state["random"], state["taken"], state["largest"]
+        self._waiting = [(x, y) for x, y in state["waiting"]]
+        set_random_state(now)
+
+    def close(self) -> None:
+        """End the loader's processes, unless they are to persist, also where an error still refers to them."""
+        end = getattr(self._epoch, "_shutdown_workers", None)
+        if end is not None and not self._loader.persistent_workers:
+            end()
+        self._epoch = iter(())
+
+    def _random_states(self) -> State:
+        own = [generator.get_state() for generator in self._generators()]
+        return {"process": random_state(), "loader": own}
+
+    def _set_random_states(self, states: State) -> None:
+        set_random_state(states["process"])
+        for generator, state in zip(self._generators(), states["loader"], strict=True):
+            generator.set_state(state)
+
+    def _generators(self) -> list[torch.Generator]:
+        groups: Any = self._loader.batch_sampler
+        holders = (self._loader, self._loader.sampler, groups, getattr(groups, "sampler", None))
+        found = [getattr(holder, "generator", None) for holder in holders]
+        return list({id(generator): generator for generator in found if generator is not None}.values())
+
+
+def checked_batch(batch: Any) -> Batch:
+    """Return a loader's batch as a validated pair (x, y)."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise InputError(f"A DataLoader must yield pairs (x, y), got {type(batch).__name__}.")
+    x = as_tensor(batch[0], "x")
+    check_inputs(x)
+    return x, as_targets(batch[1], len(x))

@@ -1,0 +1,226 @@
+"""Data: inputs and targets, validated once, and the scaling that is fitted on their training part."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_inputs
+from pyrobnn._core.errors import InputError
+
+
+class Data:
+    """Inputs x (N, *in) and targets y (N,) or (N, K) as tensors, checked on construction.
+
+    Arrays, tensors, data frames and nested lists are accepted; integers and booleans stay labels (int64), floats keep
+    their precision until a model casts them to its own. A target with a single column becomes (N,).
+
+    Args:
+        x: inputs of rank two or more; the first axis counts the examples.
+        y: targets, real values or integer labels.
+        standardize: have `fit` centre and scale the inputs by the mean and standard deviation of these data, and the
+            targets too where the likelihood is one of real values (Gaussian). Predictions and scores come back in
+            original units.
+        feature_names: one name a column of x; taken from a data frame if not given.
+        target_name: name of the target.
+
+    Raises:
+        InputError: not numeric, not finite, empty, of the wrong rank, or x and y of unequal length.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        *,
+        standardize: bool = False,
+        feature_names: Sequence[str] | None = None,
+        target_name: str = "y",
+    ) -> None:
+        self.x = as_tensor(x, "x")
+        check_inputs(self.x)
+        self.y = as_targets(y, len(self.x))
+        self.standardize = standardize
+        self.feature_names = column_names(feature_names, x, self.x)
+        self.target_name = target_name
+
+    def __len__(self) -> int:
+        """Return N, the number of examples."""
+        return len(self.x)
+
+    def __repr__(self) -> str:
+        shapes = f"x={tuple(self.x.shape)}, y={tuple(self.y.shape)} {str(self.y.dtype).removeprefix('torch.')}"
+        return f"Data({shapes}, standardize={self.standardize})"
+
+    def __getitem__(self, rows: Any) -> "Data":
+        """Return the data of some rows: a slice, a boolean mask of length N, or row numbers in one dimension."""
+        index = rows if isinstance(rows, slice) else row_index(rows, len(self)).to(self.x.device)
+        return Data(
+            self.x[index],
+            self.y[index],
+            standardize=self.standardize,
+            feature_names=self.feature_names,
+            target_name=self.target_name,
+        )
+
+    @property
+    def x_scaler(self) -> "Scaler":
+        """The map of the inputs to standard units; the identity if they are not standardised."""
+        return Scaler.fit(self.x) if self.standardize else Scaler.identity()
+
+    @property
+    def y_scaler(self) -> "Scaler":
+        """The same of the targets; used where the likelihood is one of real values."""
+        return Scaler.fit(self.y) if self.standardize else Scaler.identity()
+
+    def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
+        """Return all examples in order, in parts of at most that many."""
+        return (self[start : start + num_rows] for start in range(0, len(self), num_rows))
+
+    def split(self, fraction: float, *, seed: int) -> tuple["Data", "Data"]:
+        """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one."""
+        if not 0 < fraction < 1:
+            raise InputError(f"`fraction` must lie between 0 and 1, got {fraction}.")
+        size = max(1, round(fraction * len(self)))
+        if size >= len(self):
+            raise InputError(f"Cannot split {len(self)} row(s) into two parts: pass more data.")
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        return self[order[size:]], self[order[:size]]
+
+
+def row_index(rows: Any, num_rows: int) -> Tensor:
+    """Return a mask as a boolean tensor and row numbers as an int64 one."""
+    values = as_tensor(rows, "rows")
+    is_mask = values.dtype == torch.bool or (not isinstance(rows, Tensor) and np.asarray(rows).dtype == bool)
+    if values.ndim != 1 or (values.is_floating_point() and len(values)) or (is_mask and len(values) != num_rows):
+        kind = "bool" if is_mask else str(values.dtype).removeprefix("torch.")
+        raise InputError(
+            f"`rows` must be a slice, a boolean mask of length {num_rows}, or row numbers in one dimension, got {kind} "
+            f"values of shape {tuple(values.shape)}: for a single row i pass [i]."
+        )
+    if is_mask:
+        return values.bool()
+    numbers = values.long()
+    outside = numbers[(numbers < -num_rows) | (numbers >= num_rows)]
+    if len(outside):
+        raise InputError(f"Row numbers must lie below the {num_rows} rows, got {outside[0]}: check `rows`.")
+    return numbers
+
+
+def column_names(given: Sequence[str] | None, frame: Any, x: Tensor) -> tuple[str, ...]:
+    """Return the names of the columns of x: those given, those of the data frame it came from, or x0, x1, ..."""
+    columns = getattr(frame, "columns", None)
+    width = x.shape[1] if x.ndim == 2 else 0
+    names = given if given is not None else columns if columns is not None else [f"x{i}" for i in range(width)]
+    if x.ndim == 2 and len(names) != width:
+        raise InputError(f"`feature_names` must name the {width} columns of x, got {len(names)} names.")
+    return tuple(str(name) for name in names)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scaler:
+    """An affine map to zero mean and unit standard deviation, column by column; constant columns are only centred.
+
+    All is computed in float64, so that original units have the digits of their own numbers, however far from zero.
+
+    Attributes:
+        loc: mean of each column, the shape of one row.
+        scale: standard deviation of each column (1 for a constant column), the same shape.
+    """
+
+    loc: Tensor
+    scale: Tensor
+
+    @classmethod
+    def identity(cls) -> "Scaler":
+        """Return the map that changes nothing."""
+        return cls(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the map changes nothing."""
+        return self.loc.ndim == 0 and float(self.loc) == 0 and float(self.scale) == 1
+
+    @classmethod
+    def fit(cls, values: Tensor, weights: Tensor | None = None) -> "Scaler":
+        """Fit to values of shape (N, *row), in which each row stands as often as its weight (N,) says, or once."""
+        return cls._of(*_moments(values, weights))
+
+    @classmethod
+    def _of(cls, mean: Tensor, deviation: Tensor, largest: Tensor) -> "Scaler":
+        return cls(mean, torch.where(deviation <= CONSTANT * largest, torch.ones_like(deviation), deviation))
+
+    def transform(self, values: Tensor) -> Tensor:
+        """Map original units to standard units, in at least the precision given."""
+        if self.is_identity:
+            return values
+        scaled = (values.double() - self.loc.to(values.device)) / self.scale.to(values.device)
+        return scaled.to(values.dtype) if values.is_floating_point() else scaled
+
+    def inverse(self, values: Tensor) -> Tensor:
+        """Map standard units back to original units, in float64; the identity returns values as they are."""
+        return values if self.is_identity else self.inverse_scale(values) + self.loc.to(values.device)
+
+    def inverse_scale(self, values: Tensor) -> Tensor:
+        """Map standard deviations in standard units back to original units, likewise."""
+        return values if self.is_identity else values.double() * self.scale.to(values.device)
+
+    def inverse_log_prob(self, values: Tensor) -> Tensor:
+        """Map log densities in standard units back to those in original units, likewise."""
+        return values if self.is_identity else values.double() - self.log_volume()
+
+    def log_volume(self) -> float:
+        """Return the log of the volume change, sum log scale: subtract it from a log density in standard units."""
+        return float(self.scale.log().sum())
+
+
+class Moments:
+    """Mean and standard deviation of values that come in parts, merged in float64 without cancellation.
+
+    Chan, Golub & LeVeque (1983), "Algorithms for Computing the Sample Variance": the sum of squares of the whole is
+    that of both parts plus the squared difference of their means, weighted by their sizes.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean = self._deviation = self._largest = torch.zeros((), dtype=torch.float64)
+
+    def add(self, values: Tensor) -> None:
+        """Take in values of shape (n, *row)."""
+        mean, deviation, largest = _moments(values)
+        self._count += len(values)
+        share = len(values) / self._count
+        change = mean - self._mean
+        within = torch.hypot(self._deviation * math.sqrt(1 - share), deviation * math.sqrt(share))
+        self._deviation = torch.hypot(within, change * math.sqrt(share * (1 - share)))
+        self._mean = self._mean + change * share
+        self._largest = torch.maximum(self._largest, largest)
+
+    def scaler(self) -> Scaler:
+        """Return the scaler of all values together, that of `Scaler.fit` to rounding."""
+        return Scaler._of(self._mean, self._deviation, self._largest)
+
+
+def _moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean, standard deviation and largest size of each column of values (N, *row), in float64.
+
+    A power of two brings each column to a size near 1, at which no square overflows or vanishes. What the mean misses
+    by is added to it, so that it has all its digits far from zero.
+    """
+    values = values.double()
+    largest = values.abs().amax(0)
+    unit = torch.where(largest > 0, largest / (2 * torch.frexp(largest).mantissa), 1.0)
+    share = None if weights is None else (weights / weights.sum()).view(-1, *[1] * (values.ndim - 1))
+
+    def average(numbers: Tensor) -> Tensor:
+        return numbers.mean(0) if share is None else (share * numbers).sum(0)
+
+    centred = values / unit
+    mean = average(centred)
+    missed = average(centred.sub_(mean))
+    deviation = average(centred.sub_(missed).square_()).sqrt()
+    return (mean + missed) * unit, deviation * unit, largest

@@ -1,0 +1,1 @@
+"""Distributions of latents and of targets, and their quantiles."""

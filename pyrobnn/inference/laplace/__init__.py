@@ -1,0 +1,1 @@
+"""Laplace approximations: modes, curvature around them, and precisions tuned by the evidence."""

@@ -1,0 +1,117 @@
+"""The log evidence of a Laplace approximation as a function of the precisions of weights and noise."""
+
+import dataclasses
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobnn.curvature.gaussian import Result, assemble
+from pyrobnn.curvature.likelihood import LikelihoodCurvature, Point
+from pyrobnn.curvature.prior import PriorCurvature
+from pyrobnn.guides.laplace import BlockGuide
+from pyrobnn.inference.laplace.curve import fill
+
+LARGEST_LOG = 25.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evidence:
+    """The log evidence as a function of log precisions, with the mode and the likelihood's curvature held fixed.
+
+    Attributes:
+        point: the mode.
+        curvature: of the likelihood, at the present noise.
+        guide: a Gaussian to fill.
+        group: for each covered entry the number of its group, flat over the sites of the blocks.
+        squares: squared distance of each entry to the mean of its prior, likewise.
+        log_likelihood: at the present noise, in the units of the model.
+        num_targets: how many numbers the targets are, with their weights, and 0 if the noise stays as it is.
+        precision: 1 / variance of the noise at present, in the units of the model.
+        power: of the noise's precision in the curvature: 2 for squares of gradients, 1 for second derivatives.
+    """
+
+    point: Point
+    curvature: LikelihoodCurvature
+    guide: BlockGuide
+    group: Tensor
+    squares: Tensor
+    log_likelihood: float
+    num_targets: float
+    precision: float
+    power: int
+
+    def fill(self, logs: np.ndarray) -> Result:
+        """Fill the guide for log precisions of groups, and of noise if it is tuned; return what its blocks hold."""
+        alphas = torch.from_numpy(np.exp(logs[: self.num_groups])).to(self.squares)[self.group]
+        shapes = [self.point.weights[name].shape for name in self.point.sites]
+        pieces = alphas.split([shape.numel() for shape in shapes])
+        named = zip(self.point.sites, pieces, shapes, strict=True)
+        prior = PriorCurvature({name: piece.view(shape) for name, piece, shape in named}, {}, {})
+        scaled = self.curvature.scaled(self.ratio(logs) ** self.power)
+        result = assemble(dataclasses.replace(self.point, prior=prior), scaled)
+        fill(self.guide, result)
+        return result
+
+    def ratio(self, logs: np.ndarray) -> float:
+        """Return the noise's precision as a multiple of the present one."""
+        return math.exp(logs[-1]) / self.precision if self.num_targets else 1.0
+
+    @property
+    def num_groups(self) -> int:
+        """The number of groups of weights."""
+        return int(self.group.max()) + 1
+
+    def __call__(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return log evidence and its gradient in the logs (MacKay 1992, "Bayesian Interpolation", eq. 4.10 on).
+
+        With alpha the precision of n weights, d/dlog alpha = (n - alpha (sum w^2 + trace of their covariance)) / 2;
+        with beta that of the noise, d/dlog beta = (targets - beta SSE - power gamma) / 2, gamma the number of
+        well-determined weights.
+        """
+        self.fill(logs)
+        ratio = self.ratio(logs)
+        alphas = np.exp(logs[: self.num_groups])
+        counts, squares, traces = (self.by_group(value) for value in self._entries())
+        value = self.log_likelihood_at(ratio) - 0.5 * float(self.guide.log_det())
+        value += 0.5 * float((counts * logs[: self.num_groups] - alphas * squares).sum())
+        gradient = 0.5 * (counts - alphas * (squares + traces))
+        if self.num_targets:
+            gamma = float((counts - alphas * traces).sum())
+            gradient = np.append(gradient, 0.5 * (self.num_targets - ratio * self._errors - self.power * gamma))
+        return value, gradient
+
+    def fixed_point(self, logs: np.ndarray) -> np.ndarray:
+        """Return MacKay's next precisions: gamma / sum w^2, and (targets - power gamma) / SSE for the noise."""
+        self.fill(logs)
+        counts, squares, traces = (self.by_group(value) for value in self._entries())
+        gamma = np.clip(counts - np.exp(logs[: self.num_groups]) * traces, 1e-10 * counts, counts)
+        found = np.log(gamma) - np.log(np.maximum(squares, 1e-30))
+        if self.num_targets:
+            beta = (self.num_targets - self.power * gamma.sum()) / (self.ratio(logs) * self._errors)
+            found = np.append(found, logs[-1] + math.log(max(beta, 1e-10)))
+        return np.clip(found, -LARGEST_LOG, LARGEST_LOG)
+
+    @property
+    def _errors(self) -> float:
+        """The sum of squared errors times the present precision of the noise."""
+        return self.num_targets * (math.log(self.precision) - math.log(2 * math.pi)) - 2 * self.log_likelihood
+
+    def log_likelihood_at(self, ratio: float) -> float:
+        """Return the log likelihood for a multiple of the noise's precision."""
+        if not self.num_targets:
+            return self.log_likelihood
+        return self.log_likelihood + 0.5 * self.num_targets * math.log(ratio) - 0.5 * (ratio - 1) * self._errors
+
+    def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return, for the entries that are Gaussian, 1, the squares, and the variances; 0 for others."""
+        spreads = {name: s for block in self.guide.covered() for name, s in block.split(block.spread()).items()}
+        variance = torch.cat([spreads[name].reshape(-1) for name in self.point.sites]).square()
+        is_covered = (variance > 0).to(variance)
+        return is_covered, self.squares * is_covered, variance
+
+    def by_group(self, values: Tensor) -> np.ndarray:
+        """Return sums of values of entries, one for each group."""
+        total = torch.zeros(self.num_groups, dtype=torch.float64).to(values.device)
+        return total.index_add(0, self.group, values.double()).cpu().numpy()

@@ -1,0 +1,88 @@
+"""The Laplace approximation around weights that were trained elsewhere."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
+from pyrobnn.data.stored import StoredData
+from pyrobnn.guides.laplace import Laplace
+from pyrobnn.guides.map import MapGuide
+from pyrobnn.guides.sites import Site, latent_sites
+from pyrobnn.inference.devices import resolve_device
+from pyrobnn.inference.fit import prepare_source
+from pyrobnn.inference.laplace.curve import curve
+from pyrobnn.inference.source import Source, as_data
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.posterior.posterior import Posterior
+
+
+def laplace_around(
+    model: BNN | nn.Module,
+    data: Any,
+    setting: Laplace,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    progress: bool = True,
+) -> Posterior:
+    """Return the Laplace approximation around weights that were trained elsewhere; see `guides.Laplace.around`."""
+    data, method = as_data(data), SVI(guide=setting)
+    with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
+        bnn = copy.deepcopy(model) if isinstance(model, BNN) else BNN(model, likelihood=_likelihood_for(data))
+        source = prepare_source(bnn, method, data, seed)
+        bnn.to(resolve_device(device)).eval()
+        _scale_targets(bnn, source)
+        example = source.example(bnn)
+        sites = latent_sites(bnn, *example)
+    guide = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
+    posterior = Posterior(bnn, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
+    posterior.info = {
+        "method": to_dict(method),
+        "num_data": source.num_data,
+        "feature_names": source.feature_names,
+        "device": str(example[0].device),
+    }
+    return curve(posterior, setting, source, sites, progress=progress)
+
+
+def _likelihood_for(data: "Data | StoredData | DataLoader[Any]") -> str:
+    y = next(iter(data))[1] if isinstance(data, DataLoader) else data[:1].y
+    return "gaussian" if y.is_floating_point() else "categorical"
+
+
+def _scale_targets(bnn: BNN, source: Source) -> None:
+    """Tell the likelihood the units of the targets; what it has learned, in units of the model, stays."""
+    learned = {name: value.detach() for name, value in bnn.likelihood.named_parameters()}
+    bnn.scale_targets(source.y_scaler.scale.expand(source.first()[1].shape[1:]))
+    for name, value in bnn.likelihood.named_parameters():
+        value.data.copy_(learned[name])
+
+
+def _moved(sites: list[Site], values: dict[str, Tensor]) -> list[Site]:
+    """Return sites that start at the values given, and the others as they are."""
+    names = [site.name for site in sites]
+    unknown = sorted(set(values) - set(names))
+    if unknown:
+        raise InputError(f"`weights` has {unknown[0]!r}, which is no weight of the model: {', '.join(names)}.")
+    return [_at(site, values[site.name]) if site.name in values else site for site in sites]
+
+
+def _at(site: Site, value: Tensor) -> Site:
+    if value.shape != site.start.shape:
+        shapes = f"{tuple(value.shape)}, expected {tuple(site.start.shape)}"
+        raise InputError(f"`weights[{site.name!r}]` has shape {shapes}.")
+    moved = dataclasses.replace(site, start=value.detach().clone().to(site.start))
+    if not bool(moved.unconstrained.isfinite().all()):
+        raise InputError(f"`weights[{site.name!r}]` is not finite, or lies outside the support of its prior.")
+    return moved

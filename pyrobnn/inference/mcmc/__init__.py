@@ -1,0 +1,1 @@
+"""Chains: Hamiltonian Monte Carlo and stochastic gradients."""

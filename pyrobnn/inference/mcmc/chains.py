@@ -1,0 +1,203 @@
+"""What the methods that run Markov chains share: the target, overdispersed starts, and a posterior of stored draws."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.settings import to_dict
+from pyrobnn.bnn import BNN
+from pyrobnn.guides.empirical import Empirical
+from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference.fit import fresh_model, running
+from pyrobnn.inference.history import EngineRecord
+from pyrobnn.inference.mcmc.potential import LogJoint
+from pyrobnn.inference.monitor import Callback
+from pyrobnn.inference.source import Source, make_source, refuse_checkpoints
+from pyrobnn.inference.svi.engine import Engine
+from pyrobnn.posterior.posterior import Posterior
+
+Init = Literal["prior", "net"]
+_JITTER = 0.1
+"""Standard deviation of the noise around the network's own weights, from which chains start apart."""
+_TRIES = 100
+
+
+class Chains(NamedTuple):
+    """What chains gave.
+
+    Attributes:
+        draws: unconstrained latents, (chain, draw, P).
+        statistics: a number for each draw, (chain, draw) by name.
+        engine: how the gradients were computed.
+        notes: what else to keep in `Posterior.info`.
+    """
+
+    draws: Tensor
+    statistics: dict[str, Tensor]
+    engine: EngineRecord
+    notes: dict[str, Any]
+
+
+class Target:
+    """The joint density of a model on its device, and points for chains to start from.
+
+    Args:
+        bnn: the model as declared.
+        source: the data.
+        device: as in `fit`.
+        seed: seed of the fit.
+        init: where chains start.
+
+    Attributes:
+        bnn: a copy of the model in the units of the data.
+        example: a row of data.
+        sites: its latent sites.
+        log_joint: the density.
+        source: as given.
+    """
+
+    def __init__(self, bnn: BNN, source: Source, device: str, seed: int, init: Init) -> None:
+        self._declared, self._device, self._seed, self._init = bnn, device, seed, init
+        self.source = source
+        self.bnn, self.example = fresh_model(bnn, source, device)
+        refuse_checkpoints(self.bnn, source, training=False)
+        self.sites = latent_sites(self.bnn, *self.example)
+        self.log_joint = LogJoint(self.bnn, self.sites, source.num_data)
+
+    def start(self, chain: int, is_usable: Callable[[Tensor], bool]) -> Tensor:
+        """Return unconstrained latents (P,) for a chain to start from; each chain has a random stream of its own.
+
+        Args:
+            chain: its number.
+            is_usable: says of a point whether density and gradient are finite there.
+
+        Raises:
+            InputError: no usable point was found.
+        """
+        with seeded(derive(self._seed, f"chain {chain}"), "start"), torch.no_grad():
+            for _ in range(_TRIES):
+                point = self._from_prior() if self._init == "prior" else self._from_net()
+                if is_usable(point):
+                    return point
+        raise InputError(
+            f"None of {_TRIES} starts with init={self._init!r} has a finite density and gradient: standardise the "
+            "data, narrow the prior, or use another `init`."
+        )
+
+    def _from_prior(self) -> Tensor:
+        with poutine.block():
+            trace = poutine.trace(self.bnn).get_trace(*self.example)
+        return self.log_joint.unconstrain({site.name: trace.nodes[site.name]["value"] for site in self.sites})
+
+    def _from_net(self) -> Tensor:
+        model, _ = fresh_model(self._declared, self.source, self._device)
+        starts = {site.name: site.start for site in latent_sites(model, *self.example)}
+        point = self.log_joint.unconstrain(starts)
+        return point + _JITTER * torch.randn_like(point)
+
+
+class ChainMethod:
+    """Base of the methods that run Markov chains: write `sample`, the rest is inherited.
+
+    Attributes:
+        num_draws: draws kept of each chain.
+        num_chains: number of chains.
+        init: where chains start.
+    """
+
+    num_draws: int
+    num_chains: int
+    init: Init
+
+    @property
+    def batch_size(self) -> int | None:
+        """The number of examples in a mini-batch, or None for all at every step."""
+        return None
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of each chain, those before the first draw included."""
+        raise NotImplementedError
+
+    def sample(self, target: Target, *, seed: int, engine: Engine, progress: bool) -> Chains:
+        """Run the chains."""
+        raise NotImplementedError
+
+    def run(
+        self,
+        bnn: BNN,
+        data: Any,
+        *,
+        seed: int,
+        device: str = "auto",
+        engine: Engine = "auto",
+        progress: bool = True,
+        callbacks: Sequence[Callback] = (),
+    ) -> Posterior:
+        """Infer the posterior; the arguments are those of `pyrobnn.fit`.
+
+        Raises:
+            InputError: parameters without a prior, data that do not fit, callbacks, or no start with a finite density.
+        """
+        name, started = type(self).__name__, time.perf_counter()
+        if callbacks:
+            raise InputError(f"`callbacks` see the steps of SVI, and {name} has none: leave them out.")
+        with seeded(seed, "data"):
+            source = make_source(data, bnn, self.batch_size)
+        check_all_inferred(bnn, name)
+        with running(bnn, source.batch_size(self.batch_size), seed, "fit") as threads:
+            target = Target(bnn, source, device, seed, self.init)
+            chains = self.sample(target, seed=seed, engine=engine, progress=progress)
+            posterior = self._posterior(target, chains, seed)
+        posterior.info |= {"threads": threads, "seconds": time.perf_counter() - started}
+        return posterior
+
+    def _posterior(self, target: Target, chains: Chains, seed: int) -> Posterior:
+        source, statistics = target.source, chains.statistics
+        setting = Empirical(self.num_chains, self.num_draws, tuple(statistics))
+        guide = setting.build(target.bnn, *target.example)
+        kept = torch.stack([*statistics.values()], -1) if statistics else guide.statistics
+        guide.hold(target.log_joint.constrain(chains.draws), kept)
+        info = {
+            "method": to_dict(self) | {"guide": to_dict(setting)},
+            "num_data": source.num_data,
+            "feature_names": source.feature_names,
+            "num_steps": self.num_steps,
+            "stop_reason": "all steps done",
+            "device": str(target.example[0].device),
+            "engine": dataclasses.asdict(chains.engine),
+        }
+        return Posterior(
+            target.bnn,
+            guide,
+            example=target.example,
+            x_scaler=source.x_scaler,
+            y_scaler=source.y_scaler,
+            seed=seed,
+            info=info | chains.notes,
+        )
+
+
+def check_all_inferred(bnn: BNN, method: str) -> None:
+    """Refuse a model with parameters that would have to be optimised; the method's name is for the message."""
+    names = [name.removesuffix("_unconstrained") for name, p in bnn.named_parameters() if p.requires_grad]
+    if not names:
+        return
+    advice = {
+        "likelihood.": "the noise a known number, such as Gaussian(scale=0.1), or a prior, such as "
+        'Gaussian(scale={"type": "half_normal", "scale": 1.0})',
+        "prior.": "the numbers of the prior fixed values, learnable=False",
+        "net.": "the weights a prior instead of None, or freeze them with requires_grad_(False)",
+    }
+    hints = [hint for prefix, hint in advice.items() if any(name.startswith(prefix) for name in names)]
+    shown = ", ".join(name.removeprefix("net.") for name in names)
+    raise InputError(
+        f"{method} draws what has a prior, and {shown} would have to be optimised beside it: give {'; '.join(hints)}."
+    )

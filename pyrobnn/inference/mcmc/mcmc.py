@@ -1,0 +1,198 @@
+"""Markov chain Monte Carlo with gradients of all data, as methods for `fit`: Pyro's NUTS and HMC."""
+
+import math
+import warnings
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from pyro.infer import mcmc
+from torch import Tensor
+from tqdm.std import tqdm
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.settings import setting
+from pyrobnn.data.in_memory import Data
+from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
+from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potential
+from pyrobnn.inference.method import registry
+from pyrobnn.inference.svi.engine import Engine
+
+Count = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+_TYPICAL_STEPS = 50
+"""Leapfrog steps of a transition, for the choice of the engine: a linear model needs 5, a small network up to 1000."""
+_STATISTICS = ("diverging", "acceptance_rate", "step_size", "n_steps")
+_ROUNDING = 1e-6
+"""Relative length added to a trajectory, so that 0.3 holds three steps of 0.1."""
+
+
+class Hamiltonian(ChainMethod):
+    """Base of the methods that follow Hamilton's equations: write `kernel`, the rest is inherited."""
+
+    warmup: int
+
+    @property
+    def num_steps(self) -> int:
+        """The number of transitions of each chain, warm-up included."""
+        return self.warmup + self.num_draws
+
+    def kernel(self, potential: Potential) -> Any:
+        """Return Pyro's kernel for one chain."""
+        raise NotImplementedError
+
+    def sample(self, target: Target, *, seed: int, engine: Engine, progress: bool) -> Chains:
+        """Run the chains, one after the other.
+
+        Raises:
+            InputError: data that are not in memory.
+        """
+        source, name = target.source, type(self).__name__
+        if not isinstance(source.data, Data):
+            raise InputError(
+                f"{name} uses all data at every step: pass Data(x, y) instead of a {type(source.data).__name__}, or "
+                "use SGLD or SGHMC."
+            )
+        data = source.scaled(target.bnn, source.data.x, source.data.y)
+        like = target.start(0, lambda point: True)
+        expected = self.num_chains * self.num_steps * _TYPICAL_STEPS
+        potential, record = make_potential(target.log_joint, data, like, engine, expected)
+        total = self.num_chains * self.num_steps
+        with tqdm(total=total, disable=not progress, desc=name, unit="step") as bar:
+            runs = [self._run_chain(chain, target, potential, seed, bar) for chain in range(self.num_chains)]
+        statistics = torch.stack([numbers for _, numbers in runs])
+        diverging = int(statistics[..., 0].sum())
+        if diverging:
+            warnings.warn(
+                f"{diverging} of {self.num_chains * self.num_draws} draws diverged: some region of the posterior is "
+                "too narrow for the step size and not explored. Raise `target_accept`, or choose a smoother prior.",
+                stacklevel=2,
+            )
+        by_name = dict(zip(_STATISTICS, statistics.unbind(-1), strict=True))
+        return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, {"num_diverging": diverging})
+
+    def _run_chain(
+        self, chain: int, target: Target, potential: Potential, seed: int, bar: "tqdm[Any]"
+    ) -> tuple[Tensor, Tensor]:
+        """Return the draws (draw, P) of a chain and their statistics (draw, statistic)."""
+        kernel = self.kernel(potential)
+        point = {"z": target.start(chain, lambda z: is_finite(potential.evaluate, z))}
+        draws, statistics = [], []
+        with seeded(derive(seed, f"chain {chain}"), "transitions"):
+            kernel.initial_params = point
+            kernel.setup(self.warmup)
+            watch = _Watch(kernel, potential)
+            for step in range(self.num_steps):
+                ONE_THREAD.let_waiting_in()
+                point = kernel.sample(point)
+                numbers = watch.look(step - self.warmup if step >= self.warmup else step)
+                bar.update()
+                if step >= self.warmup:
+                    draws.append(point["z"].detach())
+                    statistics.append(numbers)
+            bar.set_postfix({"chain": chain + 1, **kernel.logging()})
+        return torch.stack(draws), torch.tensor(statistics, dtype=torch.float64)
+
+
+@registry.register
+@setting
+class NUTS(Hamiltonian):
+    """The No-U-Turn sampler of Pyro (Hoffman & Gelman 2014): exact in the limit, for small networks and few data.
+
+    Chains run one after the other on the unconstrained latents of weights, priors and likelihood, as one vector. Step
+    size and masses adapt in the warm-up. The posterior holds all draws in order, and `to_datatree` has them as chains.
+    Weights of a network have symmetries, so that chains agree in what they predict long before they agree in weights:
+    judge them by `function_rhat`.
+
+    Attributes:
+        num_draws: draws kept of each chain.
+        warmup: transitions before them.
+        num_chains: number of chains.
+        target_accept: acceptance probability that the step size aims at; higher is slower and diverges less.
+        max_tree_depth: a trajectory has at most 2^depth - 1 leapfrog steps.
+        full_mass: adapt a full mass matrix, for strongly correlated latents, up to a few hundred.
+        init: where each chain starts: "prior" at a draw from the prior, which lies wider than the posterior, as R-hat
+            asks for; "net" at the network's weights (new random ones for a declared network) with noise of standard
+            deviation 0.1.
+    """
+
+    num_draws: Count = 1000
+    warmup: Count = 1000
+    num_chains: Count = 4
+    target_accept: Share = 0.8
+    max_tree_depth: Count = 10
+    full_mass: bool = False
+    init: Init = "prior"
+
+    def kernel(self, potential: Potential) -> Any:
+        """Return Pyro's kernel for one chain."""
+        return mcmc.NUTS(
+            potential_fn=potential,
+            full_mass=self.full_mass,
+            target_accept_prob=self.target_accept,
+            max_tree_depth=self.max_tree_depth,
+        )
+
+
+@registry.register
+@setting
+class HMC(Hamiltonian):
+    """Hamiltonian Monte Carlo of Pyro (Neal 2011) with trajectories of a fixed length.
+
+    The default length, pi / 2, gives nearly independent draws of a Gaussian posterior whose masses are adapted. See
+    `NUTS`, which finds the length itself, for chains and starts.
+
+    Attributes:
+        step_size: of the leapfrog steps; None to adapt it, and the masses, in the warm-up. A number is kept, with unit
+            masses.
+        trajectory_length: step size times leapfrog steps; their number is rounded down, and at least 1.
+        num_draws: draws kept of each chain.
+        warmup: transitions before them.
+        num_chains: number of chains.
+        target_accept: acceptance probability that an adapted step size aims at.
+        full_mass: adapt a full mass matrix.
+        init: where each chain starts, as in `NUTS`.
+    """
+
+    step_size: Annotated[float, Field(gt=0)] | None = None
+    trajectory_length: Annotated[float, Field(gt=0)] = math.pi / 2
+    num_draws: Count = 1000
+    warmup: Count = 1000
+    num_chains: Count = 4
+    target_accept: Share = 0.8
+    full_mass: bool = False
+    init: Init = "prior"
+
+    def kernel(self, potential: Potential) -> Any:
+        """Return Pyro's kernel for one chain."""
+        adapts = self.step_size is None
+        return mcmc.HMC(
+            potential_fn=potential,
+            step_size=self.step_size or 1.0,
+            trajectory_length=self.trajectory_length * (1 + _ROUNDING),
+            adapt_step_size=adapts,
+            adapt_mass_matrix=adapts,
+            full_mass=self.full_mass,
+            target_accept_prob=self.target_accept,
+        )
+
+
+class _Watch:
+    """Reads the statistics of single transitions off a kernel, which keeps running means of some."""
+
+    def __init__(self, kernel: Any, potential: Potential) -> None:
+        self._kernel, self._potential = kernel, potential
+        self._evaluations = potential.num_evaluations
+        self._divergences, self._mean = 0, 0.0
+
+    def look(self, index: int) -> list[float]:
+        """Return the statistics of the latest transition, whose number in its phase is `index`, counted from 0."""
+        kernel, before = self._kernel, self._mean if index else 0.0
+        self._mean = kernel._mean_accept_prob
+        acceptance = min(max(self._mean * (index + 1) - before * index, 0.0), 1.0)
+        steps = self._potential.num_evaluations - self._evaluations
+        diverged = len(kernel._divergences) - self._divergences
+        self._evaluations, self._divergences = self._potential.num_evaluations, len(kernel._divergences)
+        return [float(diverged), acceptance, float(kernel.step_size), float(steps)]

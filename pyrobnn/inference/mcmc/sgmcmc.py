@@ -1,0 +1,236 @@
+"""Markov chain Monte Carlo with gradients of mini-batches, as methods for `fit`: SGLD and SGHMC of posteriors."""
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import torch
+from pydantic import BeforeValidator, Field
+from torch import Tensor
+from torch.func import vmap
+from tqdm.std import tqdm
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.settings import setting
+from pyrobnn.data.batches import Batch, TensorBatches
+from pyrobnn.inference.history import EngineRecord
+from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
+from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, is_finite
+from pyrobnn.inference.method import registry
+from pyrobnn.inference.svi.engine import Engine
+from pyrobnn.optimizers import resolve_schedule
+
+Count = Annotated[int, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0)]
+_BLOCK = 50
+"""Steps between two looks at the chains from the host."""
+
+
+class StochasticGradient(ChainMethod):
+    """Base of the methods that follow noisy gradients: write `transform`, the rest is inherited."""
+
+    step_size: float
+    schedule: Any
+    burn_in: int
+    thinning: int
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of each chain, burn-in included."""
+        return self.burn_in + self.num_draws * self.thinning
+
+    def transform(self, posteriors: Any, log_posterior: Any, rate: Any) -> Any:
+        """Return the transform of posteriors, for a log density of all chains and a step size or schedule."""
+        raise NotImplementedError
+
+    def sample(self, target: Target, *, seed: int, engine: Engine, progress: bool) -> Chains:
+        """Run the chains side by side, each on mini-batches of its own; those of a DataLoader serve all chains.
+
+        Raises:
+            InputError: posteriors is not installed.
+            FloatingPointError: a chain is no longer finite.
+        """
+        posteriors, name = _posteriors(type(self).__name__), type(self).__name__
+        if engine == "captured":
+            warnings.warn(f"The chains run eagerly: {name} has no captured form.", stacklevel=2)
+        streams = self._streams(target, seed)
+        batches = _joined(streams)
+        first, own_batches = next(batches), len(streams) > 1
+        evaluate = eager_potential(target.log_joint, (first[0][0], first[1][0]) if own_batches else first)
+        points = torch.stack([target.start(c, lambda z: is_finite(evaluate, z)) for c in range(self.num_chains)])
+        rates = self._rates().to(points.device)
+        log_posterior = _log_posterior(target.log_joint, points, first, own_batches=own_batches)
+        transform = self.transform(posteriors, log_posterior, lambda step: rates[step])
+        draws = []
+        with seeded(seed, "transitions"), tqdm(total=self.num_steps, disable=not progress, desc=name) as bar:
+            state = transform.init(points)
+            for step in range(1, self.num_steps + 1):
+                ONE_THREAD.let_waiting_in()
+                state, _ = transform.update(state, first if step == 1 else next(batches))
+                if step > self.burn_in and (step - self.burn_in) % self.thinning == 0:
+                    draws.append(state.params.detach().clone())
+                if step % _BLOCK == 0 or step == self.num_steps:
+                    _check_finite(state.params, step, name)
+                    bar.update(step - bar.n)
+        record = EngineRecord(engine, "eager", f"{name} runs eagerly, its chains side by side")
+        return Chains(torch.stack(draws, 1), {}, record, {})
+
+    def _streams(self, target: Target, seed: int) -> list[Any]:
+        """Return the batches of each chain, or one stream for all where each batch is the whole set or a loader's."""
+        seeds = [derive(seed, f"batches {chain}") for chain in range(self.num_chains)]
+        first = target.source.batches(target.bnn, self.batch_size, seeds[0])
+        if not isinstance(first, TensorBatches) or first.batch_size is None:
+            return [first]
+        return [first, *(TensorBatches(first.x, first.y, first.batch_size, own) for own in seeds[1:])]
+
+    def _rates(self) -> Tensor:
+        """Return the step size of each step, (steps,)."""
+        if self.schedule is None:
+            return torch.full((self.num_steps,), self.step_size, dtype=torch.float64)
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=self.step_size)
+        schedule, rates = self.schedule.build(optimizer, self.num_steps), []
+        optimizer.step()  # torch warns of schedules that move before the optimiser
+        for _ in range(self.num_steps):
+            rates.append(float(optimizer.param_groups[0]["lr"]))
+            schedule.step()
+        return torch.tensor(rates, dtype=torch.float64)
+
+
+@registry.register
+@setting
+class SGLD(StochasticGradient):
+    """Stochastic gradient Langevin dynamics (Welling & Teh 2011) of the library posteriors, on unconstrained latents z.
+
+    z <- z + e grad log p(z, D) + N(0, 2 e T), with the log density of all data estimated from a mini-batch. It has no
+    accept step: its draws come from the posterior only as e goes to 0. For a direction of posterior variance v the
+    variance becomes v / (1 - e / (2 v)); e above 2 v diverges. Mini-batches add to it by the variance G of the noise of
+    the log density's gradient. Batches drawn independently would add e v G / 2; those of an epoch, M batches in random
+    order, nearly cancel, and add e^2 G (M + 1) / 6 on average over an epoch that is short beside v / e steps. It needs
+    `pip install pyrobnn[sgmcmc]`.
+
+    Attributes:
+        step_size: e; twice it is the step size of Welling & Teh.
+        num_draws: draws kept of each chain.
+        burn_in: steps before them.
+        thinning: steps from one draw kept to the next.
+        num_chains: number of chains, run side by side.
+        batch_size: examples in a mini-batch; None for all of them at every step.
+        schedule: a schedule of `torch.optim.lr_scheduler` for the step size, by name or as a table with `type`, or
+            None. All draws kept count the same.
+        temperature: T; 1 is Bayes, less than 1 a cold posterior, p(z | D)^(1/T).
+        init: where each chain starts, as in `NUTS`.
+    """
+
+    step_size: Positive
+    num_draws: Count = 1000
+    burn_in: Annotated[int, Field(ge=0)] = 1000
+    thinning: Count = 10
+    num_chains: Count = 4
+    batch_size: Count | None = None
+    schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
+    temperature: Positive = 1.0
+    init: Init = "prior"
+
+    def transform(self, posteriors: Any, log_posterior: Any, rate: Any) -> Any:
+        """Return `posteriors.sgmcmc.sgld`."""
+        return posteriors.sgmcmc.sgld.build(log_posterior, lr=rate, temperature=self.temperature)
+
+
+@registry.register
+@setting
+class SGHMC(StochasticGradient):
+    """Stochastic gradient Hamiltonian Monte Carlo (Chen et al. 2014) of the library posteriors, on unconstrained z.
+
+    With momenta m of unit variance: z <- z + e m and m <- m + e grad log p(z, D) - e a m + N(0, 2 e a T), both from the
+    values before the step. It moves further than `SGLD` for the same number of gradients, and likewise has no accept
+    step: draws come from the posterior as e goes to 0, and e > a v diverges, v the smallest posterior variance. It
+    needs `pip install pyrobnn[sgmcmc]`.
+
+    Attributes:
+        step_size: e.
+        friction: a.
+        num_draws: draws kept of each chain.
+        burn_in: steps before them.
+        thinning: steps from one draw kept to the next.
+        num_chains: number of chains, run side by side.
+        batch_size: examples in a mini-batch; None for all of them at every step.
+        schedule: a schedule for the step size, as in `SGLD`.
+        temperature: T, as in `SGLD`.
+        init: where each chain starts, as in `NUTS`.
+    """
+
+    step_size: Positive
+    friction: Positive = 1.0
+    num_draws: Count = 1000
+    burn_in: Annotated[int, Field(ge=0)] = 1000
+    thinning: Count = 10
+    num_chains: Count = 4
+    batch_size: Count | None = None
+    schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
+    temperature: Positive = 1.0
+    init: Init = "prior"
+
+    def transform(self, posteriors: Any, log_posterior: Any, rate: Any) -> Any:
+        """Return `posteriors.sgmcmc.sghmc`."""
+        settings = {"alpha": self.friction, "temperature": self.temperature}
+        return posteriors.sgmcmc.sghmc.build(log_posterior, lr=rate, **settings)
+
+
+def _posteriors(method: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tensordict's, about classes of posteriors that are not used here
+            import posteriors
+    except ImportError:
+        raise InputError(f"{method} needs the library posteriors: pip install pyrobnn[sgmcmc].") from None
+    return posteriors
+
+
+def _joined(streams: list[Any]) -> Iterator[Batch]:
+    """Yield the next batch of a single stream, or those of several side by side, (chain, B, ...)."""
+    if len(streams) == 1:
+        while True:
+            yield next(streams[0])
+    x, y = streams[0].x, streams[0].y
+    while True:
+        for rows in torch.stack([stream.rows(_BLOCK) for stream in streams], 1):
+            yield x[rows], y[rows]
+
+
+def _log_posterior(
+    log_joint: LogJoint, points: Tensor, batch: Batch, *, own_batches: bool
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return the sum over chains of the log density, as posteriors takes it, with that of each chain beside it.
+
+    Chains do not meet in the sum, so that its gradient with respect to all of them is that of each. A network that vmap
+    cannot take is run chain by chain.
+    """
+
+    def one_by_one(z: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        pairs = zip(x, y, strict=True) if own_batches else itertools.repeat((x, y))
+        return torch.stack([log_joint(row, *pair) for row, pair in zip(z, pairs, strict=False)])
+
+    place = 0 if own_batches else None
+    each: Callable[..., Tensor] = vmap(log_joint, in_dims=(0, place, place))
+    try:
+        each(points, *batch)
+    except RuntimeError:
+        each = one_by_one
+
+    def log_posterior(z: Tensor, data: Batch) -> tuple[Tensor, Tensor]:
+        densities = each(z, *data)
+        return densities.sum(), densities
+
+    return log_posterior
+
+
+def _check_finite(points: Tensor, step: int, method: str) -> None:
+    finite = points.isfinite().flatten(1).all(1)
+    if not bool(finite.all()):
+        raise FloatingPointError(
+            f"Chain {int((~finite).nonzero()[0]) + 1} of {method} is no longer finite at step {step}: lower "
+            "`step_size`, or standardise the data."
+        )

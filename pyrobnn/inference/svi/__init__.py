@@ -1,0 +1,1 @@
+"""Stochastic variational inference: objective, engines, and the choice between them."""

@@ -1,0 +1,149 @@
+"""Compiling a recorded graph with inductor, without Dynamo: to a C++ library on a CPU, to kernels on a GPU."""
+
+import copy
+import ctypes
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, fx
+from torch._inductor import config as inductor_config
+
+from pyrobnn.inference.svi.capture import store
+from pyrobnn.inference.svi.capture.errors import NotCapturable
+from pyrobnn.inference.svi.capture.record import ATEN_RANDOM
+
+Program = Callable[[list[Tensor]], Any] | Path
+_ENTRY = "_Z19inductor_entry_implPP16AtenTensorOpaqueS1_"
+_ON_CPU = {
+    "compile_threads": 1,
+    "cpp_wrapper": True,
+    "cpp.enable_floating_point_contract_flag": "fast",
+    "aot_inductor.allow_stack_allocation": True,
+}
+_WITHOUT_STACK = {"aot_inductor.allow_stack_allocation": False}
+"""What to compile with where an operation does not take tensors on the stack, as some that change theirs do not."""
+
+
+def compile_graph(graph: fx.GraphModule, device: torch.device) -> Program:
+    """Return a program for the graph.
+
+    That is a shared library with the compiled entry, on a CPU; elsewhere a function of the list of its inputs, which
+    it may empty. A library made before, by this process or another, is found again.
+
+    Raises:
+        NotCapturable: the compiler failed.
+    """
+    if device.type != "cpu":
+        return _try_to_compile(graph, [{}], on_cpu=False)
+    name = store.fingerprint(_ON_CPU, store.describe(graph))
+    library = store.find(name)
+    if library is not None and _is_sound(library):
+        return library
+    run = _try_to_compile(graph, [_ON_CPU, _ON_CPU | _WITHOUT_STACK], on_cpu=True)
+    try:
+        library = Path(run.current_callable.__closure__[0].cell_contents.__self__.__file__)
+    except (AttributeError, IndexError, TypeError):
+        return run
+    if not _is_sound(library):
+        return run
+    return store.keep(name, library)
+
+
+def interpret(graph: fx.GraphModule, device: torch.device) -> Program:
+    """Return the graph itself as a program: its operations one by one, with nothing compiled."""
+    return lambda inputs: graph(*inputs)
+
+
+def entry(library: Path) -> Any:
+    """Return the compiled entry of a library, which takes its tensors as handles of the AOT Inductor C interface.
+
+    Raises:
+        OSError: it cannot be loaded.
+        AttributeError: it has no such entry.
+    """
+    return getattr(ctypes.PyDLL(str(library)), _ENTRY)
+
+
+def _is_sound(library: Path) -> bool:
+    try:
+        return entry(library) is not None
+    except (OSError, AttributeError):
+        return False
+
+
+def _try_to_compile(graph: fx.GraphModule, attempts: list[dict[str, Any]], *, on_cpu: bool) -> Any:
+    for settings in attempts:
+        try:
+            with inductor_config.patch(ATEN_RANDOM | settings), _quiet(), _unread_stays_in_memory():
+                return _compile(copy.deepcopy(graph), on_cpu=on_cpu)
+        except Exception as error:
+            failure = error
+    reason = (str(failure).splitlines() or [""])[0]
+    raise NotCapturable(f"the compiler failed ({type(failure).__name__}: {reason})") from failure
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to itself what inductor says about its own workings."""
+    logger = logging.getLogger("torch._inductor")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _unread_stays_in_memory() -> Iterator[None]:
+    """Let a loop say where it reads a buffer that it only waits for: nowhere.
+
+    Inductor asks every user of a buffer before it moves it into the loops around them, and fails with a KeyError where
+    a user overwrites what the buffer was made of, as a step of Adam does (pytorch/pytorch issue 188228).
+    """
+    from torch._inductor.loop_body import LoopBody
+
+    ask = LoopBody.get_read_expr
+
+    def read_expr(self: LoopBody, buffer_name: str) -> Any:
+        try:
+            return ask(self, buffer_name)
+        except KeyError:
+            return None
+
+    with mock.patch.object(LoopBody, "get_read_expr", read_expr):
+        yield
+
+
+def _compile(graph: fx.GraphModule, *, on_cpu: bool) -> Callable[[list[Tensor]], Any]:
+    from torch._functorch import config as functorch_config  # a second of imports that a kept library does without
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+    from torch._inductor.utils import BoxedBool
+    from torch._inductor.virtualized import V
+
+    examples = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+    fake_mode = examples[0].fake_mode
+    with (
+        torch.no_grad(),
+        functorch_config.patch(bundled_autograd_cache=False),
+        tracing(TracingContext(fake_mode)),
+        V.set_fake_mode(fake_mode),
+    ):
+        joint_graph_passes(graph)
+        return compile_fx_inner(
+            graph,
+            examples,
+            static_input_idxs=range(len(examples)),
+            cudagraphs=BoxedBool(value=False),
+            cpp_wrapper=on_cpu,
+        )

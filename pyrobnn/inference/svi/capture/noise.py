@@ -1,0 +1,109 @@
+"""Random numbers for a recorded graph on a CPU: drawn by ATen between steps, in the order of the eager step."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor, fx
+
+from pyrobnn.inference.svi.capture.record import call
+
+_aten = torch.ops.aten
+_NORMAL = (_aten.randn_like.default, _aten.randn.default)
+_UNIFORM = (_aten.rand_like.default, _aten.rand.default)
+_TABLE = 2**22
+"""Random numbers that are drawn ahead, at most."""
+_PARALLEL = 2**17
+"""Random numbers in one draw from which on several threads share the work."""
+
+
+class Noise:
+    """The inputs of a graph that hold its random numbers on a CPU: a table with a row for each step, or one row.
+
+    The stream is that of torch's default generator, one draw for each random operation of a step in order; only draws
+    of 2^17 numbers or more, with several threads, come from generators of their own, one a thread. An operation draws
+    for all particles, antithetic pairs and replicates at once, where eager steps draw for one after the other: with
+    more than one of them the same seed gives the engines other numbers of the same distribution.
+
+    Args:
+        graph: the recorded graph; its operations that draw normal or uniform numbers become inputs.
+        position: the input that counts the steps of a block.
+        num_rows: steps in a block.
+
+    Attributes:
+        inputs: the tensors to append to the inputs of the graph.
+        num_rows: steps that `draw` provides for at once.
+        is_complete: whether the graph has no random operation left.
+    """
+
+    def __init__(self, graph: fx.GraphModule, position: fx.Node, num_rows: int) -> None:
+        on_cpu = position.meta["val"].device.type == "cpu"
+        nodes = [node for node in graph.graph.nodes if on_cpu and node.target in (*_NORMAL, *_UNIFORM)]
+        per_step = sum(node.meta["val"].numel() for node in nodes)
+        self.num_rows = num_rows if per_step * num_rows <= _TABLE else 1
+        self._uniform = [node.target in _UNIFORM for node in nodes]
+        self.inputs = [_replace_by_input(node, position, self.num_rows) for node in nodes]
+        self.is_complete = not any(_is_random(node) for node in graph.graph.nodes)
+        shared = torch.get_num_threads() > 1 and any(node.meta["val"].numel() >= _PARALLEL for node in nodes)
+        self._generators = _new_generators(torch.get_num_threads()) if shared else []
+        rows = [table.unbind(0) if self.num_rows > 1 else (table,) for table in self.inputs]
+        self._steps = list(zip(*rows, strict=True)) if rows else []
+
+    def draw(self, num_steps: int) -> None:
+        """Draw the random numbers of the next steps, at most `num_rows`."""
+        for step in self._steps[:num_steps]:
+            for row, uniform in zip(step, self._uniform, strict=True):
+                if row.numel() >= _PARALLEL and self._generators:
+                    self._draw_in_parallel(row, uniform=uniform)
+                else:
+                    _fill(row, uniform=uniform)
+
+    def state(self) -> list[Tensor]:
+        """Return the states of the generators of large draws."""
+        return [generator.get_state() for generator in self._generators]
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Put those states back, where there are as many threads as then."""
+        for generator, own in zip(self._generators, state, strict=False):
+            generator.set_state(own)
+
+    def _draw_in_parallel(self, row: Tensor, *, uniform: bool) -> None:
+        chunks = row.view(-1).split(math.ceil(row.numel() / len(self._generators)))
+        with ThreadPoolExecutor(len(chunks)) as pool:
+            jobs = zip(chunks, self._generators, strict=False)
+            filling = [pool.submit(_fill, chunk, uniform=uniform, generator=generator) for chunk, generator in jobs]
+        for job in filling:
+            job.result()
+
+
+def _is_random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _new_generators(count: int) -> list[torch.Generator]:
+    seeds = torch.randint(2**62, (count,)).tolist()
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+def _fill(row: Tensor, *, uniform: bool, generator: torch.Generator | None = None) -> None:
+    if uniform:
+        row.uniform_(generator=generator)
+    else:
+        row.normal_(generator=generator)
+
+
+def _replace_by_input(node: fx.Node, position: fx.Node, num_rows: int) -> Tensor:
+    """Make an input of a random operation, and return the tensor to pass in its place."""
+    graph, drawn = node.graph, node.meta["val"]
+    shape = (num_rows, *drawn.shape) if num_rows > 1 else tuple(drawn.shape)
+    with graph.inserting_after(graph.find_nodes(op="placeholder")[-1]):
+        new = graph.placeholder(f"noise_{node.name}")
+    with drawn.fake_mode:
+        new.meta["val"] = torch.empty(shape, dtype=drawn.dtype)
+    if num_rows > 1:
+        with graph.inserting_before(node):
+            index = call(graph, _aten.reshape.default, position, [1])
+            new = call(graph, _aten.reshape.default, call(graph, _aten.index.Tensor, new, [index]), list(drawn.shape))
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
+    return torch.empty(shape, dtype=drawn.dtype)

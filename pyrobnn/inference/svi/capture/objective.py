@@ -1,0 +1,172 @@
+"""The ELBO as a function of tensors alone: what the captured step records."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.nn import PyroModule
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+from torch.distributions import Independent, Normal
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from pyrobnn.bnn import BNN
+from pyrobnn.distributions.latents import ScaleMixtureNormal
+from pyrobnn.inference.svi.capture.errors import NotCapturable
+from pyrobnn.inference.svi.objective import DIVERGENCES, KL
+
+
+class Objective(nn.Module):
+    """The two terms of the ELBO for one draw of the guide, equal to those of Pyro's `Trace_ELBO` for the same noise.
+
+    Densities of sites of one family are computed together on the concatenated values, which leaves one operation
+    where Pyro has one for each site.
+
+    Args:
+        bnn: the model.
+        guide: its guide.
+        num_data: N.
+        kl: "mc", "analytic" or "quadrature", as in `SVI`.
+    """
+
+    def __init__(self, bnn: BNN, guide: PyroModule, *, num_data: int, kl: KL) -> None:
+        super().__init__()
+        self.bnn, self.guide = bnn, guide
+        self._num_data, self._divergence = num_data, DIVERGENCES.get(kl)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw once and return the estimates of the expected log-likelihood and of KL(q || prior), both scalars."""
+        arguments = {"num_data": self._num_data}
+        with poutine.block():
+            guide_trace = poutine.trace(self.guide).get_trace(x, y, **arguments)
+            model_trace = poutine.trace(poutine.replay(self.bnn, trace=guide_trace)).get_trace(x, y, **arguments)
+        drawn, latent = list(_samples(guide_trace, observed=False)), list(_samples(model_trace, observed=False))
+        log_likelihood = _sum(_log_density(node).double() for node in _samples(model_trace, observed=True))
+        if self._divergence is not None:
+            by_name = {node["name"]: node for node in drawn}
+            pairs = ((by_name[node["name"]], node) for node in latent)
+            return log_likelihood, _sum(_scaled(self._divergence(q["fn"], p["fn"]), q).double() for q, p in pairs)
+        return log_likelihood, _joint_log_density(drawn).double() - _joint_log_density(latent).double()
+
+
+def check_reparameterized(bnn: BNN, guide: PyroModule, x: Tensor, y: Tensor) -> None:
+    """Refuse guides whose gradient needs more than the derivative of the ELBO along a draw.
+
+    Raises:
+        NotCapturable: a factor in the guide, or a site with parameters but without a reparameterised draw (its
+            gradient is a score function).
+    """
+    with poutine.block():
+        trace = poutine.trace(guide).get_trace(x, y)
+    for node in _samples(trace, observed=True):
+        raise NotCapturable(f"the guide has the factor {node['name']!r}")
+    for node in _samples(trace, observed=False):
+        if not node["fn"].has_rsample and node["fn"].log_prob(node["value"]).requires_grad:
+            raise NotCapturable(f"the guide's site {node['name']!r} is not reparameterised")
+
+
+def _samples(trace: Any, *, observed: bool) -> Iterator[Any]:
+    return (
+        node
+        for node in trace.nodes.values()
+        if node["type"] == "sample" and bool(node["is_observed"]) == observed and not site_is_subsample(node)
+    )
+
+
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(terms)).sum()
+
+
+def _joint_log_density(nodes: list[Any]) -> Tensor:
+    """Return the log density of all sites, those of the same elementwise family at once."""
+    families: dict[Any, list[tuple[Tensor, dict[str, Tensor]]]] = {}
+    others = []
+    for node in nodes:
+        member = _elementwise(node)
+        if member is None:
+            others.append(_log_density(node))
+        else:
+            key, parameters = member
+            families.setdefault(key, []).append((node["value"], parameters))
+    return _sum([*others, *(_family_log_density(key[0], members) for key, members in families.items())])
+
+
+def _elementwise(node: Any) -> tuple[Any, dict[str, Tensor]] | None:
+    """Return the family of a site whose entries are independent, with its parameters; None for any other site."""
+    base = node["fn"]
+    while isinstance(base, Independent):
+        base = base.base_dist
+    if node["mask"] is not None or not isinstance(node["scale"], (int, float)) or node["scale"] != 1:
+        return None
+    if type(base) is ScaleMixtureNormal:
+        names = ("pi", "sigma1", "sigma2")
+        parameters = {name: getattr(base, name) for name in names}
+        if all(value.ndim == 0 for value in parameters.values()):
+            return (ScaleMixtureNormal, *map(id, parameters.values())), parameters
+    elif isinstance(base, Normal) and type(base).log_prob is Normal.log_prob:
+        return (Normal,), {"loc": base.loc, "scale": base.scale}
+    return None
+
+
+def _family_log_density(family: Any, members: list[tuple[Tensor, dict[str, Tensor]]]) -> Tensor:
+    value = torch.cat([value.reshape(-1) for value, _ in members])
+    parameters = {
+        name: first if first.ndim == 0 and family is ScaleMixtureNormal else _concatenate(name, members)
+        for name, first in members[0][1].items()
+    }
+    return family(**parameters, validate_args=False).log_prob(value).sum()
+
+
+def _concatenate(name: str, members: list[tuple[Tensor, dict[str, Tensor]]]) -> Tensor:
+    return torch.cat([parameters[name].expand(value.shape).reshape(-1) for value, parameters in members])
+
+
+def _log_density(node: Any) -> Tensor:
+    return _scaled(node["fn"].log_prob(node["value"]), node)
+
+
+def _scaled(terms: Tensor, node: Any) -> Tensor:
+    if node["mask"] is not None:
+        terms = torch.where(torch.as_tensor(node["mask"], device=terms.device), terms, torch.zeros_like(terms))
+    return terms.sum() * node["scale"]
+
+
+class FreshNoise(TorchFunctionMode):
+    """Draws `tensor.normal_()` and `tensor.uniform_()` as new tensors, since vmap takes no in-place random operation.
+
+    It serves code that uses the value that the call returns, as the distributions of torch do; code that uses the
+    tensor drawn into is refused, and so is what leaves torch.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn_into: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (Tensor.numpy, Tensor.__array__):
+            raise NotCapturable("the model turns a tensor into an array")
+        if any(argument is tensor for argument in tree_leaves((args, kwargs)) for tensor in self._drawn_into):
+            raise NotCapturable("the model uses a tensor after drawing into it: use the value that the call returns")
+        if func in (Tensor.normal_, Tensor.uniform_):
+            self._drawn_into.append(args[0])
+            return (_normal if func is Tensor.normal_ else _uniform)(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _normal(like: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
+    _check_generator(generator)
+    return torch.randn_like(like) * std + mean
+
+
+def _uniform(like: Tensor, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None, **bounds: Any) -> Tensor:
+    _check_generator(generator)
+    low, high = bounds.get("from", low), bounds.get("to", high)
+    return torch.rand_like(like) * (high - low) + low
+
+
+def _check_generator(generator: Any) -> None:
+    if generator is not None:
+        raise NotCapturable("the model draws from a generator of its own")

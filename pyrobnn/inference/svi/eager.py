@@ -1,0 +1,185 @@
+"""The eager engine: optimiser steps of SVI through Pyro's own ELBO."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from pyrobnn._core.errors import InputError
+from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch, Batches, State
+from pyrobnn.inference.svi.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo
+from pyrobnn.inference.svi.svi import SVI
+
+
+class Eager:
+    """A fit in progress that runs Pyro at each step.
+
+    Args:
+        bnn: the model, whose parameters are optimised.
+        guide: its guide, likewise.
+        method: the settings.
+        batches: where batches come from.
+        example: a row of data, to check the model with.
+        num_data: N.
+        num_steps: the length of the fit, for the schedule.
+
+    Attributes:
+        done: number of steps done.
+        rate_factor: factor on the learning rates that the schedule gives.
+        all_reduce: averages the gradients and the two terms of the ELBO of a step over processes, in place.
+
+    Raises:
+        InputError: a KL without draws where guide and prior have none, or nothing to optimise.
+    """
+
+    all_reduce: Callable[[list[Tensor]], None] | None = None
+
+    def __init__(
+        self,
+        bnn: BNN,
+        guide: PyroModule,
+        method: SVI,
+        batches: Batches,
+        *,
+        example: Batch,
+        num_data: int,
+        num_steps: int,
+    ) -> None:
+        self._parameters = [p for p in (*bnn.parameters(), *guide.parameters()) if p.requires_grad]
+        if not self._parameters:
+            raise InputError("There is nothing to optimise: model and guide have no parameters.")
+        if method.kl in DIVERGENCES:
+            names = {"guide_name": repr(method.guide), "prior_name": repr(bnn.settings["prior"])}
+            check_divergence(bnn, guide, example, kl=method.kl, **names)
+        self.bnn, self.guide, self.method, self.batches, self.num_data = bnn, guide, method, batches, num_data
+        self.example = example
+        self.optimizer = method.optimizer.build(self._parameters, lr=method.lr)
+        self.first_settings = {
+            k: v for k, v in self.optimizer.param_groups[0].items() if k not in ("params", "initial_lr")
+        }
+        self._elbo = make_elbo(method.kl, method.num_particles, antithetic=method.antithetic)
+        self._num_steps = num_steps
+        self._schedule = method.schedule.build(self.optimizer, num_steps) if method.schedule else None
+        self._with_gradient: list[int] = []
+        self.done = 0
+        self.rate_factor = 1.0
+
+    def advance(self, num_steps: int) -> Tensor:
+        """Do some steps and return the log-likelihood and KL of each, (steps, 2)."""
+        return torch.stack([self.step(next(self.batches)) for _ in range(num_steps)])
+
+    def step(self, batch: Batch) -> Tensor:
+        """Do a step on a batch and return its log-likelihood and KL, (2,)."""
+        terms = self.differentiate(batch)
+        self.update()
+        return terms
+
+    def update(self) -> None:
+        """Move the parameters by their gradients."""
+        if self.method.clip_norm is not None:
+            clip_grad_norm_(self._parameters, self.method.clip_norm)
+        scheduled = [group["lr"] for group in self.optimizer.param_groups]
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["lr"] * self.rate_factor
+        self.optimizer.step()
+        for group, rate in zip(self.optimizer.param_groups, scheduled, strict=True):
+            group["lr"] = rate
+        self._next_rate()
+
+    def differentiate(self, batch: Batch) -> Tensor:
+        """Compute the gradients for a batch, and return log-likelihood and KL, (2,)."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with WeightLatents(self.method.kl_weight(self.done)):
+            loss = self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
+        loss.backward()
+        self._with_gradient = [index for index, p in enumerate(self._parameters) if p.grad is not None]
+        terms = torch.stack([self._elbo.log_likelihood, self._elbo.kl])
+        if self.all_reduce is not None:
+            self.all_reduce([*(p.grad for p in self._parameters if p.grad is not None), terms])
+        return terms
+
+    def rates(self, num_steps: int) -> list[tuple[float, float]]:
+        """Count the next steps as done elsewhere, and return learning rate and factor on the KL of each."""
+        return [(self._next_rate(), self.method.kl_weight(self.done - 1)) for _ in range(num_steps)]
+
+    def _next_rate(self) -> float:
+        """Return the learning rate of this step, and move on to the next."""
+        rate = float(self.optimizer.param_groups[0]["lr"]) * self.rate_factor
+        if self._schedule is not None:
+            self._schedule.step()
+        self.done += 1
+        return rate
+
+    @property
+    def trained(self) -> nn.ModuleList:
+        """Model and guide: what the steps change."""
+        return nn.ModuleList([self.bnn, self.guide])
+
+    def state(self) -> State:
+        """Return everything that the next steps depend on, apart from random states; tensors are shared."""
+        memories = [self.optimizer.state.get(p, {}) for p in self._parameters]
+        return {
+            "done": self.done,
+            "rate_factor": self.rate_factor,
+            "trained": dict(self.trained.state_dict()),
+            "memories": [dict(memory) for memory in memories],
+            "with_gradient": self._with_gradient,
+            "batches": self.batches.state(),
+        }
+
+    def restore(self, state: State, *, in_place: bool) -> None:
+        """Go back, or on, to a state of this fit.
+
+        Args:
+            state: what `state` returned.
+            in_place: keep the tensors of the optimiser where they are, because a captured graph changes them.
+        """
+        with torch.no_grad():
+            self.trained.load_state_dict(state["trained"])
+            for parameter, saved in zip(self._parameters, state["memories"], strict=True):
+                self._restore_memory(parameter, saved, state["done"], in_place=in_place)
+        self._with_gradient = state["with_gradient"] or self._with_gradient
+        self.rate_factor, self.done = state["rate_factor"], 0
+        self._restart_schedule(state["done"])
+        self.batches.restore(state["batches"])
+
+    def _restore_memory(self, parameter: Tensor, saved: dict[str, Any], done: int, *, in_place: bool) -> None:
+        if not in_place:
+            self.optimizer.state[parameter] = {
+                key: torch.full_like(value, done) if key == "step" else _moved(value, parameter)
+                for key, value in saved.items()
+            }
+            return
+        for key, value in self.optimizer.state[parameter].items():
+            if isinstance(value, Tensor):
+                value.copy_(saved[key] if key in saved else torch.zeros_like(value))
+
+    def _restart_schedule(self, done: int) -> None:
+        self.optimizer.param_groups[0].update(self.first_settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of a schedule that goes ahead of its optimiser
+            self._schedule = self.method.schedule.build(self.optimizer, self._num_steps) if self._schedule else None
+            for _ in range(done):
+                self._next_rate()
+
+    def mark_gradients(self) -> None:
+        """Give the parameters that the last step moved a gradient, by which a captured step knows them."""
+        for index in self._with_gradient:
+            self._parameters[index].grad = torch.zeros_like(self._parameters[index])
+
+    def is_finite(self) -> bool:
+        """Return whether every parameter is finite."""
+        return bool(torch.stack([p.detach().isfinite().all() for p in self._parameters]).all())
+
+    def has_finite_gradients(self) -> bool:
+        """Return whether every gradient of the last step is finite."""
+        return all(bool(p.grad.isfinite().all()) for p in self._parameters if p.grad is not None)
+
+
+def _moved(value: Any, like: Tensor) -> Any:
+    return value.to(like.device).clone() if isinstance(value, Tensor) else value

@@ -1,0 +1,265 @@
+"""The objective of SVI: Pyro's ELBO, with a weight on the KL part and its two terms noted on the way."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pyro import poutine
+from pyro.distributions.util import is_identically_zero, scale_and_mask, sum_rightmost
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.trace_elbo import _compute_log_r
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import Independent, Normal, constraints, kl_divergence
+
+from pyrobnn._core.errors import InputError
+from pyrobnn.distributions.latents import ScaleMixtureNormal
+from pyrobnn.guides.joint import RealPart
+from pyrobnn.inference.svi.antithetic import RecordedNoise
+
+KL = Literal["mc", "analytic", "quadrature"]
+_QUADRATURE_POINTS = 32
+
+
+def quadrature_kl(q: Any, p: Any) -> Tensor:
+    """Return KL(q || p) without a draw: in closed form where there is one, else by quadrature for a normal q.
+
+    The quadrature is one-dimensional, KL = -entropy(q) - E_q[log p] for each entry; entries that are normal but not
+    independent of each other count their joint entropy. A `ScaleMixtureNormal` has an
+    expectation of its own. For any other p it is Gauss-Hermite with 32 nodes, exact for polynomials of degree 63: good
+    where log p is smooth over the width of q, blind to a feature of p between two nodes.
+
+    Args:
+        q: a distribution of the guide, of any batch and event shape.
+        p: its prior, of the same event shape.
+
+    Returns:
+        The divergence, the batch shape of q.
+
+    Raises:
+        NotImplementedError: no closed form, and q is not an elementwise normal or p not elementwise on all reals.
+    """
+    if isinstance(q, RealPart) and q.normal:
+        return quadrature_kl(q.entries.to_event(q.event_dim), p) + q.excess
+    try:
+        return kl_divergence(q, p)
+    except NotImplementedError:
+        entries, density = _entries(q), _entries(p)
+        normal = isinstance(entries, Normal) and type(entries).log_prob is Normal.log_prob
+        if not normal or density.event_shape or q.event_shape != p.event_shape or not _on_all_reals(density):
+            raise
+    if isinstance(density, ScaleMixtureNormal):
+        log_p = density.expected_log_prob(entries.loc, entries.scale)
+    else:
+        log_p = _gauss_hermite(density.log_prob, entries.loc, entries.scale)
+    return sum_rightmost(-entries.entropy() - log_p, q.event_dim)
+
+
+def _entries(distribution: Any) -> Any:
+    while isinstance(distribution, Independent):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def _on_all_reals(density: Any) -> bool:
+    return isinstance(density.support, type(constraints.real))
+
+
+def _gauss_hermite(function: Callable[[Tensor], Tensor], loc: Tensor, scale: Tensor) -> Tensor:
+    """Return E[function(w)] for w ~ N(loc, scale^2), entry by entry; the function sees a leading axis of nodes."""
+    nodes, weights = (
+        loc.new_tensor(values).view(-1, *[1] * loc.ndim)
+        for values in np.polynomial.hermite_e.hermegauss(_QUADRATURE_POINTS)
+    )
+    return (function(loc + scale * nodes) * (weights / weights.sum())).sum(0)
+
+
+DIVERGENCES: dict[KL, Callable[[Any, Any], Tensor]] = {"analytic": kl_divergence, "quadrature": quadrature_kl}
+"""KL(q || p) of a site without its draw, for each setting that needs none."""
+_NEEDS = {
+    "analytic": "a closed form at every site, and there is none",
+    "quadrature": "a normal guide, with a prior of independent entries on all reals, or a closed form at every site, "
+    "and has neither",
+}
+
+
+class WeightLatents(Messenger):
+    """Multiplies the log density of every latent site, in model and guide, by a weight.
+
+    With it the ELBO becomes E_q[log p(D|w)] - weight * KL(q || p): 1 for Bayes, a temperature otherwise, and a ramp
+    for KL warm-up.
+    """
+
+    def __init__(self, weight: float | Tensor) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not msg["is_observed"]:
+            msg["scale"] = msg["scale"] * self.weight
+
+
+class _NotesTerms:
+    """Keeps log-likelihood and KL of the latest evaluation in float64, averaged over particles.
+
+    The two are summed apart: their difference would lose the smaller one to rounding.
+
+    Attributes:
+        log_likelihood: E_q[log p(D | w)] as estimated, ().
+        kl: KL(q || p) as estimated, ().
+        antithetic: whether every other particle mirrors the noise of the one before it.
+    """
+
+    log_likelihood: Tensor
+    kl: Tensor
+    antithetic = False
+    _recorded: RecordedNoise | None = None
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
+        if not self.antithetic:
+            return super()._get_trace(model, guide, args, kwargs)  # type: ignore[misc]
+        first, self._recorded = self._recorded, RecordedNoise() if self._recorded is None else None
+        with first.mirrored() if first else self._recorded:  # type: ignore[union-attr]
+            return super()._get_trace(model, guide, args, kwargs)  # type: ignore[misc]
+
+    def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
+        noted = []
+        for model_trace, guide_trace in super()._get_traces(model, guide, args, kwargs):  # type: ignore[misc]
+            with torch.no_grad():
+                noted.append((_log_likelihood(model_trace), self._kl(model_trace, guide_trace)))
+            yield model_trace, guide_trace
+        self.log_likelihood, self.kl = (torch.stack(terms).mean(0) for terms in zip(*noted, strict=True))
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Return minus the ELBO, (), with the gradient of Pyro's surrogate; nothing is read back from the device."""
+        loss, surrogate = torch.zeros(()), torch.zeros(())
+        for model_trace, guide_trace in self._get_traces(model, guide, args, kwargs):
+            value, particle = self._differentiable_loss_particle(model_trace, guide_trace)
+            loss = loss + value / self.num_particles  # type: ignore[attr-defined]
+            surrogate = surrogate + particle / self.num_particles  # type: ignore[attr-defined]
+        return loss + (surrogate - surrogate.detach())
+
+    def _kl(self, model_trace: Any, guide_trace: Any) -> Tensor:
+        raise NotImplementedError
+
+    def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Tensor, Tensor]:
+        """Return minus the ELBO of one particle without a gradient, and what has its gradient, both scalars."""
+        raise NotImplementedError
+
+
+class DrawnELBO(_NotesTerms, Trace_ELBO):
+    """`Trace_ELBO`, with its KL from draws, that keeps the terms of its latest evaluation."""
+
+    def _kl(self, model_trace: Any, guide_trace: Any) -> Tensor:
+        log_q = [_unweighted(node) for node in guide_trace.nodes.values() if node["type"] == "sample"]
+        log_p = [_unweighted(node) for node in _latents(model_trace)]
+        return torch.stack(log_q).sum() - torch.stack(log_p).sum()
+
+    def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Tensor, Tensor]:
+        log_p = [node["log_prob_sum"] for node in model_trace.nodes.values() if node["type"] == "sample"]
+        drawn = [node for node in guide_trace.nodes.values() if node["type"] == "sample"]
+        surrogate, log_r = sum(log_p), None
+        for node in drawn:
+            _, score_function, entropy = node["score_parts"]
+            if not is_identically_zero(entropy):
+                surrogate = surrogate - entropy.sum()
+            if not is_identically_zero(score_function):
+                log_r = _compute_log_r(model_trace, guide_trace) if log_r is None else log_r
+                surrogate = surrogate + (log_r.sum_to(node["cond_indep_stack"]) * score_function).sum()
+        with torch.no_grad():
+            loss = sum(node["log_prob_sum"] for node in drawn) - sum(log_p)
+        return loss, -surrogate
+
+
+class DivergenceELBO(_NotesTerms, TraceMeanField_ELBO):
+    """`TraceMeanField_ELBO` that keeps the terms of its latest evaluation, and never falls back on draws.
+
+    Attributes:
+        divergence: KL(q || p) of a site without its draw.
+    """
+
+    divergence: Callable[[Any, Any], Tensor]
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
+        model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
+        for node in _latents(model_trace):
+            drawn = guide_trace.nodes[node["name"]]
+            drawn["divergence"] = self.divergence(drawn["fn"], node["fn"])
+        return model_trace, guide_trace
+
+    def _kl(self, model_trace: Any, guide_trace: Any) -> Tensor:
+        drawn = (guide_trace.nodes[node["name"]] for node in _latents(model_trace))
+        return torch.stack([node["divergence"].sum().double() for node in drawn]).sum()
+
+    def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Tensor, Tensor]:
+        loss = -sum(node["log_prob_sum"] for node in model_trace.nodes.values() if node.get("is_observed"))
+        for node in _latents(model_trace):
+            drawn = guide_trace.nodes[node["name"]]
+            loss = loss + scale_and_mask(drawn["divergence"], scale=drawn["scale"], mask=drawn["mask"]).sum()
+        return loss.detach(), loss
+
+
+def _log_likelihood(model_trace: Any) -> Tensor:
+    observed = [node["log_prob_sum"] for node in model_trace.nodes.values() if node.get("is_observed")]
+    return torch.stack([term.double() for term in observed]).sum()
+
+
+def _latents(model_trace: Any) -> list[Any]:
+    nodes = model_trace.nodes.values()
+    return [n for n in nodes if n["type"] == "sample" and not n["is_observed"] and not site_is_subsample(n)]
+
+
+def _unweighted(node: Any) -> Tensor:
+    return node["log_prob_sum"].detach().double() / node["scale"]
+
+
+def make_elbo(kl: KL, num_particles: int, *, antithetic: bool = False) -> "DrawnELBO | DivergenceELBO":
+    """Return Pyro's ELBO: the KL from the draws ("mc"), in closed form ("analytic"), or also by "quadrature"."""
+    elbo: DrawnELBO | DivergenceELBO
+    if kl == "mc":
+        elbo = DrawnELBO(num_particles=num_particles)
+    else:
+        elbo = DivergenceELBO(num_particles=num_particles)
+        elbo.divergence = DIVERGENCES[kl]
+    elbo.antithetic = antithetic
+    return elbo
+
+
+def check_divergence(model: Any, guide: Any, args: Any, *, kl: KL, guide_name: str, prior_name: str) -> None:
+    """Refuse a KL without draws where guide and prior of a site have none; the names are for the message.
+
+    A guide that draws through auxiliary sites has none either, though the point masses it ends in seem to. One whose
+    gradient follows the draws of log q would get none from a KL without draws.
+    """
+    if any(getattr(module, "path_derivative", False) for module in guide.modules()):
+        raise InputError(f"{guide_name} follows log q along its draws, which kl={kl!r} has none of: use kl='mc'.")
+    guide_trace, model_trace = _run(model, guide, args)
+    for name, node in guide_trace.nodes.items():
+        if node["type"] != "sample":
+            continue
+        try:
+            if node["infer"].get("is_auxiliary"):
+                raise NotImplementedError
+            divergence = DIVERGENCES[kl](node["fn"], model_trace.nodes[name]["fn"])
+            if isinstance(node["fn"], RealPart):
+                _check_same(divergence, kl, name, _run(model, guide, args))
+        except NotImplementedError:
+            raise InputError(
+                f"kl={kl!r} needs {_NEEDS[kl]} at {name!r} for the guide {guide_name} with the prior {prior_name}: "
+                "use kl='mc'."
+            ) from None
+
+
+def _run(model: Any, guide: Any, args: Any) -> tuple[Any, Any]:
+    with torch.no_grad(), poutine.block():
+        guide_trace = poutine.trace(guide).get_trace(*args)
+        return guide_trace, poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args)
+
+
+def _check_same(divergence: Tensor, kl: KL, name: str, traces: tuple[Any, Any]) -> None:
+    """Refuse a prior that changes with the draw of another site, to which a joint guide may have tied this one."""
+    guide_trace, model_trace = traces
+    if not torch.equal(divergence, DIVERGENCES[kl](guide_trace.nodes[name]["fn"], model_trace.nodes[name]["fn"])):
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Posteriors, mixtures of them, what they predict, and their weights."""

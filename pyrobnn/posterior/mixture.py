@@ -1,0 +1,184 @@
+"""Equal-weight mixtures of posteriors: deep ensembles and several runs of one guide."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
+from pyrobnn._core.types import Draws
+from pyrobnn._core.verbs import verb
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Scaler
+from pyrobnn.distributions.latents import concatenate
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
+
+
+class Mixture:
+    """The equal-weight mixture of K posteriors of one model: q(w) = 1/K sum_k q_k(w).
+
+    With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017). Members may have found modes of
+    their own, and have parameters of their own beside the weights, such as a learned noise.
+
+    Args:
+        members: K posteriors of the same model, in the same units.
+        seed: default seed for draws; that of the first member if not given.
+        info: how they were fitted.
+
+    Attributes:
+        members, seed, info: as given.
+
+    Raises:
+        InputError: no members, or members of different models or units.
+    """
+
+    def __init__(
+        self, members: Sequence[Posterior], *, seed: int | None = None, info: dict[str, Any] | None = None
+    ) -> None:
+        if not members:
+            raise InputError("A mixture needs at least one posterior.")
+        self.members = tuple(members)
+        self.seed = members[0].seed if seed is None else seed
+        self.info = info or {}
+        for other in self.members[1:]:
+            self._check_alike(members[0], other)
+
+    @staticmethod
+    def _check_alike(first: Posterior, other: Posterior) -> None:
+        if _shapes(first.bnn) != _shapes(other.bnn):
+            raise InputError(f"Members of a mixture must have the same weights; got {first.bnn!r} and {other.bnn!r}.")
+        for mine, theirs in ((first.x_scaler, other.x_scaler), (first.y_scaler, other.y_scaler)):
+            if not (torch.equal(mine.loc, theirs.loc) and torch.equal(mine.scale, theirs.scale)):
+                raise InputError("Members of a mixture must have seen data in the same units: fit them to one Data.")
+
+    def __repr__(self) -> str:
+        return f"Mixture({len(self)} members, {self.members[0]!r})"
+
+    def __len__(self) -> int:
+        """Return K, the number of members."""
+        return len(self.members)
+
+    @property
+    def bnn(self) -> BNN:
+        """The model of the first member."""
+        return self.members[0].bnn
+
+    @property
+    def x_scaler(self) -> Scaler:
+        """The map from inputs in original units to those of the model."""
+        return self.members[0].x_scaler
+
+    @property
+    def y_scaler(self) -> Scaler:
+        """The same for targets."""
+        return self.members[0].y_scaler
+
+    @property
+    def history(self) -> Any:
+        """The record of the fits, each step the mean over the members; None if one has none or they differ in length.
+
+        Members have their own, `members[k].history`.
+        """
+        records = [member.history for member in self.members]
+        if any(record is None for record in records) or len({len(record) for record in records}) > 1:
+            return None
+        means = {name: np.mean([getattr(record, name) for record in records], 0) for name in ("log_likelihood", "kl")}
+        return dataclasses.replace(records[0], **means, validation_steps=[], validation_scores=[])
+
+    def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
+        """Draw all latent sites jointly, an equal share from each member, one member after the other.
+
+        Args:
+            num_draws: number of draws S, at least one a member; of what does not divide, first members get one more.
+            seed: seed of the draws; that of the mixture if not given.
+
+        Returns:
+            Values (S, *event) by site name.
+        """
+        parts = [member.draw(count, seed=own) for member, count, own in self.shares(num_draws, seed=seed)]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def mean(self) -> dict[str, Tensor]:
+        """Return the mean of each site by name: that of the members' means."""
+        means = [member.mean() for member in self.members]
+        return {name: torch.stack([mean[name] for mean in means]).mean(0) for name in means[0]}
+
+    def predict(
+        self,
+        x: Any,
+        *,
+        num_draws: int = 500,
+        seed: int | None = None,
+        draws: Draws | None = None,
+        linearized: bool | None = None,
+    ) -> Prediction:
+        """Predict targets at inputs x (N, *in), given in original units.
+
+        Args:
+            x: inputs with the same columns as in training.
+            num_draws: number of draws S in the mixture, at least one a member.
+            seed: seed of the draws; that of the mixture if not given.
+            draws: draws to use, as `draw` returns them, instead of new ones.
+            linearized: as in `Posterior.predict`; each member is linearised around its own mean.
+
+        Returns:
+            The mixture of the members' likelihoods over their draws, in original units.
+
+        Raises:
+            InputError: as `Posterior.predict`, or fewer draws than members.
+        """
+        if draws is None:
+            shares = self.shares(num_draws, seed=seed)
+            parts = [
+                member.predict(x, num_draws=count, seed=own, linearized=linearized) for member, count, own in shares
+            ]
+        else:
+            pairs = zip(self.members, self.split(draws), strict=True)
+            parts = [member.predict(x, draws=part, linearized=linearized) for member, part in pairs]
+        return Prediction(concatenate([part.distribution for part in parts]), self.y_scaler)
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a new folder, which `pyrobnn.load` reads; the same as `pyrobnn.save(mixture, path)`."""
+        folder: Path = verb("storage.save:save_posterior")(self, path)
+        return folder
+
+    def split(self, draws: Draws) -> list[dict[str, Tensor]]:
+        """Return the draws of each member, from those that `draw` returned."""
+        counts = self._counts(len(next(iter(draws.values()))))
+        pieces = {name: value.split(counts) for name, value in draws.items()}
+        return [{name: value[k] for name, value in pieces.items()} for k in range(len(self))]
+
+    def shares(self, num_draws: int, *, seed: int | None = None) -> list[tuple[Posterior, int, int]]:
+        """Return each member with its number of draws and the seed of these, which together make `draw(num_draws)`.
+
+        Args:
+            num_draws: number of draws S of all members together.
+            seed: seed of the draws; that of the mixture if not given.
+
+        Raises:
+            InputError: fewer draws than members.
+        """
+        whole = self.seed if seed is None else seed
+        seeds = [derive(whole, f"member {index}") for index in range(len(self))]
+        return list(zip(self.members, self._counts(num_draws), seeds, strict=True))
+
+    def _counts(self, num_draws: int) -> list[int]:
+        if num_draws < len(self):
+            raise InputError(f"`num_draws` must be at least {len(self)}, one for each member, got {num_draws}.")
+        each, rest = divmod(num_draws, len(self))
+        return [each + (k < rest) for k in range(len(self))]
+
+
+def members_of(posterior: Posterior | Mixture) -> tuple[Posterior, ...]:
+    """Return the members of a mixture, or a posterior as its only one."""
+    return posterior.members if isinstance(posterior, Mixture) else (posterior,)
+
+
+def _shapes(bnn: BNN) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in bnn.initial_values.items()}

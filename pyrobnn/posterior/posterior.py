@@ -1,0 +1,264 @@
+"""The posterior: a trained model and its guide, which draw weights and predict."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.nn import PyroModule
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from pyrobnn._core.checks import as_tensor, check_inputs, check_range
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.random import seeded
+from pyrobnn._core.types import Draws
+from pyrobnn._core.verbs import verb
+from pyrobnn._torch.forward_mode import load_forward_mode
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.vectorize import draws_at_once, map_draws, run_stacked, stack_linear, widest_activation
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Scaler
+from pyrobnn.distributions.latents import stack_likelihood
+from pyrobnn.guides.empirical import require_density
+from pyrobnn.posterior.prediction import Prediction
+
+_DRAWS_FOR_MEAN = 1000
+
+
+class Posterior:
+    """An approximate posterior q(w) over the weights of a `BNN`, as `fit` returns it.
+
+    Args:
+        bnn: the model with its trained parameters.
+        guide: the trained guide.
+        example: one row of inputs and targets, in the units of the model, to run model and guide with.
+        x_scaler: the map from inputs in original units to those of the model.
+        y_scaler: the same for targets.
+        seed: default seed for draws.
+        history: the record of the fit.
+        info: how it was fitted: method, device, seconds, number of examples.
+
+    Attributes:
+        bnn, guide, x_scaler, y_scaler, seed, history, info: as given.
+    """
+
+    def __init__(
+        self,
+        bnn: BNN,
+        guide: PyroModule,
+        *,
+        example: tuple[Tensor, Tensor],
+        x_scaler: Scaler,
+        y_scaler: Scaler,
+        seed: int,
+        history: Any = None,
+        info: dict[str, Any] | None = None,
+    ) -> None:
+        self.bnn = bnn.eval()
+        self.guide = guide
+        self.example = example
+        self.x_scaler = x_scaler
+        self.y_scaler = y_scaler
+        self.seed = seed
+        self.history = history
+        self.info = info or {}
+
+    def __repr__(self) -> str:
+        return f"Posterior({self.bnn!r}, guide={type(self.guide).__name__}, num_weights={self.bnn.num_weights})"
+
+    def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
+        """Draw all latent sites jointly.
+
+        Args:
+            num_draws: number of draws S, at least 1.
+            seed: seed of the draws; that of the fit if not given, so that the same call gives the same draws.
+
+        Returns:
+            Values (S, *event) by site name.
+        """
+        parts = self.map_traces(_values, lambda draws: draws, num_draws, seed=seed)
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def map_draws[T](
+        self, function: Callable[[dict[str, Tensor], Tensor], T], num_draws: int, *, seed: int | None = None
+    ) -> list[T]:
+        """Apply a function to consecutive blocks of the draws and their densities; one block is held at a time.
+
+        Args:
+            function: takes values (B, *event) by site name and log q (B,), the log density of each joint draw.
+            num_draws: number of draws S in all blocks together, at least 1.
+            seed: seed of the draws, the same as those of `draw`; that of the fit if not given.
+
+        Returns:
+            The results, one a block.
+
+        Raises:
+            InputError: stored draws, which have no density.
+        """
+        require_density(self.guide)
+        return self.map_traces(_values_and_log_q, lambda block: function(*block), num_draws, seed=seed)
+
+    def map_traces[R, T](
+        self, read: Callable[[Any], R], function: Callable[[R], T], num_draws: int, *, seed: int | None = None
+    ) -> list[T]:
+        """Apply a function to blocks of what is read from the traces of the guide, one trace a draw.
+
+        Args:
+            read: takes the trace of one run of the guide to nested tensors; it is vmapped where the guide can be.
+            function: takes the nested tensors of a block, with its draws on the leading axis.
+            num_draws: number of draws S in all blocks together, at least 1.
+            seed: seed of the draws; that of the fit if not given.
+        """
+        if num_draws < 1:
+            raise InputError(f"`num_draws` must be at least 1, got {num_draws}.")
+        size = draws_at_once(self.bnn.num_weights)
+        sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
+        with seeded(self.seed if seed is None else seed, "draws"), fast_pyro(), torch.no_grad():
+            return [function(self._read_block(read, count)) for count in sizes]
+
+    def _read_block(self, read: Callable[[Any], Any], count: int) -> Any:
+        if getattr(self.guide, "vmappable", False):
+            return torch.func.vmap(lambda _: read(self._trace()), randomness="different")(torch.empty(count, 0))
+        return tree_map(lambda *values: torch.stack(values), *[read(self._trace()) for _ in range(count)])
+
+    def _trace(self) -> Any:
+        with poutine.block():
+            return poutine.trace(self.guide).get_trace(*self.example)
+
+    def mean(self) -> dict[str, Tensor]:
+        """Return the posterior mean of each site by name: exact where the guide knows it, else over 1000 draws."""
+        if hasattr(self.guide, "mean"):
+            with torch.no_grad():
+                return self.guide.mean()
+        sums = self.map_traces(_values, lambda draws: {name: v.sum(0) for name, v in draws.items()}, _DRAWS_FOR_MEAN)
+        return {name: torch.stack([part[name] for part in sums]).sum(0) / _DRAWS_FOR_MEAN for name in sums[0]}
+
+    def predict(
+        self,
+        x: Any,
+        *,
+        num_draws: int = 500,
+        seed: int | None = None,
+        draws: Draws | None = None,
+        at_mean: bool = False,
+        linearized: bool | None = None,
+    ) -> Prediction:
+        """Predict targets at inputs x (N, *in), given in original units.
+
+        Args:
+            x: inputs with the same columns as in training.
+            num_draws: number of posterior draws S in the mixture.
+            seed: seed of the draws; that of the fit if not given.
+            draws: draws to use, as `draw` returns them, instead of new ones.
+            at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
+            linearized: take for the outputs of a draw w those of the network linearised around the posterior mean m,
+                f(m) + J (w - m) (Immer et al. 2021); if not given, as the guide says: Laplace guides do.
+
+        Returns:
+            The mixture of the likelihood over the draws, in original units.
+
+        Raises:
+            InputError: not numeric, not finite, or not the columns of the training inputs; draws without a site.
+        """
+        with ONE_THREAD:  # one turn among threads, not one for each step on the way
+            inputs = self.inputs(x)
+            if at_mean:
+                draws = {name: value[None] for name, value in self.mean().items()}
+            linear = getattr(self.guide, "linearized", False) if linearized is None else linearized
+            apply = self._apply_linearized(self.mean()) if linear and not at_mean else self._apply
+            if draws is not None:
+                parts = [apply(dict(draws), inputs)]
+            else:
+                parts = self.map_traces(_values, lambda block: apply(block, inputs), num_draws, seed=seed)
+            outputs = torch.cat([f for f, _ in parts])
+            others = {name: torch.cat([other[name] for _, other in parts]) for name in parts[0][1]}
+            return Prediction(self._likelihood(outputs, others), self.y_scaler)
+
+    def _apply(self, draws: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the outputs for a block of draws, (S, N, outputs), and its sites that are not weights."""
+        weights = self._take_weights(draws)
+        with torch.no_grad():
+            layers = stack_linear(self.bnn.net, weights) if weights and inputs.ndim == 2 else None
+            if layers is not None:
+                return run_stacked(layers, inputs), draws
+            first = {name: value[0] for name, value in weights.items()}
+            per_pair = widest_activation(self.bnn.net, lambda: self.bnn.outputs(first, inputs[:1]))
+            return map_draws(self.bnn.outputs, weights, inputs, per_pair), draws
+
+    def _take_weights(self, draws: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Take the weights out of draws of all sites."""
+        missing = [name for name in self.bnn.site_names if name not in draws]
+        if missing:
+            raise InputError(f"`draws` must hold every site, as `draw` returns them; {missing[0]!r} is not among them.")
+        return {name: draws.pop(name) for name in self.bnn.site_names}
+
+    def _apply_linearized(self, mean: dict[str, Tensor]) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
+        """Return a function like `_apply` for the network linearised around the mean of the weights."""
+        load_forward_mode()
+        center = {name: mean[name] for name in self.bnn.site_names}
+
+        def outputs(weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+            change = {name: weights[name] - center[name] for name in center}
+            f, slope, *_ = torch.func.jvp(lambda values: self.bnn.outputs(values, x), (center,), (change,))
+            return f + slope
+
+        def apply(draws: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            weights = self._take_weights(draws)
+            per_pair = widest_activation(self.bnn.net, lambda: self.bnn.outputs(center, inputs[:1]))
+            with torch.no_grad():
+                return map_draws(outputs, weights, inputs, 2 * per_pair), draws
+
+        return apply
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a new folder, which `pyrobnn.load` reads; the same as `pyrobnn.save(posterior, path)`."""
+        folder: Path = verb("storage.save:save_posterior")(self, path)
+        return folder
+
+    def _likelihood(self, outputs: Tensor, others: dict[str, Tensor]) -> Any:
+        """Return the distribution of targets in the model's units, (S, N); sites of the prior play no part."""
+        others = {name: value for name, value in others.items() if not name.startswith("prior.")}
+        with torch.no_grad(), fast_pyro(), poutine.block():
+            return stack_likelihood(self.bnn.likelihood, outputs, others) if others else self.bnn.likelihood(outputs)
+
+    def _columns_by_name(self, x: Any) -> Any:
+        """Return the columns of a frame in the order of training; by position where training had no names."""
+        names = self.info.get("feature_names") or []
+        if not names or not hasattr(x, "columns"):
+            return x
+        labels = {str(label): label for label in x.columns}
+        missing = [name for name in names if name not in labels]
+        if not missing:
+            return x[[labels[name] for name in names]]
+        if names == [f"x{i}" for i in range(len(names))]:
+            return x
+        raise InputError(f"`x` must have the columns of the training inputs; {missing[0]!r} is missing.")
+
+    def inputs(self, x: Any) -> Tensor:
+        """Return checked inputs in the units, precision and place of the model; columns of a frame go by name."""
+        given = as_tensor(self._columns_by_name(x), "x")
+        check_inputs(given)
+        expected = self.example[0].shape[1:]
+        if given.shape[1:] != expected:
+            raise InputError(f"`x` must have shape (N, {', '.join(map(str, expected))}), got {tuple(given.shape)}.")
+        inputs = self.bnn.cast_inputs(self.x_scaler.transform(given))
+        check_range(inputs, "x")
+        return inputs
+
+
+def latent_names(trace: Any) -> list[str]:
+    """Return the names of the latent sites that a guide drew, without its auxiliary ones."""
+    return [
+        name for name, node in trace.nodes.items() if node["type"] == "sample" and not node["infer"].get("is_auxiliary")
+    ]
+
+
+def _values(trace: Any) -> dict[str, Tensor]:
+    return {name: trace.nodes[name]["value"].detach() for name in latent_names(trace)}
+
+
+def _values_and_log_q(trace: Any) -> tuple[dict[str, Tensor], Tensor]:
+    return _values(trace), trace.log_prob_sum()

@@ -1,0 +1,318 @@
+"""Predictions: the exact equal-weight mixture, over posterior draws, of the likelihood's distributions."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+
+from pyrobnn._core.checks import as_targets
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn.data.in_memory import Scaler, row_index
+from pyrobnn.distributions.latents import take_apart
+from pyrobnn.distributions.quantiles import count_quantile, real_quantile
+from pyrobnn.distributions.targets import CensoredNormal
+from pyrobnn.likelihoods.base import require_labels, require_whole
+
+
+class Prediction:
+    """What the posterior says about the targets at N inputs: a mixture of S distributions for each of them.
+
+    p(y | x) = 1/S sum_s p(y | x, w_s). Everything is in the original units of y, and in float64 where targets were
+    standardised, so that targets far from zero keep their digits. Shapes are written for K target columns; with a
+    single column the axis K is absent. Class labels count as one-hot vectors, so that C classes give means and
+    variances of shape (N, C); Bernoulli targets count as numbers 0 and 1.
+
+    Args:
+        distribution: the likelihood's distribution for each draw and input in the model's units, batch shape (S, N).
+        scaler: the map between the units of the model and the original units, if targets were standardised.
+    """
+
+    def __init__(self, distribution: TorchDistributionMixin, scaler: Scaler | None = None) -> None:
+        self.distribution: Any = distribution
+        self._scaler = scaler or Scaler.identity()
+
+    def __repr__(self) -> str:
+        return f"Prediction({type(self._base).__name__}, num_draws={self.num_draws}, num_inputs={len(self)})"
+
+    def __len__(self) -> int:
+        """Return N, the number of inputs."""
+        return int(self.distribution.batch_shape[1])
+
+    def __getitem__(self, rows: Any) -> "Prediction":
+        """Return the prediction at some inputs: a slice, a boolean mask of length N, or row numbers in one dimension.
+
+        Raises:
+            InputError: rows of another kind or beyond N.
+        """
+        index = rows if isinstance(rows, slice) else row_index(rows, len(self))
+        kind, event_dim, parameters = take_apart(self.distribution)
+        chosen = {name: value[:, index] for name, value in parameters.items()}
+        return Prediction(kind(**chosen, validate_args=False).to_event(event_dim), self._scaler)
+
+    @property
+    def num_draws(self) -> int:
+        """S, the number of posterior draws."""
+        return int(self.distribution.batch_shape[0])
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether the targets are classes, so that class probabilities, entropy and mutual information exist."""
+        return isinstance(self._base, (Bernoulli, Categorical))
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether targets have a density everywhere: real numbers, without limits that hold probability themselves."""
+        return not self._base.support.is_discrete and not isinstance(self._base, CensoredNormal)
+
+    @property
+    def draw_means(self) -> Tensor:
+        """The mean of the targets under each draw, (S, N, K)."""
+        return self._original(self._component_means)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the mixture, (N, K)."""
+        return self._original(self._component_means.mean(0))
+
+    @property
+    def epistemic_variance(self) -> Tensor:
+        """The variance over draws of their means, (N, K): the part that more data would remove."""
+        return self._original_variance(self._epistemic)
+
+    @property
+    def _epistemic(self) -> Tensor:
+        return _variance_over_draws(self._component_means)
+
+    @property
+    def aleatoric_variance(self) -> Tensor:
+        """The mean over draws of their variances, (N, K): the part that stays (Kendall & Gal 2017).
+
+        Infinite, and the total variance with it, for Student-t targets with at most 2 degrees of freedom.
+        """
+        return self._original_variance(self._aleatoric)
+
+    @property
+    def _aleatoric(self) -> Tensor:
+        if self.is_classification:
+            return (self._base.probs * (1 - self._base.probs)).mean(0)
+        return self.distribution.variance.mean(0)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of the mixture, (N, K): epistemic + aleatoric, by the law of total variance."""
+        return self.epistemic_variance + self.aleatoric_variance
+
+    @property
+    def epistemic_std(self) -> Tensor:
+        """Square root of the epistemic variance, (N, K)."""
+        return self._original_std(self._epistemic)
+
+    @property
+    def aleatoric_std(self) -> Tensor:
+        """Square root of the aleatoric variance, (N, K)."""
+        return self._original_std(self._aleatoric)
+
+    @property
+    def std(self) -> Tensor:
+        """Square root of the variance, (N, K)."""
+        return self._original_std(self._epistemic + self._aleatoric)
+
+    def log_prob(self, y: Any) -> Tensor:
+        """Return the log score of targets under the mixture, log 1/S sum_s p(y_n | x_n, w_s), one an example (N,).
+
+        Args:
+            y: targets in original units, (N,) or (N, K).
+
+        Raises:
+            InputError: not numeric, not finite, not one row an input, labels out of range, or counts not whole.
+        """
+        return torch.logsumexp(self.draw_log_prob(y), 0) - math.log(self.num_draws)
+
+    def draw_log_prob(self, y: Any) -> Tensor:
+        """Return the log density (or probability) of targets under each draw, (S, N)."""
+        targets = self._targets(y)
+        if self._is_count:
+            require_whole(targets, type(self._base).__name__, "counts")
+        if not self.is_classification:
+            scaled = self._scaler.transform(targets).to(self._like)
+            return self._scaler.inverse_log_prob(self.distribution.log_prob(scaled))
+        require_labels(targets, "A classification likelihood")
+        if int(targets.max()) >= self._num_classes:
+            raise InputError(f"Labels must lie below the {self._num_classes} classes, got {int(targets.max())}.")
+        return self.distribution.log_prob(targets.to(self._like))
+
+    def sample(self, num_samples: int | None = None, *, seed: int) -> Tensor:
+        """Draw targets from the mixture; all the inputs of one sample share a posterior draw.
+
+        Args:
+            num_samples: number of samples T, or None for one from each draw, in the order of the draws.
+            seed: seed of the random numbers.
+
+        Returns:
+            Targets in original units, (T, N, K) or (S, N, K).
+        """
+        rounds = 1 if num_samples is None else math.ceil(num_samples / self.num_draws)
+        with seeded(seed, "targets"):
+            values = self.distribution.sample((rounds,)).flatten(0, 1)
+            if num_samples is not None:
+                values = values[torch.randperm(len(values))[:num_samples].to(values.device)]
+        return self._original(values)
+
+    def cdf(self, y: Any) -> Tensor:
+        """Return the distribution function P(Y <= y) of the mixture at targets, (N, K).
+
+        It is uniform on (0, 1) for calibrated predictions of targets with a density (`is_continuous`).
+
+        Args:
+            y: targets in original units, (N,) or (N, K).
+
+        Raises:
+            InputError: not the shape of the predictions, or a likelihood without a distribution function.
+        """
+        self._require_quantiles("Values of the distribution function")
+        return self._base.cdf(self._scaler.transform(self._targets(y)).to(self._like)).mean(0)
+
+    def quantile(self, q: float | Sequence[float]) -> Tensor:
+        """Return exact quantiles of the mixture: for counts, the smallest with P(Y <= y) >= q.
+
+        They are found by closing a bracket on the distribution function.
+
+        Args:
+            q: one level in (0, 1), or several.
+
+        Returns:
+            (N, K) for one level, (len(q), N, K) for several.
+
+        Raises:
+            InputError: a level outside (0, 1), or a likelihood without a distribution function.
+        """
+        levels = torch.as_tensor(q, dtype=torch.float64)
+        if not bool(((levels > 0) & (levels < 1)).all()):
+            raise InputError(f"Quantile levels must lie between 0 and 1, got {q}.")
+        self._require_quantiles("Quantiles")
+        if levels.ndim == 0:
+            return self._scaler.inverse(self._quantile(float(levels)))
+        return self._scaler.inverse(torch.stack([self._quantile(float(level)) for level in levels]))
+
+    def _quantile(self, level: float) -> Tensor:
+        return (count_quantile if self._is_count else real_quantile)(self._base, level)
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Return the bounds (lower, upper) of the equal-tailed interval that holds `level` of the mixture, (N, K).
+
+        Of counts, and of censored targets at a limit, it holds at least `level`; both bounds belong to it.
+        """
+        if not 0 < level < 1:
+            raise InputError(f"`level` must lie between 0 and 1, got {level}.")
+        lower, upper = self.quantile([(1 - level) / 2, (1 + level) / 2])
+        return lower, upper
+
+    @property
+    def class_probs(self) -> Tensor:
+        """Probabilities of the classes under the mixture, (N, C); for Bernoulli targets C = 2, (N, K, 2)."""
+        self._require_classes("Class probabilities")
+        return torch.stack([1 - self.mean, self.mean], -1) if self._is_binary else self.mean
+
+    @property
+    def label(self) -> Tensor:
+        """The most probable class, (N,) or (N, K) for Bernoulli targets."""
+        return self.class_probs.argmax(-1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the mixture in nats, (N,): total uncertainty about the class."""
+        entropy = -torch.special.xlogy(self.class_probs, self.class_probs).sum(-1)
+        return entropy.sum(-1) if len(self.distribution.event_shape) else entropy
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """Information in nats that the class would give about the weights (BALD, Houlsby et al. 2011), (N,).
+
+        The entropy of the mixture less the mean entropy of its components: epistemic uncertainty.
+        """
+        return (self.entropy - self.distribution.entropy().mean(0)).clamp_min(0)
+
+    def _targets(self, y: Any) -> Tensor:
+        targets = as_targets(y, len(self))
+        expected = (len(self), *self.distribution.event_shape)
+        if tuple(targets.shape) != expected:
+            raise InputError(f"`y` must have the shape of the predictions, {expected}; got {tuple(targets.shape)}.")
+        return targets
+
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether the likelihood has the distribution function that quantiles and intervals rest on."""
+        kind = type(self._base)
+        has_inverse = self._is_count or kind.icdf is not Distribution.icdf
+        return kind.cdf is not Distribution.cdf and has_inverse and not self.is_classification
+
+    def _require_quantiles(self, what: str) -> None:
+        if not self.has_quantiles:
+            raise InputError(
+                f"{what} need real-valued targets or counts whose distribution function is known, not those of "
+                f"{type(self._base).__name__}: use quantiles of `sample`."
+            )
+
+    def _require_classes(self, what: str) -> None:
+        if not self.is_classification:
+            raise InputError(f"{what} need a classification likelihood, this one is {type(self._base).__name__}.")
+
+    @property
+    def _base(self) -> Any:
+        """The distribution of single target columns."""
+        base = self.distribution
+        while isinstance(base, Independent):
+            base = base.base_dist
+        return base
+
+    @property
+    def _component_means(self) -> Tensor:
+        """The mean under each draw in the model's units, (S, N, K)."""
+        return self._base.probs if self.is_classification else self.distribution.mean
+
+    def _original(self, values: Tensor) -> Tensor:
+        """Return values in original units."""
+        return values if self.is_classification else self._scaler.inverse(values)
+
+    def _original_std(self, variance: Tensor) -> Tensor:
+        """Return the square root in original units, where the variance itself may be beyond the precision's range."""
+        return variance.sqrt() if self.is_classification else self._scaler.inverse_scale(variance.sqrt())
+
+    def _original_variance(self, variance: Tensor) -> Tensor:
+        """Return a variance in original units."""
+        if self.is_classification:
+            return variance
+        return self._scaler.inverse_scale(self._scaler.inverse_scale(variance))
+
+    @property
+    def _is_count(self) -> bool:
+        return bool(self._base.support.is_discrete) and not self.is_classification
+
+    @property
+    def _is_binary(self) -> bool:
+        return isinstance(self._base, Bernoulli)
+
+    @property
+    def _num_classes(self) -> int:
+        return 2 if self._is_binary else int(self._base.probs.shape[-1])
+
+    @property
+    def _like(self) -> Tensor:
+        """A tensor with the type and device in which the distribution takes targets."""
+        if isinstance(self._base, Categorical):
+            return torch.empty(0, dtype=torch.int64, device=self._base.logits.device)
+        return self._base.logits if self._is_binary else self._base.mean
+
+
+def _variance_over_draws(values: Tensor) -> Tensor:
+    """Return the population variance over the first axis, exactly 0 for equal values.
+
+    Two passes over the distances to the first value are many times quicker than `Tensor.var(0)`.
+    """
+    distances = values - values[0]
+    return distances.sub_(distances.mean(0)).square_().mean(0)

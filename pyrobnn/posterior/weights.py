@@ -1,0 +1,148 @@
+"""What to do with the weights of a posterior: look at them, prune them, draw functions, learn on from them."""
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
+from pyrobnn._torch.pyro import local_parameters
+from pyrobnn.bnn import BNN
+from pyrobnn.guides.pruned import PrunedGuide
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.priors.from_posterior import FromPosterior
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NUM_DRAWS, _DRAW_BUDGET = 1000, 2**25
+"""Draws for moments without a formula, at most, and the numbers that they may come to."""
+
+
+def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return mean and standard deviation of every weight by site: exact where the guide knows, else of draws.
+
+    There are 1000 of them, fewer for networks of more than 33,554 weights. Sites that a prior or a likelihood adds are
+    left out.
+    """
+    names = posterior.bnn.site_names
+    if hasattr(posterior.guide, "moments"):
+        with torch.no_grad():
+            moments = posterior.guide.moments()
+        return {name: moments[name] for name in names}
+    num_draws = min(_NUM_DRAWS, max(2, _DRAW_BUDGET // posterior.bnn.num_weights))
+    sums = posterior.map_traces(
+        lambda trace: {name: trace.nodes[name]["value"].double() for name in names},
+        lambda draws: {name: torch.stack([v.sum(0), v.square().sum(0)]) for name, v in draws.items()},
+        num_draws,
+    )
+    totals = {name: torch.stack([part[name] for part in sums]).sum(0) / num_draws for name in names}
+    like = posterior.bnn.initial_values
+    return {
+        name: (mean.to(like[name]), (square - mean.square()).clamp_min(0).sqrt().to(like[name]))
+        for name, (mean, square) in totals.items()
+    }
+
+
+def weight_table(posterior: Posterior) -> "pd.DataFrame":
+    """Return a row for every weight: its site, its index in it, mean, standard deviation and signal-to-noise ratio.
+
+    The ratio |mean| / std is what Blundell et al. (2015, sec. 5.1) prune by.
+    """
+    import numpy as np
+    import pandas as pd
+
+    parts = []
+    for name, (mean, std) in weight_moments(posterior).items():
+        index = [tuple(map(int, place)) for place in np.ndindex(*mean.shape)]
+        columns = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
+        parts.append(pd.DataFrame({"site": name, "index": index} | columns))
+    table = pd.concat(parts, ignore_index=True)
+    return table.assign(snr=table["mean"].abs() / table["std"])
+
+
+def prune(posterior: Posterior, fraction: float) -> Posterior:
+    """Return the posterior with that fraction of its weights at zero: those of the smallest signal-to-noise ratio.
+
+    It draws, predicts and saves like any other; the weights that stay keep their distribution. (Blundell et al. 2015,
+    sec. 5.1; Graves 2011.)
+
+    Args:
+        posterior: what to prune, unchanged.
+        fraction: share of all weights, in [0, 1).
+
+    Raises:
+        InputError: a fraction outside the range.
+    """
+    if not 0 <= fraction < 1:
+        raise InputError(f"`fraction` must be at least 0 and below 1, got {fraction}.")
+    ratios = {name: mean.abs() / std for name, (mean, std) in weight_moments(posterior).items()}
+    flat = torch.cat([ratio.flatten() for ratio in ratios.values()])
+    kept = torch.ones_like(flat)
+    kept[flat.argsort(stable=True)[: round(fraction * len(flat))]] = 0
+    pieces = kept.split([ratio.numel() for ratio in ratios.values()])
+    masks = {name: piece.view(ratio.shape) for (name, ratio), piece in zip(ratios.items(), pieces, strict=True)}
+    others = {name: torch.ones_like(value[0]) for name, value in posterior.draw(1).items()}
+    pruned = copy.copy(posterior)
+    with local_parameters():
+        pruned.guide = PrunedGuide(copy.deepcopy(posterior.guide), others | masks)
+    pruned.info = posterior.info | _pruned_method(posterior.info)
+    return pruned
+
+
+def _pruned_method(info: dict[str, Any]) -> dict[str, Any]:
+    method = info.get("method")
+    if not isinstance(method, dict):
+        return {}
+    return {"method": method | {"guide": {"type": "pruned", "guide": method["guide"]}}}
+
+
+def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[Any], Tensor]:
+    """Return one function drawn from the posterior, for Thompson sampling (Thompson 1933).
+
+    Args:
+        posterior: where to draw from; of a mixture, from a member that the seed picks.
+        seed: seed of the draw; the same seed gives the same function.
+
+    Returns:
+        A function from inputs (N, *in) to the mean of the targets under that draw, (N, K), in original units: the same
+        weights at every call.
+    """
+    members = members_of(posterior)
+    member = members[derive(seed, "member") % len(members)]
+    draw = member.draw(1, seed=seed)
+    return lambda x: member.predict(x, draws=draw).mean
+
+
+def update_prior(posterior: Posterior) -> BNN:
+    """Return the model with this posterior, as independent normals, for its prior: the next task learns on from it.
+
+    Later fits keep the units of this one, whatever their data, since the prior is meant in them: `standardize` plays no
+    part. The network starts at the posterior mean, its parameters without a prior and its buffers (the statistics of
+    batch normalisation) at their trained values. Sites that prior or likelihood add are inferred anew, and so is a
+    learned noise. (Nguyen et al. 2018, variational continual learning.)
+
+    Correlations between weights are left out. Where there are none, as in a linear model whose inputs are uncorrelated
+    and centred in the first data, two fits in turn give the posterior of all data at once.
+
+    Raises:
+        InputError: weights without a spread: points, pruned weights, or those that a Laplace guide left at the mode.
+    """
+    moments, bnn = weight_moments(posterior), posterior.bnn
+    for name, (mean, std) in moments.items():
+        if not bool(((std > 0) & std.isfinite() & mean.isfinite()).all()):
+            raise InputError(
+                f"The posterior becomes the prior of the next fit, and {name!r} has weights without a spread under "
+                f"{type(posterior.guide).__name__}: use a guide that covers all weights, such as 'mean_field' or "
+                "'laplace', and take the posterior before pruning."
+            )
+    prior = FromPosterior(moments)
+    is_whole = not any(value.requires_grad for value in bnn.net.parameters())
+    updated = bnn.with_parts(prior=prior if is_whole else dict.fromkeys(moments, prior) | {"*": None})
+    updated.units = (posterior.x_scaler, posterior.y_scaler)
+    updated.start_at(bnn.state_at({name: mean for name, (mean, _) in moments.items()}))
+    return updated

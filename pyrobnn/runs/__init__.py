@@ -1,0 +1,1 @@
+"""From a spec file to a run folder."""

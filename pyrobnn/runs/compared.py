@@ -1,0 +1,112 @@
+"""Runs beside each other: their scores on the same held-out data, and what differs in their specs."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import leaves
+from pyrobnn.metrics import Score, compare_scores, score
+from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.runs.run_folders import run_folder
+from pyrobnn.runs.spec import Prepared, RunSpec
+from pyrobnn.storage import load_posterior
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_INNER = "fit.method."
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """Runs that were scored on the same examples.
+
+    Attributes:
+        best: name of the run with the highest log score.
+        scores: scores by run and name.
+        differences: for each other run the paired comparison with the best, a the run and b the best.
+        specs: settings in which the runs differ, dotted key to the value of each run.
+        num_test: number of examples.
+    """
+
+    best: str
+    scores: dict[str, dict[str, Score]]
+    differences: dict[str, "DataFrame"]
+    specs: dict[str, dict[str, Any]]
+    num_test: int
+
+
+def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
+    """Score runs on the test part that they share, and compare them example by example.
+
+    Args:
+        run_dirs: two or more run folders of the same data and split.
+
+    Raises:
+        InputError: fewer than two or the same folder twice, not run folders, data that have changed since, or other
+            test examples.
+    """
+    folders = [run_folder(path) for path in run_dirs]
+    if len(folders) < 2 or len({folder.resolve() for folder in folders}) < len(folders):
+        raise InputError(f"Pass two or more different run folders to compare, got {', '.join(map(str, run_dirs))}.")
+    names = _short_names(folders)
+    prepared = {name: _prepare(folder) for name, folder in zip(names, folders, strict=True)}
+    test = prepared[names[0]].test
+    for name, other in prepared.items():
+        if other.test.y.shape != test.y.shape or not torch.equal(other.test.y, test.y):
+            raise InputError(
+                f"{name} was scored on other examples than {names[0]}: runs can be compared on the same data and split "
+                "only."
+            )
+    predictions = {name: _predict(folder, prepared[name]) for name, folder in zip(names, folders, strict=True)}
+    scores: dict[str, dict[str, Score]] = {name: dict(score(p, test.y)) for name, p in predictions.items()}
+    best = max(names, key=lambda name: scores[name]["log_likelihood"].value)
+    others = [name for name in names if name != best]
+    return Comparison(
+        best,
+        scores,
+        {name: compare_scores(predictions[name], predictions[best], test.y) for name in others},
+        _unlike({name: _settings_of(one) for name, one in prepared.items()}),
+        len(test),
+    )
+
+
+def _short_names(folders: Sequence[Path]) -> list[str]:
+    """Return the last parts of the paths that tell them apart."""
+    for depth in range(1, max(len(folder.parts) for folder in folders) + 1):
+        names = ["/".join(folder.parts[-depth:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]
+
+
+def _prepare(folder: Path) -> Prepared:
+    prepared = RunSpec.from_toml(folder / "spec.toml").prepare()
+    then = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]["sha256"]
+    if prepared.dataset.checksum != then:
+        raise InputError(f"The data of {folder} have changed since it was made: its checksum is another. Fit it again.")
+    return prepared
+
+
+def _predict(folder: Path, prepared: Prepared) -> Prediction:
+    return load_posterior(folder / "posterior").predict(prepared.test.x, num_draws=prepared.spec.predict.num_draws)
+
+
+def _settings_of(prepared: Prepared) -> dict[str, Any]:
+    """Return dotted keys and values; what an ensemble says of its members stands where a single fit says it."""
+    settings = dict(leaves(prepared.spec.as_dict()))
+    inner = {key: value for key, value in settings.items() if key.startswith(_INNER) and key != f"{_INNER}type"}
+    return {key: value for key, value in settings.items() if not key.startswith(_INNER)} | {
+        key.replace(_INNER, "fit."): value for key, value in inner.items()
+    }
+
+
+def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    keys = sorted({key for spec in specs.values() for key in spec})
+    rows = {key: {name: spec.get(key) for name, spec in specs.items()} for key in keys}
+    return {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}

@@ -1,0 +1,66 @@
+"""The manifest of a run: with what it was made."""
+
+import datetime
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pyrobnn
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.runs.spec import Prepared
+
+_PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "torchmetrics", "safetensors")
+
+
+def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
+    """Return versions, commit, seed, data, device and time of a run, and what prediction needs to know of the data."""
+    dataset, data = prepared.dataset, prepared.dataset.data
+    return {
+        "pyrobnn": pyrobnn.__version__,
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "git": _git(),
+        "seed": prepared.spec.fit.seed,
+        "data": {
+            "name": dataset.name,
+            "task": dataset.task,
+            "sha256": dataset.checksum,
+            "source": dataset.source,
+            "licence": dataset.licence,
+            "feature_names": list(data.feature_names),
+            "target_name": data.target_name,
+            "class_names": list(dataset.class_names),
+            "encoder": dataset.encoder,
+        },
+        "device": posterior.info["device"],
+        "threads": posterior.info["threads"],
+        "engine": posterior.info["engine"],
+        "wall_seconds": round(wall_seconds, 3),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    """Return the commit of the checkout that pyrobnn runs from, and whether it has changes; None if installed."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    try:
+        return {"commit": _git_output(root, "rev-parse", "HEAD"), "changed": bool(_git_output(root, "status", "-s"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git_output(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()

@@ -1,0 +1,372 @@
+"""Runs: from a spec to a folder with the posterior, its scores, pictures and a report, and predictions from it."""
+
+import dataclasses
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.folders import check_free, new_file, new_folder
+from pyrobnn._core.tables import read_frame
+from pyrobnn.baselines import fit_baselines
+from pyrobnn.data.in_memory import Data
+from pyrobnn.datasets import load_features
+from pyrobnn.diagnostics.findings import Diagnosis, Finding
+from pyrobnn.inference import fit
+from pyrobnn.inference.checkpoint import FILE as CHECKPOINT_FILE
+from pyrobnn.inference.method import keeps_checkpoints
+from pyrobnn.inference.parallel import DataParallel
+from pyrobnn.metrics import Score, score
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.runs.manifest import make_manifest
+from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
+from pyrobnn.runs.spec import Prepared, RunSpec
+from pyrobnn.storage import load_posterior, save_posterior
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+CHECKPOINT_EVERY = 1000
+"""Steps between two checkpoints of a run."""
+_REPLACES = "replaces"
+"""Mark of an unfinished run that is to replace an earlier one."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunResult:
+    """What a run gave.
+
+    Attributes:
+        posterior: the posterior, or a mixture of those of the members of an ensemble.
+        train: the data it was trained on.
+        test: the data it was scored on.
+        scores: the scores on the test data by name.
+        baselines: the same of a constant and of a linear model (`pyrobnn.baselines`), by name.
+        diagnosis: what speaks against the fit.
+        path: the run folder.
+    """
+
+    posterior: Posterior | Mixture
+    train: Data
+    test: Data
+    scores: dict[str, Score]
+    baselines: dict[str, dict[str, Score]]
+    diagnosis: Diagnosis
+    path: Path
+
+    @property
+    def failed(self) -> str | None:
+        """Why the fit is of no use at all, if it is (see `failure_finding`)."""
+        return next((finding.text for finding in self.diagnosis.findings if finding.name == "failed"), None)
+
+
+def run(
+    spec: RunSpec,
+    out_dir: str | Path,
+    *,
+    progress: bool = True,
+    overwrite: bool = False,
+    on_prepared: Callable[[Prepared], None] | None = None,
+) -> RunResult:
+    """Fit what a spec describes, score it on the test part, and write the run folder.
+
+    The folder has spec.toml (the spec with everything filled in), metrics.json, diagnosis.json, posterior/,
+    posterior.nc (for ArviZ), figures/, report.html and manifest.json. It appears with spec, posterior and manifest in
+    it. What is made from the fit is added one after the other; if one of them
+    fails the fit stays. While an SVI fit runs, a folder of the same name with the ending ".unfinished" has spec and
+    checkpoint, from which `resume` goes on after an interruption. The same spec gives the same metrics.json and
+    posterior/tensors.safetensors, byte for byte, on the same machine.
+
+    Args:
+        spec: the run.
+        out_dir: the folder to make.
+        progress: show a progress bar.
+        overwrite: replace the folder if it is that of an earlier run, and start anew where one was interrupted.
+        on_prepared: called before training with the spec that was checked against its data.
+
+    Raises:
+        InputError: the folder exists, an interrupted run is there, or anything in the spec that does not fit together,
+            before training.
+        FloatingPointError: the ELBO is no longer finite.
+    """
+    path = Path(out_dir)
+    check_new_run(path, overwrite=overwrite)
+    started = time.perf_counter()
+    prepared = spec.prepare()
+    if on_prepared is not None:
+        on_prepared(prepared)
+    shutil.rmtree(unfinished_folder(path), ignore_errors=True)
+    return _run(prepared, path, started, progress=progress, overwrite=overwrite)
+
+
+def take_part(spec: RunSpec) -> None:
+    """Do the part of this process in a data-parallel fit; the first process writes the run folder (`run`).
+
+    Raises:
+        InputError: another method than data_parallel, or anything in the spec that does not fit together.
+        FloatingPointError: the ELBO is no longer finite.
+    """
+    if not isinstance(spec.method, DataParallel):
+        raise InputError(
+            'Several processes were started, and they share a fit only with [fit] type = "data_parallel"; this one '
+            "leaves the run to the first."
+        )
+    _fit(spec.prepare(), None, progress=False)
+
+
+def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
+    """Go on with a run that was interrupted: with its fit from the last checkpoint, or with what is made from the fit.
+
+    Args:
+        run_dir: the run folder that was to be made.
+        progress: show a progress bar.
+
+    Raises:
+        InputError: there is nothing to go on with, or data or spec have changed since.
+        FloatingPointError: the ELBO is no longer finite.
+    """
+    path, unfinished = Path(run_dir), unfinished_folder(run_dir)
+    started = time.perf_counter()
+    if (unfinished / "spec.toml").is_file():
+        overwrite = (unfinished / _REPLACES).exists()
+        check_free(path, is_run_folder if overwrite else None)
+        prepared = RunSpec.from_toml(unfinished / "spec.toml").prepare()
+        return _run(prepared, path, started, progress=progress, overwrite=overwrite)
+    if not is_run_folder(path):
+        raise InputError(f"There is no interrupted run {unfinished}, and no run folder {path}: start one with a spec.")
+    if all((path / name).exists() for name in ("metrics.json", "diagnosis.json", "posterior.nc", "report.html")):
+        raise InputError(f"{path} is complete: there is nothing to go on with.")
+    prepared = RunSpec.from_toml(path / "spec.toml").prepare()
+    manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    return _judge(prepared, load_posterior(path / "posterior"), path, manifest)
+
+
+def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
+    with _noting_what_is_kept(path), new_folder(path, replaces=is_run_folder if overwrite else None) as folder:
+        posterior = _fit_resumably(prepared, path, progress=progress, overwrite=overwrite)
+        manifest = make_manifest(prepared, members_of(posterior)[0], time.perf_counter() - started)
+        (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
+        _write_json(folder / "manifest.json", manifest)
+        save_posterior(posterior, folder / "posterior")
+    shutil.rmtree(unfinished_folder(path), ignore_errors=True)
+    return _judge(prepared, posterior, path, manifest)
+
+
+@contextmanager
+def _noting_what_is_kept(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        if unfinished_folder(path).exists():
+            error.add_note(f"`pyrobnn fit --resume {path}` goes on with the fit from its last checkpoint.")
+        raise
+
+
+def _fit_resumably(prepared: Prepared, path: Path, *, progress: bool, overwrite: bool) -> Posterior | Mixture:
+    """Fit, with checkpoints where the method keeps them; a fit that cannot go on leaves none behind."""
+    unfinished = unfinished_folder(path)
+    if not keeps_checkpoints(prepared.spec.method):
+        return _fit(prepared, None, progress=progress)
+    unfinished.mkdir(parents=True, exist_ok=True)
+    (unfinished / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
+    if overwrite and path.exists():
+        (unfinished / _REPLACES).touch()
+    try:
+        return _fit(prepared, unfinished, progress=progress)
+    except BaseException as error:
+        if isinstance(error, FloatingPointError) or not (unfinished / CHECKPOINT_FILE).exists():
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Posterior | Mixture:
+    spec = prepared.spec
+    fitted: Posterior | Mixture = fit(
+        prepared.bnn,
+        spec.method,
+        prepared.train,
+        seed=spec.fit.seed,
+        device=spec.fit.device,
+        engine=spec.fit.engine,
+        progress=progress,
+        validation=prepared.validation,
+        checkpoint=checkpoint,
+        every=CHECKPOINT_EVERY,
+    )
+    return fitted
+
+
+def _judge(prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any]) -> RunResult:
+    """Add what is made from the fit to the run folder."""
+    from pyrobnn.diagnostics.diagnosis import diagnose
+    from pyrobnn.diagnostics.failure import failure_finding
+
+    train, test, num_draws = prepared.train, prepared.test, prepared.spec.predict.num_draws
+    try:
+        scores = score(posterior.predict(test.x, num_draws=num_draws), test.y)
+        baselines = _baseline_scores(posterior, train, test)
+        _write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
+        diagnosis = diagnose(posterior, train, test, num_draws=num_draws)
+        failure = failure_finding(posterior, train, num_draws=num_draws)
+        if failure is not None:  # whether the ELBO is flat says nothing then
+            others = (finding for finding in diagnosis.findings if finding.name != "elbo")
+            diagnosis = dataclasses.replace(diagnosis, findings=(failure, *others))
+        _write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
+        _write_views(path, prepared, posterior, scores, baselines, diagnosis=diagnosis, manifest=manifest)
+    except BaseException as error:
+        error.add_note(f"The fit itself is safe in {path}; `pyrobnn fit --resume {path}` makes what is missing.")
+        raise
+    return RunResult(posterior, train, test, scores, baselines, diagnosis, path)
+
+
+def _baseline_scores(posterior: Posterior | Mixture, train: Data, test: Data) -> dict[str, dict[str, Score]]:
+    found = fit_baselines(posterior.bnn, train)
+    return {name: dict(score(baseline.predict(test.x), test.y)) for name, baseline in found.items()}
+
+
+def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
+    """Predict for the rows of a CSV or Parquet file with the posterior of a run.
+
+    Args:
+        run_dir: a run folder.
+        table: a file with the feature columns of the training data; other columns are ignored.
+
+    Returns:
+        One row an input, named by the column that the spec has as [data] `id`, where the table has it, or else by
+        `row`, counted from 1. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95. Classification:
+        class, prob_<class> for each class, entropy, mutual_information (in nats).
+
+    Raises:
+        InputError: not a run folder, or a table that does not fit.
+    """
+    import pandas as pd
+
+    folder = run_folder(run_dir)
+    data = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]
+    x = load_features(table, data["feature_names"], encoder=data.get("encoder"))
+    spec = RunSpec.from_toml(folder / "spec.toml")
+    frame = read_frame(Path(table))
+    names = {"row": range(1, len(frame) + 1)} if spec.data.id not in frame else {spec.data.id: frame[spec.data.id]}
+    prediction = load_posterior(folder / "posterior").predict(x, num_draws=spec.predict.num_draws)
+    columns = _class_columns(prediction, data["class_names"]) if data["class_names"] else _real_columns(prediction)
+    return pd.DataFrame(names | columns)
+
+
+def read_diagnosis(run_dir: str | Path) -> Diagnosis:
+    """Return what was found against the fit of a run.
+
+    Raises:
+        InputError: not a run folder, or one from before runs were diagnosed.
+    """
+    folder = run_folder(run_dir)
+    file = folder / "diagnosis.json"
+    if not file.is_file():
+        raise InputError(
+            f"{folder} has no diagnosis.json: an earlier version made it, or it could not be written. Fit again."
+        )
+    table = json.loads(file.read_text(encoding="utf-8"))
+    return Diagnosis(tuple(Finding(**finding) for finding in table["findings"]), table["false_alarm_rate"])
+
+
+def _write_views(
+    folder: Path,
+    prepared: Prepared,
+    posterior: Posterior | Mixture,
+    scores: dict[str, Score],
+    baselines: dict[str, dict[str, Score]],
+    *,
+    diagnosis: Diagnosis,
+    manifest: dict[str, Any],
+) -> None:
+    """Write what is made from the fit, each file or folder whole or not at all."""
+    from pyrobnn.diagnostics.convert import to_datatree
+    from pyrobnn.report import render
+
+    spec, train = prepared.spec, prepared.train
+    with new_file(folder / "posterior.nc") as file:
+        to_datatree(posterior, train, num_draws=spec.predict.num_draws).to_netcdf(file, engine="h5netcdf")
+    rendered = render(
+        posterior,
+        train=train,
+        test=prepared.test,
+        scores=scores,
+        baselines=baselines,
+        diagnosis=diagnosis,
+        spec=spec.as_dict(),
+        manifest=manifest,
+        class_names=prepared.dataset.class_names,
+    )
+    with new_folder(folder / "figures", replaces=lambda _: True) as figures:
+        for name, png in rendered.figures.items():
+            (figures / name).write_bytes(png)
+    with new_file(folder / "report.html") as file:
+        file.write_text(rendered.html, encoding="utf-8")
+
+
+def _metrics(
+    prepared: Prepared,
+    posterior: Posterior | Mixture,
+    scores: dict[str, Score],
+    baselines: dict[str, dict[str, Score]],
+) -> dict[str, Any]:
+    validation = prepared.validation
+    return {
+        "scores": _as_tables(scores),
+        "baselines": {name: _as_tables(entries) for name, entries in baselines.items()},
+        "num_train": len(prepared.train),
+        "num_validation": 0 if validation is None else len(validation),
+        "num_test": len(prepared.test),
+        "num_draws": prepared.spec.predict.num_draws,
+        "num_steps": posterior.info.get("num_steps"),
+        "stop_reason": posterior.info.get("stop_reason"),
+        "seed": posterior.seed,
+    }
+
+
+def _as_tables(scores: dict[str, Score]) -> dict[str, Any]:
+    return {name: dataclasses.asdict(entry) for name, entry in scores.items()}
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    with new_file(path) as file:
+        file.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it, with null for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _real_columns(prediction: Prediction) -> dict[str, Any]:
+    lower, upper = prediction.interval(0.95)
+    columns = {
+        "mean": prediction.mean,
+        "std": prediction.std,
+        "epistemic_std": prediction.epistemic_std,
+        "aleatoric_std": prediction.aleatoric_std,
+        "lower_95": lower,
+        "upper_95": upper,
+    }
+    return {name: values.cpu().numpy() for name, values in columns.items()}
+
+
+def _class_columns(prediction: Prediction, class_names: list[str]) -> dict[str, Any]:
+    labels = [class_names[index] for index in prediction.label.tolist()]
+    probs = prediction.class_probs.cpu().numpy()
+    by_class = {f"prob_{name}": probs[:, index] for index, name in enumerate(class_names)}
+    uncertainty = {
+        "entropy": prediction.entropy.cpu().numpy(),
+        "mutual_information": prediction.mutual_information.cpu().numpy(),
+    }
+    return {"class": labels} | by_class | uncertainty

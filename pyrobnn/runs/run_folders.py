@@ -1,0 +1,40 @@
+"""Run folders: how they are known, where an unfinished one is, and whether a new one may be made."""
+
+from pathlib import Path
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.folders import check_free
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a run was written there."""
+    return all((path / name).is_file() for name in ("spec.toml", "manifest.json"))
+
+
+def run_folder(run_dir: str | Path) -> Path:
+    """Return the path of a run folder; what is none is refused."""
+    folder = Path(run_dir)
+    if not is_run_folder(folder):
+        raise InputError(f"{folder} is not a run folder, it has no spec.toml and manifest.json: pass one of `fit`.")
+    return folder
+
+
+def unfinished_folder(run_dir: str | Path) -> Path:
+    """Return the folder beside a run folder that has spec and checkpoint while the fit is not done."""
+    path = Path(run_dir).absolute()
+    return path.with_name(f"{path.name}.unfinished")
+
+
+def check_new_run(path: Path, *, overwrite: bool) -> None:
+    """Refuse a run folder that exists, or whose run was interrupted, unless it is to be replaced.
+
+    Raises:
+        InputError: it may not be made.
+    """
+    check_free(path, is_run_folder if overwrite else None)
+    unfinished = unfinished_folder(path)
+    if unfinished.exists() and not overwrite:
+        raise InputError(
+            f"{unfinished} is a run that was interrupted: go on with `pyrobnn fit --resume {path}` (resume), or start "
+            "anew with --overwrite (overwrite=True)."
+        )

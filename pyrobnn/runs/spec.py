@@ -1,0 +1,283 @@
+"""The spec: a whole run - data, model, guide, fit - as one value that is read from and written to a TOML file."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import BeforeValidator
+from pyro import poutine
+from torch import Tensor
+
+from pyrobnn import guides, likelihoods, nets, priors
+from pyrobnn._core.checks import check_size
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._core.tables import Task
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
+from pyrobnn.datasets import Dataset
+from pyrobnn.inference import SVI, defaults
+from pyrobnn.inference import method as methods
+from pyrobnn.inference.devices import resolve_device
+from pyrobnn.inference.source import make_source
+from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.runs.overrides import apply_overrides
+from pyrobnn.runs.spec_data import DataSpec, FitSpec, PredictSpec
+from pyrobnn.runs.spec_files import check_sections, read_spec
+
+__all__ = ["DataSpec", "FitSpec", "PredictSpec", "Prepared", "RunSpec"]
+
+
+def _optional(resolve: Callable[[Any], Any]) -> BeforeValidator:
+    return BeforeValidator(lambda value: None if value is None else resolve(value))
+
+
+def _with_guide(method: Any, guide: Any) -> Any:
+    try:
+        return methods.with_guide(method, guide)
+    except InputError as error:
+        raise InputError(f"[guide] {error}") from None
+
+
+@setting
+class RunSpec:
+    """Everything that determines a run. Sections that are left out are those of the estimators (`inference.defaults`).
+
+    Attributes:
+        data: section [data].
+        net: section [net]; inputs and outputs that are left out follow from the data and the likelihood.
+        prior: section [prior], with a `type` or with patterns of parameter names.
+        likelihood: section [likelihood]. It says whether the integers of a table are numbers or classes.
+        guide: section [guide], with a `type` or with patterns of site names: what the method, or the one inside it,
+            trains. Without it the default of the method: mean_field for svi, map for ensemble and swag, none for nuts,
+            hmc, sgld and sghmc, which refuse one.
+        fit: section [fit].
+        predict: section [predict].
+
+    Raises:
+        InputError: a guide that the method does not take, validation data for another method than svi, or fewer draws
+            to predict with than members or Markov chains.
+    """
+
+    data: DataSpec
+    net: Annotated[Any, _optional(nets.registry.resolve)] = None
+    prior: Annotated[Any, _optional(priors.resolve)] = None
+    likelihood: Annotated[Any, _optional(likelihoods.resolve)] = None
+    guide: Annotated[Any, _optional(guides.resolve)] = None
+    fit: FitSpec = FitSpec()
+    predict: PredictSpec = PredictSpec()
+
+    def __post_init__(self) -> None:
+        """Put the guide and the method together, and refuse sections that do not fit each other."""
+        if self.fit.method is None:
+            return
+        if self.guide is not None:
+            fit = dataclasses.replace(self.fit, method=_with_guide(self.fit.method, self.guide))
+            object.__setattr__(self, "fit", fit)
+        object.__setattr__(self, "guide", methods.guide_of(self.fit.method))
+        name = to_dict(self.fit.method)["type"]
+        if self.data.validation is not None and not isinstance(self.fit.method, SVI):
+            raise InputError(
+                f"[data] `validation` is followed along the steps of svi, and [fit] has {name}: leave it out, or take "
+                'type = "svi" in [fit].'
+            )
+        if self.predict.num_draws < self.fit.num_parts:
+            raise InputError(
+                f"[predict] `num_draws` must be at least {self.fit.num_parts}, a draw from each member or Markov chain "
+                f"of {name}, got {self.predict.num_draws}."
+            )
+
+    @classmethod
+    def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> "RunSpec":
+        """Read a spec file.
+
+        Args:
+            path: the file.
+            overrides: changes such as "guide.type=map" or "fit.seed=1".
+
+        Raises:
+            InputError: no such file, not TOML, or a section, key or value that is not known.
+        """
+        return cls.from_dict(apply_overrides(read_spec(path), overrides))
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any]) -> "RunSpec":
+        """Return the spec that tables stand for, as `as_dict` returns them."""
+        check_sections(tables)
+        sections = {name: _read(name, table) for name, table in tables.items()}
+        try:
+            return cls(**sections)
+        except InputError as error:
+            raise InputError(str(error).removeprefix(f"{cls.__name__}: ")) from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the sections as tables."""
+        sections = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        tables = {name: to_dict(section) for name, section in sections.items() if section is not None}
+        for name in ("data", "predict"):
+            del tables[name]["type"]
+        return tables
+
+    def to_toml(self) -> str:
+        """Return the text of a spec file that reads back as this spec.
+
+        Raises:
+            InputError: a part that is not a setting, such as a `torch.nn.Module`.
+        """
+        import tomli_w
+
+        return tomli_w.dumps(self.as_dict())
+
+    @property
+    def method(self) -> Any:
+        """The method with its guide; None where the spec leaves it to the task (see `method_for`)."""
+        return self.fit.method
+
+    def parts_for(self, task: Task, num_data: int | None = None) -> defaults.Parts:
+        """Return the parts of the estimators for a task, and a number of rows, under the choices of the spec."""
+        chosen = {"prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
+        return defaults.parts_for(task, **chosen, num_data=num_data, settings=self.fit.settings)
+
+    def method_for(self, task: Task, num_data: int | None = None) -> Any:
+        """Return the method with its guide: that of the spec, or that of the estimators with the settings of [fit]."""
+        if self.fit.method is not None:
+            return self.fit.method
+        return defaults.with_settings(self.parts_for(task, num_data)["method"], self.fit.settings)
+
+    def prepare(self) -> "Prepared":
+        """Load the data, fill in what follows from them, build the model, and check that all of it fits together.
+
+        Raises:
+            InputError: anything that does not, before training.
+        """
+        resolve_device(self.fit.device)
+        dataset = self.data.load(None if self.likelihood is None else _task_of(self.likelihood))
+        spec = self._resolved(dataset)
+        spec.to_toml()
+        check_size(spec.net)
+        train, test = dataset.split(self.data.split)
+        validation = None
+        if self.data.validation is not None:
+            train, validation = train.split(self.data.validation, seed=self.fit.seed)
+        bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
+        try:
+            for part in (dataset.data, train):
+                make_source(part, bnn, None)
+        except InputError as error:
+            raise InputError(f"{dataset.name}: {error}") from None
+        said = "[data] task" if self.data.task else "the likelihood" if self.likelihood and self.data.path else ""
+        return Prepared(spec, dataset, train, validation, test, bnn, f", as {said} asks" if said else "")
+
+    def _resolved(self, dataset: Dataset) -> "RunSpec":
+        """Return the spec with the parts that it leaves out and the widths of the network filled in."""
+        parts = self.parts_for(dataset.task, len(dataset.data))
+        likelihood = parts["likelihood"]
+        _check_task(dataset, likelihood)
+        fit = dataclasses.replace(self.fit, method=self.method_for(dataset.task, len(dataset.data)), settings={})
+        net: Any = self.net or parts["net"]
+        if hasattr(net, "in_features") and net.in_features is None:
+            net = dataclasses.replace(net, in_features=dataset.data.x.shape[1])
+        if hasattr(net, "out_features") and net.out_features is None:
+            net = dataclasses.replace(net, out_features=likelihood.num_outputs(dataset.data.y))
+        return dataclasses.replace(self, net=net, prior=parts["prior"], likelihood=likelihood, fit=fit)
+
+
+def _check_task(dataset: Dataset, likelihood: Any) -> None:
+    """Refuse classes as targets for a likelihood of numbers, and numbers for one of classes."""
+    has_classes, wants_classes = dataset.task == "classification", _is_of_classes(likelihood, dataset.data.y)
+    if has_classes == wants_classes:
+        return
+    found, wanted = ("classes", "numbers") if has_classes else ("numbers", "classes")
+    advice = "categorical, ordinal or, for two classes, bernoulli" if has_classes else "gaussian or poisson"
+    task = "regression" if has_classes else "classification"
+    raise InputError(
+        f"{dataset.name} has {found} as targets, and {likelihood!r} is for {wanted}: choose a likelihood such as "
+        f"{advice}, or data.task={task} for a table of your own."
+    )
+
+
+def _task_of(likelihood: Any) -> Task:
+    """Return the task of a single column of targets under a likelihood."""
+    return "classification" if _is_of_classes(likelihood, torch.zeros(1)) else "regression"
+
+
+def _is_of_classes(likelihood: Any, y: Tensor) -> bool:
+    """Whether predictions by a likelihood are of classes; targets y (N,) or (N, K) tell the number of columns."""
+    labels = torch.zeros((1, *y.shape[1:]), dtype=torch.int64)
+    with seeded(0), torch.no_grad(), fast_pyro(), poutine.block():
+        module = likelihood.build(torch.zeros(()), torch.ones(y.shape[1:]))
+        return Prediction(module(torch.zeros(1, 1, likelihood.num_outputs(labels)))).is_classification
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """A spec that was checked against its data.
+
+    Attributes:
+        spec: the spec with everything filled in.
+        dataset: the whole data set.
+        train: what to train on.
+        validation: what to follow the fit with, or None.
+        test: what to score on.
+        bnn: the model.
+        because: who said what the task is, where it does not follow from the data.
+    """
+
+    spec: RunSpec
+    dataset: Dataset
+    train: Data
+    validation: Data | None
+    test: Data
+    bnn: BNN
+    because: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Which task, likelihood and method were taken and why, in words."""
+        spec, data = self.spec, self.dataset
+        reason = f": {data.data.target_name!r} holds {data.reason}" if data.reason else ""
+        method, guide = to_dict(spec.method)["type"], "" if spec.guide is None else f" with the guide {spec.guide!r}"
+        held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
+        return (
+            f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}. Method {method}{guide}. "
+            f"{len(self.train)} rows to train on,{held_out} {len(self.test)} to test on."
+        )
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "data": lambda table: DataSpec(**table),
+    "net": nets.registry.resolve,
+    "prior": priors.resolve,
+    "likelihood": likelihoods.resolve,
+    "guide": guides.resolve,
+    "fit": FitSpec.from_table,
+    "predict": lambda table: PredictSpec(**table),
+}
+
+
+def _read(name: str, table: Any) -> Any:
+    is_part = name in ("net", "prior", "likelihood", "guide")
+    if not isinstance(table, dict) and not (is_part and isinstance(table, str)):
+        raise InputError(f"[{name}] must be a table in the spec, got {table!r}.")
+    if isinstance(table, dict) and name == "net":
+        table = {"type": "mlp"} | table
+    _check_types(name, table)
+    try:
+        return _READERS[name](table)
+    except InputError as error:
+        message = str(error)
+        raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
+
+
+def _check_types(where: str, table: Any) -> None:
+    """Refuse a `type` that is not a name, at any depth."""
+    if not isinstance(table, dict):
+        return
+    if not isinstance(table.get("type", ""), str):
+        raise InputError(f"[{where}] `type` must be a name, got {table['type']!r}.")
+    for key, inner in table.items():
+        _check_types(f"{where}.{key}", inner)

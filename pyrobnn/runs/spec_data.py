@@ -1,0 +1,163 @@
+"""The sections [data], [fit] and [predict] of a spec."""
+
+import dataclasses
+import hashlib
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BeforeValidator, Field
+
+from pyrobnn import datasets
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import FrozenDict, Options, setting
+from pyrobnn._core.tables import Task
+from pyrobnn.data.in_memory import Data
+from pyrobnn.datasets import Dataset
+from pyrobnn.inference import method as methods
+from pyrobnn.inference.svi.engine import Engine
+
+_TOYS = {"sinusoid": datasets.sinusoid, "quartic": datasets.quartic}
+_NUM_TEST = 200
+OF_ANY_FIT = ("seed", "device", "engine")
+"""Keys of [fit] that do not belong to the method."""
+
+
+@setting
+class DataSpec:
+    """Which data, and which part of them to train on.
+
+    Attributes:
+        name: a data set known by name: those of `pyrobnn.datasets`, or "sinusoid" or "quartic", whose test part is
+            200 new noisy points in the range of the training part.
+        path: a CSV or Parquet file instead, relative to the working directory.
+        target: the target column of that file.
+        task: "regression" or "classification", where the target column leaves it open.
+        id: a column of that file that names the rows: it is no feature, and predictions have it.
+        categories: how columns of text become numbers, "onehot" or "ordinal".
+        missing: "raise" refuses missing values, "impute" replaces them by means and adds columns that tell where.
+        split: number of the train/test split.
+        standardize: centre and scale inputs, and real-valued targets, by the training part; sets whose inputs have a
+            scale of their own, such as pixels, are left as they are.
+        validation: share of the training part that is held out to follow the fit, or None.
+    """
+
+    name: str | None = None
+    path: str | None = None
+    target: str | None = None
+    task: Task | None = None
+    id: str | None = None
+    categories: Literal["onehot", "ordinal"] = "onehot"
+    missing: Literal["raise", "impute"] = "raise"
+    split: Annotated[int, Field(ge=0)] = 0
+    standardize: bool = True
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse data with two sources or none."""
+        if (self.name is None) == (self.path is None):
+            raise InputError("[data] needs a `name`, or a `path` with a `target`; one of the two.")
+        if self.path is not None and self.target is None:
+            raise InputError("[data] `path` needs `target`, the name of the target column.")
+        if self.name is not None and any(value is not None for value in (self.target, self.task, self.id)):
+            raise InputError("[data] `target`, `task` and `id` belong to a `path`; a data set by `name` knows its own.")
+
+    def load(self, implied: Task | None = None) -> Dataset:
+        """Return the data set, standardised or not as asked.
+
+        Args:
+            implied: the task of a table that does not say it, from the likelihood.
+        """
+        if self.path is not None and self.target is not None:
+            dataset = datasets.load_table(
+                self.path,
+                self.target,
+                task=self.task or implied,
+                id=self.id,
+                categories=self.categories,
+                missing=self.missing,
+                split=self.split,
+            )
+        elif self.name in _TOYS:
+            dataset = _toy(self.name)
+        else:
+            dataset = datasets.load(str(self.name))
+        raw = dataset.data
+        data = Data(
+            raw.x,
+            raw.y,
+            standardize=self.standardize and raw.standardize,
+            feature_names=raw.feature_names,
+            target_name=raw.target_name,
+        )
+        return dataclasses.replace(dataset, data=data)
+
+
+def _toy(name: str) -> Dataset:
+    train, test = _TOYS[name](), _TOYS[name](_NUM_TEST, seed=1)
+    data = Data(torch.cat([train.x, test.x]), torch.cat([train.y, test.y]), standardize=True)
+    splits = ((np.arange(len(train)), np.arange(len(train), len(data))),)
+    checksum = hashlib.sha256(data.x.numpy().tobytes() + data.y.numpy().tobytes()).hexdigest()
+    return Dataset(name, "regression", data, splits, (), "generated", "none", checksum)
+
+
+def _optional_method(value: Any) -> Any:
+    return None if value is None else methods.registry.resolve(value)
+
+
+@setting
+class FitSpec:
+    """How to fit: a method, a seed and a device.
+
+    In a file the guide has a section of its own, [guide], and the method inside another one a table in this section:
+
+        [fit]
+        type = "ensemble"
+        members = 5
+        [fit.method]
+        steps = 2000
+
+    Attributes:
+        method: any registered method: svi, ensemble, swag, nuts, hmc, sgld, sghmc. What a table leaves out has the
+            default of the method around it: members of an ensemble are points, svi with the guide "map", if there is
+            no section [guide]. None for that of the estimators.
+        settings: without a `type` the settings of svi in the method of the estimators, in the place of its own.
+        seed: seed of the fit.
+        device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
+        engine: "auto", "eager" or "captured", as in `pyrobnn.fit`.
+    """
+
+    method: Annotated[Any, BeforeValidator(_optional_method)] = None
+    settings: Options = FrozenDict()
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    device: str = "auto"
+    engine: Engine = "auto"
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> "FitSpec":
+        """Return the section that a table stands for: the settings of the method of that `type`, and those above."""
+        own = {key: value for key, value in table.items() if key in OF_ANY_FIT}
+        options = {key: value for key, value in table.items() if key not in OF_ANY_FIT}
+        method = methods.from_table(options, also=OF_ANY_FIT)
+        return cls(method=method, **own) if "type" in options else cls(settings=options, **own)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the table of this section."""
+        method = dict(self.settings) if self.method is None else methods.to_table(self.method)
+        return method | {key: getattr(self, key) for key in OF_ANY_FIT}
+
+    @property
+    def num_parts(self) -> int:
+        """The number of members, of an ensemble, or of Markov chains: each needs a draw."""
+        return int(getattr(self.method, "members", getattr(self.method, "num_chains", 1)))
+
+
+@setting
+class PredictSpec:
+    """How to predict.
+
+    Attributes:
+        num_draws: number of posterior draws.
+    """
+
+    num_draws: Annotated[int, Field(gt=0)] = 500

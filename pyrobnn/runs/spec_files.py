@@ -1,0 +1,122 @@
+"""Spec files as tables, read and looked through without torch, so that a mistake is named at once."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.tables import check_names, column_names, read_table
+
+SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
+
+
+def read_spec(path: str | Path) -> dict[str, Any]:
+    """Return the sections of a spec file.
+
+    Raises:
+        InputError: no such file, or not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"The spec file {path} cannot be read ({error.strerror}): check the path.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"The spec file {path} is not valid TOML: {error}.") from None
+
+
+def spec_of_table(path: Path, target: str | None) -> dict[str, Any]:
+    """Return the sections for a table of one's own: where it is, and its target column.
+
+    Raises:
+        InputError: no such file or column, or no target.
+    """
+    check_names(path, [])
+    if target is None:
+        names = ", ".join(column_names(path))
+        raise InputError(f"{path} is a table: name the column to predict with --target. Its columns: {names}.")
+    return {"data": {"path": str(path), "target": target}}
+
+
+def check_sections(tables: Mapping[str, Any]) -> None:
+    """Refuse sections that no spec has, and a spec without data."""
+    unknown = [name for name in tables if name not in SECTIONS]
+    if unknown:
+        raise InputError(f"Unknown section [{unknown[0]}] in the spec. Known: {', '.join(SECTIONS)}.")
+    if "data" not in tables:
+        raise InputError('The spec needs a section [data], such as name = "diabetes".')
+
+
+def parse_change(text: str) -> tuple[list[str], Any]:
+    """Return the keys and the value of a change such as "guide.type=map"; the value is read as TOML, or else as text.
+
+    Raises:
+        InputError: not an assignment to a key.
+    """
+    key, equals, value = text.partition("=")
+    keys = _keys(key)
+    if not equals or not keys:
+        raise InputError(f"A change of the spec must read section.key=value, got {text!r}, such as guide.type=map.")
+    try:
+        return keys, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return keys, value.strip()
+
+
+def _keys(text: str) -> list[str]:
+    """Return the parts of a dotted TOML key; none if it is not one."""
+    try:
+        table: Any = tomllib.loads(f"{text} = 0")
+    except tomllib.TOMLDecodeError:
+        return []
+    keys = []
+    while isinstance(table, dict) and len(table) == 1:
+        ((key, table),) = table.items()
+        keys.append(key)
+    return keys
+
+
+def first_line(tables: Mapping[str, Any], changes: Sequence[str]) -> str:
+    """Say which data are to be fitted, after the checks of spec and file that take no time.
+
+    Args:
+        tables: the sections of a spec.
+        changes: changes to it, as `parse_change` reads them.
+
+    Raises:
+        InputError: changes or sections that cannot be, or no such file or column.
+    """
+    data = _data_section(tables, changes)
+    if not _is_table(data):
+        return f"Data set {data['name']}." if "name" in data else "Reading the spec."
+    names = [target for target in (data["target"], data.get("id")) if isinstance(target, str)]
+    check_names(Path(data["path"]), names)
+    num_inputs = len(column_names(Path(data["path"]))) - len(names)
+    return f"{data['path']}: target {data['target']!r}, to be predicted from {num_inputs} other columns."
+
+
+def check_values(tables: Mapping[str, Any], changes: Sequence[str]) -> None:
+    """Refuse a table whose values cannot be used, before torch is imported.
+
+    A likelihood may say what the task is. Then the values are checked with the spec, when parts are known.
+
+    Raises:
+        InputError: what is wrong with all columns, in one message.
+    """
+    data = _data_section(tables, changes)
+    likelihood = "likelihood" in tables or any(parse_change(text)[0][0] == "likelihood" for text in changes)
+    if _is_table(data) and not (likelihood and data.get("task") is None):
+        options = {"task": data.get("task"), "id_column": data.get("id"), "missing": data.get("missing", "raise")}
+        read_table(Path(data["path"]), data["target"], **options)
+
+
+def _data_section(tables: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """Return the section [data] with the changes to it, if it is a table at all."""
+    parsed = [parse_change(text) for text in changes]
+    check_sections(dict(tables) | {keys[0]: None for keys, _ in parsed})
+    data = tables["data"] if isinstance(tables.get("data"), dict) else {}
+    return data | {keys[1]: value for keys, value in parsed if keys[0] == "data" and len(keys) == 2}
+
+
+def _is_table(data: Mapping[str, Any]) -> bool:
+    return isinstance(data.get("path"), str) and isinstance(data.get("target"), str)
