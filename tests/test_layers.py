@@ -380,6 +380,7 @@ class Branching(nn.Module):
         return out if bool(self.layer.bias > 0) else -out
 
 
+@pytest.mark.filterwarnings("ignore:torch.func.vmap does not take the model")
 def test_networks_that_branch_on_weights_predict_draw_by_draw():
     data = make_data("residual, batch norm")
     posterior = fit(Branching(), data, steps=2, guide=guides.MeanField(init_rho=1.0))

@@ -151,6 +151,7 @@ class Branching(nn.Module):
         return f if f.sum() < 1e9 else -f
 
 
+@pytest.mark.filterwarnings("ignore:torch.func.vmap does not take the model")
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_network_that_vmap_cannot_take_runs_chain_by_chain(batch_size):
     setting = bnn.SGLD(step_size=1e-4, num_draws=3, burn_in=0, thinning=1, num_chains=2, batch_size=batch_size)

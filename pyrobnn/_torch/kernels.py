@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._C._functorch import peek_interpreter_stack
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+
+from pyrobnn._torch.private import inside_transformation
 
 _RECURRENT: dict[Any, Any] = {
     torch.lstm: torch.ops.aten.lstm.input,
@@ -24,7 +25,7 @@ def plain_kernels() -> Iterator[None]:
     vmap has no rule for the fused kernels of LSTM, GRU, scaled dot-product attention and encoder layers of transformers
     in evaluation; it has rules for what they join. Outside of vmap and grad the fused kernels are quicker and stay.
     """
-    if peek_interpreter_stack() is None:
+    if not inside_transformation():
         yield
         return
     with sdpa_kernel(SDPBackend.MATH), _PlainRecurrence():

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._torch.private import tree_leaves
 
 _NOISE = "_pyrobnn_per_example"
 _DRAWN = "outputs drawn"

@@ -1,14 +1,15 @@
 """Running one network for many draws of its weights, in chunks that stay in the cache."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._torch.private import tree_leaves
 
 _BUDGET = 2**26
 """Floats that the weights of a block of draws, or one chunk of activations on an accelerator, may hold."""
@@ -188,16 +189,36 @@ def map_draws(
     Returns:
         The results, (S, N, ...).
     """
-    mapped = torch.func.vmap(function, in_dims=(0, None), randomness="same")
-    try:
-        mapped({name: value[:1] for name, value in draws.items()}, x[:1])
-    except RuntimeError:
-        mapped = _one_by_one(function)
+    mapped = vmap_or_loop(
+        torch.func.vmap(function, in_dims=(0, None), randomness="same"),
+        _one_by_one(function),
+        {name: value[:1] for name, value in draws.items()},
+        x[:1],
+    )
     by_draws: dict[int, list[Tensor]] = {}
     for some, rows in chunks(len(next(iter(draws.values()))), x, per_pair):
         part = {name: value[some] for name, value in draws.items()}
         by_draws.setdefault(some.start, []).append(mapped(part, x[rows]))
     return torch.cat([torch.cat(parts, 1) for parts in by_draws.values()])
+
+
+def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example: Any) -> Callable[..., R]:
+    """Return a function under vmap if that takes an example, else the same as a loop, with a warning.
+
+    Errors that the loop raises too are the function's own; they are raised, as is running out of memory.
+    """
+    try:
+        mapped(*example)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        looped(*example)
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        warnings.warn(
+            f"torch.func.vmap does not take the model, which therefore runs in a slower loop: {reason}", stacklevel=2
+        )
+        return looped
+    return mapped
 
 
 def _one_by_one(

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
+from pyrobnn._torch.private import tree_leaves
 from pyrobnn.bnn import BNN
 
 _LARGEST_TABLE = 4096

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
+from pyrobnn._torch.vectorize import vmap_or_loop
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.layers import Recording, Use
 
@@ -123,13 +124,14 @@ def _one_by_one(bnn: BNN, weights: Mapping[str, Tensor], x: Tensor, columns: Ten
         pull: Any = vjp(lambda w: bnn.outputs(fixed | {name: w}, x_row[None])[0], fixed[name])[1]
         return vmap(pull)(columns_row)[0]
 
+    def looped(x: Tensor, rows: Tensor) -> Tensor:
+        return torch.stack([_by_autograd(bnn, fixed, name, *pair) for pair in zip(x, rows, strict=True)])
+
     rows = columns.transpose(0, 1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return vmap(derivatives)(x, rows).transpose(0, 1)
-    except RuntimeError:  # a layer without a rule for vmap
-        return torch.stack([_by_autograd(bnn, fixed, name, *pair) for pair in zip(x, rows, strict=True)], 1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")  # torch's, of operations without a rule
+        each = vmap_or_loop(vmap(derivatives), looped, x[:1], rows[:1])
+        return each(x, rows).transpose(0, 1)
 
 
 def _by_autograd(bnn: BNN, fixed: Mapping[str, Tensor], name: str, x_row: Tensor, columns_row: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from torch.distributions import Independent, constraints
 from torch.distributions.utils import broadcast_all
 from torch.nn.functional import softplus
 
+from pyrobnn._torch.private import private
+
 _ONE_DRAW = torch.Size()
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _NODES = 48
@@ -164,7 +166,7 @@ class Beta(dist.Beta):
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Return a draw."""
         both = torch.stack([self.concentration1, self.concentration0], -1)
-        gammas = torch._standard_gamma(both.expand(*self._extended_shape(sample_shape), 2).double())
+        gammas = private("standard_gamma")(both.expand(*self._extended_shape(sample_shape), 2).double())
         return (gammas[..., 0] / gammas.sum(-1)).to(both.dtype)
 
 

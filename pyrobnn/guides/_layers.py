@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
-from torch.nn.modules.dropout import _DropoutNd
 
 from pyrobnn._core.errors import InputError
 
@@ -15,6 +13,8 @@ _INPUTS_SECOND = (nn.Linear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 """Layers whose weights have shape (out, in)."""
 _INPUTS_FIRST = (nn.Embedding, nn.EmbeddingBag)
 """Layers whose weights have shape (in, out)."""
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ def fed_weights(model: Callable[..., Any]) -> list[FedWeight]:
     _refuse_own_dropout(net)
     found = []
     for prefix, module in net.named_modules():
-        if isinstance(module, (*_INPUTS_SECOND, *_INPUTS_FIRST, _ConvNd)):
+        if isinstance(module, (*_INPUTS_SECOND, *_INPUTS_FIRST, *_CONVOLUTIONS)):
             found += [_fed_weight(f"{prefix}.{name}".lstrip("."), v, module) for name, v in _weights(module)]
     return [dataclasses.replace(weight, is_first=index == 0) for index, weight in enumerate(found)]
 
@@ -83,7 +83,7 @@ def _refuse_own_dropout(net: nn.Module) -> None:
 
 
 def _own_dropout(module: nn.Module) -> float:
-    if isinstance(module, _DropoutNd):
+    if isinstance(module, _DROPOUT):
         return module.p
     if isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1):
         return module.dropout
@@ -96,6 +96,6 @@ def _weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _fed_weight(name: str, value: Tensor, module: nn.Module) -> FedWeight:
-    if isinstance(module, _ConvNd):
+    if isinstance(module, _CONVOLUTIONS):
         return FedWeight(name, value.shape, module.transposed, module.groups, is_first=False)
     return FedWeight(name, value.shape, isinstance(module, _INPUTS_FIRST), 1, is_first=False)

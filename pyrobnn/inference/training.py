@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._torch.private import tree_map
 from pyrobnn.inference.checkpoint import Checkpoint
 from pyrobnn.inference.faults import explain
 from pyrobnn.inference.history import EngineRecord

@@ -8,7 +8,6 @@ import torch
 from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from pyrobnn._core.checks import as_tensor, check_inputs, check_range
 from pyrobnn._core.errors import InputError
@@ -17,6 +16,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._core.types import Draws
 from pyrobnn._core.verbs import verb
 from pyrobnn._torch.forward_mode import load_forward_mode
+from pyrobnn._torch.private import tree_map
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.vectorize import draws_at_once, map_draws, run_stacked, stack_linear, widest_activation
 from pyrobnn.bnn import BNN

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._torch.operations import OperationMode
+from pyrobnn._torch.private import OperationMode, tree_leaves, tree_map
 
 _BYTES, _COPIES = 2**27, 5
 """Bytes that may be held at once, and more for each byte of the tensors: guides hold a few copies while they start."""

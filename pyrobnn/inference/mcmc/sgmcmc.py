@@ -15,6 +15,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting
+from pyrobnn._torch.vectorize import vmap_or_loop
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
@@ -214,11 +215,7 @@ def _log_posterior(
         return torch.stack([log_joint(row, *pair) for row, pair in zip(z, pairs, strict=False)])
 
     place = 0 if own_batches else None
-    each: Callable[..., Tensor] = vmap(log_joint, in_dims=(0, place, place))
-    try:
-        each(points, *batch)
-    except RuntimeError:
-        each = one_by_one
+    each = vmap_or_loop(vmap(log_joint, in_dims=(0, place, place)), one_by_one, points, *batch)
 
     def log_posterior(z: Tensor, data: Batch) -> tuple[Tensor, Tensor]:
         densities = each(z, *data)

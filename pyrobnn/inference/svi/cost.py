@@ -4,10 +4,9 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from pyrobnn._torch.operations import OperationMode
+from pyrobnn._torch.private import OperationMode, tree_leaves
 
 _RECORDING, _COMPILING, _COMPILING_OPERATION = 2.0, 8.0, 0.012
 """Seconds to record a step, to compile it, and more for each of its operations. A library kept from before counts as

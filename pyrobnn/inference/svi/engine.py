@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.random import random_state, set_random_state
+from pyrobnn._torch.private import MissingFromTorch
 from pyrobnn.data.batches import State
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.svi.capture.errors import NotCapturable
@@ -135,7 +136,7 @@ class Training:
 
                 compiler = compile_graph if self._compiling_pays(eager_seconds) else interpret
                 self._captured = Captured(self.fits, compiler)
-        except NotCapturable as error:
+        except (NotCapturable, MissingFromTorch) as error:
             self.record = EngineRecord(self._engine, "eager", f"not capturable: {error}", eager_seconds=eager_seconds)
             if self._engine == "captured":
                 warnings.warn(f"The fit runs eagerly, since {error}.", stacklevel=2)

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, fx
-from torch._inductor import config as inductor_config
 
+from pyrobnn._torch.private import private
 from pyrobnn.inference.svi.capture import store
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.record import ATEN_RANDOM
@@ -80,7 +79,7 @@ def _is_sound(library: Path) -> bool:
 def _try_to_compile(graph: fx.GraphModule, attempts: list[dict[str, Any]], *, on_cpu: bool) -> Any:
     for settings in attempts:
         try:
-            with inductor_config.patch(ATEN_RANDOM | settings), _quiet(), _unread_stays_in_memory():
+            with private("inductor_config").patch(ATEN_RANDOM | settings), _quiet(), _unread_stays_in_memory():
                 return _compile(copy.deepcopy(graph), on_cpu=on_cpu)
         except Exception as error:
             failure = error
@@ -109,41 +108,37 @@ def _unread_stays_in_memory() -> Iterator[None]:
     Inductor asks every user of a buffer before it moves it into the loops around them, and fails with a KeyError where
     a user overwrites what the buffer was made of, as a step of Adam does (pytorch/pytorch issue 188228).
     """
-    from torch._inductor.loop_body import LoopBody
+    loop_body = private("LoopBody")
+    ask = loop_body.get_read_expr
 
-    ask = LoopBody.get_read_expr
-
-    def read_expr(self: LoopBody, buffer_name: str) -> Any:
+    def read_expr(self: Any, buffer_name: str) -> Any:
         try:
             return ask(self, buffer_name)
         except KeyError:
             return None
 
-    with mock.patch.object(LoopBody, "get_read_expr", read_expr):
+    loop_body.get_read_expr = read_expr
+    try:
         yield
+    finally:
+        loop_body.get_read_expr = ask
 
 
 def _compile(graph: fx.GraphModule, *, on_cpu: bool) -> Callable[[list[Tensor]], Any]:
-    from torch._functorch import config as functorch_config  # a second of imports that a kept library does without
-    from torch._guards import TracingContext, tracing
-    from torch._inductor.compile_fx import compile_fx_inner
-    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
-    from torch._inductor.utils import BoxedBool
-    from torch._inductor.virtualized import V
-
     examples = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
     fake_mode = examples[0].fake_mode
     with (
         torch.no_grad(),
-        functorch_config.patch(bundled_autograd_cache=False),
-        tracing(TracingContext(fake_mode)),
-        V.set_fake_mode(fake_mode),
+        private("functorch_config").patch(bundled_autograd_cache=False),
+        private("tracing")(private("TracingContext")(fake_mode)),
+        private("V").set_fake_mode(fake_mode),
     ):
-        joint_graph_passes(graph)
-        return compile_fx_inner(
+        private("joint_graph_passes")(graph)
+        compiled: Callable[[list[Tensor]], Any] = private("compile_fx_inner")(
             graph,
             examples,
             static_input_idxs=range(len(examples)),
-            cudagraphs=BoxedBool(value=False),
+            cudagraphs=private("BoxedBool")(value=False),
             cpp_wrapper=on_cpu,
         )
+        return compiled

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobnn._torch.private import private
 from pyrobnn.inference.svi.capture import store
 from pyrobnn.inference.svi.capture.compiler import Program, entry
 from pyrobnn.inference.svi.capture.errors import NotCapturable
@@ -65,7 +66,7 @@ def make_loop(program: Program, inputs: list[Tensor]) -> Loop:
     if isinstance(program, Path):
         try:
             return _native_loop(program, inputs)
-        except (AttributeError, OSError, RuntimeError, TypeError, ValueError) as error:
+        except (AttributeError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise NotCapturable(f"the compiled library cannot be called ({type(error).__name__}: {error})") from error
     if inputs[0].device.type == "cuda":
         return _replaying_loop(program, inputs)
@@ -107,9 +108,7 @@ def _native_loop(library: Path, inputs: list[Tensor]) -> Loop:
     copy, delete = _address(torch_library.aoti_torch_new_tensor_handle), torch_library.aoti_torch_delete_tensor_object
     delete.argtypes = [ctypes.c_void_p]
     repeat = _REPEAT(_address(_repeat()).value or 0)
-    handles = (ctypes.c_void_p * len(inputs))(
-        *map(_pointer, torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(inputs))
-    )
+    handles = (ctypes.c_void_p * len(inputs))(*map(_pointer, private("unsafe_alloc_void_ptrs_from_tensors")(inputs)))
     scratch = (ctypes.c_void_p * len(inputs))()
     message = ctypes.create_string_buffer(1000)
 
@@ -126,9 +125,7 @@ def _repeat() -> Any:
     name = store.fingerprint(_SOURCE)
     library = store.find(name)
     if library is None:
-        from torch._inductor.codecache import CppCodeCache  # seconds of imports
-
-        library = Path(CppCodeCache.load(_SOURCE)._name)
+        library = Path(private("CppCodeCache").load(_SOURCE)._name)
         store.keep(name, library)
     return ctypes.PyDLL(str(library)).repeat
 

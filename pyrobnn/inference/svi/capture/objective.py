@@ -10,8 +10,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
+from pyrobnn._torch.private import tree_leaves
 from pyrobnn.bnn import BNN
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.inference.svi.capture.errors import NotCapturable

@@ -1,18 +1,13 @@
 """From a function of tensors to a flat graph of ATen operators that changes its inputs in place."""
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._inductor import config as inductor_config
-from torch._inductor.decomposition import select_decomp_table
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from pyrobnn._torch.private import private
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.objective import FreshNoise
@@ -20,6 +15,8 @@ from pyrobnn.inference.svi.capture.objective import FreshNoise
 _aten = torch.ops.aten
 _SMALL_PRODUCT = 2**15
 """Multiplications of a matrix product up to which a loop in the fused kernel beats a call of the BLAS."""
+_BRANCHES = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
+"""Errors of torch where the value of a tensor is asked for."""
 ATEN_RANDOM = {"fallback_random": True}
 """Settings of inductor under which random numbers come from ATen's generator, in graph and in eager steps alike."""
 
@@ -33,10 +30,10 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
         NotCapturable: what the function does depends on the values of tensors, or is not an operation of torch.
     """
     try:
-        with fast_pyro(), FreshNoise(), inductor_config.patch(ATEN_RANDOM):
-            traced = make_fx(
+        with fast_pyro(), FreshNoise(), private("inductor_config").patch(ATEN_RANDOM):
+            traced = private("make_fx")(
                 functionalize(function),
-                decomposition_table=select_decomp_table(),
+                decomposition_table=private("select_decomp_table")(),
                 tracing_mode="fake",
                 _allow_non_fake_inputs=True,
             )
@@ -45,14 +42,14 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
             except AttributeError as error:
                 if "torch._inductor" not in str(error):
                     raise
-                import_module("torch._inductor.lowering")  # a second, which decompositions of pooling take for granted
+                private("inductor_lowering")  # a second, which decompositions of pooling take for granted
                 graph = traced(*inputs)
         _inline_constants(graph)
         _draw_bernoulli_from_uniform(graph)
         _unroll_small_products(graph)
         graph.graph.eliminate_dead_code()
         graph.recompile()
-    except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
+    except tuple(map(private, _BRANCHES)) as error:
         raise NotCapturable("the model branches on values of tensors") from error
     except NotCapturable:
         raise

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, fx
 from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
+from pyrobnn._torch.private import private, tree_map
 from pyrobnn.inference.svi.antithetic import RecordedNoise
 from pyrobnn.inference.svi.capture.compiler import Program, compile_graph
 from pyrobnn.inference.svi.capture.errors import NotCapturable
@@ -78,7 +78,7 @@ class CapturedStep:
         like = next(iter(training["trained"].values()))
         self._state: Tree = {"training": training, "data": _stack(list(data)) if own_data else data[0]}
         self._state |= _tables(replicates, batch_size, 1 + len(self._rates(self._group, 1)), like)
-        leaves, self._spec = pytree.tree_flatten(self._state)
+        leaves, self._spec = private("tree_flatten")(self._state)
         graph = record(self._in_place(update), leaves)
         constants = lift_constants(graph)
         self.noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
@@ -94,11 +94,11 @@ class CapturedStep:
         spec = self._spec
 
         def step(*leaves: Tensor) -> tuple[()]:
-            state = pytree.tree_unflatten(list(leaves), spec)
+            state = private("tree_unflatten")(list(leaves), spec)
             position = state["position"].reshape(1)
             row = {name: table.index_select(0, position).squeeze(0) for name, table in state["tables"].items()}
             new, terms = update(state["training"], state["data"], row.get("rows", {}), row["rates"], row["kl_weight"])
-            pytree.tree_map(lambda old, value: old.copy_(value), {key: state["training"][key] for key in new}, new)
+            tree_map(lambda old, value: old.copy_(value), {key: state["training"][key] for key in new}, new)
             state["terms"].index_copy_(0, position, terms.unsqueeze(0))
             state["position"].add_(1)
             return ()
@@ -223,7 +223,7 @@ def _tables(replicates: tuple[int, ...], batch_size: int | None, num_rates: int,
 
 
 def _stack(trees: list[Any]) -> Any:
-    return pytree.tree_map(lambda *leaves: torch.stack(leaves), *trees)
+    return tree_map(lambda *leaves: torch.stack(leaves), *trees)
 
 
 def _adopt(objectives: Sequence[Objective], optimizers: Sequence[Optimizer], training: Tree) -> None:

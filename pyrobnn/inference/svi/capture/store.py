@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+from pyrobnn._torch.private import private
 
 
 def fingerprint(*parts: Any) -> str:
@@ -60,7 +61,7 @@ def keep(name: str, library: Path) -> Path:
 
 
 def _library(name: str) -> Path:
-    return Path(cache_dir()) / "pyrobnn" / f"{name}.so"
+    return Path(private("cache_dir")()) / "pyrobnn" / f"{name}.so"
 
 
 def _is_private(folder: Path) -> bool:

@@ -1,0 +1,102 @@
+"""Names that torch does not promise to keep: no other file takes them. Tried with torch 2.10 to 2.15.
+
+Importing the package needs none of them. Where one is gone:
+
+- no step is captured: fits run eagerly, with a warning where "captured" was asked for;
+- `inside_transformation` says yes, so that recurrent layers and attention always run as plain operations;
+- operations of torch are not counted, so that "auto" stays eager and `load` does not bound what a folder may ask for;
+- anything else raises `MissingFromTorch` where it is used.
+"""
+
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+
+TRIED = "2.10 to 2.15"
+PLACES = {
+    "DataDependentOutputException": "torch._subclasses.fake_tensor:DataDependentOutputException",
+    "DynamicOutputShapeException": "torch._subclasses.fake_tensor:DynamicOutputShapeException",
+    "GuardOnDataDependentSymNode": "torch.fx.experimental.symbolic_shapes:GuardOnDataDependentSymNode",
+    "make_fx": "torch.fx.experimental.proxy_tensor:make_fx",
+    "inductor_config": "torch._inductor.config:",
+    "inductor_lowering": "torch._inductor.lowering:",
+    "functorch_config": "torch._functorch.config:",
+    "select_decomp_table": "torch._inductor.decomposition:select_decomp_table",
+    "LoopBody": "torch._inductor.loop_body:LoopBody",
+    "TracingContext": "torch._guards:TracingContext",
+    "tracing": "torch._guards:tracing",
+    "compile_fx_inner": "torch._inductor.compile_fx:compile_fx_inner",
+    "joint_graph_passes": "torch._inductor.fx_passes.joint_graph:joint_graph_passes",
+    "BoxedBool": "torch._inductor.utils:BoxedBool",
+    "V": "torch._inductor.virtualized:V",
+    "CppCodeCache": "torch._inductor.codecache:CppCodeCache",
+    "cache_dir": "torch._inductor.runtime.cache_dir_utils:cache_dir",
+    "unsafe_alloc_void_ptrs_from_tensors": "torch._C._aoti:unsafe_alloc_void_ptrs_from_tensors",
+    "peek_interpreter_stack": "torch._C._functorch:peek_interpreter_stack",
+    "TorchDispatchMode": "torch.utils._python_dispatch:TorchDispatchMode",
+    "standard_gamma": "torch:_standard_gamma",
+    "tree_flatten": "torch.utils._pytree:tree_flatten",
+    "tree_unflatten": "torch.utils._pytree:tree_unflatten",
+    "tree_leaves": "torch.utils._pytree:tree_leaves",
+    "tree_map": "torch.utils._pytree:tree_map",
+}
+
+
+class MissingFromTorch(ImportError):
+    """This version of torch lacks a private name."""
+
+
+@functools.cache
+def private(name: str) -> Any:
+    """Return a private name of torch, a key of `PLACES`; some take a second to import.
+
+    Raises:
+        MissingFromTorch: torch has it no more.
+    """
+    module, _, attribute = PLACES[name].partition(":")
+    try:
+        found = import_module(module)
+        return getattr(found, attribute) if attribute else found
+    except (ImportError, AttributeError):
+        raise MissingFromTorch(
+            f"torch {torch.__version__} has no {module}.{attribute}, which torch {TRIED} have: use one of those."
+        ) from None
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return what nested containers hold."""
+    leaves: list[Any] = private("tree_leaves")(tree)
+    return leaves
+
+
+def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Return nested containers of a function's values at what they hold."""
+    return private("tree_map")(function, tree, *others)
+
+
+def inside_transformation() -> bool:
+    """Return whether a transformation of `torch.func` runs."""
+    try:
+        return private("peek_interpreter_stack")() is not None
+    except MissingFromTorch:
+        return True
+
+
+class _SeesNothing:
+    """A mode without effect."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+try:
+    OperationMode: Any = private("TorchDispatchMode")
+except MissingFromTorch:
+    OperationMode = _SeesNothing
+"""Base of modes that see single operations of torch as they run, in `__torch_dispatch__`."""

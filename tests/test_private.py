@@ -1,0 +1,125 @@
+"""Private names of torch: all are there, one file takes them, and the package imports and fits without."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import pyrobnn
+from pyrobnn._torch import private
+from pyrobnn._torch.vectorize import vmap_or_loop
+
+PACKAGE = Path(pyrobnn.__file__).parent
+
+
+@pytest.mark.parametrize("name", private.PLACES)
+def test_torch_has_it(name):
+    assert private.private(name) is not None
+
+
+def test_what_torch_lacks_is_named(monkeypatch):
+    monkeypatch.setitem(private.PLACES, "gone", "torch._C:gone")
+    with pytest.raises(private.MissingFromTorch, match=r"has no torch._C.gone, which torch 2.10 to 2.15 have: use one"):
+        private.private("gone")
+
+
+def private_uses(tree):
+    """The dotted names of torch with a part that begins with an underscore, which a module imports or reads."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            dotted = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            dotted = [alias.name for alias in node.names]
+        else:
+            dotted = [ast.unparse(node)] if isinstance(node, ast.Attribute) else []
+        yield from (name for name in dotted if re.fullmatch(r"torch(\.\w+)*\._[a-zA-Z]\w*(\.\w+)*", name))
+
+
+def test_one_file_takes_them():
+    assert not [(path, use) for path in PACKAGE.rglob("*.py") for use in private_uses(ast.parse(path.read_text()))]
+
+
+@pytest.mark.parametrize("line", ["import torch._C", "from torch.utils import _pytree", "torch._C._aoti.f(x)"])
+def test_the_rule_can_fail(line):
+    assert list(private_uses(ast.parse(line)))
+
+
+WITHOUT = """
+import importlib, pkgutil, warnings
+import torch
+import pyrobnn as bnn
+
+original = importlib.import_module
+
+def refusing(name):
+    if "_pytree" not in name:
+        raise ImportError(name)
+    return original(name)
+
+importlib.import_module = refusing
+import pyrobnn._torch.private
+importlib.import_module = original
+
+for module in pkgutil.walk_packages(bnn.__path__, "pyrobnn."):
+    if not module.name.endswith("__main__"):
+        original(module.name)
+
+x = torch.linspace(-1, 1, 20)[:, None]
+model = bnn.BNN(bnn.MLP(1, [4], 1), prior="normal", likelihood="gaussian")
+for engine in ("auto", "captured"):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        posterior = bnn.fit(model, bnn.SVI(steps=20), bnn.Data(x, x[:, 0]), seed=0, engine=engine, progress=False)
+    assert posterior.predict(x, num_draws=3).mean.isfinite().all()
+    print(engine, posterior.info["engine"]["used"], [str(w.message) for w in caught if "eagerly" in str(w.message)])
+"""
+
+
+@pytest.mark.slow
+def test_the_package_imports_and_fits_without():
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    auto, captured = done.stdout.splitlines()
+    assert auto == "auto eager []"
+    assert captured.startswith("captured eager ['The fit runs eagerly, since")
+    assert "has no torch." in captured
+
+
+# What vmap does not take
+
+
+def mapped(function):
+    return torch.func.vmap(function), lambda x: torch.stack([function(row) for row in x])
+
+
+def branching(x):
+    return x if x.sum() > 0 else -x
+
+
+def test_what_vmap_takes_stays_without_a_word():
+    fast, slow = mapped(torch.sin)
+    assert vmap_or_loop(fast, slow, torch.ones(2, 3)) is fast
+
+
+def test_what_vmap_does_not_take_runs_in_a_loop_with_a_warning():
+    fast, slow = mapped(branching)
+    with pytest.warns(UserWarning, match="vmap does not take the model, which therefore runs in a slower loop: vmap"):
+        chosen = vmap_or_loop(fast, slow, torch.ones(2, 3))
+    torch.testing.assert_close(chosen(-torch.ones(2, 3)), torch.ones(2, 3))
+
+
+def test_an_error_of_the_function_is_raised():
+    with pytest.raises(RuntimeError, match="mat1 and mat2|size mismatch"):
+        vmap_or_loop(*mapped(lambda row: torch.ones(2, 5) @ row), torch.ones(2, 3))
+
+
+def test_running_out_of_memory_is_raised():
+    def full(x):
+        raise torch.OutOfMemoryError("no memory is left")
+
+    with pytest.raises(torch.OutOfMemoryError, match="no memory is left"):
+        vmap_or_loop(full, branching, torch.ones(2, 3))
