@@ -11,7 +11,7 @@ import pyrobnn
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.runs.spec import Prepared
 
-_PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "torchmetrics", "safetensors")
+_PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "safetensors")
 
 
 def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
