@@ -22,7 +22,7 @@ import pyrobnn as bnn
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.batches import LoaderBatches
-from pyrobnn.inference.fit import prepare_source, start
+from pyrobnn.inference.preparing import prepare_source, start
 from pyrobnn.inference.svi import engine
 from pyrobnn.inference.svi.capture.compiler import interpret
 from pyrobnn.inference.svi.capture.errors import NotCapturable

@@ -16,10 +16,11 @@ from pyrobnn.inference.svi.svi import SVI
 
 @runtime_checkable
 class Method[R](Protocol):
-    """A method other than `SVI`, which `fit` runs itself. Any setting with this function will do.
+    """A method, such as `SVI` or `NUTS`. Any setting with this function will do.
 
     A field called `method` is a method that runs inside it, as in `Ensemble`, and has a default. Where it has an
-    attribute `resumable` that is true, `run` also takes `checkpoint` and `every` of `pyrobnn.fit`.
+    attribute `resumable` that is true, `run` also takes `checkpoint` and `every` of `pyrobnn.fit`; where it has
+    `follows_validation`, also `validation`.
     """
 
     def run(
@@ -42,7 +43,7 @@ class Method[R](Protocol):
         ...
 
 
-registry = Registry("method", accepts=lambda value: isinstance(value, (SVI, Method)))
+registry = Registry("method", accepts=lambda value: isinstance(value, Method))
 registry.register(SVI)
 _DEFAULT = SVI()
 
@@ -54,7 +55,12 @@ def guide_of(method: Any) -> Any:
 
 def keeps_checkpoints(method: Any) -> bool:
     """Return whether a fit by this method can keep checkpoints."""
-    return isinstance(method, SVI) or bool(getattr(method, "resumable", False))
+    return bool(getattr(method, "resumable", False))
+
+
+def follows_validation(method: Any) -> bool:
+    """Return whether a fit by this method can follow a validation score."""
+    return bool(getattr(method, "follows_validation", False))
 
 
 def with_guide(method: Any, guide: Any) -> Any:

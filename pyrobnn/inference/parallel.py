@@ -25,10 +25,12 @@ from pyrobnn._torch.processes import is_main_process, num_processes
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import State, TensorBatches
 from pyrobnn.data.stored_batches import StoredBatches
-from pyrobnn.inference.fit import complete, fit_by_svi, prepare_source, running, start, train_alone
+from pyrobnn.inference.alone import fit_by_svi
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.monitor import Callback, Progress, asks_to_stop
+from pyrobnn.inference.preparing import prepare_source
+from pyrobnn.inference.session import opened
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.eager import Eager
 from pyrobnn.inference.svi.engine import Engine
@@ -108,26 +110,19 @@ class DataParallel:
         source = prepare_source(bnn, method, data, seed)
         _check_share(source, method, processes.world)
         batch_size = source.batch_size(method.batch_size)
-        with running(bnn, batch_size // processes.world, seed, "fit") as threads:
-            posterior, eager = start(bnn, method, source, seed, device)
+        one = ([bnn], [method], [source], [seed])
+        with opened(*one, seed=seed, device=device, started=started, processes=processes.world) as session:
+            eager = session.fits[0]
             processes.check_same(seed=seed, method=repr(method), data=_fingerprint(source), model=repr(bnn))
             processes.copy_first(eager)
             _take_share(eager, batch_size, source.num_data, processes)
             eager.all_reduce = processes.average
             with seeded(seed, f"process {processes.rank}"):
-                train_alone(
-                    posterior,
-                    eager,
-                    method,
-                    source,
-                    engine="eager",
-                    progress=progress and is_first,
-                    callbacks=[processes.shared(callbacks)] if callbacks else [],
-                )
+                shared = [processes.shared(callbacks)] if callbacks else []
+                session.train("eager", progress=progress and is_first, callbacks=shared)
             processes.warn_if_different(eager)
             processes.copy_first(eager)
-        posterior.info |= {"threads": threads, "seconds": time.perf_counter() - started}
-        return complete(posterior, method, source, progress=progress and is_first)
+        return session.complete(progress=progress and is_first)[0]
 
 
 def _own_device(device: str) -> str:

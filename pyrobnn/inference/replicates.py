@@ -14,14 +14,14 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import TensorBatches
 from pyrobnn.data.in_memory import Data
+from pyrobnn.inference.alone import request
 from pyrobnn.inference.checkpoint import open_checkpoint
-from pyrobnn.inference.fit import check_request, complete, finish, prepare_source, request, running, start
-from pyrobnn.inference.monitor import Callback, Monitor
+from pyrobnn.inference.monitor import Callback
+from pyrobnn.inference.preparing import prepare_source
+from pyrobnn.inference.session import opened
 from pyrobnn.inference.source import Source
-from pyrobnn.inference.svi.eager import Eager
-from pyrobnn.inference.svi.engine import Engine
+from pyrobnn.inference.svi.engine import Engine, check_engine
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training import train
 from pyrobnn.posterior.posterior import Posterior
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every")
@@ -74,8 +74,7 @@ def fit_replicates(
         FloatingPointError: the ELBO of a replicate is no longer finite.
     """
     bnns, methods, sets = _aligned(replicates, bnn, method, data)
-    for one in methods:
-        check_request(one, engine)
+    check_engine(engine)
     _check_methods(methods)
     started = time.perf_counter()
     seeds = [derive(seed, f"replicate {index}") for index in range(len(bnns))]
@@ -86,30 +85,13 @@ def fit_replicates(
         keeper = open_checkpoint(checkpoint, every, asked)
     if bootstrap:
         sources = [resampled(source, own) for source, own in zip(sources, seeds, strict=True)]
-    batch_size = sources[0].batch_size(methods[0].batch_size)
-    with running(bnns[0], batch_size, seed, "replicates", copies=len(bnns)) as threads:
-        posteriors, fits = _start_all(bnns, methods, sources, seeds, device)
-        num_steps = methods[0].num_steps(sources[0].batches_per_epoch(methods[0].batch_size))
-        monitor = Monitor(
-            posteriors[0].bnn,
-            posteriors[0].guide,
-            num_steps=num_steps,
-            progress=progress,
-            callbacks=callbacks,
-            validate=None,
-            eval_every=methods[0].eval_every,
-            patience=None,
-        )
-        record = train(fits, engine, monitor, num_steps, checkpoint=keeper)
-    seconds = time.perf_counter() - started
-    parts = zip(posteriors, methods, sources, monitor.recorder.histories(record), strict=True)
-    for index, (posterior, one, source, history) in enumerate(parts):
+    with opened(bnns, methods, sources, seeds, seed=seed, device=device, started=started, replicates=True) as session:
+        _share_data([fit.batches for fit in session.fits])
+        session.train(engine, progress=progress, callbacks=callbacks, checkpoint=keeper)
+    for index, posterior in enumerate(session.posteriors):
         own_storage(posterior)
-        finish(posterior, one, source, history)
-        posterior.info |= monitor.summary(index) | {"threads": threads, "seconds": seconds}
-        posterior.info |= {"replicate": index, "replicates": len(posteriors)}
-        complete(posterior, one, source, progress=progress)
-    return posteriors
+        posterior.info |= {"replicate": index, "replicates": len(session.posteriors)}
+    return session.complete(progress=progress)
 
 
 def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
@@ -128,6 +110,9 @@ def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
 
 def _check_methods(methods: list[SVI]) -> None:
     first = methods[0]
+    for method in methods:
+        if not isinstance(method, SVI):
+            raise InputError(f"Replicates run SVI(...) side by side, got {method!r}.")
     if any(method.patience is not None for method in methods):
         raise InputError("Replicates run the same number of steps: leave `patience` out of the method.")
     for field in dataclasses.fields(SVI):
@@ -135,18 +120,6 @@ def _check_methods(methods: list[SVI]) -> None:
             raise InputError(
                 f"The methods of replicates must agree in `{field.name}`; they may differ in {', '.join(_MAY_DIFFER)}."
             )
-
-
-def _start_all(
-    bnns: list[BNN], methods: list[SVI], sources: list[Source], seeds: list[int], device: str
-) -> tuple[list[Posterior], list[Eager]]:
-    pairs = []
-    for bnn, method, source, seed in zip(bnns, methods, sources, seeds, strict=True):
-        with seeded(seed, "fit"):
-            pairs.append(start(bnn, method, source, seed, device))
-    fits = [fit for _, fit in pairs]
-    _share_data([fit.batches for fit in fits])
-    return [posterior for posterior, _ in pairs], fits
 
 
 def _share_data(batches: list[Any]) -> None:

@@ -17,15 +17,14 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.low_rank import LowRank, LowRankGuide
 from pyrobnn.guides.map import MapGuide
-from pyrobnn.inference.fit import finish, prepare_source, running
 from pyrobnn.inference.method import registry
-from pyrobnn.inference.monitor import Monitor
+from pyrobnn.inference.preparing import prepare_source, running
 from pyrobnn.inference.replicates import fit_replicates, own_storage, resampled
+from pyrobnn.inference.session import Session, note
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.eager import Eager
 from pyrobnn.inference.svi.engine import Engine
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training import train
 from pyrobnn.optimizers import Optimizer
 from pyrobnn.posterior.posterior import Posterior
 
@@ -149,19 +148,9 @@ class SWAG:
                 )
                 for mode, source in zip(modes, sources, strict=True)
             ]
-            monitor = Monitor(
-                modes[0].bnn,
-                modes[0].guide,
-                num_steps=self.steps,
-                progress=progress,
-                callbacks=[collect],
-                validate=None,
-                eval_every=self.steps,
-                patience=None,
-                block=self.every,
-            )
+            session = Session(modes, fits, [walk] * len(modes), sources, time.perf_counter())
             try:
-                train(fits, engine, monitor, self.steps, most_rewinds=0)
+                session.steps(engine, progress=progress, callbacks=[collect], block=self.every, most_rewinds=0)
             except FloatingPointError as error:
                 raise FloatingPointError(
                     f"SWAG left the mode in its steps of SGD, with lr={self.lr}: the less noise targets have, "
@@ -183,7 +172,7 @@ class SWAG:
             y_scaler=mode.y_scaler,
             seed=mode.seed,
         )
-        finish(posterior, self.method, source, mode.history)
+        note(posterior, self.method, source, mode.history)
         own = {"method": to_dict(self) | {"guide": to_dict(LowRank(rank=self.rank))}, "seconds": seconds}
         posterior.info = mode.info | posterior.info | own
         return posterior

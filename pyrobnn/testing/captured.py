@@ -10,7 +10,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import SVI
-from pyrobnn.inference.fit import prepare_source, start
+from pyrobnn.inference.preparing import prepare_source, start
 from pyrobnn.inference.svi.capture.compiler import interpret
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.noise import Noise

@@ -23,12 +23,13 @@ from pyrobnn.curvature.metric import score_columns
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.fit import fit, fresh_model, prepare_source, running
+from pyrobnn.inference.fit import fit
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.laplace.laplace import laplace_around
 from pyrobnn.inference.laplace.tuning import normal_of, untuned
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.monitor import Callback
+from pyrobnn.inference.preparing import fresh_model, prepare_source, running
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.engine import Engine
 from pyrobnn.inference.svi.svi import SVI

@@ -19,8 +19,8 @@ from pyrobnn.guides.laplace import Laplace
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
 from pyrobnn.inference.devices import resolve_device
-from pyrobnn.inference.fit import prepare_source
 from pyrobnn.inference.laplace.curve import curve
+from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source, as_data
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.posterior import Posterior

@@ -13,10 +13,11 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.laplace import Laplace
-from pyrobnn.inference.fit import complete, prepare_source, running, start, train_alone
 from pyrobnn.inference.laplace.tuning import Per, tune_prior
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.monitor import Callback
+from pyrobnn.inference.preparing import prepare_source
+from pyrobnn.inference.session import opened
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.engine import Engine
 from pyrobnn.inference.svi.svi import SVI
@@ -119,13 +120,12 @@ class MarginalLikelihood:
         """Train on from the last posterior's mode, under its prior, and take the curvature there."""
         method, bnn = self.method, bnn if last is None else last.bnn
         source = prepare_source(bnn, method, data, seed)
-        with running(bnn, source.batch_size(method.batch_size), seed, "fit") as threads:
-            posterior, eager = start(bnn, method, source, seed, device)
+        started = time.perf_counter()
+        with opened([bnn], [method], [source], [seed], seed=seed, device=device, started=started) as session:
             if last is not None:
-                _move(posterior, last)
-            train_alone(posterior, eager, method, source, engine=engine, progress=progress, callbacks=callbacks)
-        posterior.info |= {"threads": threads, "seconds": 0.0}
-        return complete(posterior, method, source, progress=progress)
+                _move(session.posteriors[0], last)
+            session.train(engine, progress=progress, callbacks=callbacks)
+        return session.complete(progress=progress)[0]
 
 
 def _has_one_scale_to_learn(posterior: Posterior) -> bool:

@@ -25,7 +25,6 @@ from pyrobnn.curvature.hessian import Batch
 from pyrobnn.curvature.likelihood import Point, likelihood_curvature
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
 from pyrobnn.guides.laplace import BlockGuide, Laplace
-from pyrobnn.inference.fit import prepare_source
 from pyrobnn.inference.laplace.curve import (
     conditioned_likelihood,
     evidence_parts,
@@ -34,6 +33,7 @@ from pyrobnn.inference.laplace.curve import (
     repairs,
 )
 from pyrobnn.inference.laplace.evidence import LARGEST_LOG, Evidence
+from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source, as_data
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.gaussian import Gaussian

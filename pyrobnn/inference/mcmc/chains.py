@@ -15,10 +15,10 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.fit import fresh_model, running
 from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.mcmc.potential import LogJoint
 from pyrobnn.inference.monitor import Callback
+from pyrobnn.inference.preparing import fresh_model, running
 from pyrobnn.inference.source import Source, make_source, refuse_checkpoints
 from pyrobnn.inference.svi.engine import Engine
 from pyrobnn.posterior.posterior import Posterior

@@ -6,11 +6,12 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._torch.private import MissingFromTorch
 from pyrobnn.data.batches import State
@@ -27,6 +28,12 @@ _SPEED_UP = 2.0
 _LONG_RUN = 100.0
 """On a GPU, seconds that the captured steps must take for compiling to be worth it."""
 _log = logging.getLogger("pyrobnn")
+
+
+def check_engine(engine: Any) -> None:
+    """Refuse what is not an engine."""
+    if engine not in get_args(Engine):
+        raise InputError(f"`engine` must be one of {', '.join(get_args(Engine))}, got {engine!r}.")
 
 
 class Training:

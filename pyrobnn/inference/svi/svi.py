@@ -1,14 +1,17 @@
 """Stochastic variational inference as a method for `fit`: the settings, and the loop that follows them."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
+from pyrobnn._core.verbs import verb
+from pyrobnn.bnn import BNN
 from pyrobnn.inference.svi.objective import KL
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
+from pyrobnn.posterior.posterior import Posterior
 
 Count = Annotated[int, Field(gt=0)]
 
@@ -54,6 +57,8 @@ class SVI:
     kl_warmup: Annotated[int, Field(ge=0)] = 0
     patience: Count | None = None
     eval_every: Count = 100
+    resumable: ClassVar[bool] = True
+    follows_validation: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse two lengths at once, and a particle without a pair."""
@@ -64,6 +69,11 @@ class SVI:
                 "SVI: `antithetic` draws particles in pairs, so `num_particles` must be even, got "
                 f"{self.num_particles}."
             )
+
+    def run(self, bnn: BNN, data: Any, **arguments: Any) -> Posterior:
+        """Fit one posterior; the arguments are those of `pyrobnn.fit`."""
+        posterior: Posterior = verb("inference.alone:fit_by_svi")(bnn, self, data, **arguments)
+        return posterior
 
     def num_steps(self, batches_per_epoch: int) -> int:
         """Return the number of optimiser steps for an epoch of that many batches."""
