@@ -170,30 +170,31 @@ class Posterior:
             linear = getattr(self.guide, "linearized", False) if linearized is None else linearized
             apply = self._apply_linearized(self.mean()) if linear and not at_mean else self._apply
             if draws is not None:
-                parts = [apply(dict(draws), inputs)]
+                parts = [apply(draws, inputs)]
             else:
                 parts = self.map_traces(_values, lambda block: apply(block, inputs), num_draws, seed=seed)
             outputs = torch.cat([f for f, _ in parts])
             others = {name: torch.cat([other[name] for _, other in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
-    def _apply(self, draws: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def _apply(self, draws: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the outputs for a block of draws, (S, N, outputs), and its sites that are not weights."""
-        weights = self._take_weights(draws)
+        weights, others = self._split(draws)
         with torch.no_grad():
             layers = stack_linear(self.bnn.net, weights) if weights and inputs.ndim == 2 else None
             if layers is not None:
-                return run_stacked(layers, inputs), draws
+                return run_stacked(layers, inputs), others
             first = {name: value[0] for name, value in weights.items()}
             per_pair = widest_activation(self.bnn.net, lambda: self.bnn.outputs(first, inputs[:1]))
-            return map_draws(self.bnn.outputs, weights, inputs, per_pair), draws
+            return map_draws(self.bnn.outputs, weights, inputs, per_pair), others
 
-    def _take_weights(self, draws: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Take the weights out of draws of all sites."""
+    def _split(self, draws: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the weights among draws of all sites, and the others."""
         missing = [name for name in self.bnn.site_names if name not in draws]
         if missing:
             raise InputError(f"`draws` must hold every site, as `draw` returns them; {missing[0]!r} is not among them.")
-        return {name: draws.pop(name) for name in self.bnn.site_names}
+        weights = {name: draws[name] for name in self.bnn.site_names}
+        return weights, {name: value for name, value in draws.items() if name not in weights}
 
     def _apply_linearized(self, mean: dict[str, Tensor]) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
         """Return a function like `_apply` for the network linearised around the mean of the weights."""
@@ -205,11 +206,11 @@ class Posterior:
             f, slope, *_ = torch.func.jvp(lambda values: self.bnn.outputs(values, x), (center,), (change,))
             return f + slope
 
-        def apply(draws: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            weights = self._take_weights(draws)
+        def apply(draws: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            weights, others = self._split(draws)
             per_pair = widest_activation(self.bnn.net, lambda: self.bnn.outputs(center, inputs[:1]))
             with torch.no_grad():
-                return map_draws(outputs, weights, inputs, 2 * per_pair), draws
+                return map_draws(outputs, weights, inputs, 2 * per_pair), others
 
         return apply
 

@@ -49,6 +49,7 @@ class Captured:
             self.step = CapturedStep(
                 [Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl=fit.method.kl) for fit in fits],
                 [fit.optimizer for fit in fits],
+                [fit.moved for fit in fits],
                 data,
                 batch_size=batch_size,
                 num_particles=first.method.num_particles,
@@ -66,7 +67,7 @@ class Captured:
 
     def _advance_block(self, num_steps: int) -> Tensor:
         done = self._fits[0].done
-        rates = torch.tensor([fit.rates(num_steps) for fit in self._fits], dtype=torch.float64).permute(1, 2, 0)
+        rates = torch.tensor([fit.hand_over(num_steps) for fit in self._fits], dtype=torch.float64).permute(1, 2, 0)
         rows = [fit.batches.rows(num_steps) for fit in self._fits if isinstance(fit.batches, TensorBatches)]
         chosen = None if not rows or rows[0] is None else torch.stack(rows, 1)  # type: ignore[arg-type]
         if len(self._fits) == 1:

@@ -30,6 +30,7 @@ class Eager:
 
     Attributes:
         done: number of steps done.
+        moved: the parameters that have a gradient in a step, once there was one.
         rate_factor: factor on the learning rates that the schedule gives.
         all_reduce: averages the gradients and the two terms of the ELBO of a step over processes, in place.
 
@@ -65,7 +66,7 @@ class Eager:
         self._elbo = make_elbo(method.kl, method.num_particles, antithetic=method.antithetic)
         self._num_steps = num_steps
         self._schedule = method.schedule.build(self.optimizer, num_steps) if method.schedule else None
-        self._with_gradient: list[int] = []
+        self.moved: list[Tensor] = []
         self.done = 0
         self.rate_factor = 1.0
 
@@ -89,7 +90,7 @@ class Eager:
         self.optimizer.step()
         for group, rate in zip(self.optimizer.param_groups, scheduled, strict=True):
             group["lr"] = rate
-        self._next_rate()
+        self._move_on()
 
     def differentiate(self, batch: Batch) -> Tensor:
         """Compute the gradients for a batch, and return log-likelihood and KL, (2,)."""
@@ -97,23 +98,29 @@ class Eager:
         with WeightLatents(self.method.kl_weight(self.done)):
             loss = self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
         loss.backward()
-        self._with_gradient = [index for index, p in enumerate(self._parameters) if p.grad is not None]
+        self.moved = [p for p in self._parameters if p.grad is not None]
         terms = torch.stack([self._elbo.log_likelihood, self._elbo.kl])
         if self.all_reduce is not None:
-            self.all_reduce([*(p.grad for p in self._parameters if p.grad is not None), terms])
+            self.all_reduce([*(p.grad for p in self.moved if p.grad is not None), terms])
         return terms
 
-    def rates(self, num_steps: int) -> list[tuple[float, float]]:
-        """Count the next steps as done elsewhere, and return learning rate and factor on the KL of each."""
-        return [(self._next_rate(), self.method.kl_weight(self.done - 1)) for _ in range(num_steps)]
+    def hand_over(self, num_steps: int) -> list[tuple[float, float]]:
+        """Count the next steps as done, which another engine does, with learning rate and factor on the KL of each."""
+        factors = []
+        for _ in range(num_steps):
+            factors.append((self.rate, self.method.kl_weight(self.done)))
+            self._move_on()
+        return factors
 
-    def _next_rate(self) -> float:
-        """Return the learning rate of this step, and move on to the next."""
-        rate = float(self.optimizer.param_groups[0]["lr"]) * self.rate_factor
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.optimizer.param_groups[0]["lr"]) * self.rate_factor
+
+    def _move_on(self) -> None:
         if self._schedule is not None:
             self._schedule.step()
         self.done += 1
-        return rate
 
     @property
     def trained(self) -> nn.ModuleList:
@@ -128,7 +135,7 @@ class Eager:
             "rate_factor": self.rate_factor,
             "trained": dict(self.trained.state_dict()),
             "memories": [dict(memory) for memory in memories],
-            "with_gradient": self._with_gradient,
+            "with_gradient": [i for i, p in enumerate(self._parameters) if any(p is other for other in self.moved)],
             "batches": self.batches.state(),
         }
 
@@ -143,7 +150,7 @@ class Eager:
             self.trained.load_state_dict(state["trained"])
             for parameter, saved in zip(self._parameters, state["memories"], strict=True):
                 self._restore_memory(parameter, saved, state["done"], in_place=in_place)
-        self._with_gradient = state["with_gradient"] or self._with_gradient
+        self.moved = [self._parameters[index] for index in state["with_gradient"]] or self.moved
         self.rate_factor, self.done = state["rate_factor"], 0
         self._restart_schedule(state["done"])
         self.batches.restore(state["batches"])
@@ -165,12 +172,7 @@ class Eager:
             warnings.simplefilter("ignore")  # torch warns of a schedule that goes ahead of its optimiser
             self._schedule = self.method.schedule.build(self.optimizer, self._num_steps) if self._schedule else None
             for _ in range(done):
-                self._next_rate()
-
-    def mark_gradients(self) -> None:
-        """Give the parameters that the last step moved a gradient, by which a captured step knows them."""
-        for index in self._with_gradient:
-            self._parameters[index].grad = torch.zeros_like(self._parameters[index])
+                self._move_on()
 
     def is_finite(self) -> bool:
         """Return whether every parameter is finite."""

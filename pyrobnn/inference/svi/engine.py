@@ -85,8 +85,6 @@ class Training:
             self.record = EngineRecord(**engine)
             return
         if engine["used"] == "captured":
-            for fit in self.fits:
-                fit.mark_gradients()
             self._capture(engine["reason"], engine["eager_seconds"])
         if engine["used"] == ("captured" if self._captured else "eager"):
             self.record = EngineRecord(**engine)

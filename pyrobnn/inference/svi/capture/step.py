@@ -39,6 +39,7 @@ class CapturedStep:
     Args:
         objectives: model and guide of each replicate; their tensors are those that train, changed in place.
         optimizers: the optimiser of each after at least one step, whose state goes on.
+        trained: the parameters that each changes.
         data: all inputs and targets, on the device and in the units of the model; with one entry for all replicates
             or one for each.
         batch_size: rows of a mini-batch, or None for all of them.
@@ -58,6 +59,7 @@ class CapturedStep:
         self,
         objectives: Sequence[Objective],
         optimizers: Sequence[Optimizer],
+        trained: Sequence[Sequence[Tensor]],
         data: Sequence[Data],
         *,
         batch_size: int | None,
@@ -69,7 +71,7 @@ class CapturedStep:
         estimate = _make_estimate(objectives[0], num_particles, antithetic=antithetic)
         update = _make_update(estimate, optimizers[0], clip_norm)
         self._rates, self._group = UPDATES[type(optimizers[0])].rates, optimizers[0].param_groups[0]
-        states = [_training_state(*pair) for pair in zip(objectives, optimizers, strict=True)]
+        states = [_training_state(*parts) for parts in zip(objectives, optimizers, trained, strict=True)]
         replicates = (len(states),) if len(states) > 1 else ()
         own_data = len(data) > 1
         training = _stack(states) if replicates else states[0]
@@ -192,9 +194,9 @@ def _make_estimate(objective: Objective, num_particles: int, *, antithetic: bool
     return draw if count == 1 else several
 
 
-def _training_state(objective: Objective, optimizer: Optimizer) -> Tree:
+def _training_state(objective: Objective, optimizer: Optimizer, moved: Sequence[Tensor]) -> Tree:
     """Return the tensors of model, guide and optimiser that a step reads or changes, by name; storage is shared."""
-    trained = {name: p for name, p in objective.named_parameters() if p.grad is not None}
+    trained = {name: p for name, p in objective.named_parameters() if any(p is other for other in moved)}
     everything = [*objective.named_parameters(), *objective.named_buffers()]
     return {
         "trained": {name: p.detach() for name, p in trained.items()},
