@@ -7,6 +7,7 @@ from scipy.optimize import minimize
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
+from pyrobnn.inference.defaults import parts_for
 
 QUICK = bnn.EvidenceFramework(starts=1, rounds=30)
 
@@ -135,6 +136,21 @@ def test_targets_without_a_pattern_stay_a_constant():
     prediction = bnn.BNNRegressor(random_state=0).fit(x, y).predict_dist(x)
     assert float(prediction.mean.std()) < 0.6
     assert float(prediction.std.mean()) == pytest.approx(y.std(), rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("task", "num_data", "name"),
+    [
+        ("regression", None, "EvidenceFramework"),
+        ("regression", 500, "EvidenceFramework"),
+        ("regression", 501, "MarginalLikelihood"),
+        ("classification", None, "EvidenceFramework"),
+        ("classification", 100, "EvidenceFramework"),
+        ("classification", 101, "SVI"),
+    ],
+)
+def test_it_is_the_default_where_rows_are_few(task, num_data, name):
+    assert type(parts_for(task, num_data=num_data)["method"]).__name__ == name
 
 
 def test_classes_that_no_line_divides_are_told_apart():

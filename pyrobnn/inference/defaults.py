@@ -14,8 +14,8 @@ from pyrobnn.likelihoods.noise import NoisePrior, NoisyLikelihood
 
 Parts = dict[str, Any]
 """The parts net, prior, likelihood and method, by name."""
-MOST_ROWS = 500
-"""Rows up to which the evidence framework, whose cost grows with their square, is the default."""
+MOST_ROWS: dict[Task, int] = {"regression": 500, "classification": 100}
+"""Rows up to which the evidence framework is the default: its cost grows with their square, and classes gain little."""
 _NET = nets.MLP(hidden=(50,), activation="silu", dtype="float64")
 _LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classification": likelihoods.Categorical()}
 _GUIDES: dict[Task, Any] = {
@@ -36,9 +36,9 @@ def parts_for(
 ) -> Parts:
     """Return the parts for a task under those that were chosen.
 
-    Up to 500 rows the evidence framework tunes a normal prior, and Gaussian noise, of one hidden layer of 50 units. For
-    more rows, a prior that is not normal, another guide than Laplace, or settings of stochastic training, the parts are
-    those of `_trained_regression` and `_trained_classification`.
+    Up to 500 rows, 100 for classes, the evidence framework tunes a normal prior, and Gaussian noise, of one hidden
+    layer of 50 units. For more rows, a prior that is not normal, another guide than Laplace, or settings of stochastic
+    training, the parts are those of `_trained_regression` and `_trained_classification`.
 
     Args:
         task: "regression" or "classification".
@@ -50,7 +50,7 @@ def parts_for(
     """
     likelihood = _LIKELIHOODS[task] if likelihood is None else likelihood
     small_prior = priors.Normal(scale="fan_in") if prior is None else prior
-    is_small = num_data is None or num_data <= MOST_ROWS
+    is_small = num_data is None or num_data <= MOST_ROWS[task]
     if is_small and _suits(small_prior, guide, likelihood, settings):
         method = EvidenceFramework(guide=_GUIDES[task] if guide is None else guide)
         return {"net": _NET, "prior": small_prior, "likelihood": likelihood, "method": method}
