@@ -84,11 +84,12 @@ class AbstractBNN(BaseEstimator):
             InputError: a file that is not a spec.
         """
         read = spec if isinstance(spec, RunSpec) else RunSpec.from_toml(spec)
+        is_open = read.fit.method is None and read.guide is None and not read.fit.settings
         found = {
             "net": read.net,
             "prior": read.prior,
             "likelihood": read.likelihood,
-            "method": read.method_for(cls.TASK),
+            "method": None if is_open else read.method_for(cls.TASK),
             "num_draws": read.predict.num_draws,
             "standardize": read.data.standardize,
             "random_state": read.fit.seed,
