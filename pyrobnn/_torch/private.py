@@ -1,10 +1,10 @@
-"""Names that torch does not promise to keep: no other file takes them. Tried with torch 2.10 to 2.15.
+"""Names that torch does not promise to keep: no other file takes them. Tried with torch 2.15.
 
 Importing the package needs none of them. Where one is gone:
 
 - no step is captured: fits run eagerly, with a warning where "captured" was asked for;
 - `inside_transformation` says yes, so that recurrent layers and attention always run as plain operations;
-- operations of torch are not counted, so that "auto" stays eager and `load` does not bound what a folder may ask for;
+- operations of torch are not counted, so that "auto" stays eager, and `load` refuses, since it has no bound to keep;
 - anything else raises `MissingFromTorch` where it is used.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-TRIED = "2.10 to 2.15"
+TRIED = "2.15"
 PLACES = {
     "DataDependentOutputException": "torch._subclasses.fake_tensor:DataDependentOutputException",
     "DynamicOutputShapeException": "torch._subclasses.fake_tensor:DynamicOutputShapeException",
@@ -62,7 +62,7 @@ def private(name: str) -> Any:
         return getattr(found, attribute) if attribute else found
     except (ImportError, AttributeError):
         raise MissingFromTorch(
-            f"torch {torch.__version__} has no {module}.{attribute}, which torch {TRIED} have: use one of those."
+            f"torch {torch.__version__} has no {module}.{attribute}, which torch {TRIED} has: use that."
         ) from None
 
 

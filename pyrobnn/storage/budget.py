@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._torch.private import OperationMode, tree_leaves, tree_map
+from pyrobnn._torch.private import OperationMode, private, tree_leaves, tree_map
 
 _BYTES, _COPIES = 2**27, 5
 """Bytes that may be held at once, and more for each byte of the tensors: guides hold a few copies while they start."""
@@ -32,9 +32,11 @@ class Budget(OperationMode):
 
     Raises:
         InputError: more memory or more operations than tensors of that size and number need.
+        MissingFromTorch: this torch does not show its operations.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], folder: Path) -> None:
+        private("TorchDispatchMode")  # without it nothing would be refused
         super().__init__()
         self._folder, self._paused = folder, False
         self._room = _BYTES + _COPIES * sum(value.nbytes for value in tensors.values())
