@@ -115,8 +115,9 @@ print(diagnoses["narrow"])
 pd.DataFrame({name: {one.name: one.kind for one in each.findings} for name, each in diagnoses.items()})
 
 # %% [markdown]
-# Read the table by columns: the good fit has no warning, the narrow one five, and of the
-# one that was stopped early the ELBO was still rising. Read the warnings by kind: a rising ELBO says *train longer*, a wrong spread or coverage says *the width is wrong*, and "surprise" says that targets
+# Read the table by columns: the good fit has no warning, the narrow one five, and the one that was stopped early says how
+# many nats it is from convergence at least. Read the warnings by kind: "elbo" says *train longer*, since a copy of the fit
+# that went on at a constant rate rose; a wrong spread or coverage says *the width is wrong*; and "surprise" says that targets
 # are less likely than the posterior expects. No warning is not a proof: the tests see only where held-out data are, and
 # with 16 instead of 200 of them they would have seen less.
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyrobnn.estimators import BNNClassifier, BNNRegressor
     from pyrobnn.inference import (
         HMC,
+        IVON,
         NUTS,
         SGHMC,
         SGLD,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BNN",
     "HMC",
+    "IVON",
     "MLP",
     "NUTS",
     "SGHMC",
@@ -102,63 +104,45 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_HOMES = {
-    "BNN": "bnn:BNN",
-    "HMC": "inference:HMC",
-    "MLP": "nets:MLP",
-    "NUTS": "inference:NUTS",
-    "SGHMC": "inference:SGHMC",
-    "SGLD": "inference:SGLD",
-    "SVI": "inference:SVI",
-    "SWAG": "inference:SWAG",
-    "BNNClassifier": "estimators:BNNClassifier",
-    "BNNRegressor": "estimators:BNNRegressor",
-    "Data": "data.in_memory:Data",
-    "DataParallel": "inference:DataParallel",
-    "Ensemble": "inference:Ensemble",
-    "EvidenceFramework": "inference:EvidenceFramework",
-    "InputError": "_core.errors:InputError",
-    "MarginalLikelihood": "inference:MarginalLikelihood",
-    "Mixture": "posterior.mixture:Mixture",
-    "Posterior": "posterior.posterior:Posterior",
-    "Prediction": "posterior.prediction:Prediction",
-    "StoredData": "data.stored:StoredData",
-    "compare": "diagnostics.comparison:compare",
-    "compare_scores": "metrics:compare_scores",
-    "diagnose": "diagnostics.diagnosis:diagnose",
-    "elbo_report": "diagnostics.audit:elbo_report",
-    "eval_datatree": "diagnostics.convert:eval_datatree",
-    "fit": "inference:fit",
-    "fit_replicates": "inference:fit_replicates",
-    "function_rhat": "diagnostics.convergence:function_rhat",
-    "functional": "posterior.linearized:functional",
-    "heldout_elpd": "diagnostics.cross_validation:heldout_elpd",
-    "importance_weights": "diagnostics.importance:importance_weights",
-    "kfold": "diagnostics.cross_validation:kfold",
-    "load": "storage:load_posterior",
-    "load_datatree": "diagnostics.trees:load_datatree",
-    "loo": "diagnostics.leave_one_out:loo",
-    "prune": "posterior.weights:prune",
-    "sample_function": "posterior.weights:sample_function",
-    "save": "storage:save_posterior",
-    "save_datatree": "diagnostics.trees:save_datatree",
-    "score": "metrics:score",
-    "score_ood": "metrics:score_ood",
-    "to_datatree": "diagnostics.convert:to_datatree",
-    "tune_prior": "inference.laplace.tuning:tune_prior",
-    "update_prior": "posterior.weights:update_prior",
-    "vsbc": "diagnostics.simulation:vsbc",
-    "weight_table": "posterior.weights:weight_table",
+_NAMES_OF = {
+    "_core.errors": "InputError",
+    "bnn": "BNN",
+    "data.in_memory": "Data",
+    "data.stored": "StoredData",
+    "diagnostics.audit": "elbo_report",
+    "diagnostics.comparison": "compare",
+    "diagnostics.convergence": "function_rhat",
+    "diagnostics.convert": "eval_datatree to_datatree",
+    "diagnostics.cross_validation": "heldout_elpd kfold",
+    "diagnostics.diagnosis": "diagnose",
+    "diagnostics.importance": "importance_weights",
+    "diagnostics.leave_one_out": "loo",
+    "diagnostics.simulation": "vsbc",
+    "diagnostics.trees": "load_datatree save_datatree",
+    "estimators": "BNNClassifier BNNRegressor",
+    "inference": "DataParallel Ensemble EvidenceFramework HMC IVON MarginalLikelihood NUTS SGHMC SGLD SVI SWAG fit "
+    "fit_replicates",
+    "inference.laplace.tuning": "tune_prior",
+    "metrics": "compare_scores score score_ood",
+    "nets": "MLP",
+    "posterior.linearized": "functional",
+    "posterior.mixture": "Mixture",
+    "posterior.posterior": "Posterior",
+    "posterior.prediction": "Prediction",
+    "posterior.weights": "prune sample_function update_prior weight_table",
+    "storage": "load save",
 }
+_HOMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
+_OWN_NAMES = {"load": "load_posterior", "save": "save_posterior"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `import pyrobnn` and `pyrobnn --help` are quick."""
     if name not in __all__:
         raise AttributeError(f"module 'pyrobnn' has no attribute {name!r}")
-    module, _, attribute = _HOMES.get(name, name).partition(":")
-    found = import_module(f"pyrobnn.{module}")
-    value = getattr(found, attribute) if attribute else found
+    value: Any = import_module(f"pyrobnn.{_HOMES.get(name, name)}")
+    if name in _HOMES:
+        value = getattr(value, _OWN_NAMES.get(name, name))
     globals()[name] = value
     return value
 

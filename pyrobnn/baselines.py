@@ -16,7 +16,6 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.likelihoods.counts import NegativeBinomial
 from pyrobnn.likelihoods.noise import NoisyLikelihood
-from pyrobnn.likelihoods.weighted import Weighted
 from pyrobnn.posterior.prediction import Prediction
 
 _FOLDS = 5
@@ -74,10 +73,10 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
 
     Returns:
         By name: "constant", and "linear" where there are at most 20,000 inputs. Nothing for a likelihood with latents
-        of its own, for targets that carry weights, or for fewer than two examples.
+        of its own, for data with weights, or for fewer than two examples.
     """
     likelihood = bnn.settings["likelihood"]
-    if len(data) < 2 or isinstance(likelihood, Weighted):
+    if len(data) < 2 or data.weights is not None:
         return {}
     outputs, width = _num_outputs(bnn, data), data.x[0].numel()
     size = max(_FEWEST_ROWS, min(most_rows, _MOST_ENTRIES // (outputs * width)))
@@ -332,7 +331,8 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, wher
             return Verdict("warning", text, short.below(0.0))
         over_linear = _Gain.of(scores - linear)
         if 1 - over_linear.below(0.0) >= level and is_better:
-            text = f"Nothing shows that the fit predicts better than a linear model: {numbers}."
+            keep = "The linear model is simpler: keep it unless more data tell them apart."
+            text = f"Nothing shows that the fit predicts better than a linear model: {numbers}. {keep}"
             return Verdict("note", text)
     if not is_better:
         if over_constant.mean > _NEGLIGIBLE:

@@ -2,10 +2,12 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, overload
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.nn import PyroModule, PyroSample
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -17,15 +19,17 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.settings import to_dict
 from pyrobnn._core.verbs import verb
 from pyrobnn._torch.kernels import plain_kernels
+from pyrobnn._torch.layers import LAYERS
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
+from pyrobnn.priors.base import covered, starts
 
 if TYPE_CHECKING:
     from pyrobnn.posterior.posterior import Posterior
     from pyrobnn.posterior.prediction import Prediction
 
-_LOOKS_UP = (nn.Embedding, nn.EmbeddingBag)
+_LOOKS_UP = LAYERS["embedding"].modules
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -68,7 +72,7 @@ class BNN(PyroModule):
     def __init__(self, net: Any, *, prior: Any = "normal", likelihood: Any = "gaussian") -> None:
         with local_parameters():
             super().__init__()
-        net = copy.deepcopy(net) if isinstance(net, nn.Module) else nets.registry.resolve(net)
+        net = copy.deepcopy(net) if isinstance(net, nn.Module) else nets.resolve(net)
         self.settings: dict[str, Any] = {
             "net": net,
             "prior": priors.resolve(prior),
@@ -84,7 +88,7 @@ class BNN(PyroModule):
         self.net = _in_full_precision(copy.deepcopy(given) if isinstance(given, nn.Module) else given.build())
         prior = self.settings["prior"]
         names = _parameter_names(self.net)
-        self.site_names = tuple(prior.covers(names) if hasattr(prior, "covers") else names)
+        self.site_names = tuple(covered(prior, names))
         self._check_site_names()
         _refuse_max_norm(self.net, self.site_names)
         self._aliases = _make_buffers(self.net, self.site_names)
@@ -111,10 +115,10 @@ class BNN(PyroModule):
             target_scale: original units in one model unit, () or one for each target column (K,).
         """
         with local_parameters():
-            self.likelihood = self.settings["likelihood"].build(self._like, target_scale)
+            self.likelihood = self.settings["likelihood"].build(self.like, target_scale)
 
     @property
-    def _like(self) -> Tensor:
+    def like(self) -> Tensor:
         """A tensor with the network's precision and device."""
         with ONE_THREAD:
             return next(value for value in self.net.state_dict().values() if value.is_floating_point())
@@ -122,8 +126,7 @@ class BNN(PyroModule):
     @property
     def initial_values(self) -> dict[str, Tensor]:
         """Starting values by site name: the network's own weights, and those that the prior gives for sites it adds."""
-        starts = getattr(self.prior, "starts", None) if self.site_names else None
-        return self._weights | (starts(self._weights) if starts else {})
+        return self._weights | (starts(self.prior, self._weights) if self.site_names else {})
 
     @property
     def _weights(self) -> dict[str, Tensor]:
@@ -135,12 +138,15 @@ class BNN(PyroModule):
         """The number of Bayesian weights."""
         return sum(value.numel() for value in self._weights.values())
 
-    def forward(self, x: Tensor, y: Tensor | None = None, *, num_data: int | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, y: Tensor | None = None, weights: Tensor | None = None, *, num_data: int | None = None
+    ) -> Tensor:
         """Draw the weights and the targets of a batch; this is the Pyro model.
 
         Args:
             x: inputs (B, *in).
             y: targets (B,) or (B, K) to condition on, or None to draw them.
+            weights: of the examples, (B,), factors on their log-likelihoods; 1 if not given.
             num_data: N, the size of the data set of which the batch is a part; B if not given.
 
         Returns:
@@ -152,7 +158,8 @@ class BNN(PyroModule):
         expected = distribution.batch_shape + distribution.event_shape
         if observed is not None and observed.shape != expected:
             raise InputError(f"`y` must have shape {tuple(expected)} for these inputs, got {tuple(observed.shape)}.")
-        with pyro.plate("data", size=num_data or len(x), subsample=range(len(x))):
+        counted = nullcontext() if weights is None else poutine.scale(scale=weights)
+        with pyro.plate("data", size=num_data or len(x), subsample=range(len(x))), counted:
             pyro.sample("y", distribution, obs=observed)
         return f
 
@@ -164,10 +171,14 @@ class BNN(PyroModule):
         with ONE_THREAD, plain_kernels():
             if not (self.training and carries_noise(weights.values())):
                 return self._call(weights, x)
-            tied = [name for name, aliases in self._aliases.items() if len(aliases) > 1]
-            weights = {name: without_noise(value) if name in tied else value for name, value in weights.items()}
-            with PerExample(weights, len(x), time_first=self._time_first):
-                return self._call(weights, x)
+            return self.perturbed_outputs(weights, x)
+
+    def perturbed_outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the outputs (B, outputs), each example with the noise that is attached to the values, in any mode."""
+        tied = [name for name, aliases in self._aliases.items() if len(aliases) > 1]
+        weights = {name: without_noise(value) if name in tied else value for name, value in weights.items()}
+        with PerExample(weights, len(x), time_first=self._time_first):
+            return self._call(weights, x)
 
     def _call(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         every_name = {
@@ -192,7 +203,7 @@ class BNN(PyroModule):
         """Return inputs on the network's device, and in its precision unless it looks integers up in an embedding."""
         looks_up = any(isinstance(module, _LOOKS_UP) for module in self.net.modules())
         keeps_integers = looks_up and not x.is_floating_point()
-        return x.to(self._like.device, x.dtype if keeps_integers else self._like.dtype)
+        return x.to(self.like.device, x.dtype if keeps_integers else self.like.dtype)
 
     @overload
     def fit(self, x: Any, y: Any = None, *, seed: int, replicates: None = None, **arguments: Any) -> "Posterior": ...

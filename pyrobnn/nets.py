@@ -24,6 +24,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 Width = Annotated[int, Field(gt=0)]
 
 registry = Registry("net", accepts=lambda value: isinstance(value, nn.Module) or hasattr(value, "build"))
+resolve = registry.resolve
 
 
 @registry.register

@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import collections
 import functools
 import logging
 import os
@@ -22,6 +23,20 @@ def the_same_state_whatever_ran_before():
     pyro.set_rng_seed(0)
 
 
+@pytest.fixture
+def no_report(monkeypatch):
+    """Runs leave out pictures and the ArviZ file, which take seconds."""
+    import pyrobnn.diagnostics.convert
+    import pyrobnn.report
+
+    class Tree:
+        def to_netcdf(self, path, engine):
+            path.write_text("")
+
+    monkeypatch.setattr(pyrobnn.diagnostics.convert, "to_datatree", lambda *args, **kwargs: Tree())
+    monkeypatch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.Rendered("page", {}))
+
+
 @functools.cache
 def _available() -> set[str]:
     from pyrobnn import datasets
@@ -40,6 +55,43 @@ def skip_without_data(*names: str) -> None:
 def require_data():
     """The function that skips, for tests marked `needs_data` that know the names only when they run."""
     return skip_without_data
+
+
+@pytest.fixture
+def no_user_folder(request, monkeypatch):
+    """The user's folder of data sets is searched by tests that need its files alone."""
+    if request.node.get_closest_marker("needs_data") is None:
+        monkeypatch.delenv("PYROBNN_DATA", raising=False)
+
+
+@pytest.fixture
+def isolated(monkeypatch, tmp_path):
+    """An empty user's folder, a working directory without shared data, an empty cache, and no network."""
+
+    def refuse(*args, **kwargs):
+        raise OSError("no network")
+
+    folder, elsewhere = tmp_path / "user", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("PYROBNN_DATA", str(folder))
+    monkeypatch.setattr("pooch.os_cache", lambda project: tmp_path / "cache" / project)
+    monkeypatch.setattr("pooch.retrieve", refuse)
+    return folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the cases that `one_in` leaves to the slow tests."""
+    seen = collections.Counter()
+    for item in items:
+        mark = item.get_closest_marker("one_in")
+        if mark is not None:
+            function = item.nodeid.partition("[")[0]
+            if seen[function] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[function] += 1
 
 
 def pytest_runtest_setup(item):

@@ -147,17 +147,16 @@ def reads_in_a_step(net: nn.Module, data: bnn.Data, **settings: Any) -> int:
         return reads.count
 
 
-def distinct(settings: list[Any]) -> list[Any]:
-    """Return the first setting of each class and the last, which suffices for devices."""
-    return list({type(s): s for s in reversed(settings)}.values()) + list({type(s): s for s in settings}.values())
-
-
 def cases() -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield every part beside plain others, by name."""
+    """Yield a setting of every prior, guide and likelihood beside plain others, by name."""
     plain = {"prior": priors.Normal(), "likelihood": likelihoods.Gaussian(0.3), "guide": guides.MeanField()}
-    families = {"prior": PRIORS, "likelihood": LIKELIHOODS, "guide": GUIDES, "laplace": LAPLACE}
-    for kind, settings in families.items():
-        for setting in settings if kind == "laplace" else dict.fromkeys(distinct(settings)):
+    for kind, settings in {
+        "prior": {type(one): one for one in PRIORS}.values(),
+        "likelihood": LIKELIHOODS,
+        "guide": {type(one): one for one in GUIDES}.values(),
+        "laplace": LAPLACE,
+    }.items():
+        for setting in settings:
             part = "guide" if kind == "laplace" else kind
             yield (
                 f"{part} {setting!r}",

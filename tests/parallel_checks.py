@@ -28,6 +28,11 @@ def problem(num=21):
     return x, x @ torch.tensor([1.0, -0.5], dtype=torch.float64) + NOISE * noise.repeat_interleave(2)[:num]
 
 
+def data_of(name):
+    x, y = problem()
+    return bnn.Data(x, y, weights=torch.linspace(0.5, 3.0, len(y)) if name.startswith("weighted") else None)
+
+
 def linear(start=0.0):
     net = nn.Linear(2, 1, bias=False).double()
     nn.init.constant_(net.weight, start)
@@ -42,6 +47,8 @@ MODES = {
     "batches": {"steps": 23, "batch_size": 8, "clip_norm": 1.0},
     "all data, shared out unevenly": {"steps": 10},
     "a batch size that is too large": {"steps": 10, "batch_size": 50},
+    "weighted": {"steps": 23, "batch_size": 8},
+    "weighted, all data": {"steps": 10},
 }
 TO_THE_MODE = {"guide": "map", "lr": 0.1}
 FOR_GRADIENTS = bnn.SVI(steps=NUM_GRADIENTS, lr=1e-30, optimizer="sgd", kl="analytic")
@@ -139,7 +146,8 @@ def refusals(folder):
 
 
 def main(folder):
-    found = {"modes": {name: weights(fit(bnn.SVI(**TO_THE_MODE, **options))) for name, options in MODES.items()}}
+    settings = {name: bnn.SVI(**TO_THE_MODE, **options) for name, options in MODES.items()}
+    found = {"modes": {name: weights(fit(method, data_of(name))) for name, method in settings.items()}}
     assert not dist.is_initialized()
     dist.init_process_group("gloo")
     found["in a group of the user's"] = weights(

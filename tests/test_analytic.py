@@ -35,7 +35,6 @@ KL_OF_BEST_DIAGONAL = 0.5 * float(PRECISION.diagonal().log().sum() - torch.logde
 
 GUIDES = {
     "mean_field": bnn.guides.MeanField(),
-    "map": bnn.guides.Map(),
     "diagonal": bnn.guides.Auto("AutoDiagonalNormal"),
     "low_rank": bnn.guides.Auto("AutoLowRankMultivariateNormal", {"rank": 1}),
     "full_rank": bnn.guides.Auto("AutoMultivariateNormal"),
@@ -49,34 +48,25 @@ def model():
 
 def fit(guide, *, steps=2500, lr=0.1, engine="eager", **settings):
     decay = {"type": "exponential_lr", "gamma": 1e-3 ** (1 / steps)}
-    method = bnn.SVI(guide=guide, steps=steps, lr=lr, schedule=decay, num_particles=2, **settings)
+    method = bnn.SVI(guide=guide, steps=steps, lr=lr, schedule=decay, **{"num_particles": 2} | settings)
     return bnn.fit(model(), method, DATA, seed=0, engine=engine, progress=False)
 
 
 @pytest.fixture(scope="module")
 def posteriors():
-    short = ("map", "diagonal", "low_rank")
-    settings = {name: {"steps": 200} if name in short else {} for name in GUIDES} | {
-        "mean_field": {"engine": "captured"}
-    }
-    return {name: fit(guide, **settings[name]) for name, guide in GUIDES.items()}
+    settings = {"mean_field": {"steps": 800, "lr": 0.2}, "full_rank": {"engine": "captured"}}
+    return {name: fit(guide, **settings.get(name, {"steps": 100})) for name, guide in GUIDES.items()}
 
 
-@pytest.mark.parametrize("name", [name for name in GUIDES if name != "map"])
+@pytest.mark.parametrize("name", GUIDES)
 def test_elbo_is_at_most_the_log_evidence(posteriors, name):
-    elbo = bnn.elbo_report(posteriors[name], DATA, num_draws=1000, seed=0).elbo
+    elbo = bnn.elbo_report(posteriors[name], DATA, num_draws=300, seed=0).elbo
     assert elbo.mean <= LOG_EVIDENCE + 4 * elbo.stderr + 1e-9
 
 
-def test_full_rank_guide_reaches_the_log_evidence(posteriors):
-    elbo = bnn.elbo_report(posteriors["full_rank"], DATA, num_draws=2000, seed=0).elbo
-    assert elbo.mean == pytest.approx(LOG_EVIDENCE, abs=0.01)
-
-
-def test_captured_full_rank_guide_reaches_the_log_evidence():
-    posterior = fit(GUIDES["full_rank"], steps=8000, engine="captured")
-    assert posterior.history.engine.used == "captured"
-    elbo = bnn.elbo_report(posterior, DATA, num_draws=2000, seed=0).elbo
+def test_captured_full_rank_guide_reaches_the_log_evidence(posteriors):
+    assert posteriors["full_rank"].history.engine.used == "captured"
+    elbo = bnn.elbo_report(posteriors["full_rank"], DATA, num_draws=400, seed=0).elbo
     assert elbo.mean == pytest.approx(LOG_EVIDENCE, abs=0.01)
 
 
@@ -105,7 +95,7 @@ def test_elbo_report_agrees_with_the_closed_form_elbo(posteriors):
 
 def test_predictive_agrees_with_the_exact_predictive(posteriors):
     x = torch.tensor([[0.0, 0.0, 0.0], [1.0, -1.0, 0.5], [2.0, 2.0, -1.0]], dtype=torch.float64)
-    num_draws = 4000
+    num_draws = 2000
     prediction = posteriors["full_rank"].predict(x, num_draws=num_draws, seed=2)
     covariance = torch.linalg.inv(PRECISION)
     epistemic = (x @ covariance * x).sum(1)
@@ -120,31 +110,25 @@ def test_predictive_agrees_with_the_exact_predictive(posteriors):
     torch.testing.assert_close(prediction.log_prob(y), exact, atol=0.05, rtol=0)
 
 
+@pytest.mark.slow
 def test_map_finds_the_mode_and_its_elbo_is_the_formula():
-    posterior = fit(bnn.guides.Map(), steps=1000, lr=0.2)
+    posterior = fit(bnn.guides.Map(), steps=800, lr=0.2, num_particles=1)
     theta = posterior.mean()["weight"][0]
     torch.testing.assert_close(theta, MEAN, atol=1e-5, rtol=0)
-    alpha = 1.0
-    negative_log_likelihood = 0.5 * float((DATA.y - DATA.x @ theta).square().sum()) / NOISE**2 + NUM * math.log(
-        NOISE * math.sqrt(2 * math.pi)
-    )
-    penalty = (
-        0.5 * alpha * float(theta.square().sum()) + 0.5 * DIM * math.log(2 * math.pi) - 0.5 * DIM * math.log(alpha)
-    )
+    misfit = 0.5 * float((DATA.y - DATA.x @ theta).square().sum()) / NOISE**2
+    penalty = 0.5 * float(theta.square().sum()) + 0.5 * DIM * math.log(2 * math.pi)
     report = bnn.elbo_report(posterior, DATA, num_draws=2)
-    assert report.elbo.mean == pytest.approx(-(negative_log_likelihood + penalty), abs=1e-6)
+    constant = NUM * math.log(NOISE * math.sqrt(2 * math.pi))
+    assert report.elbo.mean == pytest.approx(-(misfit + constant + penalty), abs=1e-6)
     assert report.elbo.stderr == 0
 
 
-def test_analytic_kl_reaches_the_same_optimum():
-    posterior = fit(bnn.guides.MeanField(), steps=800, lr=0.2, kl="analytic")
-    loc, scale = posterior.guide.moments()["weight"]
-    torch.testing.assert_close(loc[0], MEAN, atol=0.02, rtol=0)
-    torch.testing.assert_close(scale[0], PRECISION.diagonal().rsqrt(), atol=0, rtol=0.05)
-
-
-def test_temperature_scales_the_posterior_variance():
+@pytest.mark.slow
+def test_analytic_kl_reaches_the_optimum_whose_variance_the_temperature_scales():
     posterior = fit(bnn.guides.MeanField(), steps=800, lr=0.2, kl="analytic", temperature=0.25)
-    _, scale = posterior.guide.moments()["weight"]
-    tempered = torch.eye(DIM, dtype=torch.float64) + DATA.x.T @ DATA.x / NOISE**2 / 0.25
-    torch.testing.assert_close(scale[0], tempered.diagonal().rsqrt(), atol=0, rtol=0.05)
+    loc, scale = posterior.guide.moments()["weight"]
+    precision = torch.eye(DIM, dtype=torch.float64) + DATA.x.T @ DATA.x / NOISE**2 / 0.25
+    torch.testing.assert_close(
+        loc[0], torch.linalg.solve(precision, 4 * DATA.x.T @ DATA.y / NOISE**2), atol=0.02, rtol=0
+    )
+    torch.testing.assert_close(scale[0], precision.diagonal().rsqrt(), atol=0, rtol=0.05)

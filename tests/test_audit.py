@@ -22,8 +22,7 @@ def untrained(model, data, guide):
     return bnn.fit(model, bnn.SVI(guide=guide, steps=1, lr=1e-12), data, seed=0, progress=False)
 
 
-@pytest.mark.parametrize("hidden", [(20, 20), (200, 200)], ids=["481 weights", "40801 weights"])
-@pytest.mark.parametrize("kl", ["mc", "analytic"])
+@pytest.mark.parametrize(("hidden", "kl"), [((20, 20), "analytic"), ((200, 200), "mc")])
 def test_reported_kl_equals_the_closed_form(hidden, kl):
     prior_scale = 0.7
     model = bnn.BNN(
@@ -86,12 +85,12 @@ def test_elbo_with_mixture_prior_agrees_with_quadrature():
     log_likelihood = weights @ log_likelihood_at @ weights
     entropy = 2 * (0.5 + math.log(scale * math.sqrt(2 * math.pi)))
 
-    report = bnn.elbo_report(posterior, data, num_draws=6_000_000, seed=0)
+    report = bnn.elbo_report(posterior, data, num_draws=400_000, seed=0)
     assert report.log_prior.mean == pytest.approx(log_prior, abs=4 * report.log_prior.stderr)
     assert report.log_likelihood.mean == pytest.approx(log_likelihood, abs=4 * report.log_likelihood.stderr)
     assert report.entropy.mean == pytest.approx(entropy, abs=4 * report.entropy.stderr)
-    assert report.elbo.stderr < 5e-4
-    assert report.elbo.mean == pytest.approx(log_likelihood + log_prior + entropy, abs=1e-3)
+    assert report.elbo.stderr < 2e-3
+    assert report.elbo.mean == pytest.approx(log_likelihood + log_prior + entropy, abs=4 * report.elbo.stderr)
 
 
 def test_report_says_how_standardised_targets_change_the_scale():

@@ -8,9 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from benchmarks import compare, provenance, runner
+from benchmarks import __main__, compare, provenance, runner
+from benchmarks.engines import local
 from benchmarks.report.page import _bold, write_report
 from benchmarks.runner import run_suite
 from benchmarks.store import RESULTS, Record, Store, finished
@@ -20,6 +22,17 @@ from pyrobnn import InputError
 
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch):
+    """Jobs are done in this process, which spares all tests but those of workers the seconds in which these start."""
+    monkeypatch.setattr(runner, "run_locally", lambda jobs, workers: ((job, do(job)) for job in jobs))
+
+
+@pytest.fixture
+def _in_workers(monkeypatch, _here):
+    monkeypatch.setattr(runner, "run_locally", local.run_locally)
 
 
 def write_suite(folder, *, count=6, **settings):
@@ -45,12 +58,14 @@ def in_words(failures):
 EXPECTED = {number: number / 7 for number in range(6)}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_every_job_is_done_once_and_kept(tmp_path, workers):
+def test_every_job_is_done_once_and_kept_with_its_manifest(tmp_path):
     suite = load_suite(write_suite(tmp_path))
-    assert run_suite(suite, out=tmp_path / "out", workers=workers) == {}
+    assert run_suite(suite, out=tmp_path / "out") == {}
     assert values(tmp_path / "out") == EXPECTED
-    assert run_suite(suite, out=tmp_path / "out", workers=workers) == {}
+    frame = pd.read_parquet(tmp_path / "out" / "rows.parquet")
+    assert sorted(frame["value"]) == sorted(EXPECTED.values())
+    assert json.loads(frame["manifest"][0])["threads"] == 1
+    assert run_suite(suite, out=tmp_path / "out") == {}
     assert done(tmp_path) == list(range(6))
 
 
@@ -63,30 +78,29 @@ def test_a_job_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
     assert done(tmp_path) == [0, 1, 2, 4, 5]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("_in_workers")
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_a_worker_that_is_killed_costs_no_job(tmp_path, engine):
+def test_a_worker_that_is_killed_costs_no_job_but_one_that_kills_it_every_time(tmp_path, engine, monkeypatch):
     if engine == "ray":
         pytest.importorskip("ray")
-    suite = load_suite(write_suite(tmp_path, dies=2))
-    assert run_suite(suite, out=tmp_path / "out", engine=engine, workers=2) == {}
-    assert values(tmp_path / "out") == EXPECTED
+    monkeypatch.setattr(local, "TRIES", 2)
+    always = {"dies_always": 5} if engine == "local" else {}
+    suite = load_suite(write_suite(tmp_path, dies=2, **always))
+    failures = run_suite(suite, out=tmp_path / "out", engine=engine, workers=2)
+    assert in_words(failures) == ({"job 5 on none": "the worker died 2 times, exit code -9"} if always else {})
+    assert values(tmp_path / "out") == {number: EXPECTED[number] for number in range(6 - len(always))}
     assert (tmp_path / "log.died").exists()
 
 
-def test_a_job_that_kills_its_worker_every_time_is_given_up(tmp_path):
-    suite = load_suite(write_suite(tmp_path, dies_always=2))
-    failures = run_suite(suite, out=tmp_path / "out", workers=2)
-    assert in_words(failures) == {"job 2 on none": "the worker died 3 times, exit code -9"}
-    assert values(tmp_path / "out") == {number: value for number, value in EXPECTED.items() if number != 2}
-
-
+@pytest.mark.slow
 def test_a_runner_that_is_killed_loses_and_repeats_nothing(tmp_path):
     path = write_suite(tmp_path, count=200, sleep=0.05)
     command = [sys.executable, "-m", "benchmarks", "run", path, "--out", tmp_path / "out", "--workers", "2"]
     generator = random.Random(0)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
     kept = 0
-    for _ in range(4):
+    for _ in range(2):
         runner = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
         _wait_for_a_line_more(tmp_path / "out" / "rows.jsonl", kept)
         time.sleep(generator.uniform(0, 0.5))
@@ -96,7 +110,7 @@ def test_a_runner_that_is_killed_loses_and_repeats_nothing(tmp_path):
         assert now > kept
         kept = now
     assert kept < 200
-    run_suite(load_suite(path), out=tmp_path / "out", workers=2)
+    run_suite(load_suite(path), out=tmp_path / "out")
     numbers = [record.job.settings["number"] for record in Store(tmp_path / "out").records()]
     assert sorted(numbers) == list(range(200))
     assert values(tmp_path / "out") == {number: number / 7 for number in range(200)}
@@ -115,7 +129,7 @@ def test_two_runners_do_not_work_on_the_same_results(tmp_path):
         run_suite(suite, out=tmp_path / "out")
 
 
-def test_a_line_cut_short_is_done_again(tmp_path):
+def test_a_line_cut_short_is_done_again_and_a_damaged_one_refused_not_lost(tmp_path):
     suite = load_suite(write_suite(tmp_path))
     run_suite(suite, out=tmp_path / "out")
     path = tmp_path / "out" / "rows.jsonl"
@@ -124,12 +138,6 @@ def test_a_line_cut_short_is_done_again(tmp_path):
     run_suite(suite, out=tmp_path / "out")
     assert values(tmp_path / "out") == EXPECTED
     assert len(path.read_bytes().splitlines()) == 6
-
-
-def test_a_damaged_line_is_refused_not_lost(tmp_path):
-    suite = load_suite(write_suite(tmp_path))
-    run_suite(suite, out=tmp_path / "out")
-    path = tmp_path / "out" / "rows.jsonl"
     before = path.read_text().replace('"rows"', '"row', 1)
     path.write_text(before)
     with pytest.raises(InputError, match="line 1 cannot be read"):
@@ -172,6 +180,7 @@ def test_the_digest_of_the_code_is_of_what_is_executed():
 
 def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(provenance.bnn, "__file__", str(tmp_path / "no_library" / "__init__.py"))
     module = tmp_path / "measured" / "task.py"
     module.parent.mkdir()
     found = []
@@ -210,14 +219,11 @@ def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
 )
 def test_a_suite_that_cannot_be_is_refused(text, message, tmp_path):
     path = tmp_path / "suite.toml"
+    with pytest.raises(InputError, match="cannot be read"):
+        load_suite(path)
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         load_suite(path)
-
-
-def test_a_suite_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        load_suite(tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(
@@ -234,22 +240,19 @@ def test_a_run_that_cannot_be_is_refused(arguments, message, tmp_path):
         run_suite(load_suite(write_suite(tmp_path)), out=tmp_path / "out", **arguments)
 
 
-def test_a_refusal_on_the_command_line_is_one_line(tmp_path):
-    command = [sys.executable, "-m", "benchmarks", "report", tmp_path]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert found.returncode == 2
-    assert "There are no results in" in found.stderr
-    assert "Traceback" not in found.stderr
-
-
-def test_a_run_in_which_every_job_failed_says_why(tmp_path):
+def test_the_command_line_ends_with_a_line_that_says_why(tmp_path, monkeypatch, capfd):
     path = write_suite(tmp_path, count=1, fails=0)
-    command = [sys.executable, "-m", "benchmarks", "run", path, "--out", tmp_path / "out"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
-    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert found.returncode == 1
-    assert "failed: job 0 on none" in found.stderr
-    assert "There are no results" not in found.stderr
+    for words, code, line, other in (
+        (["report", str(tmp_path)], 2, "There are no results in", "Traceback"),
+        (["run", str(path), "--out", str(tmp_path / "out")], 1, "failed: job 0 on none", "There are no results"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *words])
+        with pytest.raises(SystemExit) as ended:
+            __main__.main()
+        assert ended.value.code == code
+        said = capfd.readouterr().err
+        assert line in said
+        assert other not in said
 
 
 def test_results_that_cannot_be_on_file_are_refused(tmp_path):
@@ -266,20 +269,12 @@ def test_results_that_cannot_be_on_file_are_refused(tmp_path):
             Store(tmp_path).title()
 
 
+@pytest.mark.slow
 def test_an_address_without_a_cluster_is_refused(tmp_path):
     pytest.importorskip("ray")
     suite = load_suite(write_suite(tmp_path))
     with pytest.raises(InputError, match="No Ray cluster at 'nowhere'"):
         run_suite(suite, out=tmp_path / "out", engine="ray", address="nowhere")
-
-
-def test_parquet_has_a_row_for_each_result_with_its_manifest(tmp_path):
-    import pandas as pd
-
-    run_suite(load_suite(write_suite(tmp_path)), out=tmp_path / "out")
-    frame = pd.read_parquet(tmp_path / "out" / "rows.parquet")
-    assert sorted(frame["value"]) == sorted(EXPECTED.values())
-    assert json.loads(frame["manifest"][0])["threads"] == 1
 
 
 def test_text_from_results_is_escaped_on_the_page(tmp_path):
@@ -296,9 +291,6 @@ def test_text_from_results_is_escaped_on_the_page(tmp_path):
     assert "<script>" not in page
     assert "Title &amp; more" in page
     assert "&lt;script&gt;" in page
-
-
-def test_a_mean_and_its_error_stay_on_one_line_of_the_page():
     assert str(_bold("**1 ± 2**, a & b")) == "<b>1\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}2</b>, a &amp; b"
 
 
@@ -348,50 +340,44 @@ def test_results_of_other_suites_and_of_earlier_versions_are_not_compared(tmp_pa
     assert found == ["a on b:", "  log_score: 2 -> 1"]
 
 
-def test_rounding_that_all_rows_share_is_within_chance():
-    record = Record(JOB, rows_of(-1.0, -3.0), {"cpu": "x"})
-    found = compare.verdict(record, rows_of(-1.0 + 1.00e-6, -3.0 + 1.01e-6), {"cpu": "y"})
-    assert "beyond two of the change (5e-09)" in found.text
-    assert found.holds
+def of_two(first, second):
+    """Rows of two methods, which are no replicates."""
+    return [*rows_of(first, log_score_stderr=0.1), *rows_of(second, log_score_stderr=0.1, entry="b")]
 
 
-def test_a_single_row_is_compared_with_the_error_that_it_states():
-    record = Record(JOB, rows_of(1.5, log_score_stderr=0.12, other=1.0), {"cpu": "x"})
-    near = compare.verdict(record, rows_of(1.7, log_score_stderr=0.1, other=2.0), {"cpu": "y"})
-    assert near.holds
-    assert near.text.endswith("not judged, for want of a standard error: other.")
-    assert not compare.verdict(record, rows_of(1.8, log_score_stderr=0.12, other=1.0), {"cpu": "y"}).holds
-    nothing = compare.verdict(Record(JOB, rows_of(1.5), {"cpu": "x"}), rows_of(1.5000001), {"cpu": "y"})
-    assert "of no score is a standard error known" in nothing.text
-    assert not nothing.holds
+ONE, TWO = rows_of(1.5, log_score_stderr=0.12, other=1.0), rows_of(1.0, 3.0, coverage=1.0)
+BEYOND = "beyond two standard errors: "
+VERDICTS = {
+    "rounding that all share": (
+        *(rows_of(-1.0, -3.0), rows_of(-1.0 + 1.00e-6, -3.0 + 1.01e-6)),
+        *(True, "beyond two of the change (5e-09)"),
+    ),
+    "a row near": (
+        *(ONE, rows_of(1.7, log_score_stderr=0.1, other=2.0)),
+        *(True, "not judged, for want of a standard error: other."),
+    ),
+    "a row far": (ONE, rows_of(1.8, log_score_stderr=0.12, other=1.0), False, BEYOND),
+    "no error": (rows_of(1.5), rows_of(1.5000001), False, "of no score is a standard error known"),
+    "rows near": (TWO, rows_of(1.1, 3.0, coverage=1.0), True, ""),
+    "no spread": (TWO, rows_of(1.1, 3.0, coverage=0.1), False, BEYOND),
+    "more spread": (TWO, rows_of(-1000.0, 900.0, coverage=1.0), False, BEYOND),
+    "not a number": (TWO, rows_of(math.nan, 3.0, coverage=1.0), False, BEYOND),
+    "infinite": (TWO, rows_of(-math.inf, 3.0, coverage=1.0), False, BEYOND),
+    "no score": (
+        *(rows_of(1.0, 3.0, pit=[1, 2], chosen="a"), rows_of(1.1, 3.0, pit=[2, 1], chosen="b")),
+        *(True, "  changed too: pit, chosen"),
+    ),
+    "methods near": (of_two(1.0, 9.0), of_two(1.1, 9.1), True, ""),
+    "a method far": (of_two(1.0, 9.0), of_two(1.1, 9.3), False, f"{BEYOND}b b, log_score"),
+}
 
 
-def test_a_score_without_spread_and_one_that_is_lost_are_beyond():
-    record = Record(JOB, rows_of(1.0, 3.0, coverage=1.0), {"cpu": "x"})
-    near = compare.verdict(record, rows_of(1.1, 3.0, coverage=1.0), {"cpu": "y"})
-    assert near.holds
-    lost = (rows_of(score, 3.0, coverage=1.0) for score in (math.nan, -math.inf))
-    for rows in (rows_of(1.1, 3.0, coverage=0.1), rows_of(-1000.0, 900.0, coverage=1.0), *lost):
-        found = compare.verdict(record, rows, {"cpu": "y"})
-        assert "beyond two standard errors: " in found.text
-        assert not found.holds
-
-
-def test_what_is_no_score_is_named_when_it_changes():
-    record = Record(JOB, rows_of(1.0, 3.0, pit=[1, 2], chosen="a"), {"cpu": "x"})
-    found = compare.verdict(record, rows_of(1.1, 3.0, pit=[2, 1], chosen="b"), {"cpu": "y"})
-    assert "  changed too: pit, chosen" in found.text
-
-
-def test_rows_of_several_methods_are_no_replicates():
-    def both(first, second):
-        return [*rows_of(first, log_score_stderr=0.1), *rows_of(second, log_score_stderr=0.1, entry="b")]
-
-    record = Record(JOB, both(1.0, 9.0), {"cpu": "x"})
-    assert compare.verdict(record, both(1.1, 9.1), {"cpu": "y"}).holds
-    found = compare.verdict(record, both(1.1, 9.3), {"cpu": "y"})
-    assert not found.holds
-    assert "beyond two standard errors: b b, log_score" in found.text
+@pytest.mark.parametrize("case", VERDICTS)
+def test_verdicts_on_rows_of_another_machine(case):
+    before, after, holds, words = VERDICTS[case]
+    found = compare.verdict(Record(JOB, before, {"cpu": "x"}), after, {"cpu": "y"})
+    assert found.holds is holds
+    assert words in found.text
 
 
 def test_a_report_shows_the_suite_as_it_is_now_in_its_order(tmp_path):
@@ -408,6 +394,7 @@ def test_a_report_shows_the_suite_as_it_is_now_in_its_order(tmp_path):
         Store(out).current()
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_where_jobs_are_done(tmp_path):
     pytest.importorskip("ray")
     suite = load_suite(ROOT / "benchmarks" / "suites" / "smoke.toml")
@@ -431,6 +418,7 @@ def test_doing_a_job_again_leaves_kept_fits_alone(tmp_path, monkeypatch):
     assert os.environ[KEPT_IN] == "somewhere"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ["mean-field", "ensemble"])
 def test_a_committed_row_comes_out_again(entry):
     """On file from two kinds of processors."""

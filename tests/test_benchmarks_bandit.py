@@ -10,16 +10,8 @@ from benchmarks.report.bandit import figures, tables
 from benchmarks.tasks import bandit
 from benchmarks.tasks.growing import Growing, repeated
 
-TINY = {
-    "mushrooms": 50,
-    "seeds": 2,
-    "hidden": [4],
-    "memory": 32,
-    "batch_size": 8,
-    "steps": 3,
-    "draws": 4,
-    "engine": "eager",
-}
+TINY = {"mushrooms": 50, "seeds": 2, "hidden": [4], "memory": 32, "batch_size": 8, "steps": 3, "draws": 4}
+TINY |= {"engine": "eager"}
 AGENTS = [
     {"name": "mean-field", "guide": {"type": "mean_field"}, "prior": {"type": "scale_mixture"}},
     {"name": "ensemble", "members": 2},
@@ -142,10 +134,11 @@ def test_a_learner_goes_on_from_where_it_stopped():
     assert (first - second).abs().max() > 0.01
 
 
+@pytest.mark.slow
 def test_a_prior_tuned_by_the_marginal_likelihood_has_more_evidence():
     x = torch.linspace(-1, 1, 12)[:, None]
     model = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(5.0), likelihood=bnn.likelihoods.Gaussian(scale=0.3))
-    settings = {"steps": 200, "lr": 0.05}
+    settings = {"steps": 100, "lr": 0.05}
     tuned, plain = (
         Growing(model, bnn.guides.Laplace(), size=24, settings=settings, tuned=tuned, engine="eager")
         for tuned in (1, 0)
@@ -166,13 +159,9 @@ def test_a_prior_tuned_by_the_marginal_likelihood_has_more_evidence():
         ({"entries": [{"name": "a"}], "engine": "auto"}, "must be captured or eager"),
         ({"entries": [{"name": "a"}, {"name": "a", "members": 2}]}, "Two entries are called 'a'"),
         ({"entries": [{"name": "a", "epsilon": 5}]}, "`epsilon` in entry a: .* less than or equal to 1, got 5"),
-        ({"entries": [{"name": "a", "members": 0}]}, "`members` in entry a: .* greater than 0, got 0"),
         ({"entries": ["a"]}, "`entries.0` in the suite: .* dictionary, got 'a'"),
         ({"first_block": 0}, "`first_block` in the suite: .* greater than 0, got 0"),
-        ({"last_block": 0}, "`last_block` in the suite: .* greater than 0, got 0"),
         ({"mushrooms": "x"}, "`mushrooms` in the suite: .* integer, got 'x'"),
-        ({"seeds": True}, "`seeds` in the suite: .* integer, got True"),
-        ({"hidden": 100}, "`hidden` in the suite: .* list, got 100"),
         ({"hidden": [100, 0]}, "`hidden.1` in the suite: .* greater than 0, got 0"),
         ({"lr": float("inf")}, "`lr` in the suite: .* finite number, got inf"),
     ],
@@ -188,16 +177,12 @@ def rows():
 
 
 @pytest.mark.needs_data("mushroom")
-def test_every_agent_eats_and_its_row_adds_up(rows):
+def test_every_agent_eats_and_its_row_adds_up_and_comes_again(rows):
     assert [(row["entry"], row["seed"]) for row in rows] == [(a["name"], s) for a in AGENTS for s in (0, 1)]
     for row in rows:
         assert row["regret"] == row["curve"][-1] == 15 * row["poisonous_eaten"] + 5 * row["edible_left"]
         assert row["curve"] == sorted(row["curve"])
         assert row["steps"][-1] == TINY["mushrooms"]
-
-
-@pytest.mark.needs_data("mushroom")
-def test_the_same_settings_give_the_same_rows(rows):
     job = bandit.jobs({**TINY, "entries": AGENTS[:1]})[0]
     assert [row | {"seconds": 0} for row in bandit.run(job)] == [row | {"seconds": 0} for row in rows[:2]]
     assert bandit.datasets(job) == ("mushroom",)

@@ -11,6 +11,7 @@ from benchmarks.report.regression import published_means
 from benchmarks.store import RESULTS, Store
 from benchmarks.suite import load_suite
 
+pytestmark = pytest.mark.slow
 SUITES = sorted((RESULTS.parent / "suites").glob("*.toml"))
 
 BEATEN = {"yacht": -0.47, "energy": -0.61, "protein-tertiary-structure": -2.63}

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -22,13 +23,13 @@ import pyrobnn as bnn
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.batches import LoaderBatches
+from pyrobnn.inference.cost import Work, compiling_pays
 from pyrobnn.inference.preparing import prepare_source, start
-from pyrobnn.inference.svi import engine
 from pyrobnn.inference.svi.capture.compiler import interpret
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.noise import Noise
 from pyrobnn.inference.svi.captured import Captured
-from pyrobnn.inference.svi.cost import Work
+from pyrobnn.inference.svi.steps import Training
 from pyrobnn.testing.captured import require_capturable
 
 
@@ -51,14 +52,16 @@ def both(model, *data, **settings):
 
 def assert_same(eager, captured):
     assert captured.history.engine.used == "captured", captured.history.engine.reason
-    np.testing.assert_allclose(captured.history.log_likelihood, eager.history.log_likelihood, rtol=1e-3, atol=1e-2)
-    np.testing.assert_allclose(captured.history.kl, eager.history.kl, rtol=1e-3, atol=1e-2)
-    for (name, value), other in zip(eager.guide.named_parameters(), captured.guide.parameters(), strict=True):
-        torch.testing.assert_close(other, value, rtol=1e-3, atol=1e-4, msg=name)
-    for (name, value), other in zip(eager.bnn.state_dict().items(), captured.bnn.state_dict().values(), strict=True):
-        torch.testing.assert_close(other, value, rtol=1e-3, atol=1e-4, msg=name)
+    assert captured.guide.loc.dtype == eager.guide.loc.dtype
+    rtol, atol = (1e-9, 1e-8) if eager.guide.loc.dtype == torch.float64 else (1e-3, 1e-2)
+    np.testing.assert_allclose(captured.history.log_likelihood, eager.history.log_likelihood, rtol=rtol, atol=atol)
+    np.testing.assert_allclose(captured.history.kl, eager.history.kl, rtol=rtol, atol=atol)
+    for module, other in ((eager.guide, captured.guide), (eager.bnn, captured.bnn)):
+        for (name, value), found in zip(module.state_dict().items(), other.state_dict().values(), strict=True):
+            torch.testing.assert_close(found, value, rtol=rtol, atol=atol / 100, msg=name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -77,55 +80,59 @@ def test_compiled_fit_is_the_eager_fit(settings):
     assert_same(*both(mixture_model(), *problem(), **({"steps": 120} | settings)))
 
 
-def test_compiled_fit_from_a_loader_takes_the_smaller_last_batch_too():
-    loader = DataLoader(TensorDataset(*problem()), batch_size=16, shuffle=True)
-    assert_same(*both(mixture_model(), loader, epochs=20))
-
-
-def test_closed_form_kl_and_classes():
-    x, _ = problem()
-    labels = (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
-    model = bnn.BNN(bnn.MLP(3, [8], 3), prior="normal", likelihood="categorical")
-    assert_same(*both(model, x, labels, steps=60, kl="analytic"))
-
-
 def captured_by_interpretation(monkeypatch):
     """Spare the tests of everything but the compiler the time to compile."""
     monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
 
 
-@pytest.mark.parametrize(
-    "net",
-    [
-        nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1)),
-        nn.Sequential(nn.Linear(3, 6), nn.Dropout(0.3), nn.Tanh(), nn.Linear(6, 1)),
-        nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 4, 2), nn.GELU(), nn.Flatten(), nn.Linear(8, 1)),
-    ],
-    ids=["batch normalisation", "dropout", "convolution"],
-)
-def test_networks_with_state_randomness_or_convolutions(monkeypatch, net):
+def labels():
+    x, _ = problem()
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
+
+
+def with_batch_statistics():
+    return nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1))
+
+
+CONVOLUTION = nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 4, 2), nn.GELU(), nn.Flatten(), nn.Linear(8, 1))
+CLASSIFIER = bnn.BNN(bnn.MLP(3, [8], 3), prior="normal", likelihood="categorical")
+SMALL = {"steps": 30, "batch_size": 10}
+FITS = {
+    "a loader, the smaller last batch too": lambda: (
+        *(mixture_model(), [DataLoader(TensorDataset(*problem()), batch_size=16, shuffle=True)]),
+        {"epochs": 10},
+    ),
+    "classes and a KL in closed form": lambda: (CLASSIFIER, labels(), {"steps": 30, "kl": "analytic"}),
+    "batch normalisation": lambda: (mixture_model(with_batch_statistics()), problem(), SMALL),
+    "convolution": lambda: (mixture_model(CONVOLUTION), problem(), SMALL),
+    "double precision": lambda: (
+        *(mixture_model(bnn.MLP(3, [8], 1).build().double()), [value.double() for value in problem()]),
+        {"steps": 30},
+    ),
+}
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("name", FITS)
+def test_captured_fit_is_the_eager_fit(name, monkeypatch):
     captured_by_interpretation(monkeypatch)
-    eager, captured = both(mixture_model(net), *problem(), steps=30, batch_size=10)
-    if any(isinstance(module, nn.Dropout) for module in net):
-        assert captured.history.engine.used == "captured"
-        return  # the mask is drawn after the noise of the weights here, within the step there
-    assert_same(eager, captured)
+    model, data, settings = FITS[name]()
+    assert_same(*both(model, *data, **settings))
 
 
+def test_dropout_layers_are_captured(monkeypatch):
+    """The mask is drawn after the noise of the weights there, within the step here."""
+    captured_by_interpretation(monkeypatch)
+    net = nn.Sequential(nn.Linear(3, 6), nn.Dropout(0.3), nn.Tanh(), nn.Linear(6, 1))
+    assert both(mixture_model(net), *problem(), steps=3)[1].history.engine.used == "captured"
+
+
+@pytest.mark.slow
 def test_replicates_keep_batch_statistics_of_their_own():
-    net = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1))
-    require_capturable(mixture_model(net), bnn.Data(*problem()))
+    require_capturable(mixture_model(with_batch_statistics()), bnn.Data(*problem()))
 
 
-def test_double_precision_is_kept(monkeypatch):
-    captured_by_interpretation(monkeypatch)
-    net = bnn.MLP(3, [8], 1).build().double()
-    x, y = problem()
-    eager, captured = both(mixture_model(net), x.double(), y.double(), steps=40)
-    np.testing.assert_allclose(captured.history.elbo, eager.history.elbo, rtol=1e-9)
-    assert captured.guide.loc.dtype == torch.float64
-
-
+@pytest.mark.slow
 def test_several_particles_are_averaged(monkeypatch):
     """At a scale of 3e-7 all particles are the mean, whatever their noise."""
     captured_by_interpretation(monkeypatch)
@@ -147,6 +154,7 @@ class Standardizes(nn.Module):
         return self.layer(torch.tanh(x @ self.features - self.shift))
 
 
+@pytest.mark.slow
 def test_constants_of_a_network_reach_the_compiled_step():
     assert_same(*both(mixture_model(Standardizes()), *problem(), steps=60))
 
@@ -180,6 +188,7 @@ assert posterior.history.engine.used == "captured", posterior.history.engine.rea
 """
 
 
+@pytest.mark.slow
 def test_pooling_is_captured_in_a_process_that_has_compiled_nothing():
     subprocess.run([sys.executable, "-W", "error", "-c", POOLING], check=True)
 
@@ -207,11 +216,12 @@ def choice(monkeypatch, steps, model=None, fits=1):
     model, method = model or mixture_model(), bnn.SVI(steps=steps)
     source = prepare_source(model, method, bnn.Data(*problem()), 0)
     with seeded(0), fast_pyro():
-        training = engine.Training([start(model, method, source, 0, "cpu")[1] for _ in range(fits)], "auto", steps)
+        training = Training([start(model, method, source, 0, "cpu")[1] for _ in range(fits)], "auto", steps)
         training.advance(3)
     return training.record
 
 
+@pytest.mark.slow
 def test_auto_captures_where_the_predicted_time_is_less(monkeypatch):
     few, many = (choice(monkeypatch, steps) for steps in (1000, 10_000))
     assert (few.used, few.from_step, few.compile_seconds) == ("eager", None, None)
@@ -223,7 +233,7 @@ def test_auto_captures_where_the_predicted_time_is_less(monkeypatch):
 
 def test_auto_follows_sizes_and_no_clock(monkeypatch):
     expected = choice(monkeypatch, 1000)
-    monkeypatch.setattr(engine.time, "perf_counter", iter(np.arange(10_000) * 1e3).__next__)
+    monkeypatch.setattr(time, "perf_counter", iter(np.arange(10_000) * 1e3).__next__)
     assert choice(monkeypatch, 1000) == expected
     wide = choice(monkeypatch, 1000, mixture_model(bnn.MLP(3, [1000, 1000], 1)))
     assert wide.eager_seconds > 5 * expected.eager_seconds
@@ -273,11 +283,7 @@ def test_the_same_call_has_the_same_bits_in_another_process_whatever_was_compile
     ("device", "steps", "pays"), [("cpu", 10, True), ("meta", 10_000, False), ("meta", 30_000, True)]
 )
 def test_compiling_is_for_long_runs_where_kernels_can_be_replayed_without(device, steps, pays):
-    model, method = mixture_model(), bnn.SVI(steps=steps)
-    with seeded(0), fast_pyro():
-        _, fit = start(model, method, prepare_source(model, method, bnn.Data(*problem()), 0), 0, "cpu")
-    fit.example = tuple(value.to(device) for value in fit.example)
-    assert engine.Training([fit], "auto", steps)._compiling_pays(0.01) == pays
+    assert compiling_pays(device, 0.01 * steps) == pays
 
 
 def test_short_fits_stay_eager_and_say_so():
@@ -298,6 +304,7 @@ class Fed(TorchFunctionMode):
         return next(self.noise) if func is torch.randn_like else func(*args, **(kwargs or {}))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("replicates", [1, 3])
 @pytest.mark.parametrize(("particles", "antithetic"), [(1, False), (2, False), (2, True), (4, True)])
 def test_engines_agree_for_the_same_noise_whatever_is_drawn_at_once(particles, antithetic, replicates, monkeypatch):
@@ -318,7 +325,7 @@ def test_engines_agree_for_the_same_noise_whatever_is_drawn_at_once(particles, a
         with seeded(0), fast_pyro():
             sources = [prepare_source(model, method, bnn.Data(*problem()), seed) for seed in range(replicates)]
             fits = [start(model, method, source, seed, "cpu")[1] for seed, source in enumerate(sources)]
-            training = engine.Training(fits, name, 5)
+            training = Training(fits, name, 5)
             first = training.advance(1)
             with Fed(noise) if noise else contextlib.nullcontext():
                 return torch.cat([first, training.advance(4)])
@@ -357,6 +364,7 @@ def test_divergence_is_reported_with_its_step(monkeypatch):
         mixture_model().fit(*problem(), seed=0, steps=200, lr=1e6, optimizer="sgd", engine="captured", progress=False)
 
 
+@pytest.mark.slow
 def test_replicates_compiled_are_reproducible_independent_and_on_their_own():
     x, y = problem()
     fits = [
@@ -376,12 +384,13 @@ def test_replicates_compiled_are_reproducible_independent_and_on_their_own():
     assert not torch.equal(draws[0] - fits[0][0].guide.mean()["0.bias"], draws[1] - fits[0][1].guide.mean()["0.bias"])
 
 
+@pytest.mark.slow
 def test_replicates_are_in_law_separate_fits(monkeypatch):
     """The ELBO after 20 steps: mean and spread of 60 replicates and 60 fits agree within 4 standard errors."""
     captured_by_interpretation(monkeypatch)
-    x, y = problem()
-    together = mixture_model().fit(x, y, seed=0, steps=20, lr=0.05, replicates=60, engine="captured", progress=False)
-    alone = [mixture_model().fit(x, y, seed=s, steps=20, lr=0.05, engine="eager", progress=False) for s in range(60)]
+    settings = {"steps": 20, "lr": 0.05, "progress": False}
+    together = mixture_model().fit(*problem(), seed=0, replicates=60, engine="captured", **settings)
+    alone = [mixture_model().fit(*problem(), seed=seed, engine="eager", **settings) for seed in range(60)]
     first, second = (np.array([p.history.elbo[-5:].mean() for p in group]) for group in (together, alone))
     error = np.sqrt(first.var(ddof=1) / 60 + second.var(ddof=1) / 60)
     assert abs(first.mean() - second.mean()) < 4 * error
@@ -393,6 +402,7 @@ def replicated(monkeypatch, bnns, methods, datas, name):
     return bnn.fit_replicates(bnns, methods, datas, seed=4, engine=name, progress=False)
 
 
+@pytest.mark.slow
 def test_replicates_may_differ_in_priors_rates_and_data(monkeypatch):
     """At scale 3e-7 and with the KL in closed form noise has nearly no effect: captured and eager must agree."""
     x, y = problem()
@@ -423,6 +433,7 @@ def test_replicates_that_one_graph_cannot_serve_run_eagerly(monkeypatch):
         ((bnn.priors.Normal("fan_in"), bnn.priors.Normal("he")), (None, None), "differ in prior"),
         ((bnn.priors.Normal(1.0), bnn.priors.Normal("he")), (None, None), "differ in prior"),
         (({"0.*": "normal", "*": None}, {"2.*": "normal", "*": None}), (None, None), "differ in prior"),
+        (("normal", "scale_mixture"), (None, None), "differ in prior"),
         (("normal", "normal"), (None, "one_cycle_lr"), "schedule changes"),
     ],
 )
@@ -434,17 +445,4 @@ def test_replicates_are_not_trained_under_the_settings_of_the_first(priors, sche
             fits.append(start(model, method, prepare_source(model, method, bnn.Data(*problem()), 0), 0, "cpu")[1])
             fits[-1].advance(1)
         with pytest.raises(NotCapturable, match=reason):
-            Captured(fits, interpret)
-
-
-def test_replicates_with_other_kinds_of_parts_are_seen():
-    x, y = problem()
-    with seeded(0), fast_pyro():
-        fits = []
-        for prior in ("normal", "scale_mixture"):
-            model, method = bnn.BNN(bnn.MLP(3, [5], 1), prior=prior), bnn.SVI(steps=5)
-            _, fit = start(model, method, prepare_source(model, method, bnn.Data(x, y), 0), 0, "cpu")
-            fit.advance(1)
-            fits.append(fit)
-        with pytest.raises(NotCapturable, match="differ in prior"):
             Captured(fits, interpret)

@@ -155,6 +155,7 @@ def assert_as_pyro(model, guide, x, y, *, kl="mc", **settings):
 every_dtype = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 
 
+@pytest.mark.one_in(5)
 @every_dtype
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("prior", PRIORS)
@@ -164,6 +165,7 @@ def test_objective_and_gradient_are_those_of_pyro(prior, guide, dtype):
     assert_as_pyro(*problem(PRIORS[prior], GUIDES[guide], dtype=dtype))
 
 
+@pytest.mark.one_in(3)
 @every_dtype
 @pytest.mark.parametrize("guide", ["mean field", "AutoMultivariateNormal"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
@@ -236,14 +238,16 @@ class PriorOf:
         return module
 
 
-def test_a_subclass_of_normal_keeps_its_own_density():
-    prior = PriorOf(lambda value: TiltedNormal(torch.zeros_like(value), 1.0).to_event(value.ndim))
-    assert_as_pyro(*problem(prior))
-
-
-def test_masked_priors_keep_their_mask():
-    prior = PriorOf(lambda value: dist.Normal(torch.zeros_like(value), 0.5).mask(value > 0).to_event(value.ndim))
-    assert_as_pyro(*problem(prior))
+@pytest.mark.parametrize(
+    "law",
+    [
+        lambda value: TiltedNormal(torch.zeros_like(value), 1.0).to_event(value.ndim),
+        lambda value: dist.Normal(torch.zeros_like(value), 0.5).mask(value > 0).to_event(value.ndim),
+    ],
+    ids=["a subclass of the normal", "a mask"],
+)
+def test_priors_keep_their_own_density(law):
+    assert_as_pyro(*problem(PriorOf(law)))
 
 
 class HandWritten(PyroModule):
@@ -269,78 +273,72 @@ def normal(loc, scale=0.3):
     return dist.Normal(loc, scale).to_event(loc.ndim)
 
 
-def test_a_factor_in_the_guide_is_refused():
-    def draw(name, loc):
-        value = pyro.sample(name, normal(loc))
-        pyro.factor(f"{name} factor", -value.square().sum(), has_rsample=True)
-
-    with fast_pyro(), pytest.raises(NotCapturable, match="the guide has the factor '0.weight factor'"):
-        check_reparameterized(*hand_written(draw))
-
-
-def test_guides_written_by_hand_give_the_elbo_of_pyro():
-    assert_as_pyro(*hand_written(lambda name, loc: pyro.sample(name, normal(loc))))
-
-
-def test_masked_sites_of_a_guide_keep_their_mask():
-    def draw(name, loc):
-        with pyro.poutine.mask(mask=name != "0.weight"):
-            pyro.sample(name, normal(loc))
-
-    assert_as_pyro(*hand_written(draw))
-
-
-# Guides that cannot be captured
-
-
 class NotReparameterized(dist.Normal):
     has_rsample = False
-
-
-@pytest.mark.parametrize("guide", GUIDES)
-def test_reparameterized_guides_are_accepted(guide):
-    with fast_pyro():
-        check_reparameterized(*problem(PRIORS["latent scale"], GUIDES[guide]))
 
 
 def draw_without_reparameterization(name, loc):
     pyro.sample(name, NotReparameterized(loc, 0.3).to_event(loc.ndim))
 
 
-def test_guides_with_a_score_function_are_refused_with_the_name_of_the_site():
-    with fast_pyro(), pytest.raises(NotCapturable, match="'0.weight' is not reparameterised"):
-        check_reparameterized(*hand_written(draw_without_reparameterization))
+def draw_masked(name, loc):
+    with pyro.poutine.mask(mask=name != "0.weight"):
+        pyro.sample(name, normal(loc))
 
 
-def test_a_learned_mixture_in_a_guide_is_refused():
-    def draw(name, loc):
-        pi = torch.tensor(0.5, dtype=loc.dtype)
-        pyro.sample(name, ScaleMixtureNormal(pi, loc.square().mean().sqrt(), pi).expand(loc.shape).to_event(loc.ndim))
-
-    with fast_pyro(), pytest.raises(NotCapturable, match="not reparameterised"):
-        check_reparameterized(*hand_written(draw))
+def draw_biases_without_parameters(name, loc):
+    if name.endswith("bias"):
+        draw_without_reparameterization(name, loc.detach())
+    else:
+        pyro.sample(name, normal(loc))
 
 
-def test_a_site_whose_law_depends_on_a_reparameterized_one_is_refused():
-    def draw(name, loc):
-        centre = pyro.sample(f"{name} centre", normal(loc), infer={"is_auxiliary": True})
-        draw_without_reparameterization(name, centre)
-
-    with fast_pyro(), pytest.raises(NotCapturable, match="'0.weight' is not reparameterised"):
-        check_reparameterized(*hand_written(draw))
-
-
-def test_sites_without_parameters_need_no_reparameterization():
-    def draw(name, loc):
-        if name.endswith("bias"):
-            draw_without_reparameterization(name, loc.detach())
-        else:
-            pyro.sample(name, normal(loc))
-
+@pytest.mark.parametrize(
+    "draw", [lambda name, loc: pyro.sample(name, normal(loc)), draw_masked, draw_biases_without_parameters]
+)
+def test_guides_written_by_hand_give_the_elbo_of_pyro(draw):
     parts = hand_written(draw)
     with fast_pyro():
-        check_reparameterized(*parts)
+        check_reparameterized(*parts[1:])
     assert_as_pyro(*parts)
+
+
+# Guides that cannot be captured
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_reparameterized_guides_are_accepted(guide):
+    with fast_pyro():
+        check_reparameterized(*problem(PRIORS["latent scale"], GUIDES[guide])[1:])
+
+
+def draw_with_a_factor(name, loc):
+    value = pyro.sample(name, normal(loc))
+    pyro.factor(f"{name} factor", -value.square().sum(), has_rsample=True)
+
+
+def draw_from_a_learned_mixture(name, loc):
+    pi = torch.tensor(0.5, dtype=loc.dtype)
+    pyro.sample(name, ScaleMixtureNormal(pi, loc.square().mean().sqrt(), pi).expand(loc.shape).to_event(loc.ndim))
+
+
+def draw_around_a_reparameterized_site(name, loc):
+    centre = pyro.sample(f"{name} centre", normal(loc), infer={"is_auxiliary": True})
+    draw_without_reparameterization(name, centre)
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (draw_with_a_factor, "the guide has the factor '0.weight factor'"),
+        (draw_without_reparameterization, "'0.weight' is not reparameterised"),
+        (draw_from_a_learned_mixture, "not reparameterised"),
+        (draw_around_a_reparameterized_site, "'0.weight' is not reparameterised"),
+    ],
+)
+def test_other_guides_are_refused_with_the_name_of_the_site(draw, message):
+    with fast_pyro(), pytest.raises(NotCapturable, match=message):
+        check_reparameterized(*hand_written(draw)[1:])
 
 
 # Recording
@@ -410,13 +408,6 @@ def in_place(function):
     return step
 
 
-@pytest.mark.parametrize("wrapped", [in_place, as_step])
-@pytest.mark.parametrize("function", [branches_on_a_sum, branches_on_an_entry, loops_until_small])
-def test_functions_that_branch_on_values_are_refused(function, wrapped):
-    with pytest.raises(NotCapturable, match="the model branches on values of tensors"):
-        record(wrapped(function), [some(3)])
-
-
 def calls_numpy(x):
     return x + torch.from_numpy(np.sin(x.detach().numpy()))
 
@@ -429,19 +420,25 @@ def makes_a_list(x):
     return x + torch.tensor(x.tolist())
 
 
+def raises(x):
+    raise ValueError("no such thing")
+
+
+BRANCHES, LEAVES = "branches on values of tensors", "(cannot be recorded|turns a tensor into an array)"
+
+
 @pytest.mark.parametrize("wrapped", [in_place, as_step])
-@pytest.mark.parametrize("function", [calls_numpy, makes_an_array, makes_a_list])
-def test_functions_that_leave_torch_are_refused(function, wrapped):
-    with pytest.raises(NotCapturable, match="the model (cannot be recorded|turns a tensor into an array)"):
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        *((function, BRANCHES) for function in (branches_on_a_sum, branches_on_an_entry, loops_until_small)),
+        *((function, LEAVES) for function in (calls_numpy, makes_an_array, makes_a_list)),
+        (raises, r"cannot be recorded \(ValueError: no such thing\)"),
+    ],
+)
+def test_functions_that_branch_on_values_or_leave_torch_are_refused(function, message, wrapped):
+    with pytest.raises(NotCapturable, match=f"the model {message}"):
         record(wrapped(function), [some(3)])
-
-
-def test_errors_of_the_model_are_named():
-    def step(x):
-        raise ValueError("no such thing")
-
-    with pytest.raises(NotCapturable, match=r"cannot be recorded \(ValueError: no such thing\)"):
-        record(step, [some(3)])
 
 
 def test_constants_of_one_number_are_written_into_the_graph():
@@ -660,8 +657,7 @@ def test_a_short_block_draws_its_own_rows_only():
 
 @pytest.mark.parametrize(("size", "rows_drawn"), [(2**14, 256), (2**14 + 1, 1)])
 def test_the_table_holds_at_most_2_to_the_22_numbers(size, rows_drawn):
-    _, noise, _ = noisy(torch.randn_like, (size,), 256)
-    assert noise.num_rows == rows_drawn
+    assert noisy(torch.randn_like, (size,), 256)[1].num_rows == rows_drawn
 
 
 @pytest.mark.parametrize("num_rows", [1, 4])
@@ -673,8 +669,7 @@ def test_all_that_noise_adds_to_a_graph_says_what_it_is(num_rows):
 
 def test_a_graph_without_random_operations_has_no_noise():
     graph, noise, inputs = noisy(torch.cos, (3,), 4)
-    assert noise.inputs == []
-    assert noise.num_rows == 4
+    assert (noise.inputs, noise.num_rows) == ([], 4)
     assert torch.equal(run(graph, noise, inputs, 2), torch.ones(2, 3))
 
 
@@ -739,13 +734,16 @@ def test_threads_draw_the_same_numbers_after_the_same_seed(function):
     assert not bool((first == large_draws(function, seed=4)).any())
 
 
-@pytest.mark.usefixtures("_two_threads")
-def test_several_threads_leave_smaller_draws_to_the_stream_of_torch():
-    graph, noise, inputs = noisy(torch.randn_like, (2**17 - 1,), 1)
+@pytest.mark.parametrize(("threads", "size"), [(2, 2**17 - 1), (1, MANY)])
+def test_one_thread_or_fewer_numbers_leave_draws_to_the_stream_of_torch(threads, size, request):
+    assert torch.get_num_threads() == 1
+    if threads == 2:
+        request.getfixturevalue("_two_threads")
+    graph, noise, inputs = noisy(torch.randn_like, (size,), 1)
     with seeded(0):
         found = run(graph, noise, inputs, 1)
     with seeded(0):
-        assert torch.equal(found[0], torch.randn(2**17 - 1))
+        assert torch.equal(found[0], torch.randn(size))
 
 
 @pytest.mark.usefixtures("_two_threads")
@@ -755,15 +753,6 @@ def test_small_draws_beside_large_ones_are_of_the_stream_of_torch():
         noise.draw(1)
     with seeded(0):
         assert torch.equal(noise.inputs[1], torch.randn(3))
-
-
-def test_one_thread_draws_large_noise_from_the_stream_of_torch():
-    assert torch.get_num_threads() == 1
-    graph, noise, inputs = noisy(torch.randn_like, (MANY,), 1)
-    with seeded(0):
-        found = run(graph, noise, inputs, 1)
-    with seeded(0):
-        assert torch.equal(found[0], torch.randn(MANY))
 
 
 # Denormals
@@ -795,6 +784,7 @@ def test_denormals_are_flushed_inside_and_as_before_outside(flushed_before):
 # Compiling
 
 
+@pytest.mark.slow
 def test_a_compiled_graph_does_what_its_function_does_and_is_found_again(monkeypatch, tmp_path):
     """A network with noise on its weights that follows its own gradient for three steps, from a table of noise."""
     rate = torch.tensor(0.1)
@@ -841,6 +831,7 @@ def test_a_compiled_graph_does_what_its_function_does_and_is_found_again(monkeyp
     assert len(compile_calls) == 2
 
 
+@pytest.mark.slow
 def test_a_buffer_that_a_later_loop_overwrites_unread_is_compiled(monkeypatch):
     """Such as a mask with entries written into it; inductor by itself fails with a KeyError."""
 

@@ -1,4 +1,7 @@
-"""Every registered part passes every check that pyrobnn ships, and deliberately wrong parts are caught."""
+"""Every registered part passes the checks that pyrobnn ships, and deliberately wrong parts are caught.
+
+The check that takes long, of captured steps, is made of one part of each kind at once.
+"""
 
 import contextlib
 import dataclasses
@@ -13,6 +16,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import nn
 
+import pyrobnn as bnn
 from pyrobnn import guides, likelihoods, priors
 from pyrobnn._core.errors import InputError
 from pyrobnn.guides.sites import latent_sites
@@ -26,7 +30,10 @@ from pyrobnn.testing import (
     parametrize_combinations,
     parametrize_with_checks,
 )
+from pyrobnn.testing.captured import require_capturable
 from pyrobnn.testing.combinations import pairwise
+from pyrobnn.testing.common import make_inputs, make_net
+from pyrobnn.testing.likelihoods import accepted_targets
 
 
 def registered(registry, variants):
@@ -95,19 +102,40 @@ FILLED_BY_METHODS = {guides.BlockGaussian, guides.Empirical}
 """Guides without anything to train, tested with the methods that fill them."""
 
 
-@parametrize_with_checks(PRIORS, PRIOR_CHECKS)
+def quick(checks):
+    return [check for check in checks if not check.__name__.endswith("captures")]
+
+
+@pytest.mark.one_in(7)
+@parametrize_with_checks(PRIORS, quick(PRIOR_CHECKS))
 def test_prior(part, check):
     check(part)
 
 
-@parametrize_with_checks(LIKELIHOODS, LIKELIHOOD_CHECKS)
+@pytest.mark.one_in(7)
+@parametrize_with_checks(LIKELIHOODS, quick(LIKELIHOOD_CHECKS))
 def test_likelihood(part, check):
     check(part)
 
 
-@parametrize_with_checks(GUIDES, GUIDE_CHECKS)
+@pytest.mark.one_in(7)
+@parametrize_with_checks(GUIDES, quick(GUIDE_CHECKS))
 def test_guide(part, check):
     check(part)
+
+
+def of_each(index):
+    """A prior, a likelihood and a guide, so that every part has an index below the largest number of parts."""
+    return [parts[index % len(parts)] for parts in (PRIORS, LIKELIHOODS, GUIDES)]
+
+
+@pytest.mark.one_in(24)
+@pytest.mark.parametrize("index", range(max(map(len, (PRIORS, LIKELIHOODS, GUIDES)))), ids=lambda i: repr(of_each(i)))
+def test_parts_are_captured(index):
+    prior, likelihood, guide = of_each(index)
+    *_, (y, outputs) = accepted_targets(likelihood)
+    model = bnn.BNN(make_net(outputs), prior=prior, likelihood=likelihood)
+    require_capturable(model, bnn.Data(make_inputs(len(y)), y), guide=guide, batch_size=7)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +158,7 @@ def trainable(registry):
 TOGETHER = [trainable(registry) for registry in (priors.registry, likelihoods.registry, guides.registry)]
 
 
+@pytest.mark.one_in(17)
 @pytest.mark.filterwarnings("ignore:Laplace:UserWarning")
 @parametrize_combinations(*TOGETHER)
 def test_parts_work_together(prior, likelihood, guide):
@@ -572,6 +601,7 @@ WRONG = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.usefixtures("_clean_param_store")
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_part_is_caught(name):
@@ -580,17 +610,15 @@ def test_wrong_part_is_caught(name):
         CHECKS[check](part)
 
 
-def test_right_guide_written_by_hand_passes():
-    """The base that the wrong guides break is right, so that each is caught for its own fault."""
-    for check in GUIDE_CHECKS:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "checks"), [(Guide(Independent), GUIDE_CHECKS), (Likelihood(right), LIKELIHOOD_CHECKS)]
+)
+def test_right_parts_written_by_hand_pass(part, checks):
+    """The bases that the wrong parts break are right, so that each is caught for its own fault."""
+    for check in checks:
         if not check.__name__.endswith(("is_value", "round_trips")):
-            check(Guide(Independent))
-
-
-def test_right_likelihood_written_by_hand_passes():
-    for check in LIKELIHOOD_CHECKS:
-        if not check.__name__.endswith(("is_value", "round_trips")):
-            check(Likelihood(right))
+            check(part)
 
 
 def test_every_check_has_a_part_that_it_catches():

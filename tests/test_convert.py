@@ -2,9 +2,7 @@
 
 import dataclasses
 import math
-import warnings
 
-import arviz as az
 import numpy as np
 import pyro.distributions as dist
 import pytest
@@ -94,11 +92,12 @@ DRAWN = [
 ]
 
 
-def test_groups_and_leading_dimensions(case):
+@pytest.mark.one_in(4)
+def test_every_group_holds_the_same_draws(case):
     posterior, data, tree = case
     others = {"observed_data", "constant_data", "svi"}
     assert set(tree.children) - {"guide_params"} == {*DRAWN, *others}
-    assert ("guide_params" in tree.children) is hasattr(posterior.guide, "moments")
+    assert ("guide_params" in tree.children) is (bnn.guides.built(posterior.guide).moments() is not None)
     for group in DRAWN:
         for variable in tree[group].data_vars.values():
             assert variable.dims[:2] == ("chain", "draw")
@@ -106,10 +105,6 @@ def test_groups_and_leading_dimensions(case):
     assert tree["svi"].elbo.dims == ("chain", "step")
     np.testing.assert_array_equal(tree["observed_data"].y, data.y)
     np.testing.assert_array_equal(tree["constant_data"].x, data.x)
-
-
-def test_every_group_holds_the_same_draws(case):
-    posterior, data, tree = case
     draws = posterior.draw(S, seed=11)
     prediction = posterior.predict(data.x, draws=draws)
     assert set(tree["posterior"].data_vars) == set(draws)
@@ -120,6 +115,7 @@ def test_every_group_holds_the_same_draws(case):
     np.testing.assert_array_equal(tree["posterior_predictive"][name][0], prediction.draw_means)
 
 
+@pytest.mark.one_in(4)
 def test_log_prior_is_recomputed_from_the_draws(case):
     _, _, tree = case
     expected = np.zeros(S)
@@ -133,6 +129,7 @@ def test_log_prior_is_recomputed_from_the_draws(case):
     np.testing.assert_allclose(tree["sample_stats"].lp, log_joint, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaled targets", "two targets, noise by input", "classes", "two classes"])
 def test_predictive_draws_have_the_law_of_the_prediction(name, made):
     posterior, data, _ = made(name)
@@ -145,32 +142,17 @@ def test_predictive_draws_have_the_law_of_the_prediction(name, made):
     assert (np.abs(y.mean(0) - prediction.mean.numpy()) < 5 * stderr + 1e-6).all()
 
 
-def test_file_round_trip_is_identical(case, tmp_path):
+@pytest.mark.one_in(4)
+def test_file_round_trip_is_identical_and_attributes_can_be_written_anywhere(case, tmp_path):
     _, _, tree = case
     again = bnn.load_datatree(bnn.save_datatree(tree, tmp_path / "posterior.nc"))
     xr.testing.assert_identical(tree, again)
-
-
-def test_attributes_can_be_written_anywhere(case):
-    _, _, tree = case
     for group in ("/", *tree.children):
         ours = {"inference_library", "guide", "seed", "creation_library", "num_draws", "method"}
         assert ours <= set(tree[group].attrs)
         assert {type(tree[group].attrs[name]) for name in ours} <= {str, int}
-    assert tree.attrs["inference_library"] == "pyro"
-    assert tree.attrs["creation_library"] == "pyrobnn"
+    assert (tree.attrs["inference_library"], tree.attrs["creation_library"]) == ("pyro", "pyrobnn")
     assert tree.attrs["seed"] == 11
-
-
-@pytest.mark.parametrize("name", sorted(set(CASES) - {"point"}))  # loo has no tail to smooth where no draw differs
-def test_arviz_runs_on_it(name, made):
-    _, _, tree = made(name)
-    table = az.summary(tree, kind="stats")
-    assert len(table) == sum(v[0, 0].size for v in tree["posterior"].data_vars.values())
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Estimated shape parameter", category=UserWarning)
-        elpd = az.loo(tree, reff=1.0, var_name="y")
-    assert math.isfinite(elpd.elpd)
 
 
 def test_mean_recomputed_from_the_weights_in_the_tree(made):
@@ -219,9 +201,6 @@ def test_dimensions_are_named(made):
     assert tree["posterior"]["2.bias"].dims[2:] == ("2.out",)
     assert made("two targets")[2]["observed_data"].y.dims == ("obs_id", "target")
     assert made("classes")[2]["posterior_predictive"].probs.dims[2:] == ("obs_id", "class")
-
-
-def test_deterministic_weights_are_left_out(made):
     assert set(made("last layer")[2]["posterior"].data_vars) == {"2.weight", "2.bias"}
 
 
@@ -265,6 +244,7 @@ def test_large_network_keeps_some_weights_and_the_norms():
     assert list(weights["site"].values) == list(posterior.bnn.site_names)
 
 
+@pytest.mark.slow
 def test_many_sites_share_the_cap():
     net = torch.nn.Sequential(*[torch.nn.Linear(6, 6) for _ in range(60)], torch.nn.Linear(6, 1))
     data = bnn.Data(torch.ones(5, 6), torch.zeros(5))
@@ -303,10 +283,8 @@ def test_sizes_that_disagree_and_images_get_names_of_their_own():
 
 
 def test_refuses_data_that_do_not_fit(made):
-    posterior, data, _ = made("plain")
+    posterior, _, _ = made("plain")
     with pytest.raises(bnn.InputError, match="`x` must have shape"):
         bnn.to_datatree(posterior, bnn.Data(torch.ones(3, 5), torch.ones(3)))
     with pytest.raises(bnn.InputError, match="must have the shape of the predictions"):
         bnn.to_datatree(posterior, bnn.Data(torch.ones(3, 2), torch.ones(3, 2)))
-    with pytest.raises(bnn.InputError, match="`num_draws` must be at least 1"):
-        bnn.to_datatree(posterior, data, num_draws=0)

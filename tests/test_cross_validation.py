@@ -50,7 +50,7 @@ def linear_model():
 
 @dataclasses.dataclass(frozen=True)
 class Exact:
-    """A method that finds the posterior of the linear model, or the closest independent normal law, in closed form."""
+    """A method that finds the posterior of the linear model in closed form, a wider law, or the best independent."""
 
     independent: bool = False
     width: float = 1.0
@@ -155,6 +155,7 @@ def test_correction_finds_the_exact_score_from_a_guide_that_is_too_wide():
     assert found.elpd_i.attrs["joint_khat"] < 0.3
 
 
+@pytest.mark.slow
 def test_scores_of_the_best_independent_guide_are_near_the_exact_one():
     """Over 10 seeds either has a standard deviation of 0.05, and Pareto smoothing a bias of 0.09, at 8000 draws."""
     posterior = fitted(DATA, independent=True)
@@ -236,6 +237,7 @@ def test_folds_are_scored_as_by_the_exact_predictive_of_the_rest():
     np.testing.assert_array_equal(found.elpd_i, again.elpd_i)
 
 
+@pytest.mark.slow
 def test_folds_of_fits_side_by_side_are_the_closed_form():
     """A Laplace approximation is exact here: within 7 Monte Carlo errors of each of 60 examples at seed 0."""
     decay = {"type": "exponential_lr", "gamma": 0.95}
@@ -284,15 +286,12 @@ def test_folds_are_disjoint_cover_all_and_differ_by_one_at_most():
     assert rows == noted(torch.arange(17.0), folds=5)[0]
 
 
-def test_classes_are_spread_evenly():
+def test_classes_are_spread_evenly_and_groups_stay_together():
     y = torch.tensor([0] * 30 + [1] * 10 + [2] * 5)
     rows, _ = noted(y, likelihood="categorical")
     assert [np.bincount(y[part], minlength=3).tolist() for part in rows] == [[6, 2, 1]] * 5
     rows, _ = noted(torch.tensor([0, 0, 1, 1, 2, 2]), likelihood="categorical", folds=6)
     assert [len(part) for part in rows] == [1] * 6
-
-
-def test_groups_stay_together():
     groups = np.array(["a", "b", "c", "d"])[np.arange(20) % 4]
     rows, _ = noted(torch.arange(20.0), folds=2, groups=groups)
     assert [len(set(groups[part])) for part in rows] == [2, 2]
@@ -330,9 +329,6 @@ def test_folds_are_those_of_a_loop_by_hand():
 def test_folds_that_do_not_fit_are_refused(arguments, message):
     with pytest.raises(bnn.InputError, match=message):
         bnn.kfold(linear_model(), Exact(), DATA, **arguments)
-
-
-def test_data_must_be_in_memory():
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(DATA.x, DATA.y))
     with pytest.raises(bnn.InputError, match="need data in memory, got a DataLoader"):
         bnn.kfold(linear_model(), Exact(), loader)

@@ -13,28 +13,7 @@ from pyrobnn import datasets
 from pyrobnn._core.errors import InputError
 from pyrobnn.datasets import _files, images, measurements, registry, uci_classification
 
-
-@pytest.fixture(autouse=True)
-def _no_user_folder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.node.get_closest_marker("needs_data") is None:
-        monkeypatch.delenv("PYROBNN_DATA", raising=False)
-
-
-@pytest.fixture
-def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty user's folder, a working directory without shared data, an empty cache, and no network."""
-
-    def refuse(*args: object, **kwargs: object) -> str:
-        raise OSError("no network")
-
-    folder, elsewhere = tmp_path / "user", tmp_path / "elsewhere"
-    folder.mkdir()
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    monkeypatch.setenv("PYROBNN_DATA", str(folder))
-    monkeypatch.setattr("pooch.os_cache", lambda project: tmp_path / "cache" / project)
-    monkeypatch.setattr("pooch.retrieve", refuse)
-    return folder
+pytestmark = pytest.mark.usefixtures("no_user_folder")
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -98,11 +77,11 @@ def test_images_keep_their_rows_and_parts(tmp_path):
 @pytest.mark.parametrize("folder", ["mnist", "fashion-mnist", "fashion_mnist_test"])
 def test_images_must_be_unchanged(isolated, folder):
     name = "mnist" if folder == "mnist" else "fashion-mnist-test"
-    for file in registry.PUBLISHED_SETS[name].files:
+    for file in registry.SETS[name].files:
         write(isolated / folder / Path(file.place).name, b"other")
     with pytest.raises(InputError, match="images-idx3-ubyte.gz has the wrong checksum: expected SHA-256") as caught:
         datasets.load(name)
-    assert registry.PUBLISHED_SETS[name].files[0].url in str(caught.value)
+    assert registry.SETS[name].files[0].url in str(caught.value)
 
 
 def test_images_that_cannot_be_downloaded(isolated):
@@ -114,11 +93,11 @@ def test_images_that_cannot_be_downloaded(isolated):
 def test_download_of_several_files(monkeypatch, isolated):
     """Each goes to its place in the cache, and the checksum of the set is that of all their bytes."""
     sources = small_images(isolated.parent / "server", (2,))
-    entry = registry.PUBLISHED_SETS["fashion-mnist-test"]
+    entry = registry.SETS["fashion-mnist-test"]
     files = [
         dataclasses.replace(file, sha256=_files.sha256(path)) for file, path in zip(entry.files, sources, strict=True)
     ]
-    monkeypatch.setitem(registry.PUBLISHED_SETS, entry.name, dataclasses.replace(entry, rows=2, files=tuple(files)))
+    monkeypatch.setitem(registry.SETS, entry.name, dataclasses.replace(entry, rows=2, files=tuple(files)))
     contents = {file.url: path.read_bytes() for file, path in zip(files, sources, strict=True)}
 
     def retrieve(url, known_hash, fname, path):
@@ -202,7 +181,7 @@ def test_tables_that_are_not_the_published_ones(isolated, content, message):
 
 @pytest.mark.parametrize("name", ["mushroom", "spambase", "motorcycle", "mauna-loa-co2", "lora-path-loss"])
 def test_sets_without_a_download_say_where_to_put_the_file(isolated, name):
-    place = registry.PUBLISHED_SETS[name].files[0].place
+    place = registry.SETS[name].files[0].place
     with pytest.raises(InputError, match=f"'{name}' is not on this machine and has no download with a pub") as caught:
         datasets.load(name)
     assert f"put it as {place} into a folder, and set PYROBNN_DATA to that folder" in str(caught.value)

@@ -18,8 +18,8 @@ from pyrobnn.inference import History
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3
 TESTED = {"elbo", "bias", "spread", "coverage", "surprise", "confidence"}
 RATE = 0.01
-SEEDS = range(20)
-BAD_SEEDS = range(8)
+SEEDS = range(10)
+BAD_SEEDS = range(4)
 
 
 def linear_problem(seed, likelihood=None):
@@ -68,17 +68,19 @@ def diagnosed(seed, **change):
 # A good fit
 
 
+@pytest.mark.slow
 def test_silence_on_good_fits():
-    """20 exact posteriors at a rate of 1 %: 2 or more with a warning have a probability of 2 %, 3 or more of 0.1 %."""
+    """10 exact posteriors at a rate of 1 %: 2 or more with a warning have a probability of 0.4 %."""
     found = [diagnosed(seed) for seed in SEEDS]
-    assert sum(bool(one.warnings) for one in found) <= 2
+    assert sum(bool(one.warnings) for one in found) <= 1
     assert {f.kind for one in found for f in one.findings if f.name == "baseline"} <= {"note", "fine"}  # linear truths
     p_values = {name: [f.p_value for one in found for f in one.findings if f.name == name] for name in TESTED}
     for name in ("elbo", "bias", "spread", "surprise"):
         assert len(p_values[name]) == len(SEEDS)
-        assert 0.02 < float(np.mean(np.array(p_values[name]) < 0.5)) < 0.98  # 2e-4 for both if uniform: not all alike
+        assert 0.02 < float(np.mean(np.array(p_values[name]) < 0.5)) < 0.98  # not all alike: 0.2 % if uniform
 
 
+@pytest.mark.slow
 def test_null_p_values_are_uniform():
     """Also where training data are few, and test targets share an error: 40 problems, Kolmogorov-Smirnov at 0.1 %."""
     from scipy.stats import kstest
@@ -100,6 +102,7 @@ def test_null_p_values_are_uniform():
 # Four bad ones
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "names", "words"),
     [
@@ -109,12 +112,13 @@ def test_null_p_values_are_uniform():
     ],
 )
 def test_posteriors_that_are_wrong_are_caught(change, names, words):
-    """Of 8 exact posteriors made wrong, in all but one; so a single bad fit is caught in most cases."""
+    """Of 4 exact posteriors made wrong, in all but one; so a single bad fit is caught in most cases."""
     found = [diagnosed(seed, **change) for seed in BAD_SEEDS]
-    assert sum(bool(names & set(one.names)) for one in found) >= 7
-    assert sum(words in " ".join(one.warnings) for one in found) >= 6
+    assert sum(bool(names & set(one.names)) for one in found) >= 3
+    assert sum(words in " ".join(one.warnings) for one in found) >= 3
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("noise", "offset", "name", "words"),
     [
@@ -146,6 +150,7 @@ def test_intervals_that_hold_too_much():
     assert "they are too wide" in found["coverage"]
 
 
+@pytest.mark.slow
 def test_a_fit_that_was_cut_short():
     model, train, test = linear_problem(0)
     options = {"seed": 0, "progress": False, "engine": "eager"}
@@ -171,11 +176,8 @@ def test_an_elbo_that_moves(slope, word):
     assert f"The ELBO was still {word} at the end" in finding.text
 
 
-def test_an_elbo_that_rose_and_levelled_off():
+def test_noise_after_a_rise_and_correlated_noise_are_not_taken_for_movement():
     assert elbo_is_flat(noise(1000) - 1e4 * np.exp(-np.arange(1000) / 40), 10, 0.01).kind == "fine"
-
-
-def test_correlated_noise_is_not_taken_for_movement():
     walk = np.convolve(noise(5000, 5.0), np.ones(10) / 10, mode="valid")
     assert elbo_is_flat(walk, 1000, 0.01).kind == "fine"
 
@@ -186,22 +188,24 @@ def test_a_change_that_matters_to_nobody():
     assert "moves by less than 0.001 nats an example" in elbo_is_flat(climb, 100, 0.01).text
     assert elbo_is_flat(climb, 10, 0.01).kind == "warning"
     assert elbo_is_flat(np.zeros(1000), 10, 0.01).p_value == 1
+    assert "only 99 steps, too few" in elbo_is_flat(np.zeros(99), 10, 0.01).text
 
 
+@pytest.mark.slow
 def test_what_a_flat_elbo_does_not_prove():
     noisy = elbo_is_flat(noise(1000, 10.0), 10, 0.01)
     assert (noisy.kind, noisy.text[:26]) == ("note", "The ELBO is too noisy to t")
-    assert "annealed, so this proves little" in elbo_is_flat(noise(1000), 100, 0.01, is_annealed=True).text
+    annealed = elbo_is_flat(noise(1000), 100, 0.01, is_annealed=True)
+    assert annealed.kind == "note"
+    assert "annealed, so this proves nothing" in annealed.text
+    assert elbo_is_flat(np.linspace(0, 99, 1000), 100, 0.01, is_annealed=True).kind == "warning"
     model, train, test = linear_problem(0)
     method = bnn.SVI(steps=120, schedule="cosine_annealing_lr")
     posterior = bnn.fit(model, method, train, seed=0, progress=False, engine="eager")
     found = bnn.diagnose(posterior, train, test, num_draws=20)
     (elbo,) = (finding for finding in found.findings if finding.name == "elbo")
-    assert ("annealed" in elbo.text) == (elbo.kind == "fine")
-
-
-def test_a_short_fit_cannot_be_judged():
-    assert "only 99 steps, too few" in elbo_is_flat(np.zeros(99), 10, 0.01).text
+    assert elbo.kind == "warning"
+    assert "The fit has not converged" in elbo.text
 
 
 def test_the_rate_of_false_alarms_of_the_elbo():
@@ -240,15 +244,16 @@ def test_infinite_variances_and_columns_of_other_units():
     assert "variance is zero" in epistemic_finding(both).text
 
 
+@pytest.mark.slow
 def test_single_errors_of_confident_classifiers_are_no_alarm():
-    """Exact predictions of 0.999 for 100 labels, 200 times: at 0.01 a share of 0.01 + 3 standard errors of 0.007."""
+    """Exact predictions of 0.999 for 100 labels, 80 times: at 0.01 a share of 0.01 + 3 standard errors of 0.011."""
     prediction = bnn.Prediction(dist.Categorical(probs=torch.tensor([0.999, 0.001]).expand(2, 100, 2)))
     simulated = prediction.sample(200, seed=0)
-    truths = prediction.sample(200, seed=1)
+    truths = prediction.sample(80, seed=1)
     found = [predictive_findings(prediction, y, simulated, 0.01, seed=0) for y in truths]
     for name in ("confidence", "surprise"):
         alarms = [finding.kind == "warning" for one in found for finding in one if finding.name == name]
-        assert np.mean(alarms) < 0.031
+        assert np.mean(alarms) < 0.043
 
 
 def class_prediction(confidence, num=2000):
@@ -287,6 +292,7 @@ def test_uncertainties_without_an_order_are_not_judged():
     assert ranking_finding(normal_prediction(0.0), torch.arange(5.0), 0.05, seed=0) is None
 
 
+@pytest.mark.slow
 def test_orders_by_chance_give_alarm_at_their_rate():
     """30 sets at 10 %: at most 10 % + 3 standard errors of 5.5 %."""
     found = [ranking_finding(*heteroscedastic(0, 50, seed), 0.1, seed=seed).kind for seed in range(30)]
@@ -313,21 +319,19 @@ def test_without_held_out_data_it_says_so():
     assert any("can be weighted into exact ones" in finding.text for finding in found.findings)  # q is exact
 
 
-def test_khat_is_noted_and_never_warned_of():
+@pytest.mark.slow
+def test_khat_is_noted_and_never_warned_of_and_points_have_none():
     model, train, test = linear_problem(0)
     found = bnn.diagnose(exact_posterior(model, train, scale=0.3), train, test, num_draws=100)
     assert any("k-hat of the joint weights" in note for note in found.notes)
     assert "k-hat" not in found.names
-
-
-def test_points_have_no_khat_and_are_called_points():
-    model, train, test = linear_problem(0)
-    posterior = model.fit(train, seed=0, guide="map", steps=200, lr=0.05, progress=False, engine="eager")
-    found = bnn.diagnose(posterior, train, test, num_draws=10)
+    point = model.fit(train, seed=0, guide="map", steps=200, lr=0.05, progress=False, engine="eager")
+    found = bnn.diagnose(point, train, test, num_draws=10)
     assert "epistemic" in found.names
     assert "k-hat" not in {finding.name for finding in found.findings}
 
 
+@pytest.mark.slow
 def test_ensembles_are_judged_like_others():
     model, train, test = linear_problem(0)
     method = bnn.Ensemble(bnn.SVI(steps=120, lr=0.05), members=2)
@@ -336,15 +340,17 @@ def test_ensembles_are_judged_like_others():
     assert {"elbo", "bias", "surprise", "baseline", "epistemic"} <= names
 
 
-def test_few_examples_are_called_few():
+def test_few_examples_are_called_few_and_a_rate_is_a_probability():
     model, train, test = linear_problem(0)
     posterior = exact_posterior(model, train)
     one = bnn.Data(test.x[:1], test.y[:1], standardize=False)
-    assert (
-        "Only 1 examples were held out: calibration can hardly be judged." in bnn.diagnose(posterior, train, one).notes
-    )
+    few = "Only 1 examples were held out: calibration can hardly be judged."
+    assert few in bnn.diagnose(posterior, train, one).notes
+    with pytest.raises(bnn.InputError, match="`false_alarm_rate` must lie between 0 and 1, got 1.5"):
+        bnn.diagnose(posterior, train, false_alarm_rate=1.5)
 
 
+@pytest.mark.slow
 def test_many_members_are_simulated_too(monkeypatch):
     monkeypatch.setattr("pyrobnn.diagnostics.predictive_checks._FEWEST_SIMULATIONS", 1)
     model, train, test = linear_problem(0)
@@ -352,6 +358,7 @@ def test_many_members_are_simulated_too(monkeypatch):
     assert bnn.diagnose(mixture, train, test, num_draws=60, false_alarm_rate=0.5).findings
 
 
+@pytest.mark.slow
 def test_counts_take_fewer_draws():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 1, generator=generator)
@@ -362,6 +369,7 @@ def test_counts_take_fewer_draws():
     assert {"bias", "spread"} <= {f.name for f in bnn.diagnose(posterior, data, data, num_draws=500).findings}
 
 
+@pytest.mark.slow
 def test_at_most_a_thousand_examples_are_taken(monkeypatch):
     model, train, test = linear_problem(0)
     posterior = exact_posterior(model, train)
@@ -373,26 +381,15 @@ def test_at_most_a_thousand_examples_are_taken(monkeypatch):
     assert seen[0] == 1000
 
 
-def test_pairs_are_data_too():
-    model, train, test = linear_problem(0)
-    posterior = exact_posterior(model, train)
-    pairs = [(each.x, each.y) for each in (train, test)]
-    assert bnn.diagnose(posterior, *pairs, num_draws=20) == bnn.diagnose(posterior, train, test, num_draws=20)
-
-
-def test_the_same_seed_gives_the_same_diagnosis():
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_diagnosis_also_of_pairs():
     model, train, test = linear_problem(0)
     posterior = exact_posterior(model, train)
     before = torch.random.get_rng_state()
-    first, second = (bnn.diagnose(copy.copy(posterior), train, test, num_draws=50, seed=3) for _ in range(2))
-    assert first == second
+    pairs = [(each.x, each.y) for each in (train, test)]
+    first = bnn.diagnose(copy.copy(posterior), train, test, num_draws=20, seed=3)
+    assert first == bnn.diagnose(posterior, *pairs, num_draws=20, seed=3)
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_a_rate_is_a_probability():
-    model, train, _ = linear_problem(0)
-    with pytest.raises(bnn.InputError, match="`false_alarm_rate` must lie between 0 and 1, got 1.5"):
-        bnn.diagnose(exact_posterior(model, train), train, false_alarm_rate=1.5)
 
 
 def test_warnings_are_listed_first():

@@ -4,12 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pyro import poutine
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._core.errors import InputError
-from pyrobnn.likelihoods.weighted import Weighted
 
 NOISE, SCALE = 0.5, 0.8
 TO_THE_MODE = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=100, lr=0.005, optimizer="sgd")
@@ -60,38 +57,27 @@ def test_linear_regression_is_exact():
     np.testing.assert_allclose(std, np.sqrt(epistemic + NOISE**2), rtol=0.02)
 
 
-def test_predictions_are_those_of_the_posterior():
+def test_predictions_and_score_are_those_of_the_posterior_also_in_blocks(monkeypatch):
     x, y = problem()
     model = linear(num_draws=50).fit(x, y)
     prediction = model.predict_dist(x)
     assert prediction.num_draws == 50
-    mean, std = model.predict(x, return_std=True)
-    np.testing.assert_array_equal(mean, prediction.mean.numpy())
-    np.testing.assert_array_equal(std, prediction.std.numpy())
+    whole = model.predict(x, return_std=True)
+    for found, expected in zip(whole, (prediction.mean, prediction.std), strict=True):
+        np.testing.assert_array_equal(found, expected.numpy())
     for found, expected in zip(model.predict_interval(x, level=0.8), prediction.interval(0.8), strict=True):
         np.testing.assert_array_equal(found, expected.numpy())
-
-
-def test_many_rows_are_predicted_in_blocks(monkeypatch):
-    x, y = problem()
-    model = linear(num_draws=50).fit(x, y)
-    whole = model.predict(x, return_std=True)
+    assert model.score(x, y) == pytest.approx(1 - np.square(y - whole[0]).sum() / np.square(y - y.mean()).sum())
     monkeypatch.setattr("pyrobnn.estimators.base._AT_ONCE", 50 * 7)
     for found, expected in zip(model.predict(x, return_std=True), whole, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_unit_of_targets_does_not_matter():
     x, y = problem()
     small, large = (bnn.BNNRegressor(**SMALL, steps=10).fit(x, targets) for targets in (y, 1e6 * y - 3e7))
     np.testing.assert_allclose(large.predict(x), 1e6 * small.predict(x) - 3e7, rtol=1e-9)
-
-
-def test_the_score_is_that_of_scikit_learn():
-    x, y = problem()
-    model = linear(num_draws=50).fit(x, y)
-    expected = 1 - np.square(y - model.predict(x)).sum() / np.square(y - y.mean()).sum()
-    assert model.score(x, y) == pytest.approx(expected)
 
 
 # Weights
@@ -136,6 +122,7 @@ GUIDES = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("guide", GUIDES.values(), ids=GUIDES)
 @pytest.mark.filterwarnings("ignore:Laplace")  # of an indefinite Hessian after few steps
 def test_integer_weights_count_as_copies(guide):
@@ -165,6 +152,7 @@ def test_weights_go_with_other_likelihoods_and_several_columns(likelihood, y):
     assert weighted.posterior_.bnn.settings["likelihood"] == copied.posterior_.bnn.settings["likelihood"]
 
 
+@pytest.mark.slow
 def test_the_evidence_and_the_tuned_noise_count_weights_as_copies():
     """Kronecker factors too; their draws hang on the signs of eigenvectors, so that moments are compared."""
     x, y, x_copied, y_copied = copies(lambda x: np.sin(x[:, 0]))
@@ -180,6 +168,7 @@ def test_the_evidence_and_the_tuned_noise_count_weights_as_copies():
         torch.testing.assert_close(weighted.posterior_.guide.moments()[site][1], std, rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_evidence_of_each_round_is_in_original_units():
     """All weights are 1, so that the same model is fitted without them."""
     x, y = problem()
@@ -222,33 +211,7 @@ def test_balanced_classes_weigh_the_same():
     np.testing.assert_allclose(balanced.predict_proba(x), weighted.predict_proba(x), rtol=1e-8)
 
 
-def test_a_mini_batch_of_weighted_examples_is_scaled_by_the_plate_alone():
-    model = bnn.BNN(nn.Linear(1, 1), likelihood=Weighted(bnn.likelihoods.Gaussian(scale=1.0))).eval()
-    x, y, weights = torch.randn(4, 1), torch.randn(4), torch.tensor([0.5, 1.0, 2.0, 3.0])
-    trace = poutine.trace(model).get_trace(x, torch.stack([y, weights], 1), num_data=12)
-    log_prob = torch.distributions.Normal(trace.nodes["_RETURN"]["value"][:, 0], 1.0).log_prob(y)
-    trace.compute_log_prob()
-    torch.testing.assert_close(trace.nodes["y"]["log_prob_sum"], 3 * (weights * log_prob).sum())
-
-
-def test_weights_of_other_targets_are_refused():
-    model = bnn.BNN(nn.Linear(1, 1), likelihood=Weighted(bnn.likelihoods.Gaussian(scale=1.0)))
-    targets = torch.tensor([[1.0, 1.0], [2.0, 0.0]])
-    with pytest.raises(InputError, match="Weights of examples must be positive, got 0: leave out such rows"):
-        bnn.fit(model, bnn.SVI(steps=1), (torch.randn(2, 1), targets), seed=0)
-
-
 # Learning on
-
-
-def test_learning_on_is_exact_for_a_weight_without_correlations():
-    x, y = problem(40, columns=1)
-    whole = exact(x, y)
-    model = linear(1, lr=0.01)
-    for start in (0, 10, 25):
-        rows = slice(start, {0: 10, 10: 25, 25: 40}[start])
-        model.partial_fit(x[rows], y[rows])
-    assert_exact(model, *whole)
 
 
 def test_learning_on_is_exact_for_orthogonal_inputs_with_weights():

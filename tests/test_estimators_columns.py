@@ -139,6 +139,7 @@ FRAMES = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("first", "later"), list(permutations(FRAMES, 2)))
 @pytest.mark.filterwarnings("ignore:X (does not have valid|has) feature names:UserWarning")  # by scikit-learn
 def test_columns_go_by_position_where_one_side_has_no_names(first, later):

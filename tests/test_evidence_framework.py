@@ -72,6 +72,7 @@ def test_without_rounds_prior_and_noise_stay():
     assert posterior.bnn.settings["likelihood"] == bnn.likelihoods.Gaussian(0.4)
 
 
+@pytest.mark.slow
 def test_units_of_the_targets_change_nothing_but_units():
     x, y = linear_data()
     model = bnn.BNN(bnn.MLP(3, [8], 1, activation="tanh", dtype="float64"), prior=bnn.priors.Normal("fan_in"))
@@ -87,6 +88,7 @@ def test_units_of_the_targets_change_nothing_but_units():
     )
 
 
+@pytest.mark.slow
 def test_columns_of_targets_have_noise_of_their_own():
     x, _ = linear_data(200)
     rng = np.random.default_rng(1)
@@ -102,6 +104,7 @@ def sines(num_data, seed):
     return x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=num_data)
 
 
+@pytest.mark.slow
 def test_the_regressor_is_no_constant_on_a_hundred_rows():
     x, y = sines(100, 0)
     x_test, y_test = sines(1000, 1)
@@ -113,23 +116,19 @@ def test_the_regressor_is_no_constant_on_a_hundred_rows():
     assert 0.85 < inside <= 1
 
 
+@pytest.mark.slow
 def test_the_marginal_likelihood_starts_again_where_it_fell_to_a_constant():
     x, y = sines(100, 0)
     model = bnn.BNN(bnn.MLP(3, [50, 50], 1, dtype="float64"), prior=bnn.priors.Normal("fan_in"))
     training = bnn.SVI(guide="laplace", steps=300, lr=0.02, schedule="cosine_annealing_lr")
-    posterior = bnn.fit(
-        model,
-        bnn.MarginalLikelihood(training, rounds=2, noise="auto"),
-        bnn.Data(x, y, standardize=True),
-        seed=0,
-        progress=False,
-        engine="eager",
-    )
+    method = bnn.MarginalLikelihood(training, rounds=2, noise="auto")
+    posterior = bnn.fit(model, method, bnn.Data(x, y, standardize=True), seed=0, progress=False, engine="eager")
     x_test, y_test = sines(1000, 1)
     residual = y_test - posterior.predict(x_test).mean.numpy()
     assert 1 - (residual**2).mean() / y_test.var() > 0.5
 
 
+@pytest.mark.slow
 def test_targets_without_a_pattern_stay_a_constant():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 2)), rng.normal(size=60)
@@ -153,6 +152,7 @@ def test_it_is_the_default_where_rows_are_few(task, num_data, name):
     assert type(parts_for(task, num_data=num_data)["method"]).__name__ == name
 
 
+@pytest.mark.slow
 def test_classes_that_no_line_divides_are_told_apart():
     from sklearn.datasets import make_moons
     from sklearn.linear_model import LogisticRegression
@@ -164,16 +164,16 @@ def test_classes_that_no_line_divides_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    ("method", "model", "match"),
+    ("model", "match"),
     [
-        (QUICK, {"prior": "laplace"}, "tune_prior tunes the precision of normal priors"),
-        (QUICK, {"prior": "hierarchical"}, "has the latent site 'prior."),
-        (QUICK, {"likelihood": bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0})}, "has the latent site"),
+        ({"prior": "laplace"}, "tune_prior tunes the precision of normal priors"),
+        ({"prior": "hierarchical"}, "has the latent site 'prior."),
+        ({"likelihood": bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0})}, "has the latent site"),
     ],
 )
-def test_models_that_it_cannot_tune_are_refused(method, model, match):
+def test_models_that_it_cannot_tune_are_refused(model, match):
     with pytest.raises(InputError, match=match):
-        fit(bnn.BNN(linear_net(), **model), method, *linear_data())
+        fit(bnn.BNN(linear_net(), **model), QUICK, *linear_data())
 
 
 def test_callbacks_and_other_curvatures_are_refused():
@@ -181,12 +181,6 @@ def test_callbacks_and_other_curvatures_are_refused():
         fit(bnn.BNN(linear_net()), QUICK, *linear_data(), callbacks=[print])
     with pytest.raises(InputError, match="must have curvature='ggn'"):
         bnn.EvidenceFramework(guide=bnn.guides.Laplace(curvature="fisher"))
-
-
-def test_numbers_that_run_away_end_with_a_word():
-    x, y = linear_data()
-    with pytest.raises(FloatingPointError, match="no start kept to finite numbers"):
-        fit(bnn.BNN(linear_net()), QUICK, x, y * 1e200)
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1e3])
@@ -199,6 +193,7 @@ def test_starts_follow_the_spread_of_targets_that_are_not_standardised(unit):
     assert found == pytest.approx(unit * expected, rel=0.01)
 
 
+@pytest.mark.slow
 def test_another_guide_is_trained_under_the_tuned_scales():
     x, y = linear_data(200)
     x = x[:, :2]

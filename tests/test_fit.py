@@ -58,6 +58,7 @@ def test_gradients_of_mu_and_rho_are_the_hand_derived_ones():
     torch.testing.assert_close(guide.rho.grad, df_dw * noise / (1 + torch.exp(-rho)) + df_drho)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kl", ["mc", "analytic"])
 def test_mini_batch_losses_average_to_the_full_batch_loss(kl):
     x, y = linear_problem()
@@ -75,17 +76,12 @@ def test_mini_batch_losses_average_to_the_full_batch_loss(kl):
 
 
 def fit(model=None, data=None, *, seed=0, validation=None, callbacks=(), **settings):
-    data = data if data is not None else linear_problem()
-    settings = {"steps": 40, "lr": 0.05} | settings
-    return bnn.fit(
-        model or linear_model(),
-        bnn.SVI(**settings),
-        data,
-        seed=seed,
-        progress=False,
-        validation=validation,
-        callbacks=callbacks,
+    method, arguments = (
+        bnn.SVI(**{"steps": 40, "lr": 0.05} | settings),
+        {"validation": validation, "callbacks": callbacks},
     )
+    data = linear_problem() if data is None else data
+    return bnn.fit(model or linear_model(), method, data, seed=seed, engine="eager", progress=False, **arguments)
 
 
 def test_same_seed_gives_the_same_bits_and_other_seeds_others():
@@ -99,7 +95,8 @@ def test_same_seed_gives_the_same_bits_and_other_seeds_others():
     assert torch.equal(first.predict(x).mean, second.predict(x).mean)
 
 
-def test_global_random_states_are_left_alone():
+def test_global_random_states_are_left_alone_whatever_the_seed():
+    assert len(fit(seed=-1, steps=2).history) == len(fit(seed=2**40, steps=2).history) == 2
     model, data = linear_model(), bnn.Data(*linear_problem())
     states = torch.get_rng_state(), np.random.get_state()[1].copy()
     bnn.elbo_report(fit(model, data, batch_size=10), data, num_draws=10)
@@ -123,25 +120,15 @@ def test_sugar_equals_the_verb():
     sugar = linear_model()
     torch.manual_seed(0)
     verb = fit(sugar, bnn.Data(x, y))
-    torch.testing.assert_close(
-        sugar.fit(x, y, steps=40, lr=0.05, seed=0, progress=False).guide.loc, verb.guide.loc, rtol=0, atol=0
-    )
+    found = sugar.fit(x, y, steps=40, lr=0.05, seed=0, engine="eager", progress=False)
+    assert torch.equal(found.guide.loc, verb.guide.loc)
 
 
-@pytest.mark.parametrize(
-    "convert",
-    [
-        bnn.Data,
-        lambda x, y: (x, y),
-        lambda x, y: (x.numpy(), y.numpy()),
-        lambda x, y: (x.tolist(), y[:, None]),
-    ],
-    ids=["Data", "tensors", "numpy", "list and column"],
-)
-def test_data_may_come_in_many_forms(convert):
-    model = linear_model()
+def test_data_may_come_in_many_forms():
+    model, (x, y) = linear_model(), linear_problem()
     expected = fit(model).guide.loc
-    torch.testing.assert_close(fit(model, convert(*linear_problem())).guide.loc, expected, rtol=0, atol=0)
+    for data in (bnn.Data(x, y), (x.numpy(), y.numpy()), (x.tolist(), y[:, None])):
+        assert torch.equal(fit(model, data).guide.loc, expected)
 
 
 def test_loader_trains_with_the_size_of_its_data_set():
@@ -150,6 +137,8 @@ def test_loader_trains_with_the_size_of_its_data_set():
     posterior = fit(data=loader, steps=None, epochs=4)
     assert len(posterior.history) == 12
     assert posterior.info["num_data"] == 30
+    sampler = torch.utils.data.SubsetRandomSampler(range(8))  # the examples that it yields count
+    assert fit(data=DataLoader(TensorDataset(x, y), batch_size=4, sampler=sampler), steps=4).info["num_data"] == 8
     # Three consecutive batches make one pass: their log-likelihoods average to that of the whole set, N/B included.
     report = bnn.elbo_report(posterior, bnn.Data(x, y), num_draws=500)
     assert posterior.history.log_likelihood[-3:].mean() == pytest.approx(report.log_likelihood.mean, rel=0.5)
@@ -161,9 +150,10 @@ def test_epochs_count_passes_over_the_data():
     assert len(fit(steps=7, batch_size=8).history) == 7
 
 
+@pytest.mark.slow
 def test_mini_batches_are_shuffled_and_cover_the_data():
     x, y = torch.arange(13.0)[:, None], torch.arange(13.0)
-    batches, same = (TensorBatches(x, y, 4, seed=0) for _ in range(2))
+    batches, same = (TensorBatches((x, y), 4, seed=0) for _ in range(2))
     epochs = [torch.cat([next(batches)[1] for _ in range(3)]) for _ in range(2)]
     assert all(len(epoch.unique()) == 12 for epoch in epochs)
     assert not torch.equal(*epochs)
@@ -172,17 +162,19 @@ def test_mini_batches_are_shuffled_and_cover_the_data():
     assert torch.equal(rows[:, 0], targets)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("batch_size", [None, 10])
 def test_full_and_mini_batch_fits_find_the_exact_optimum(batch_size):
     x, y = linear_problem()
-    decay = {"type": "exponential_lr", "gamma": 0.995}
-    posterior = fit(steps=1000, lr=0.1, schedule=decay, batch_size=batch_size, kl="analytic")
+    decay = {"type": "exponential_lr", "gamma": 0.985}
+    posterior = fit(steps=300, lr=0.1, schedule=decay, batch_size=batch_size, kl="analytic")
     loc, scale = posterior.guide.moments()["weight"]
     precision = torch.eye(2, dtype=torch.float64) / 0.8**2 + x.T @ x / NOISE**2
     torch.testing.assert_close(loc[0], torch.linalg.solve(precision, x.T @ y / NOISE**2), atol=0.03, rtol=0)
     torch.testing.assert_close(scale[0], precision.diagonal().rsqrt(), atol=0, rtol=0.2)
 
 
+@pytest.mark.slow
 def test_several_particles_lower_the_variance_of_the_elbo():
     settings = {"steps": 400, "lr": 1e-9, "guide": bnn.guides.MeanField(init_rho=0.0), "model": linear_model()}
     one, eight = (np.var(fit(num_particles=count, **settings).history.elbo) for count in (1, 8))
@@ -217,29 +209,26 @@ def test_weight_on_the_kl_multiplies_its_gradient(kl):
 
 @pytest.mark.parametrize("name", ["adam", "AdamW", "sgd", "rmsprop", "adagrad", "nadam"])
 def test_optimizers_by_name(name):
-    posterior = fit(optimizer=name, lr=1e-3)
+    posterior = fit(optimizer=name, lr=1e-3, steps=3)
     assert np.isfinite(posterior.history.elbo).all()
     assert posterior.info["method"]["optimizer"] == {"type": name}
-
-
-def test_optimizer_options_take_precedence():
-    frozen = fit(optimizer={"type": "sgd", "lr": 1e-30})
-    torch.testing.assert_close(frozen.guide.loc, frozen.bnn.initial_values["weight"][0])
 
 
 @pytest.mark.parametrize("name", ["cosine_annealing_lr", "OneCycleLR", "linear_lr", "step_lr", "exponential_lr"])
 def test_schedules_by_name(name):
     options = {"step_lr": {"step_size": 10}, "exponential_lr": {"gamma": 0.9}}.get(name, {})
-    assert np.isfinite(fit(schedule={"type": name, **options}).history.elbo).all()
+    assert np.isfinite(fit(steps=3, schedule={"type": name, **options}).history.elbo).all()
 
 
-def test_schedule_changes_the_learning_rate():
+def test_schedule_changes_the_learning_rate_and_options_take_precedence():
     model = linear_model()
     settings = {"lr": 1e-3, "guide": "map", "optimizer": "sgd"}
     still = fit(model, schedule={"type": "exponential_lr", "gamma": 1e-12}, **settings)
     once = fit(model, steps=1, **settings)
     assert not torch.allclose(fit(model, steps=2, **settings).mean()["weight"], once.mean()["weight"])
     torch.testing.assert_close(still.mean()["weight"], once.mean()["weight"])
+    frozen = fit(optimizer={"type": "sgd", "lr": 1e-30})
+    torch.testing.assert_close(frozen.guide.loc, frozen.bnn.initial_values["weight"][0])
 
 
 def test_validation_score_stops_early_and_goes_back_to_the_best():
@@ -256,17 +245,14 @@ def test_validation_score_stops_early_and_goes_back_to_the_best():
 
 
 def test_validation_without_patience_is_only_watched():
-    x, y = linear_problem()
-    watched = fit(validation=bnn.Data(x, y), eval_every=10)
+    model, (x, y) = linear_model(), linear_problem()
+    watched = fit(model, validation=bnn.Data(x, y), eval_every=10)
     assert watched.history.validation_steps == [10, 20, 30, 40]
-    torch.testing.assert_close(watched.guide.loc, fit(watched_model(watched)).guide.loc, rtol=0, atol=0)
-
-
-def watched_model(posterior):
-    net = nn.Linear(2, 1, bias=False).double()
-    with torch.no_grad():
-        net.weight.copy_(posterior.bnn.initial_values["weight"])
-    return bnn.BNN(net, prior=bnn.priors.Normal(0.8), likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
+    assert torch.equal(watched.guide.loc, fit(model).guide.loc)
+    # the score has draws of its own
+    later = float(watched.predict(x, num_draws=50).log_prob(y).mean())
+    assert watched.history.validation_scores[-1] != later
+    assert watched.history.validation_scores[-1] == pytest.approx(later, abs=0.5)
 
 
 def test_callbacks_see_progress_and_can_stop():
@@ -276,22 +262,16 @@ def test_callbacks_see_progress_and_can_stop():
     stopped = fit(steps=500, callbacks=[lambda progress: progress.elbo < 0])
     assert len(stopped.history) == 50
     assert stopped.info["stop_reason"] == "stopped by a callback after step 50"
+    assert len(fit(steps=200, callbacks=[lambda progress: np.bool_(progress.step >= 50)]).history) == 50
 
 
 def test_progress_bar_shows_the_elbo_and_can_be_switched_off(capsys):
-    x, y = linear_problem()
-    linear_model().fit(x, y, steps=100, seed=0)
-    assert "elbo=" in capsys.readouterr().err
-    linear_model().fit(x, y, steps=100, seed=0, progress=False)
-    assert capsys.readouterr().err == ""
+    for progress in (True, False):
+        linear_model().fit(*linear_problem(), steps=50, seed=0, engine="eager", progress=progress)
+        assert ("elbo=" in capsys.readouterr().err) == progress
 
 
-@pytest.mark.filterwarnings("ignore:Encountered NaN")
-def test_divergence_is_reported_with_its_step():
-    with pytest.raises(FloatingPointError, match="The ELBO became nan at step"):
-        fit(lr=1e38, optimizer="sgd", steps=60)
-
-
+@pytest.mark.slow
 def test_constant_columns_survive_standardisation():
     x, y = linear_problem()
     x = torch.cat([x, torch.full((30, 1), 0.1, dtype=torch.float64)], 1)
@@ -301,6 +281,7 @@ def test_constant_columns_survive_standardisation():
     assert torch.isfinite(fit(model, bnn.Data(x, torch.ones(30), standardize=True)).predict(x).mean).all()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("likelihood", "targets", "outputs"),
     [
@@ -318,12 +299,13 @@ def test_every_kind_of_target_improves_with_training(likelihood, targets, output
     data = bnn.Data(x, targets(x), standardize=True)
     model = bnn.BNN(bnn.MLP(2, [8], outputs), likelihood=likelihood)
     early = fit(model, data, steps=1, lr=1e-6)
-    late = fit(model, data, steps=300, lr=0.03)
+    late = fit(model, data, steps=150, lr=0.05)
     scores = [float(posterior.predict(x, num_draws=100).log_prob(data.y).mean()) for posterior in (early, late)]
     assert scores[1] > scores[0] + 0.1
     assert late.predict(x, num_draws=3).sample(seed=0).shape == (3, *data.y.shape)
 
 
+@pytest.mark.slow
 def test_krassers_sinusoid_is_fitted_and_unsure_outside_the_data():
     """S0 over 8 seeds: median RMSE <= 1.8, median ratio of the epistemic sd outside to that inside >= 2."""
     x = torch.linspace(-1.5, 1.5, 1000)[:, None]
@@ -363,7 +345,7 @@ def test_small_fits_take_one_thread_and_give_the_others_back():
 def test_whole_number_targets_are_standardised_where_the_likelihood_is_real_valued():
     x, y = linear_problem()
     prices = (50_000 + 1000 * y).round().long()
-    posterior = fit(bnn.BNN(bnn.MLP(2, [5], 1)), bnn.Data(x, prices, standardize=True), steps=200)
+    posterior = fit(bnn.BNN(bnn.MLP(2, [5], 1)), bnn.Data(x, prices, standardize=True), steps=60)
     assert float(posterior.y_scaler.scale) == pytest.approx(float(prices.double().std(correction=0)))
     assert (posterior.predict(x).mean - prices).square().mean().sqrt() < prices.double().std()
 
@@ -379,22 +361,6 @@ def test_noise_for_different_purposes_is_independent():
     torch.testing.assert_close(samples.var(0), prediction.variance, rtol=5 * (2 / num) ** 0.5, atol=0)
 
 
-def test_validation_uses_draws_of_its_own():
-    x, y = linear_problem()
-    held_out = bnn.Data(x, y)
-    posterior = fit(validation=held_out, eval_every=40)
-    later = float(posterior.predict(x, num_draws=50).log_prob(y).mean())
-    assert posterior.history.validation_scores[-1] != later
-    assert posterior.history.validation_scores[-1] == pytest.approx(later, abs=0.5)
-
-
-def test_loader_with_a_sampler_counts_the_examples_that_it_yields():
-    x, y = linear_problem()
-    sampler = torch.utils.data.SubsetRandomSampler(range(8))
-    posterior = fit(data=DataLoader(TensorDataset(x, y), batch_size=4, sampler=sampler))
-    assert posterior.info["num_data"] == 8
-
-
 @pytest.mark.parametrize("kl", ["mc", "analytic"])
 def test_history_keeps_the_kl_beside_a_huge_log_likelihood(kl):
     x = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
@@ -407,6 +373,7 @@ def test_history_keeps_the_kl_beside_a_huge_log_likelihood(kl):
     assert posterior.history.kl[0] > 0
 
 
+@pytest.mark.slow
 def test_the_model_given_keeps_its_batch_statistics():
     net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
     model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0))
@@ -427,23 +394,17 @@ class Lookup(nn.Module):
         return self.head(self.table(x).mean(1))
 
 
+@pytest.mark.slow
 def test_embedding_networks_take_integers():
     x = torch.randint(5, (8, 2), generator=torch.Generator().manual_seed(0))
     posterior = fit(bnn.BNN(Lookup(), likelihood=bnn.likelihoods.Gaussian(scale=1.0)), (x, torch.zeros(8)), steps=3)
     assert posterior.predict(x.numpy(), num_draws=4).mean.shape == (8,)
 
 
+@pytest.mark.slow
 def test_frozen_parameters_stay_as_they_are():
     net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
     net[0].requires_grad_(requires_grad=False)
     model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0))
     assert model.site_names == ("2.weight", "2.bias")
     assert torch.equal(fit(model).bnn.net[0].weight, net[0].weight)
-
-
-def test_numpy_booleans_stop_a_fit_too():
-    assert len(fit(steps=200, callbacks=[lambda progress: np.bool_(progress.step >= 50)]).history) == 50
-
-
-def test_any_integer_is_a_seed():
-    assert len(fit(seed=-1, steps=2).history) == len(fit(seed=2**40, steps=2).history) == 2

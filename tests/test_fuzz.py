@@ -18,30 +18,35 @@ def few(max_examples):
     )
 
 
-@few(80)
+@pytest.mark.slow
+@few(40)
 @given(fuzzing.specs())
 def test_a_spec_is_prepared_or_refused(tables):
     fuzzing.check_spec(tables)
 
 
-@few(40)
+@pytest.mark.slow
+@few(20)
 @given(fuzzing.spec_texts())
 def test_a_spec_file_is_read_or_refused(text):
     fuzzing.check_spec_text(text)
 
 
-@few(40)
+@pytest.mark.slow
+@few(20)
 @given(fuzzing.valid_specs(), st.lists(fuzzing.overrides(), min_size=1, max_size=3))
 def test_changes_to_a_spec_are_made_or_refused(tables, changes):
     fuzzing.check_overrides(tables, changes)
 
 
+@pytest.mark.slow
 @few(8)
 @given(fuzzing.valid_specs())
 def test_what_a_spec_describes_is_fitted_or_refused(tables):
     fuzzing.check_fit(tables)
 
 
+@pytest.mark.slow
 @few(60)
 @given(st.one_of(fuzzing.csv_files(), fuzzing.parquet_files()), fuzzing.TASKS)
 def test_a_table_is_read_or_refused(file, task):
@@ -54,6 +59,7 @@ def test_a_table_is_fitted_or_refused(file, task):
     fuzzing.check_table_fit(file, task)
 
 
+@pytest.mark.slow
 @few(20)
 @given(fuzzing.posterior_settings())
 def test_a_posterior_with_changed_settings_loads_or_is_refused(case):

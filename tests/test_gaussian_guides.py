@@ -21,7 +21,6 @@ from pyrobnn.guides.joint import JointPart, RealPart
 from pyrobnn.inference.svi.capture.objective import Objective
 from pyrobnn.inference.svi.objective import quadrature_kl
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.storage import load_posterior, save_posterior
 from pyrobnn.testing.models import HierarchicalNormal
 
 X = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -100,14 +99,6 @@ def exact(guide):
 
 
 # Densities
-
-
-@pytest.mark.parametrize("name", NORMALS)
-def test_log_density_is_that_of_the_multivariate_normal(name):
-    guide = build(NORMALS[name])
-    for _ in range(3):
-        trace = trace_of(guide)
-        torch.testing.assert_close(trace.log_prob_sum(), exact(guide).log_prob(flat(trace)), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", NORMALS)
@@ -289,10 +280,13 @@ def test_kl_agrees_with_draws(name, prior):
 
 
 @pytest.mark.parametrize("name", JOINT)
-def test_entropy_agrees_with_draws(name):
-    """4 standard errors of 4000 draws."""
+def test_entropy_is_exact_or_that_of_draws(name):
+    """4 standard errors of 400 draws for the radial guide."""
     guide = build(JOINT[name])
     entropy = sum(node["fn"].entropy() for node in samples(trace_of(guide)))
+    if name in NORMALS:
+        torch.testing.assert_close(entropy, exact(guide).entropy())
+        return
     log_q = torch.stack([trace_of(guide).log_prob_sum().detach() for _ in range(400)])
     assert entropy.item() == pytest.approx(-float(log_q.mean()), abs=4 * float(log_q.std()) / 20)
 
@@ -437,6 +431,7 @@ def test_best_guide_of_the_family_is_the_exact_posterior(setting, columns, num_n
         assert mean_elbo(objective, data, points).item() == pytest.approx(evidence(data), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_full_rank_guide_reaches_the_evidence_by_svi():
     """200 steps of two antithetic particles with an analytic KL end within 0.05 nats of the evidence."""
     data, _ = regression(1)
@@ -462,6 +457,7 @@ def test_elbo_of_an_exact_guide_is_the_evidence_without_noise():
     assert elbo.stderr < 1e-9
 
 
+@pytest.mark.slow
 def test_flow_bends_towards_the_posterior():
     """300 steps of 64 draws and their mirror images; 4 standard errors. Mean-field stays 0.2 nats below."""
     data, posterior = regression(1)
@@ -484,23 +480,6 @@ def test_flow_bends_towards_the_posterior():
 
 
 # In the library
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_saved_guide_draws_the_same(name, tmp_path):
-    model = bnn.BNN(bnn.MLP(2, [3], 1), prior="normal")
-    posterior = model.fit(X, Y, guide=ALL[name], steps=2, seed=0, device="cpu", progress=False)
-    save_posterior(posterior, tmp_path / "saved")
-    again = load_posterior(tmp_path / "saved").draw(3, seed=1)
-    assert all(torch.equal(value, again[site]) for site, value in posterior.draw(3, seed=1).items())
-
-
-def test_guides_for_some_of_the_weights():
-    model = bnn.BNN(bnn.MLP(2, [3], 1), prior=HierarchicalNormal())
-    choice = {"2.*": guides.FullRank(), "0.*": guides.LowRank(rank=2), "*": guides.MeanField()}
-    posterior = model.fit(X, Y, guide=choice, steps=3, seed=0, device="cpu", progress=False)
-    assert set(posterior.draw(2)) == {*model.site_names, "prior.scale"}
-    assert set(posterior.mean()) == {*model.site_names, "prior.scale"}
 
 
 def test_matrix_normal_takes_convolutions():

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from helpers import block_covariance
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -11,10 +12,6 @@ import pyrobnn as bnn
 from pyrobnn._core.random import seeded
 from pyrobnn.guides import Laplace
 from pyrobnn.posterior.linearized import functional
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # its own imports
-    laplace = pytest.importorskip("laplace")
 
 F64 = torch.float64
 PRIOR_PRECISION, NOISE, NUM = 2.0, 0.5, 20
@@ -44,19 +41,14 @@ def case(name):
     return net, task, x, y
 
 
-def theirs(name, structure):
+def theirs(name, structure, subset="all"):
     net, task, x, y = case(name)
     noise = {"sigma_noise": NOISE} if task == "regression" else {}
+    settings = {"hessian_structure": structure, "prior_precision": PRIOR_PRECISION}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside curvlinops
-        found = laplace.Laplace(
-            net,
-            task,
-            subset_of_weights="all",
-            hessian_structure=structure,
-            prior_precision=PRIOR_PRECISION,
-            **noise,
-        )
+        laplace = pytest.importorskip("laplace")
+        found = laplace.Laplace(net, task, subset_of_weights=subset, **settings, **noise)
         found.fit(DataLoader(TensorDataset(x, y), batch_size=NUM))
     return found
 
@@ -70,19 +62,6 @@ def ours(name, structure, **settings):
     return setting.around(model, data, progress=False, device="cpu")
 
 
-def covariance(guide):
-    """The covariance of all weights, in the order of the network."""
-    shapes = {name: part.shape for name, part in guide.points().items()}
-    sizes = {name: shape.numel() for name, shape in shapes.items()}
-    starts = dict(zip(sizes, torch.tensor([0, *sizes.values()]).cumsum(0).tolist(), strict=False))
-    whole = torch.zeros(sum(sizes.values()), sum(sizes.values()), dtype=F64)
-    for block in guide.covered():
-        index = torch.cat([torch.arange(starts[name], starts[name] + sizes[name]) for name in block.shapes])
-        root = block.root(torch.eye(len(index), dtype=F64))
-        whole[index[:, None], index] = root @ root.T
-    return whole
-
-
 def precision_of(found, structure):
     if structure == "kron":
         return found.posterior_precision.to_matrix()
@@ -94,10 +73,8 @@ def precision_of(found, structure):
 @pytest.mark.parametrize("name", NETS)
 def test_precision_functional_variance_and_evidence_are_those_of_laplace_torch(name, structure):
     reference, posterior = theirs(name, structure), ours(name, structure)
-    whole = covariance(posterior.guide)
-    torch.testing.assert_close(
-        torch.linalg.inv(whole), precision_of(reference, structure).detach(), rtol=1e-5, atol=1e-8
-    )
+    found = torch.linalg.inv(block_covariance(posterior.guide))
+    torch.testing.assert_close(found, precision_of(reference, structure).detach(), rtol=1e-5, atol=1e-8)
     x = case(name)[2][:5]
     mean, variance = reference._glm_predictive_distribution(x)
     law = functional(posterior, x)
@@ -118,13 +95,7 @@ def test_links_are_those_of_laplace_torch(name, link):
 
 
 def test_last_layer_is_that_of_laplace_torch():
-    net, _, x, y = case("relu")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        reference = laplace.Laplace(
-            net, "classification", subset_of_weights="last_layer", hessian_structure="full", prior_precision=2.0
-        )
-        reference.fit(DataLoader(TensorDataset(x, y), batch_size=NUM))
-    posterior = ours("relu", "full", sites="last_layer")
-    _, variance = reference._glm_predictive_distribution(x[:5])
-    torch.testing.assert_close(functional(posterior, x[:5]).covariance, variance.detach(), **CLOSE)
+    x = case("relu")[2][:5]
+    _, variance = theirs("relu", "full", "last_layer")._glm_predictive_distribution(x)
+    found = functional(ours("relu", "full", sites="last_layer"), x)
+    torch.testing.assert_close(found.covariance, variance.detach(), **CLOSE)

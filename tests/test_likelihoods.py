@@ -1,6 +1,5 @@
 """Likelihoods against scipy in float64, at extreme outputs, and in the units of the targets."""
 
-import json
 import math
 
 import numpy as np
@@ -11,20 +10,10 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import Prediction, likelihoods
-from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.likelihoods import (
-    CensoredGaussian,
-    Gaussian,
-    Laplace,
-    NegativeBinomial,
-    Ordinal,
-    Poisson,
-    StudentT,
-    noise,
-)
-from pyrobnn.storage import load_posterior, save_posterior
+from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.likelihoods import CensoredGaussian, Gaussian, Laplace, NegativeBinomial, Ordinal, Poisson, StudentT, noise
 
 F = torch.linspace(-3, 4, 8, dtype=torch.float64)[:, None]
 REAL = torch.tensor([-5.0, -1.0, 0.0, 0.5, 1.0, 1.5, 3.0, 20.0], dtype=torch.float64)
@@ -136,6 +125,9 @@ def test_large_counts_keep_single_precision():
     ):
         found = build(setting, dtype=torch.float32)(outputs).log_prob(torch.full((3,), 1_000_000))
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-5)
+    # and so are the two log gammas of many degrees of freedom
+    found = build(StudentT(0.7, df=1e6), dtype=torch.float32)(F.float()).log_prob(REAL.float())
+    np.testing.assert_allclose(found.numpy(), stats.t.logpdf(y, 1e6, f, 0.7), rtol=3e-5)
 
 
 def test_little_dispersion_is_poisson_to_first_order():
@@ -147,12 +139,7 @@ def test_little_dispersion_is_poisson_to_first_order():
     )
 
 
-def test_many_degrees_of_freedom_are_gaussian_in_single_precision():
-    """The two log gammas are of the size 1e7 there, where float32 has no digits left for their difference."""
-    found = build(StudentT(0.7, df=1e6), dtype=torch.float32)(F.float()).log_prob(REAL.float())
-    np.testing.assert_allclose(found.numpy(), stats.t.logpdf(y, 1e6, f, 0.7), rtol=3e-5)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", [Poisson(), NegativeBinomial(0.3), NegativeBinomial(5.0)], ids=repr)
 def test_probabilities_of_counts_add_to_one(setting):
     support = torch.arange(20_000)[:, None]
@@ -179,27 +166,6 @@ def test_ordinal_cut_points_stay_apart_whatever_pushes_them():
     found.sum().backward()
     torch.testing.assert_close(module.gaps, torch.full((2,), 1e-4))
     torch.testing.assert_close(found[1].detach(), torch.tensor(math.log(1e-4 * 0.75 * 0.25)), rtol=1e-4, atol=0)
-    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
-
-
-EXTREME = [
-    Gaussian(0.1), Gaussian("heteroscedastic"), Laplace("heteroscedastic"), StudentT("heteroscedastic"), StudentT(0.1),
-    CensoredGaussian(0.0, 1.0, 0.1), CensoredGaussian(0.0, None, "heteroscedastic"), Poisson(), NegativeBinomial(0.1),
-    NegativeBinomial("learned"), Ordinal(3),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("setting", EXTREME, ids=repr)
-@pytest.mark.parametrize("size", [30.0, 1e3, 1e4, 1e5])
-def test_extreme_outputs_have_finite_densities_and_gradients(setting, size):
-    signs = torch.tensor([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
-    targets = torch.tensor([0, 1, 1, 0])
-    outputs = (size * signs[:, : setting.num_outputs(targets)]).requires_grad_()
-    module = build(setting, dtype=torch.float32)
-    found = module(outputs).log_prob(targets if setting.integer_targets else targets.float())
-    found.sum().backward()
-    assert found.isfinite().all()
-    assert outputs.grad.isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
 
 
@@ -247,9 +213,7 @@ def test_censored_moments_far_beyond_a_limit_keep_single_precision():
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [StudentT(0.7, df=5.0), CensoredGaussian(-1.0, 1.5, 1.3), Poisson(), NegativeBinomial(0.3)],
-    ids=repr,
+    "setting", [StudentT(0.7, df=5.0), CensoredGaussian(-1.0, 1.5, 1.3), Poisson(), NegativeBinomial(0.3)], ids=repr
 )
 def test_draws_have_the_moments_of_the_distribution(setting):
     """Within 5 standard errors, seed 0; the error of a variance from the fourth moment of the draws."""
@@ -385,43 +349,13 @@ def test_refused(name):
     assert message in str(caught.value)
 
 
-# Files
-
-SETTINGS = [
-    Gaussian((0.5, 1.0)), Gaussian(noise.HalfNormal(2.0)), Laplace(noise.HalfCauchy(0.5)), StudentT(0.3, df="learned"),
-    StudentT(noise.Gamma(2.0, 1.0), df=3.0), CensoredGaussian(upper=3.0), NegativeBinomial(0.2), Poisson(), Ordinal(4),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("setting", SETTINGS, ids=repr)
-def test_round_trips_through_toml_and_json(setting):
-    import tomllib
-
-    import tomli_w
-
-    table = to_dict(setting)
-    assert likelihoods.resolve(tomllib.loads(tomli_w.dumps(table))) == setting
-    assert likelihoods.resolve(json.loads(json.dumps(table))) == setting
-
-
-@pytest.mark.parametrize("setting", [StudentT(noise.HalfNormal(1.0), df="learned"), CensoredGaussian(0.0)], ids=repr)
-def test_posterior_comes_back_from_its_folder(setting, tmp_path):
-    x = torch.linspace(-1, 1, 20)[:, None]
-    model = bnn.BNN(bnn.MLP(1, [4], 1), likelihood=setting)
-    posterior = model.fit(x, 3 * x[:, 0].abs(), standardize=True, steps=5, seed=0, progress=False)
-    save_posterior(posterior, tmp_path / "p")
-    again = load_posterior(tmp_path / "p")
-    torch.testing.assert_close(again.predict(x).log_prob(x[:, 0]), posterior.predict(x).log_prob(x[:, 0]))
-
-
-def test_replicates_have_priors_of_their_own_for_the_noise():
+def test_replicates_have_priors_of_their_own_for_the_noise(monkeypatch):
     """One graph, two priors of the noise: each replicate follows its own, as the fits alone do."""
+    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
     x = torch.linspace(-1, 1, 8)[:, None]
     models = [bnn.BNN(nn.Linear(1, 1), likelihood=Gaussian(noise.Gamma(200.0, rate))) for rate in (20.0, 2000.0)]
-    guide = bnn.guides.Map()
-    together = bnn.fit_replicates(
-        models, bnn.SVI(guide=guide, steps=300, lr=0.05), (x, x[:, 0]), seed=0, engine="captured", progress=False
-    )
+    method = bnn.SVI(guide=bnn.guides.Map(), steps=120, lr=0.1)
+    together = bnn.fit_replicates(models, method, (x, x[:, 0]), seed=0, engine="captured", progress=False)
     scales = [posterior.mean()["likelihood.scale"].item() for posterior in together]
     assert scales[0] > 5
     assert scales[1] < 0.2

@@ -8,9 +8,8 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
-from pyrobnn.curvature.likelihood import Point
+from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import LinearModel, check_entries, groups_of_inputs, linear_model, log_scores
-from pyrobnn.curvature.prior import PriorCurvature
 
 NOISE = 0.4
 
@@ -69,8 +68,7 @@ def classifier(num_data=8, weights=None):
     y = torch.arange(num_data) % 3
     model = bnn.BNN(bnn.MLP(2, [4], 3, activation="tanh", dtype="float64"), likelihood="categorical").eval()
     values = {name: value + 0.1 for name, value in model.initial_values.items()}
-    prior = PriorCurvature({name: torch.ones_like(value) for name, value in values.items()}, {}, {})
-    return Point(model, values, model.likelihood, prior, list(values)), x, y
+    return Point(model, values, model.likelihood, list(values)), x, y
 
 
 def test_jacobian_and_columns_are_those_of_autograd():
@@ -111,7 +109,7 @@ def test_an_example_of_classes_is_left_out_by_dividing_its_term_away():
 def test_scores_by_draws_agree_with_quadrature():
     """E softmax over normal outputs, 512 draws in mirrored pairs: 4 standard errors of one draw's spread."""
     model = bnn.BNN(bnn.MLP(2, [4], 1, dtype="float64"), likelihood="bernoulli").eval()
-    point = Point(model, dict(model.initial_values), model.likelihood, PriorCurvature({}, {}, {}), [])
+    point = Point(model, dict(model.initial_values), model.likelihood, [])
     mean = torch.tensor([[0.3], [-2.0], [4.0]], dtype=torch.float64)
     covariance = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)[:, None, None]
     y = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
@@ -126,7 +124,7 @@ def test_scores_by_draws_agree_with_quadrature():
 
 def test_scores_of_gaussian_noise_are_in_closed_form():
     model = bnn.BNN(bnn.MLP(2, [4], 1, dtype="float64")).eval()
-    point = Point(model, dict(model.initial_values), model.likelihood, PriorCurvature({}, {}, {}), [])
+    point = Point(model, dict(model.initial_values), model.likelihood, [])
     y, mean = torch.tensor([0.5], dtype=torch.float64), torch.tensor([[0.2]], dtype=torch.float64)
     noise, covariance = torch.tensor([0.3], dtype=torch.float64), torch.tensor([[[0.16]]], dtype=torch.float64)
     truth = torch.distributions.Normal(0.2, 0.5).log_prob(torch.tensor(0.5))

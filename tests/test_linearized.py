@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from pyro import poutine
+from helpers import block_covariance
 from torch import nn
 from torch.autograd.functional import jacobian
 from torch.distributions import MultivariateNormal
@@ -193,17 +193,6 @@ def posterior_of(name, **settings):
     return Laplace(**settings).around(model, data, progress=False, device="cpu"), net, x
 
 
-def dense_covariance(guide):
-    sizes = {name: part.numel() for name, part in guide.points().items()}
-    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()])[:-1], strict=True))
-    whole = torch.zeros(sum(sizes.values()), sum(sizes.values()), dtype=F64)
-    for block in guide.covered():
-        index = torch.cat([torch.arange(starts[name], starts[name] + sizes[name]) for name in block.shapes])
-        root = block.root(torch.eye(len(index), dtype=F64))
-        whole[index[:, None], index] = root @ root.T
-    return whole
-
-
 def explicit_jacobian(posterior, net, x):
     """(N, C, D) by PyTorch alone."""
     points = posterior.guide.points()
@@ -227,24 +216,17 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("structure", SETTINGS)
-@pytest.mark.parametrize("name", ["mlp", "images", "embedding"])
-def test_law_of_the_outputs_is_that_of_the_explicit_jacobian(name, structure):
-    require_law(name, structure)
+LAWS = [(name, structure) for name in ("mlp", "images", "embedding") for structure in SETTINGS]
+LAWS += [("layer norm", "kron"), ("lstm", "kron"), ("lstm", "low_rank"), ("transformer", "kron")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
-@pytest.mark.parametrize(
-    ("name", "structure"), [("layer norm", "kron"), ("lstm", "kron"), ("lstm", "low_rank"), ("transformer", "kron")]
-)
-def test_law_of_the_outputs_of_other_layers(name, structure):
-    require_law(name, structure)
-
-
-def require_law(name, structure):
+@pytest.mark.parametrize(("name", "structure"), LAWS)
+def test_law_of_the_outputs_is_that_of_the_explicit_jacobian(name, structure):
     posterior, net, x = posterior_of(name, **SETTINGS[structure])
     jac = explicit_jacobian(posterior, net, x[:5]).flatten(0, 1)
-    expected = (jac @ dense_covariance(posterior.guide) @ jac.T).view(5, 3, 5, 3)
+    expected = (jac @ block_covariance(posterior.guide) @ jac.T).view(5, 3, 5, 3)
     law, joint = functional(posterior, x[:5]), functional(posterior, x[:5], joint=True)
     torch.testing.assert_close(law.mean, net(x[:5]).detach(), **EXACT)
     torch.testing.assert_close(joint.covariance, expected.detach(), **EXACT)
@@ -370,10 +352,7 @@ def test_laplace_bridge_inverts_the_laplace_approximation_of_a_dirichlet(constan
     for shift in (0.0, 7.0):
         found = FunctionalNormal(mean + shift, covariance).class_probs("laplace_bridge")
         torch.testing.assert_close(found, expected, **EXACT)
-
-
-def test_laplace_bridge_stays_finite_for_outputs_that_are_sure():
-    sure = FunctionalNormal(torch.tensor([[60.0, -60.0, 0.0]]), torch.eye(3)[None])
+    sure = FunctionalNormal(torch.tensor([[60.0, -60.0, 0.0]]), torch.eye(3)[None])  # and stays finite
     torch.testing.assert_close(sure.class_probs("laplace_bridge"), torch.tensor([[1.0, 0.0, 0.0]]))
 
 
@@ -403,16 +382,11 @@ def test_bernoulli_network_gives_the_law_of_its_log_odds():
     assert float((predicted - normal.class_probs("mc")[:, 1]).abs().max()) < 4 * 0.5 * math.sqrt(1 / 1000 + 1 / 2000)
 
 
-REFUSALS = {
-    "`link` must be one of probit, laplace_bridge, mc": lambda: check_link("softmax"),
-    "The Laplace bridge needs an output a class": lambda: law([[0.0]], [[[1.0]]]).class_probs("laplace_bridge"),
-}
-
-
-@pytest.mark.parametrize("message", REFUSALS)
-def test_links_refuse(message):
-    with pytest.raises(InputError, match=message):
-        REFUSALS[message]()
+def test_links_refuse():
+    with pytest.raises(InputError, match="`link` must be one of probit, laplace_bridge, mc"):
+        check_link("softmax")
+    with pytest.raises(InputError, match="The Laplace bridge needs an output a class"):
+        law([[0.0]], [[[1.0]]]).class_probs("laplace_bridge")
 
 
 def test_only_laplace_guides_have_a_law_of_the_outputs():
@@ -424,16 +398,11 @@ def test_only_laplace_guides_have_a_law_of_the_outputs():
     assert not torch.allclose(linear, posterior.predict(x, num_draws=5).distribution.loc)
 
 
-def test_linearised_prediction_refuses_draws_that_lack_a_site():
+def test_linearised_prediction_at_the_mean_is_one_pass_and_refuses_draws_that_lack_a_site():
     posterior, x = regression_posterior()
+    found = posterior.predict(x, at_mean=True).distribution.base_dist.loc[0].detach()
+    torch.testing.assert_close(found, functional(posterior, x).mean, **EXACT)
     draws = posterior.draw(2)
     del draws["0.bias"]
     with pytest.raises(InputError, match="must hold every site"):
         posterior.predict(x, draws=draws)
-
-
-def test_the_mean_is_predicted_by_one_pass():
-    posterior, x = regression_posterior()
-    with poutine.block():
-        found = posterior.predict(x, at_mean=True).distribution.base_dist.loc[0]
-    torch.testing.assert_close(found, functional(posterior, x).mean, **EXACT)

@@ -30,15 +30,16 @@ def double(value):
     return torch.tensor(value, dtype=torch.float64)
 
 
-# the CRPS
-
-
+@pytest.mark.slow
 def test_crps_of_a_single_normal_has_a_closed_form():
     loc, y = draws(1), targets()
     z = (y - loc[0]).numpy() / 0.7
     expected = 0.7 * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi))
     found = ranked_probability(Prediction(dist.Normal(loc, double(0.7))), y)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8)
+
+
+# the CRPS
 
 
 @pytest.mark.parametrize(("spread", "tolerance"), [(0.0, 1e-9), (1.0, 1e-7), (10.0, 5e-3)])
@@ -197,12 +198,8 @@ def test_transforms_of_targets_with_probabilities_of_their_own_are_uniform(name)
     assert stats.kstest(prediction.cdf(y), "uniform").pvalue < 1e-6
     torch.testing.assert_close(pit(prediction, y), found, rtol=0, atol=0)
     assert not torch.equal(pit(prediction, y, seed=1), found)
-
-
-def test_transforms_lie_between_those_below_and_at_a_count():
-    prediction, y = Prediction(Poisson(draws(5))), torch.arange(NUM) % 4
-    found = pit(prediction, y)
-    assert ((prediction.cdf(y - 1) <= found) & (found <= prediction.cdf(y))).all()
+    if name in ("poisson", "negative_binomial"):
+        assert ((prediction.cdf(y - 1) <= found) & (found <= prediction.cdf(y))).all()
 
 
 def test_transforms_of_real_targets_are_the_distribution_function():
@@ -239,9 +236,9 @@ def test_distance_from_uniform_is_that_of_wasserstein():
 
 
 def test_energy_score_is_without_bias(monkeypatch):
-    """E|X - y| - E|X - X'| / 2 from two sets of 400,000 samples; 20 samples under each of the seeds 0 to 999.
+    """E|X - y| - E|X - X'| / 2 from two sets of 400,000 samples; 20 samples under each of the seeds 0 to 399.
 
-    Together the Monte Carlo error is 0.006; 3 times that is allowed. With the diagonal in the sum over pairs it would
+    Together the Monte Carlo error is 0.01; 3 times that is allowed. With the diagonal in the sum over pairs it would
     be 0.05 more.
     """
     monkeypatch.setattr(regression, "_SAMPLES", 20)
@@ -250,8 +247,8 @@ def test_energy_score_is_without_bias(monkeypatch):
     first, second = (loc + scale * rng.normal(size=(400_000, 2)) for _ in range(2))
     expected = np.linalg.norm(first - y, axis=1).mean() - np.linalg.norm(first - second, axis=1).mean() / 2
     prediction = Prediction(dist.Normal(torch.from_numpy(loc).expand(3, 1, 2), torch.from_numpy(scale)).to_event(1))
-    found = [float(regression.energy(prediction, y[None], seed=seed)[0]) for seed in range(1000)]
-    assert np.mean(found) == pytest.approx(expected, abs=0.018)
+    found = [float(regression.energy(prediction, y[None], seed=seed)[0]) for seed in range(400)]
+    assert np.mean(found) == pytest.approx(expected, abs=0.03)
 
 
 def test_energy_score_of_one_example_and_of_many_agree():

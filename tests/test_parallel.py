@@ -56,13 +56,14 @@ def alone(method, data=None, **settings):
     return bnn.fit(checks.linear(), method, checks.problem() if data is None else data, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*checks.MODES, "numpy", "numpy, all data", "parquet", "parquet, all data"])
 def test_steps_of_a_point_are_those_of_one_process_with_whole_batches(both, folder, name):
     """No noise but the order of the batches, which is the same: equal to rounding of float64."""
     data = {
         "numpy": lambda: bnn.StoredData.from_numpy(folder / "x.npy", folder / "y.npy", progress=False),
         "parquet": lambda: bnn.StoredData.from_parquet(folder / "xy.parquet", "y", progress=False),
-    }.get(name.split(",")[0], checks.problem)()
+    }.get(name.split(",")[0], lambda: checks.data_of(name))()
     options = {"steps": 10, "batch_size": 50} if "all data" in name else checks.MODES["batches"]
     expected = checks.weights(alone(bnn.SVI(**checks.TO_THE_MODE, **checks.MODES.get(name, options)), data))
     for found in both:
@@ -70,6 +71,7 @@ def test_steps_of_a_point_are_those_of_one_process_with_whole_batches(both, fold
         np.testing.assert_allclose(found["in a group of the user's"], found["modes"]["batches"], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_gradients_have_the_expectation_of_one_process_and_half_of_its_variance(both):
     """Of 500 draws, seed 0: means within 4.5 standard errors, variances within 4.5 of theirs.
 
@@ -91,6 +93,7 @@ def test_gradients_have_the_expectation_of_one_process_and_half_of_its_variance(
     assert both[0]["gradients"] == both[1]["gradients"]
 
 
+@pytest.mark.slow
 def test_mean_field_reaches_the_exact_posterior_of_orthogonal_regression(both):
     """With the path derivative the gradient has no noise at the optimum, both processes holding the same examples."""
     precision = 1 + (X**2).sum(0) / checks.NOISE**2
@@ -101,6 +104,7 @@ def test_mean_field_reaches_the_exact_posterior_of_orthogonal_regression(both):
     np.testing.assert_allclose(scale, deviation, rtol=5e-3)
 
 
+@pytest.mark.slow
 def test_processes_end_with_the_same_bits_and_say_how_they_ran(both):
     first, second = (found["posterior"] for found in both)
     assert (first["digest"], first["elbo"], first["info"]) == (second["digest"], second["elbo"], second["info"])
@@ -115,12 +119,14 @@ def test_processes_end_with_the_same_bits_and_say_how_they_ran(both):
     assert [found["is main"] for found in both] == [True, False]
 
 
+@pytest.mark.slow
 def test_laplace_has_the_evidence_of_one_process(both):
     expected = alone(checks.LAPLACE).info["laplace"]["log_evidence"]
     for found in both:
         assert math.isclose(found["laplace"], expected, rel_tol=1e-9)
 
 
+@pytest.mark.slow
 def test_parameters_that_did_not_stay_the_same_are_noticed(both):
     (digest, texts), (other, other_texts) = (found["meddled"] for found in both)
     assert digest == other
@@ -141,6 +147,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSALS)
 def test_errors_end_both_processes_at_once(both, name):
     kind, *patterns = REFUSALS[name]
@@ -151,6 +158,7 @@ def test_errors_end_both_processes_at_once(both, name):
         assert seconds < 20
 
 
+@pytest.mark.slow
 def test_an_error_that_nothing_catches_ends_the_other_process_too(run):
     done, seconds = run
     assert done.returncode != 0
@@ -161,20 +169,17 @@ def test_an_error_that_nothing_catches_ends_the_other_process_too(run):
 # In one process
 
 
-def test_a_single_process_fits_as_without():
-    method = bnn.SVI(steps=30, batch_size=8)
+def test_a_single_process_fits_as_without_and_saves(tmp_path):
+    method = bnn.SVI(steps=5, batch_size=8)
     posterior, expected = alone(bnn.DataParallel(method)), alone(method)
     assert torch.equal(posterior.guide.loc, expected.guide.loc)
     assert posterior.info["data_parallel"] == {"world_size": 1, "backend": None}
     assert posterior.info["method"] == {"type": "data_parallel", "method": expected.info["method"]} | {
         "guide": expected.info["method"]["guide"]
     }
-
-
-def test_a_posterior_saves_and_loads(tmp_path):
-    posterior = checks.fit(bnn.SVI(steps=2), model=checks.declared())
-    loaded = bnn.load(bnn.save(posterior, tmp_path / "fit"))
-    assert torch.equal(loaded.predict(X, num_draws=5).mean, posterior.predict(X, num_draws=5).mean)
+    saved = checks.fit(bnn.SVI(steps=2), model=checks.declared())
+    loaded = bnn.load(bnn.save(saved, tmp_path / "fit"))
+    assert torch.equal(loaded.predict(X, num_draws=5).mean, saved.predict(X, num_draws=5).mean)
 
 
 def test_a_guide_that_is_no_setting_stays_in_words():
@@ -189,21 +194,16 @@ def test_a_validation_score_is_refused():
         bnn.DataParallel(bnn.SVI(patience=3))
 
 
-def test_each_process_has_a_gpu_of_its_own(monkeypatch):
+def test_each_process_has_a_gpu_of_its_own_and_the_first_is_known_before_they_meet(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert [parallel._own_device(name) for name in ("auto", "cuda", "cpu", "cuda:0")] == ["cuda:1"] * 2 + [
-        "cpu",
-        "cuda:0",
-    ]
+    found = [parallel._own_device(name) for name in ("auto", "cuda", "cpu", "cuda:0")]
+    assert found == ["cuda:1", "cuda:1", "cpu", "cuda:0"]
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(InputError, match="Process 2 of this machine has no GPU of its own, there are 2"):
         parallel._own_device("auto")
-
-
-def test_the_first_process_is_known_before_they_meet(monkeypatch):
     assert is_main_process()
     monkeypatch.setenv("RANK", "1")
     assert not is_main_process()

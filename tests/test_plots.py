@@ -1,15 +1,11 @@
 """Plots: the numbers that the artists hold, not only that a picture appears."""
 
-import io
-import subprocess
-import sys
-
 import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from helpers import edges, labelled
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.figure import Figure
 
 import pyrobnn as bnn
 from pyrobnn import plots
@@ -26,32 +22,12 @@ def data():
 
 def fitted(data, guide="mean_field", outputs=1, **arguments):
     model = bnn.BNN(bnn.MLP(data.x.shape[1], [4], outputs), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
-    return bnn.fit(model, bnn.SVI(guide=guide, steps=30), data, seed=0, progress=False, **arguments)
+    return bnn.fit(model, bnn.SVI(guide=guide, steps=30), data, seed=0, engine="eager", progress=False, **arguments)
 
 
 @pytest.fixture(scope="module")
 def posterior(data):
     return fitted(data, validation=data)
-
-
-def assert_png(figure):
-    assert isinstance(figure, Figure)
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png")
-    assert stream.getvalue().startswith(b"\x89PNG")
-    assert len(stream.getvalue()) > 5000
-
-
-def labelled(axis, label):
-    (found,) = [artist for artist in axis.get_children() if artist.get_label() == label]
-    return found
-
-
-def edges(band, x):
-    """Lowest and highest y of a filled band at each x."""
-    vertices = band.get_paths()[0].vertices
-    columns = [vertices[np.isclose(vertices[:, 0], value), 1] for value in x]
-    return np.array([c.min() for c in columns]), np.array([c.max() for c in columns])
 
 
 def normal_prediction(num=400, scale=1.0):
@@ -61,21 +37,6 @@ def normal_prediction(num=400, scale=1.0):
 def normal_quantiles(num):
     """Targets that a standard normal prediction covers exactly as it should."""
     return torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(num) + 0.5) / num)
-
-
-def test_import_is_light():
-    code = "import sys, pyrobnn; sys.exit('matplotlib.figure' in sys.modules or 'jinja2.environment' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_notebooks_show_a_figure_without_magic(posterior):
-    assert plots.elbo(posterior.history)._repr_png_().startswith(b"\x89PNG")
-
-
-def test_pictures_leave_no_pyplot_state(posterior):
-    plots.elbo(posterior.history)
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    assert pyplot is None or not pyplot.get_fignums()
 
 
 # the fit
@@ -94,7 +55,6 @@ def test_elbo_draws_the_terms_and_the_validation_score(posterior):
     np.testing.assert_allclose(parts.lines[2].get_ydata(), -record.kl)
     np.testing.assert_allclose(validation.lines[0].get_ydata(), record.validation_scores)
     assert "nats" in bound.get_ylabel()
-    assert_png(figure)
 
 
 def test_elbo_without_validation_has_two_panels_in_a_row_or_a_column():
@@ -127,10 +87,7 @@ def test_a_bad_start_does_not_set_the_limits():
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_elbo_of_very_short_fits(steps):
-    assert_png(plots.elbo(history(np.full(steps, -3.0), np.ones(steps))))
-
-
-def test_elbo_refuses_an_empty_history():
+    assert plots.elbo(history(np.full(steps, -3.0), np.ones(steps)))._repr_png_()
     with pytest.raises(bnn.InputError, match="at least one step, got none: fit first"):
         plots.elbo(history([], []))
 
@@ -151,10 +108,6 @@ def test_fit_1d_draws_mean_and_bands_of_two_sd(posterior, data):
         np.testing.assert_allclose(high, mean + 2 * std.numpy(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(labelled(axis, "truth").get_ydata(), bnn.datasets.sinusoid_curve(x)[:, 0], atol=1e-6)
     np.testing.assert_allclose(labelled(axis, "data").get_ydata(), data.y)
-    assert_png(figure)
-
-
-def test_fit_1d_covers_half_the_range_on_either_side(posterior, data):
     assert plots.fit_1d(posterior, data, num_draws=10).axes[0].get_xlim() == pytest.approx((-1.0, 1.0))
 
 
@@ -165,7 +118,7 @@ def test_fit_1d_of_several_targets_shows_the_first(data):
     np.testing.assert_allclose(
         labelled(axis, "mean").get_ydata(), posterior.predict(data.x, num_draws=20).mean[:, 0], rtol=1e-5
     )
-    assert_png(plots.observed_vs_predicted(posterior.predict(two.x), two.y))
+    assert plots.observed_vs_predicted(posterior.predict(two.x), two.y).axes
 
 
 def test_fit_1d_of_a_point_estimate_has_no_epistemic_band(data):
@@ -196,11 +149,8 @@ def test_coverage_panel_is_the_share_inside_the_interval_of_each_level():
     band = next(artist for artist in axis.get_children() if isinstance(artist, PolyCollection))
     low, high = edges(band, LEVELS)
     assert ((low <= expected) & (expected <= high)).all()
-
-
-def test_coverage_panel_shows_overconfidence():
-    axis = plots.observed_vs_predicted(normal_prediction(scale=0.2), normal_quantiles(400)).axes[1]
-    assert labelled(axis, "observed").get_ydata()[-1] == pytest.approx(0.305, abs=0.01)
+    sure = plots.observed_vs_predicted(normal_prediction(scale=0.2), y).axes[1]
+    assert labelled(sure, "observed").get_ydata()[-1] == pytest.approx(0.305, abs=0.01)
 
 
 def test_intervals_that_miss_are_told_apart():
@@ -212,7 +162,6 @@ def test_intervals_that_miss_are_told_apart():
     bars = [artist for artist in axis.get_children() if isinstance(artist, LineCollection)]
     ends = np.concatenate([bar.get_segments() for bar in bars])[:, :, 1]
     np.testing.assert_allclose(np.abs(ends), 1.959964, atol=1e-4)
-    assert_png(figure)
 
 
 def test_at_most_200_intervals_are_drawn():
@@ -226,6 +175,10 @@ def test_observed_vs_predicted_refuses_classes_and_wrong_shapes():
         plots.observed_vs_predicted(bnn.Prediction(dist.Bernoulli(torch.full((2, 3), 0.5))), torch.zeros(3))
     with pytest.raises(bnn.InputError, match="same number of rows"):
         plots.observed_vs_predicted(normal_prediction(3), torch.zeros(4))
+    with pytest.raises(bnn.InputError, match="`reliability` needs classes, got Prediction.*`observed_vs_predicted`"):
+        plots.reliability(normal_prediction(3), torch.zeros(3))
+    with pytest.raises(bnn.InputError, match="Values of the distribution function need real-valued targets"):
+        categorical([[0.5, 0.5]]).cdf(torch.zeros(1))
 
 
 # classification
@@ -248,7 +201,6 @@ def test_reliability_shows_accuracy_by_confidence_with_counts():
     np.testing.assert_allclose(segments[1][:, 1], 0.75 + np.array([-1, 1]) * np.sqrt(0.75 * 0.25 / 4))
     correct, wrong = (sum(bar.get_height() for bar in bars) for bars in histogram.containers)
     assert (correct, wrong) == (4, 2)
-    assert_png(figure)
 
 
 def test_reliability_of_binary_targets_counts_the_confidence_in_either_class():
@@ -256,11 +208,6 @@ def test_reliability_of_binary_targets_counts_the_confidence_in_either_class():
     container = plots.reliability(prediction, torch.tensor([0, 1, 1])).axes[0].containers[0]
     np.testing.assert_allclose(container.lines[0].get_xdata(), [0.7, 0.9], rtol=1e-6)
     np.testing.assert_allclose(container.lines[0].get_ydata(), [0.0, 1.0])
-
-
-def test_reliability_refuses_real_targets():
-    with pytest.raises(bnn.InputError, match="`reliability` needs classes, got Prediction.*`observed_vs_predicted`"):
-        plots.reliability(normal_prediction(3), torch.zeros(3))
 
 
 # where the errors are
@@ -275,26 +222,20 @@ def scattered(num=300):
     return real, std * rng.normal(size=num), categorical(probs), np.array([rng.choice(3, p=row) for row in probs])
 
 
-def test_sparsification_draws_the_curves_of_the_metrics():
+def test_sparsification_and_selective_risk_draw_the_curves_of_the_metrics():
     real, y, labelled_probs, labels = scattered()
-    for prediction, targets, name in [(real, y, "by standard deviation"), (labelled_probs, labels, "by entropy")]:
-        figure, curves = plots.sparsification(prediction, targets), bnn.metrics.sparsification(prediction, targets)
-        (axis,) = figure.axes
-        np.testing.assert_allclose(labelled(axis, name).get_ydata(), curves.error)
-        np.testing.assert_allclose(labelled(axis, name).get_xdata(), 1 - curves.coverage)
+    cases = [(real, y, "standard deviation", "standard deviation"), (labelled_probs, labels, "entropy", "confidence")]
+    for prediction, targets, by, risk_by in cases:
+        curves = bnn.metrics.sparsification(prediction, targets)
+        (axis,) = plots.sparsification(prediction, targets).axes
+        np.testing.assert_allclose(labelled(axis, f"by {by}").get_ydata(), curves.error)
+        np.testing.assert_allclose(labelled(axis, f"by {by}").get_xdata(), 1 - curves.coverage)
         np.testing.assert_allclose(labelled(axis, "by error: the best order").get_ydata(), curves.oracle)
         assert f"AUSE {bnn.score(prediction, targets)['ause'].value:.3f}" in axis.get_title(loc="left")
-        assert_png(figure)
-
-
-def test_selective_risk_draws_the_curves_of_the_metrics():
-    real, y, labelled_probs, labels = scattered()
-    for prediction, targets, name in [(real, y, "by standard deviation"), (labelled_probs, labels, "by confidence")]:
-        figure, curves = plots.selective_risk(prediction, targets), bnn.metrics.selective_risk(prediction, targets)
-        (axis,) = figure.axes
-        np.testing.assert_allclose(labelled(axis, name).get_ydata(), curves.error)
-        np.testing.assert_allclose(labelled(axis, "in random order").get_ydata(), curves.random)
-        assert_png(figure)
+        risks = bnn.metrics.selective_risk(prediction, targets)
+        (axis,) = plots.selective_risk(prediction, targets).axes
+        np.testing.assert_allclose(labelled(axis, f"by {risk_by}").get_ydata(), risks.error)
+        np.testing.assert_allclose(labelled(axis, "in random order").get_ydata(), risks.random)
 
 
 def test_transforms_are_flat_for_a_calibrated_prediction():
@@ -303,7 +244,6 @@ def test_transforms_are_flat_for_a_calibrated_prediction():
     np.testing.assert_allclose([bar.get_height() for bar in density.patches], 1.0, atol=1e-6)
     assert "uniform with p = 1" in density.get_title(loc="left")
     assert np.abs(labelled(difference, "observed").get_ydata()).max() < 0.005
-    assert_png(figure)
 
 
 def test_transforms_of_too_narrow_predictions_are_like_a_u():
@@ -311,7 +251,7 @@ def test_transforms_of_too_narrow_predictions_are_like_a_u():
     heights = [bar.get_height() for bar in density.patches]
     assert min(heights[0], heights[-1]) > 3 * max(heights[5:-5])
     assert labelled(difference, "observed").get_ydata().max() > 0.2
-    assert_png(plots.pit(bnn.Prediction(dist.Normal(torch.zeros(1, 30, 2), 1.0).to_event(1)), torch.zeros(30, 2)))
+    assert plots.pit(bnn.Prediction(dist.Normal(torch.zeros(1, 30, 2), 1.0).to_event(1)), torch.zeros(30, 2)).axes
 
 
 def test_ood_shows_both_groups_and_the_roc():
@@ -327,7 +267,6 @@ def test_ood_shows_both_groups_and_the_roc():
     rate = found["fpr_95_mutual_information"].value
     assert labelled(roc, f"{rate:.0%} false at 95 % true").get_xdata()[0] == pytest.approx(rate)
     assert "mutual information" in histogram.get_xlabel()
-    assert_png(figure)
     assert "epistemic" in plots.ood(normal_prediction(), normal_prediction()).axes[0].get_xlabel()
     with pytest.raises(bnn.InputError, match="draws a single measure of uncertainty, got by='all'"):
         plots.ood(inside, outside, by="all")
@@ -345,13 +284,14 @@ def test_weights_from_moments_count_each_weight_once(posterior):
     moments = posterior.guide.moments().values()
     below = sum(int((mean.abs() < scale).sum()) for mean, scale in moments) / posterior.bnn.num_weights
     assert f"{below:.0%} of the weights below 1" in ratio.get_title(loc="left")
-    assert_png(figure)
 
 
+@pytest.mark.slow
 def test_weights_from_draws_agree_with_moments(posterior, monkeypatch):
     exact = weight_moments(posterior)
-    monkeypatch.delattr(GuideWithMoments, "moments")
+    monkeypatch.setattr(GuideWithMoments, "moments", lambda guide: None)
     for name, (mean, scale) in weight_moments(posterior).items():
+        assert not torch.equal(mean, exact[name][0])
         torch.testing.assert_close(mean, exact[name][0], atol=0.02, rtol=0)
         torch.testing.assert_close(scale, exact[name][1], atol=0, rtol=0.2)
 
@@ -359,7 +299,6 @@ def test_weights_from_draws_agree_with_moments(posterior, monkeypatch):
 def test_weights_of_a_point_estimate_say_that_there_is_no_spread(data):
     figure = plots.weights(fitted(data, guide="map"))
     assert [text.get_text() for text in figure.axes[1].texts] == ["a point estimate: no spread"]
-    assert_png(figure)
 
 
 def test_weights_of_many_layers_join_the_small_ones(data):
@@ -368,20 +307,3 @@ def test_weights_of_many_layers_join_the_small_ones(data):
     labels = [text.get_text() for text in plots.weights(posterior).axes[0].get_legend().get_texts()]
     assert labels[-1].startswith("2 smaller layers")
     assert len(labels) == 6
-
-
-# the distribution function that the coverage rests on
-
-
-def test_cdf_is_the_mean_of_those_of_the_draws():
-    means = torch.tensor([[-1.0, 0.0], [1.0, 2.0]])
-    prediction = bnn.Prediction(dist.Normal(means, torch.ones(2, 2)))
-    normal = torch.distributions.Normal(0.0, 1.0)
-    expected = (normal.cdf(torch.tensor([1.0, 0.5])) + normal.cdf(torch.tensor([-1.0, -1.5]))) / 2
-    torch.testing.assert_close(prediction.cdf([0.0, 0.5]), expected)
-    torch.testing.assert_close(prediction.cdf(prediction.quantile(0.3)), torch.full((2,), 0.3), atol=1e-5, rtol=0)
-
-
-def test_cdf_refuses_classes():
-    with pytest.raises(bnn.InputError, match="Values of the distribution function need real-valued targets"):
-        categorical([[0.5, 0.5]]).cdf(torch.zeros(1))

@@ -16,6 +16,7 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn import InputError, priors
 from pyrobnn._core.random import seeded
+from pyrobnn.inference.svi.capture.compiler import interpret
 
 F64 = torch.float64
 
@@ -33,12 +34,13 @@ def simulated(num, weights, noise, seed, dtype=F64):
     return bnn.Data(x.to(dtype), y.to(dtype))
 
 
-def fit(prior, data, net, *, noise=0.5, steps=1500, lr=0.03, guide="mean_field", seed=0, **settings):
+def fit(prior, data, net, *, noise=0.5, steps=3, lr=0.05, guide="mean_field"):
+    """A long fit runs recorded, operation by operation: nothing is compiled."""
     model = bnn.BNN(net, prior=prior, likelihood=bnn.likelihoods.Gaussian(noise))
-    decay = {"type": "exponential_lr", "gamma": 1e-2 ** (1 / steps)}
-    return model.fit(
-        data, guide=guide, steps=steps, lr=lr, schedule=decay, seed=seed, progress=False, engine="eager", **settings
-    )
+    method = bnn.SVI(guide=guide, steps=steps, lr=lr, schedule={"type": "exponential_lr", "gamma": 1e-2 ** (1 / steps)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+        return bnn.fit(model, method, data, seed=0, progress=False, engine="captured" if steps > 100 else "eager")
 
 
 # The sites
@@ -79,43 +81,6 @@ def network():
 
 def added(values):
     return {name.removeprefix("prior."): value for name, value in values.items() if name.startswith("prior.")}
-
-
-@every_prior
-def test_added_sites_are_drawn_stored_and_converted(prior, shapes, tmp_path):
-    posterior = fit(prior, DATA, network(), steps=3)
-    loaded = bnn.load(bnn.save(posterior, tmp_path / "p"))
-    before, after = (p.draw(5, seed=2) for p in (posterior, loaded))
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert {name: tuple(value.shape) for name, value in added(before).items()} == {
-        n: (5, *s) for n, s in shapes.items()
-    }
-    assert all(bool((value > 0).all()) for value in added(before).values())
-    tree = bnn.to_datatree(posterior, DATA, num_draws=6)
-    assert {name: tree.posterior[f"prior.{name}"].shape for name in shapes} == {
-        name: (1, 6, *shape) for name, shape in shapes.items()
-    }
-    assert bool(np.isfinite(tree.sample_stats["lp"]).all())
-    report = bnn.elbo_report(posterior, DATA, num_draws=50)
-    assert {f"prior.{name}" for name in shapes} <= {site.name for site in report.sites}
-
-
-@pytest.mark.parametrize(
-    "guide", ["AutoNormal", "AutoMultivariateNormal", "map", {"prior.*": "map", "*": "mean_field"}]
-)
-def test_other_guides_draw_the_added_sites_too(guide):
-    prior = {
-        "0.weight": priors.RegularizedHorseshoe(),
-        "2.weight": priors.ARD(),
-        "0.bias": priors.SpikeAndSlab(),
-        "*": priors.Hierarchical(),
-    }
-    posterior = fit(prior, DATA, network(), steps=3, guide=guide)
-    draws = added(posterior.draw(7, seed=1))
-    assert len(draws) == 6
-    assert all(bool((value > 0).all()) for value in draws.values())
-    assert posterior.predict(X, num_draws=5).mean.shape == (8,)
-    assert posterior.predict(X, at_mean=True).num_draws == 1
 
 
 @every_prior
@@ -174,22 +139,24 @@ def test_an_inferred_scale_agrees_with_quadrature():
     """
     data = scale_problem(200)
     mean, deviation = exact_log_scale(data)
-    posterior = fit(priors.Hierarchical(), data, linear(NUM_WEIGHTS), lr=0.05, steps=600)
+    posterior = fit(priors.Hierarchical(), data, linear(NUM_WEIGHTS), steps=600)
     loc, scale = posterior.guide.moments()["prior.weight.scale"]
     assert float(loc) == pytest.approx(mean, abs=0.15 * deviation)
     assert float(scale) == pytest.approx(deviation, rel=0.15)
 
 
+@pytest.mark.slow
 def test_mean_field_is_too_sure_of_a_scale_where_data_are_few():
     """The bias that `Hierarchical` documents: weights and scale depend on each other, the guide says they do not."""
     data = scale_problem(12)
     mean, deviation = exact_log_scale(data)
-    posterior = fit(priors.Hierarchical(), data, linear(NUM_WEIGHTS), lr=0.05, steps=600)
+    posterior = fit(priors.Hierarchical(), data, linear(NUM_WEIGHTS), steps=600)
     loc, scale = posterior.guide.moments()["prior.weight.scale"]
     assert float(scale) < 0.75 * deviation
     assert float(loc) < mean - deviation
 
 
+@pytest.mark.slow
 def test_relevance_determination_switches_useless_inputs_off():
     """Two of eight inputs matter to five outputs: the scales of the others end at a quarter of theirs, at most."""
     generator = torch.Generator().manual_seed(6)
@@ -198,11 +165,12 @@ def test_relevance_determination_switches_useless_inputs_off():
     data = bnn.Data(x, x @ weights + 0.3 * torch.randn(60, 5, generator=generator, dtype=F64))
     with seeded(0):
         net = nn.Linear(8, 5, bias=False).double()
-    posterior = fit(priors.ARD(), data, net, noise=0.3, lr=0.05, steps=400)
+    posterior = fit(priors.ARD(), data, net, noise=0.3, steps=400)
     scales = posterior.mean()["prior.weight.scale"]
     assert float(scales[2:].max()) < 0.25 * float(scales[:2].min())
 
 
+@pytest.mark.slow
 def test_the_regularized_horseshoe_finds_the_useful_inputs():
     """20 of 200 inputs matter, 150 examples; more steps and data sets are in benchmarks/horseshoe.py."""
     generator = torch.Generator().manual_seed(7)
@@ -213,7 +181,7 @@ def test_the_regularized_horseshoe_finds_the_useful_inputs():
     train, test = data[:150], data[150:]
     scores, means = {}, {}
     for name, prior in {"horseshoe": priors.RegularizedHorseshoe(0.01), "normal": priors.Normal(1.0)}.items():
-        posterior = fit(prior, train, linear(200, dtype=torch.float32), noise=1.0, steps=800, lr=0.05)
+        posterior = fit(prior, train, linear(200, dtype=torch.float32), noise=1.0, steps=800)
         scores[name] = float(posterior.predict(test.x, num_draws=200).log_prob(test.y).mean())
         means[name] = posterior.mean()["weight"][0]
     assert scores["horseshoe"] > scores["normal"] + 0.5
@@ -254,6 +222,7 @@ def test_prior_predictive_under_a_hierarchical_prior():
     assert float(draws.pow(4).mean() / square.mean() ** 2) > 5
 
 
+@pytest.mark.slow
 def test_prior_predictive_in_the_units_of_data():
     """Standardised inputs and targets, noise known in original units; the moments are those of the formula."""
     num = 1000

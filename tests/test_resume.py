@@ -20,7 +20,7 @@ from pyrobnn.runs.spec import RunSpec
 TABLES = {
     "data": {"name": "sinusoid"},
     "net": {"type": "mlp", "hidden": [4]},
-    "fit": {"type": "svi", "steps": 120, "engine": "eager", "batch_size": 16},
+    "fit": {"type": "svi", "steps": 30, "engine": "eager", "batch_size": 16},
     "predict": {"num_draws": 20},
 }
 SAME = ("metrics.json", "posterior/tensors.safetensors")
@@ -35,15 +35,9 @@ class Killed(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def _no_pictures(request, monkeypatch):
-    if "with_pictures" in request.keywords:
-        return
-
-    def write(folder, *_, **__):
-        for name in ("posterior.nc", "report.html"):
-            (folder / name).write_text("")
-
-    monkeypatch.setattr(runs, "_write_views", write)
+def _no_pictures(request):
+    if "with_pictures" not in request.keywords:
+        request.getfixturevalue("no_report")
 
 
 def interrupt_fit(monkeypatch, *, after_checkpoints=1):
@@ -61,16 +55,17 @@ def interrupt_fit(monkeypatch, *, after_checkpoints=1):
 
 def interrupted(monkeypatch, path, settings=None, **arguments):
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "CHECKPOINT_EVERY", 40)
+        patch.setattr(runs, "CHECKPOINT_EVERY", 10)
         interrupt_fit(patch)
         with pytest.raises(Killed):
             runs.run(settings or spec(), path, progress=False, **arguments)
     assert (runs.unfinished_folder(path) / FILE).is_file()
 
 
-ENSEMBLE = spec(fit={"type": "ensemble", "members": 2, "engine": "eager", "method": {"steps": 120}})
+ENSEMBLE = spec(fit={"type": "ensemble", "members": 2, "engine": "eager", "method": {"steps": 30}})
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("settings", [spec(), ENSEMBLE], ids=["svi", "ensemble"])
 def test_an_interrupted_run_goes_on_to_the_same_bytes(settings, tmp_path, monkeypatch):
     interrupted(monkeypatch, tmp_path / "run", settings)
@@ -85,6 +80,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(settings, tmp_path, monkey
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "straight"]
 
 
+@pytest.mark.slow
 def test_a_new_run_does_not_trample_on_an_interrupted_one(tmp_path, monkeypatch):
     interrupted(monkeypatch, tmp_path / "run")
     with pytest.raises(InputError, match="was interrupted: go on with `pyrobnn fit --resume .*run`.*--overwrite"):
@@ -93,6 +89,7 @@ def test_a_new_run_does_not_trample_on_an_interrupted_one(tmp_path, monkeypatch)
     assert not runs.unfinished_folder(tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_replacement_keeps_the_earlier_run_until_it_is_done(tmp_path, monkeypatch):
     path = tmp_path / "run"
     runs.run(spec(), path, progress=False)
@@ -103,6 +100,7 @@ def test_an_interrupted_replacement_keeps_the_earlier_run_until_it_is_done(tmp_p
     assert json.loads((runs.resume(path, progress=False).path / "manifest.json").read_text())["seed"] == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_was_made_meanwhile_is_not_replaced(tmp_path, monkeypatch):
     path = tmp_path / "run"
     interrupted(monkeypatch, path)
@@ -124,6 +122,7 @@ def test_data_that_changed_are_refused_and_nothing_is_lost(tmp_path, monkeypatch
     assert (runs.unfinished_folder(tmp_path / "run") / FILE).is_file()
 
 
+@pytest.mark.slow
 def test_what_is_made_from_a_fit_is_made_again(tmp_path, monkeypatch):
     path = tmp_path / "run"
     whole = runs.run(spec(), path, progress=False)
@@ -134,10 +133,13 @@ def test_what_is_made_from_a_fit_is_made_again(tmp_path, monkeypatch):
     assert (path / "metrics.json").read_bytes() == before
     with pytest.raises(InputError, match="is complete: there is nothing to go on with"):
         runs.resume(path, progress=False)
+    with pytest.raises(InputError, match="There is no interrupted run .*unfinished, and no run folder"):
+        runs.resume(tmp_path / "other", progress=False)
 
 
+@pytest.mark.slow
 def test_a_method_without_checkpoints_leaves_no_unfinished_run(tmp_path, monkeypatch):
-    swag = spec(fit={"type": "swag", "steps": 50, "every": 5, "rank": 2, "engine": "eager", "method": {"steps": 20}})
+    swag = spec(fit={"type": "swag", "steps": 6, "every": 2, "rank": 2, "engine": "eager", "method": {"steps": 5}})
     path = runs.run(spec(), tmp_path / "run", progress=False).path
 
     def fail(*_, **__):
@@ -151,6 +153,7 @@ def test_a_method_without_checkpoints_leaves_no_unfinished_run(tmp_path, monkeyp
     assert not getattr(caught.value, "__notes__", [])
 
 
+@pytest.mark.slow
 def test_other_runs_beside_it_are_left_alone(tmp_path):
     (tmp_path / ".run-2-abcdefgh").mkdir()
     (tmp_path / ".run-backup").mkdir()
@@ -158,11 +161,7 @@ def test_other_runs_beside_it_are_left_alone(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".run-2-abcdefgh", ".run-backup", "run"]
 
 
-def test_nothing_to_go_on_with(tmp_path):
-    with pytest.raises(InputError, match="There is no interrupted run .*unfinished, and no run folder"):
-        runs.resume(tmp_path / "run", progress=False)
-
-
+@pytest.mark.slow
 def test_a_fit_that_cannot_go_on_leaves_nothing(tmp_path):
     bad = spec(fit=TABLES["fit"] | {"lr": 1e30, "optimizer": "sgd"})
     with pytest.raises(FloatingPointError, match="became nan at step"):
@@ -170,6 +169,7 @@ def test_a_fit_that_cannot_go_on_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.with_pictures
 def test_pictures_are_made_again(tmp_path, monkeypatch):
     pages = SimpleNamespace(html="page", figures={"a.png": b"a"})
@@ -182,6 +182,7 @@ def test_pictures_are_made_again(tmp_path, monkeypatch):
     assert (path / "figures" / "a.png").read_bytes() == b"a"
 
 
+@pytest.mark.slow
 def test_a_stop_promises_only_what_is_kept(tmp_path, monkeypatch):
     path = runs.run(spec(), tmp_path / "run", progress=False).path
     file = tmp_path / "spec.toml"
@@ -200,6 +201,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_with_a_run(tmp_path, monkeypatch):
     interrupted(monkeypatch, tmp_path / "run")
     done = invoke("fit", "--resume", tmp_path / "run")
@@ -216,6 +218,7 @@ def test_the_command_takes_a_spec_or_a_run(tmp_path):
     assert "leave out --set" in with_changes.output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_signals_end_a_run_cleanly(number, tmp_path):

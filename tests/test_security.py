@@ -69,30 +69,20 @@ def dangers(tree, exempt=frozenset()):
             yield name
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_module_executes_what_it_reads(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert not list(dangers(tree, EXEMPT.get(path.relative_to(PACKAGE).as_posix(), frozenset())))
+@pytest.mark.slow
+def test_no_module_executes_what_it_reads():
+    trees = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
+    found = {name: list(dangers(tree, EXEMPT.get(name, frozenset()))) for name, tree in trees.items()}
+    assert not {name: dangerous for name, dangerous in found.items() if dangerous}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import pickle",
-        "from joblib import load",
-        "import xml.etree.ElementTree",
-        "eval(text)",
-        "torch.load(path)",
-        "np.load(path)",
-        "np.load(path, mmap_mode='r', allow_pickle=True)",
-        "subprocess.run(text, shell=True)",
-        "tempfile.mktemp()",
-        "jinja2.Environment(loader=None)",
-        "markupsafe.Markup(text)",
-    ],
-)
-def test_the_rule_on_executing_can_fail(line):
-    assert list(dangers(ast.parse(line)))
+def test_the_rule_on_executing_can_fail():
+    for line in (
+        "import pickle", "from joblib import load", "import xml.etree.ElementTree", "eval(text)", "torch.load(path)",
+        "np.load(path)", "np.load(path, mmap_mode='r', allow_pickle=True)", "subprocess.run(text, shell=True)",
+        "tempfile.mktemp()", "jinja2.Environment(loader=None)", "markupsafe.Markup(text)",
+    ):  # fmt: skip
+        assert list(dangers(ast.parse(line))), line
 
 
 def test_the_template_switches_escaping_off_nowhere():
@@ -225,7 +215,7 @@ def page(names):
     data = bnn.Data(x, (x[:, 0] > 0).long(), feature_names=names[:1], target_name=names[1])
     model = bnn.BNN(bnn.MLP(1, [2], 2), likelihood="categorical")
     posterior = model.fit(data, steps=2, seed=0, engine="eager", progress=False)
-    posterior.info["method"] = {"type": names[6], "guide": {"type": "mean_field"}}
+    posterior.info |= {"method": {"type": names[6], "guide": {"type": "mean_field"}}}
     return render(
         posterior,
         train=data,
@@ -238,19 +228,12 @@ def page(names):
     ).html
 
 
-@pytest.fixture(scope="module")
-def pages():
-    return [Structure(page(names)) for names in (HOSTILE, [f"name{i}" for i in range(len(HOSTILE))])]
-
-
-def test_no_element_or_attribute_of_the_page_comes_from_data(pages):
-    hostile, harmless = pages
+@pytest.mark.slow
+def test_no_element_or_attribute_of_the_page_comes_from_data_and_names_are_shown_as_they_are():
+    hostile, harmless = (Structure(page(names)) for names in (HOSTILE, [f"name{i}" for i in range(len(HOSTILE))]))
     assert hostile.elements == harmless.elements
     assert len(hostile.texts) == len(harmless.texts)
-
-
-def test_the_page_shows_every_name_as_it_is(pages):
-    text = "\n".join(pages[0].texts)
+    text = "\n".join(hostile.texts)
     assert all(name in text for name in HOSTILE)
     assert "nan" in text
 
@@ -286,6 +269,7 @@ def spec(folder, **data):
     return path
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("target", ["\x1b]0;owned\x07", "[/]", "[bold red]x", "a\u202eb", "\r\x08 error: fine"])
 def test_names_cannot_speak_to_the_terminal(target, tmp_path):
     path = table(tmp_path / "t.csv", ["\x1b[31mred", "b"])
@@ -299,6 +283,7 @@ def test_names_cannot_speak_to_the_terminal(target, tmp_path):
     assert str(InputError(f"no column {target!r}")).removeprefix("no column ") in line
 
 
+@pytest.mark.slow
 def test_a_spec_writes_nowhere_but_into_its_run_folder(tmp_path, monkeypatch):
     """Names of columns, classes and files, and paths in a spec, are never names of files that are written."""
     monkeypatch.chdir(tmp_path)

@@ -36,7 +36,7 @@ class Noisy(Dataset):
         return X[row] + 0.1 * torch.randn(2), Y[row]
 
 
-def fit(dataset, *, steps=10, **options):
+def fit(dataset, *, steps=5, **options):
     loader = DataLoader(dataset, batch_size=8, **options)
     model = bnn.BNN(bnn.MLP(2, [3], 1))
     return bnn.fit(model, bnn.SVI(steps=steps), loader, seed=0, engine="eager", progress=False)
@@ -50,6 +50,7 @@ def assert_no_worker_is_left():
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_workers_give_the_bits_of_none(shuffle):
     alone, found = (fit(TensorDataset(X, Y), shuffle=shuffle, num_workers=num) for num in (0, 2))
@@ -57,6 +58,7 @@ def test_workers_give_the_bits_of_none(shuffle):
     assert_no_worker_is_left()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_what_workers_draw_follows_the_seed(persistent):
     """Workers that persist get one seed for all epochs, so the numbers are not those of workers made anew."""

@@ -1,9 +1,11 @@
+import copy
 import dataclasses
 
 import pytest
 
 import pyrobnn as bnn
 from pyrobnn import InputError
+from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
 
 FULL = """
@@ -84,28 +86,23 @@ def test_the_resolved_spec_reads_back_and_prepares_the_same(tmp_path):
 def test_defaults(tmp_path):
     spec = diabetes(tmp_path)
     assert spec.fit == FitSpec(method=None, seed=0, device="auto")
-    assert (spec.data.split, spec.data.standardize, spec.data.validation, spec.predict.num_draws) == (
-        0,
-        True,
-        None,
-        500,
-    )
+    assert spec.data == DataSpec(name="diabetes", split=0, standardize=True, validation=None)
+    assert spec.predict.num_draws == 500
     prepared = spec.prepare()
     assert prepared.spec.likelihood == bnn.likelihoods.Gaussian(scale="learned")
     assert prepared.validation is None
+    assert prepared.train.standardize
+    assert not diabetes(tmp_path, "data.standardize=false").prepare().train.standardize
     assert (len(prepared.train), len(prepared.test)) == (398, 44)
 
 
-@pytest.mark.parametrize(
-    "tables",
-    [
-        {},
-        {"prior": {"type": "laplace"}},
-        {"guide": {"type": "map"}},
-        {"fit": {"steps": 7, "lr": 0.1}},
-    ],
-    ids=["nothing", "prior", "guide", "settings"],
-)
+LEFT_OUT = {
+    "nothing": {}, "prior": {"prior": {"type": "laplace"}}, "guide": {"guide": {"type": "map"}},
+    "settings": {"fit": {"steps": 7, "lr": 0.1}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tables", LEFT_OUT.values(), ids=LEFT_OUT)
 @pytest.mark.parametrize(("name", "estimator"), [("diabetes", bnn.BNNRegressor), ("wine", bnn.BNNClassifier)])
 def test_what_is_left_out_is_what_the_estimators_take(name, estimator, tables):
     spec = RunSpec.from_dict({"data": {"name": name}} | tables)
@@ -134,12 +131,11 @@ def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
         RunSpec.from_dict({"data": data}).prepare()
     counts = RunSpec.from_dict({"data": data, "likelihood": "poisson"}).prepare()
     assert counts.dataset.task == "regression"
-    assert counts.sentence.startswith(
-        "A regression, as the likelihood asks: 'b' holds whole numbers. Likelihood Poisson()"
-    )
+    assert counts.sentence.startswith("A regression, as the likelihood asks: 'b' holds whole numbers. Likelihood Poi")
     classes = RunSpec.from_dict({"data": data, "likelihood": "categorical"}).prepare()
     assert (classes.dataset.task, classes.spec.net.out_features) == ("classification", 17)
     asked = RunSpec.from_dict({"data": data | {"task": "regression"}}).prepare()
+    assert asked.spec.likelihood == bnn.likelihoods.Gaussian()
     assert asked.sentence.startswith("A regression, as [data] task asks: 'b' holds whole numbers. Likelihood Gaussian(")
 
 
@@ -150,23 +146,12 @@ def test_validation_is_taken_from_the_training_part(tmp_path):
     assert [len(part) for part in (prepared.train, prepared.validation, prepared.test)] == [298, 100, 44]
 
 
-def test_units_as_asked(tmp_path):
-    assert diabetes(tmp_path).prepare().train.standardize
-    assert not diabetes(tmp_path, "data.standardize=false").prepare().train.standardize
-
-
 def test_classes_of_the_whole_set_count(tmp_path):
     rows = [f"{i / 20},{min(i // 7, 2)}" for i in range(20)]
     (tmp_path / "t.csv").write_text("\n".join(["a,b", *rows]), encoding="utf-8")
     for split in range(5):
         spec = RunSpec(data=DataSpec(path=str(tmp_path / "t.csv"), target="b", split=split))
         assert spec.prepare().spec.net.out_features == 3
-
-
-def test_a_task_that_is_told_wins(tmp_path):
-    (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(f"{i},{i % 4}" for i in range(20)), encoding="utf-8")
-    table = DataSpec(path=str(tmp_path / "t.csv"), target="b", task="regression")
-    assert RunSpec(data=table).prepare().spec.likelihood == bnn.likelihoods.Gaussian()
 
 
 @pytest.mark.parametrize("name", ["sinusoid", "quartic"])
@@ -196,12 +181,16 @@ OVERRIDES = {
 }
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("override", "holds"), OVERRIDES.values(), ids=OVERRIDES.keys())
 def test_an_override(override, holds, tmp_path):
-    assert holds(read(tmp_path, FULL, override))
-    changed, original = read(tmp_path, FULL, override).as_dict(), read(tmp_path, FULL).as_dict()
+    spec, tables = read(tmp_path, FULL, override), read(tmp_path, FULL).as_dict()
+    assert holds(spec)
     section = override.split("=")[0].split(".")[0].strip()
-    assert changed | {section: None} == original | {section: None}
+    assert spec.as_dict() | {section: None} == tables | {section: None}
+    before = copy.deepcopy(tables)
+    apply_overrides(tables, [override])
+    assert tables == before
 
 
 def test_a_new_type_drops_the_options_of_the_old_one_only(tmp_path):
@@ -213,14 +202,6 @@ def test_a_new_type_drops_the_options_of_the_old_one_only(tmp_path):
 def test_an_override_of_a_section_that_is_not_there_starts_from_the_default(tmp_path):
     assert diabetes(tmp_path, "prior.scale=2.0").prior == bnn.priors.Normal(scale=2.0)
     assert diabetes(tmp_path, "net.hidden=[2]").net == bnn.MLP(hidden=(2,))
-
-
-def test_overrides_do_not_change_the_tables_given():
-    from pyrobnn.runs.overrides import apply_overrides
-
-    tables = {"guide": {"type": "mean_field", "init_rho": -1.0}}
-    apply_overrides(tables, ["guide.type=map"])
-    assert tables == {"guide": {"type": "mean_field", "init_rho": -1.0}}
 
 
 BAD_FILES = {
@@ -251,10 +232,7 @@ BAD_OVERRIDES = {
     "unknown key": ("fit.stepz=1", r"\[fit\] unknown setting `stepz`; known are type, seed, device, engine, steps"),
     "guide in fit": ("fit.guide=map", r"\[fit\] unknown setting `guide`"),
     "unknown data key": ("data.splitt=1", r"\[data\] DataSpec: unknown setting `splitt`; known are name, path"),
-    "unknown predict key": (
-        "predict.draws=1",
-        r"\[predict\] PredictSpec: unknown setting `draws`; known are num_draws",
-    ),
+    "unknown predict key": ("predict.draws=1", r"\[predict\] PredictSpec: unknown setting `draws`; known are num_dr"),
     "unknown net key": ("net.width=1", r"\[net\] MLP: unknown setting `width`; known are in_features, hidden"),
     "unknown type": ("guide.type=meanfield", r"Unknown guide 'meanfield'. Did you mean 'mean_field'\?"),
     "type not a name": ("guide.type=3", r"\[guide\] `type` must be a name, got 3"),
@@ -264,10 +242,7 @@ BAD_OVERRIDES = {
     "negative seed": ("fit.seed=-1", r"\[fit\] FitSpec: `seed`"),
     "huge seed": ("fit.seed=4294967296", r"\[fit\] FitSpec: `seed`"),
     "no draws": ("predict.num_draws=0", r"\[predict\] PredictSpec: `num_draws`"),
-    "likelihood without a type": (
-        "likelihood.scale=1.0",
-        r"\[likelihood\] A likelihood given as a table needs a `type`",
-    ),
+    "likelihood without a type": ("likelihood.scale=1.0", r"\[likelihood\] A likelihood given as a table needs a `t"),
 }
 
 
@@ -294,17 +269,11 @@ def test_what_does_not_fit_is_refused_when_prepared(override, message, tmp_path)
         diabetes(tmp_path, override).prepare()
 
 
-def test_a_likelihood_for_real_values_is_refused_for_classes(tmp_path):
+def test_what_does_not_fit_classes_and_a_missing_file_are_refused(tmp_path):
     with pytest.raises(InputError, match="wine has classes as targets, and Gaussian"):
         read(tmp_path, '[data]\nname = "wine"\n[likelihood]\ntype = "gaussian"\n').prepare()
-
-
-def test_too_few_outputs_for_the_classes_are_refused(tmp_path):
     with pytest.raises(InputError, match="Categorical with 2 network outputs needs labels from 0 to 1"):
         read(tmp_path, '[data]\nname = "wine"\n[net]\nout_features = 2\n').prepare()
-
-
-def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be read .No such file or directory.: check the path"):
         RunSpec.from_toml(tmp_path / "none.toml")
 

@@ -9,6 +9,7 @@ import pytest
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.inference import method as methods
+from pyrobnn.inference.base import Offer, offer_of
 from pyrobnn.likelihoods.noise import HalfNormal
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
 
@@ -131,6 +132,7 @@ REFUSED = {
     "nuts inside": ('[fit]\ntype = "ensemble"\nmethod = "nuts"\n', r"\[fit\] Ensemble: `method`"),
     "a number inside": ('[fit]\ntype = "ensemble"\nmethod = 3\n', "The type of a method must be a name, got 3"),
     "patience inside": (ENSEMBLE + "patience = 3\n", r"\[fit\] Ensemble: .*members run the same number of steps"),
+    "of another method": ("[fit]\nstarts = 2\n", "`starts` is a setting of evidence_framework: name the method by"),
     "no step size": ('[fit]\ntype = "sgld"\n', r"\[fit\] SGLD: `step_size` is missing"),
     "validation": (
         NUTS,
@@ -220,8 +222,13 @@ def test_counts_stay_counts_where_inputs_are_standardised(kind, tmp_path):
     np.testing.assert_array_equal(drawn, np.round(drawn))
 
 
-def test_a_setting_of_another_method_names_it(tmp_path):
-    path = tmp_path / "spec.toml"
-    path.write_text('[data]\nname = "sinusoid"\n[fit]\nstarts = 2\n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"`starts` is a setting of evidence_framework: name the method by `type`"):
-        RunSpec.from_toml(path)
+def test_a_method_of_another_package_declares_by_names():
+    """Fields of other names are its own."""
+
+    class Mine:
+        guide, num_chains, callbacks, copies = "map", 7, (), "many"
+
+        def run(self, *args, **arguments):
+            raise NotImplementedError
+
+    assert offer_of(Mine()) == Offer(guide="map", copies=7)

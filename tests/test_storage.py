@@ -49,8 +49,11 @@ def assert_same_record(history, expected):
         assert np.array_equal(mine, theirs) if isinstance(theirs, np.ndarray) else mine == theirs, field.name
 
 
+@pytest.mark.one_in(3)
+@pytest.mark.filterwarnings("ignore:for .*copying from a non-meta parameter:UserWarning")
 @pytest.mark.parametrize("make", ROUND_TRIPS.values(), ids=ROUND_TRIPS.keys())
-def test_a_loaded_posterior_predicts_the_same_bits(make, tmp_path):
+def test_a_loaded_posterior_predicts_the_same_bits_and_goes_to_the_device_asked_for(make, tmp_path):
+    """There is no GPU to test on. The meta device refuses to compute with a tensor that was left behind on the CPU."""
     posterior = make()
     loaded = load_posterior(save_posterior(posterior, tmp_path / "p"))
     for seed in (None, 8):
@@ -66,25 +69,25 @@ def test_a_loaded_posterior_predicts_the_same_bits(make, tmp_path):
     assert len(loaded.history) == 3
     assert loaded.history.elbo.dtype == np.float64
 
-
-def test_loading_leaves_the_random_state_alone(tmp_path):
-    save_posterior(fitted(), tmp_path / "p")
-    before = torch.random.get_rng_state()
-    load_posterior(tmp_path / "p")
-    assert torch.equal(before, torch.random.get_rng_state())
+    away = load_posterior(tmp_path / "p", device="meta")
+    draws = away.draw(2)
+    tensors = [*away.bnn.state_dict().values(), *away.guide.state_dict().values(), *away.example, *draws.values()]
+    outputs = away.bnn.outputs({name: draws[name][0] for name in away.bnn.site_names}, away.example[0])
+    assert {value.device.type for value in [*tensors, outputs]} == {"meta"}
 
 
 def test_the_folder_has_two_files_without_code(tmp_path):
     save_posterior(fitted(prior=MIXTURE), tmp_path / "p")
+    with pytest.raises(InputError, match="has a declared network, 'mlp': leave out `net`"):
+        load_posterior(tmp_path / "p", net=nn.Linear(2, 1))
+    before = torch.random.get_rng_state()
+    load_posterior(tmp_path / "p")
+    assert torch.equal(before, torch.random.get_rng_state())
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["posterior.json", "tensors.safetensors"]
     settings = json.loads((tmp_path / "p" / "posterior.json").read_text())
     assert settings["format_version"] == 2
-    assert settings["parts"]["prior"] == {"type": "scale_mixture"} | {
-        "pi": 0.5,
-        "sigma1": 1.0,
-        "sigma2": 0.1,
-        "learnable": True,
-    }
+    mixture = {"type": "scale_mixture", "pi": 0.5, "sigma1": 1.0, "sigma2": 0.1, "learnable": True}
+    assert settings["parts"]["prior"] == mixture
     assert "bnn.likelihood.scale_unconstrained" in safetensors.torch.load_file(tmp_path / "p" / "tensors.safetensors")
 
 
@@ -104,12 +107,6 @@ def test_a_net_of_ones_own_comes_back_if_it_is_passed(tmp_path):
         load_posterior(tmp_path / "p", net=net().float())
     with pytest.raises(InputError, match="'net.1.bias' is expected but not saved"):
         load_posterior(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
-
-
-def test_a_declared_net_needs_no_other(tmp_path):
-    save_posterior(fitted(), tmp_path / "p")
-    with pytest.raises(InputError, match="has a declared network, 'mlp': leave out `net`"):
-        load_posterior(tmp_path / "p", net=nn.Linear(2, 1))
 
 
 def test_what_is_not_a_setting_is_not_saved(tmp_path):
@@ -181,13 +178,12 @@ def test_numbers_that_are_not_finite_and_the_order_of_keys_come_back_from_valid_
     posterior.info |= {"score": {"b": [float("inf"), -1e-300], "a": float("-inf")}, "none": None, "text": "\x00é\ud800"}
     posterior.history.validation_scores[:] = [float("-inf"), 1.5]
     posterior.history.validation_steps[:] = [2, 3]
-    posterior.info["nan"] = float("nan")
+    posterior.info |= {"nan": float("nan")}
     loaded = load_posterior(posterior.save(tmp_path / "p"))
     text = (tmp_path / "p" / "posterior.json").read_text()
     json.loads(text, parse_constant=pytest.fail)
-    assert np.isnan(loaded.info.pop("nan"))
-    assert np.isnan(posterior.info.pop("nan"))
-    assert loaded.info == posterior.info
+    assert np.isnan(loaded.info["nan"])
+    assert loaded.info | {"nan": 0} == posterior.info | {"nan": 0}
     assert list(loaded.info["score"]) == ["b", "a"]
     assert_same_record(loaded.history, posterior.history)
 
@@ -195,7 +191,7 @@ def test_numbers_that_are_not_finite_and_the_order_of_keys_come_back_from_valid_
 @pytest.mark.parametrize("value", [torch.tensor(1.0), {1: 2}, {"$float": 1}, [print]], ids=repr)
 def test_what_json_does_not_have_is_refused_before_anything_is_written(value, tmp_path):
     posterior = fitted()
-    posterior.info["mine"] = {"a": value}
+    posterior.info |= {"mine": {"a": value}}
     with pytest.raises(InputError, match=r"`info\.mine\.a.*` of the posterior cannot be saved, it is"):
         posterior.save(tmp_path / "p")
     assert not list(tmp_path.iterdir())
@@ -217,10 +213,12 @@ def test_pruned_updated_and_anchored_posteriors_come_back(tmp_path):
     first = fitted()
     later = bnn.update_prior(first).fit(X, Y, steps=2, seed=1, engine="eager", progress=False)
     anchored = fitted(prior=bnn.priors.Anchored(bnn.priors.ScaleMixture()))
-    for name, posterior in {"pruned": bnn.prune(first, 0.5), "updated": later, "anchored": anchored}.items():
+    parts = fitted(guide={"*.bias": "map", "*": "mean_field"}, prior="hierarchical")
+    pruned = {"pruned": bnn.prune(first, 0.5), "pruned by name": bnn.prune(parts, 0.3)}
+    for name, posterior in (pruned | {"updated": later, "anchored": anchored}).items():
         loaded = bnn.load(bnn.save(posterior, tmp_path / name))
         assert torch.equal(loaded.predict(X, num_draws=3).draw_means, posterior.predict(X, num_draws=3).draw_means)
-        if name != "pruned":  # which has no ELBO
+        if name not in pruned:  # which have no ELBO
             elbos = [bnn.elbo_report(each, bnn.Data(X, Y), num_draws=3, seed=0).elbo for each in (loaded, posterior)]
             assert elbos[0] == elbos[1]  # so the prior's own tensors came back too
 
@@ -235,31 +233,9 @@ def test_a_posterior_with_a_tuned_prior_comes_back(per, tmp_path):
     assert torch.equal(loaded.predict(X, num_draws=3).draw_means, tuned.predict(X, num_draws=3).draw_means)
 
 
-def test_a_loaded_posterior_is_diagnosed_and_plotted_as_the_saved_one(tmp_path):
-    posterior = fitted()
-    loaded = load_posterior(posterior.save(tmp_path / "p"))
-    data = bnn.Data(X, Y, standardize=True)
-    assert bnn.diagnose(loaded, data).findings == bnn.diagnose(posterior, data).findings
-    lines = [bnn.plots.elbo(each.history).axes[0].lines[0].get_ydata() for each in (loaded, posterior)]
-    assert np.array_equal(*lines)
-
-
 def test_a_device_that_is_not_here_is_refused_before_anything_is_read(tmp_path):
     with pytest.raises(InputError, match="Device 'abacus' cannot be used here"):
         load_posterior(tmp_path / "nothing", device="abacus")
-
-
-@pytest.mark.filterwarnings("ignore:for .*copying from a non-meta parameter:UserWarning")
-@pytest.mark.parametrize("make", ROUND_TRIPS.values(), ids=ROUND_TRIPS.keys())
-def test_everything_goes_to_the_device_asked_for(make, tmp_path):
-    """There is no GPU to test on. The meta device refuses to compute with a tensor that was left behind on the CPU."""
-    loaded = load_posterior(make().save(tmp_path / "p"), device="meta")
-    tensors = [*loaded.bnn.state_dict().values(), *loaded.guide.state_dict().values(), *loaded.example]
-    assert {value.device.type for value in tensors} == {"meta"}
-    draws = loaded.draw(2)
-    assert {value.device.type for value in draws.values()} == {"meta"}
-    weights = {name: draws[name][0] for name in loaded.bnn.site_names}
-    assert loaded.bnn.outputs(weights, loaded.example[0]).device.type == "meta"
 
 
 def test_auto_is_the_place_that_fit_takes(tmp_path, monkeypatch):

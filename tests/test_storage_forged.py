@@ -110,6 +110,7 @@ def copy(fair, tmp_path):
     return shutil.copytree(fair, tmp_path / "p")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads the size of a process from Linux")
 def test_forged_posteriors_of_every_guide_are_refused_within_memory_and_time(fair, tmp_path):
     """Each in at most 3 s of one processor, in a process that may take 256 MiB more than it has: one for all."""
@@ -137,7 +138,7 @@ def test_a_network_of_ones_own_may_have_activations_larger_than_its_weights(tmp_
 
 def test_settings_longer_than_any_are_neither_written_nor_read(fair, copy, tmp_path):
     posterior = bnn.load(fair)
-    posterior.info["notes"] = "x" * files._MOST_TEXT
+    posterior.info |= {"notes": "x" * files._MOST_TEXT}
     with pytest.raises(InputError, match="take .* bytes as text, more than 4,194,304: keep less in `info`"):
         posterior.save(tmp_path / "q")
     seal(copy, {"info": {"notes": posterior.info["notes"]}})

@@ -103,10 +103,11 @@ def test_the_rule_on_imports_can_fail(module, line, caught):
     assert bool(list(violations(PACKAGE / module, ast.parse(line)))) is caught
 
 
-HEAVY = ["arviz", "matplotlib", "sklearn", "torchmetrics", "pandas", "pooch"]
+HEAVY = ["arviz", "jinja2.environment", "matplotlib", "sklearn", "torchmetrics", "pandas", "pooch"]
 NEEDS_MORE = ("plots", "report", "BNNClassifier", "BNNRegressor")
 
 
+@pytest.mark.slow
 def test_import_is_light():
     """Neither the package nor what most people use of it needs the libraries of pictures, tables and tests."""
     used = f"[getattr(pyrobnn, name) for name in pyrobnn.__all__ if name not in {NEEDS_MORE}]"

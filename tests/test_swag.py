@@ -1,15 +1,12 @@
 """SWAG: the covariance of a known path, and what comes of a fit."""
 
-import numpy as np
 import pytest
 import torch
+from helpers import quick
 from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
-from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.guides import LowRank
-from pyrobnn.inference.swag import _Path
 
 
 def problem(num=60):
@@ -18,60 +15,38 @@ def problem(num=60):
     return x, x @ torch.tensor([1.0, -0.5]) + 0.5 * torch.randn(num, generator=generator)
 
 
-def linear_model():
-    return bnn.BNN(nn.Linear(2, 1, bias=False), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.5))
+def linear_model(noise=0.5):
+    likelihood = bnn.likelihoods.Gaussian(noise)
+    return bnn.BNN(nn.Linear(2, 1, bias=False), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
 
 
-def test_the_guide_has_the_moments_of_the_path():
-    weights = np.random.default_rng(0).normal(size=(9, 2)) * [1.0, 0.3] + [2.0, -1.0]
-    path, rank = _Path(4), 4
-    for row in weights:
-        path.add(torch.tensor(row))
-    model = linear_model()
-    with fast_pyro():
-        guide = LowRank(rank=rank).build(model, *(part[:1] for part in problem()))
-    path.write_into(guide)
-    running = np.cumsum(weights, 0) / np.arange(1, 10)[:, None]
-    deviations = (weights - running)[-rank:]
-    expected = np.diag(weights.var(0)) / 2 + deviations.T @ deviations / (2 * (rank - 1))
-    np.testing.assert_allclose(guide.covariance(), expected, rtol=1e-5)
-    np.testing.assert_allclose(guide.mean()["weight"][0].detach(), weights.mean(0), rtol=1e-6)
+def mode():
+    x, y = problem()
+    return torch.linalg.solve(torch.eye(2) + x.T @ x / 0.25, x.T @ y / 0.25)
 
 
 @pytest.fixture(scope="module")
 def posterior():
-    method = bnn.SWAG(bnn.SVI(guide="map", steps=300, lr=0.05, batch_size=10), lr=0.05, steps=400, every=5, rank=5)
-    return bnn.fit(linear_model(), method, problem(), seed=0, progress=False)
+    method = bnn.SWAG(bnn.SVI(guide="map", steps=120, lr=0.05, batch_size=10), lr=0.05, steps=100, every=5, rank=5)
+    return quick(linear_model(), method, problem())
 
 
 def test_the_path_stays_about_the_mode_and_spreads_with_the_noise_of_mini_batches(posterior):
-    x, y = problem()
-    mode = torch.linalg.solve(torch.eye(2) + x.T @ x / 0.25, x.T @ y / 0.25)
     ((loc, scale),) = posterior.guide.moments().values()
-    assert bool(((loc[0] - mode).abs() < 0.3).all())
+    assert bool(((loc[0] - mode()).abs() < 0.3).all())
     assert bool((scale > 1e-3).all())
     assert bool((scale < 1.0).all())
 
 
 def test_a_full_batch_path_ends_in_a_point_at_the_mode():
-    x, y = problem()
-    method = bnn.SWAG(bnn.SVI(guide="map", steps=400, lr=0.05), lr=0.05, steps=400, every=20, rank=3)
-    posterior = bnn.fit(linear_model(), method, (x, y), seed=0, progress=False)
-    ((loc, scale),) = posterior.guide.moments().values()
-    mode = torch.linalg.solve(torch.eye(2) + x.T @ x / 0.25, x.T @ y / 0.25)
-    torch.testing.assert_close(loc[0], mode, rtol=0, atol=2e-3)
+    method = bnn.SWAG(bnn.SVI(guide="map", steps=300, lr=0.05), lr=0.05, steps=60, every=20, rank=3)
+    ((loc, scale),) = quick(linear_model(), method, problem()).guide.moments().values()
+    torch.testing.assert_close(loc[0], mode(), rtol=0, atol=2e-3)
     assert float(scale.max()) < 5e-3
 
 
-def test_seeds_settle_it_and_it_saves_and_loads(posterior, tmp_path):
-    again = bnn.fit(
-        linear_model().fresh(),
-        bnn.SWAG(bnn.SVI(guide="map", steps=10), steps=20, every=5, rank=2),
-        problem(),
-        seed=1,
-        progress=False,
-    )
-    assert again.info["method"]["type"] == "swag"
+def test_it_saves_and_loads(posterior, tmp_path):
+    assert posterior.info["method"]["type"] == "swag"
     loaded = bnn.load(bnn.save(posterior, tmp_path / "swag"), net=nn.Linear(2, 1, bias=False))
     assert torch.equal(loaded.draw(5)["weight"], posterior.draw(5)["weight"])
     assert type(loaded.guide) is type(posterior.guide)
@@ -80,7 +55,7 @@ def test_seeds_settle_it_and_it_saves_and_loads(posterior, tmp_path):
 def test_members_of_a_multi_swag_start_apart():
     method = bnn.SWAG(bnn.SVI(guide="map", steps=30, lr=0.05, batch_size=20), steps=40, every=10, rank=2)
     model = bnn.BNN(bnn.MLP(2, [4], 1))
-    mixture = bnn.fit(model, bnn.Ensemble(method, members=2, bootstrap=True), problem(), seed=0, progress=False)
+    mixture = quick(model, bnn.Ensemble(method, members=2, bootstrap=True), problem())
     first, second = (member.mean()["0.weight"] for member in mixture.members)
     assert not torch.allclose(first, second, atol=0.1)
     assert mixture.info["method"]["type"] == "ensemble"
@@ -96,9 +71,6 @@ def test_swag_refuses_other_guides_and_paths_that_are_too_short():
 
 def test_a_path_that_leaves_the_mode_is_refused_with_its_rate():
     """Noise of 0.01 makes the loss 2500 times as steep as that of 0.5."""
-    model = bnn.BNN(
-        nn.Linear(2, 1, bias=False), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.01)
-    )
     method = bnn.SWAG(bnn.SVI(guide="map", steps=20, lr=0.05, batch_size=10), lr=0.05, steps=60, every=10, rank=3)
     with pytest.raises(FloatingPointError, match=r"SWAG left the mode .* lr=0\.05: .* try 0\.005\. The ELBO became"):
-        bnn.fit(model, method, problem(), seed=0, progress=False)
+        quick(linear_model(0.01), method, problem())

@@ -1,19 +1,25 @@
 """Threads take turns where Pyro and random states are global: each gets the bits that it gets alone."""
 
+import math
 import os
 import signal
 import sys
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pyro
 import pytest
 import torch
+from helpers import quick
+from pyro.poutine.runtime import _PYRO_STACK
 
 import pyrobnn as bnn
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.random import seeded
+from pyrobnn.inference.svi.capture import compiler
 
 X = torch.linspace(-1, 1, 20)[:, None]
 MODEL = bnn.BNN(bnn.MLP(1, [4], 1))
@@ -48,7 +54,7 @@ def side_by_side(work, seeds):
 
 
 def test_eight_threads_predict_from_one_posterior():
-    posterior, seeds = fit(0), list(range(3)) * 6
+    posterior, seeds = fit(0), list(range(3)) * 3
     alone = {seed: predictions(posterior, seed) for seed in set(seeds)}
     for seed, found in zip(seeds, side_by_side(lambda seed: predictions(posterior, seed), seeds), strict=True):
         assert torch.equal(found, alone[seed])
@@ -69,18 +75,16 @@ class Waits(torch.nn.Sequential):
 
 
 def test_weights_swapped_by_another_thread_are_not_seen(monkeypatch):
-    posterior = bnn.BNN(Waits(torch.nn.Linear(1, 1))).fit(
-        X, X[:, 0], steps=2, seed=0, engine="eager", progress=False, standardize=False
-    )
+    posterior = quick(bnn.BNN(Waits(torch.nn.Linear(1, 1))), bnn.SVI(steps=2), (X, X[:, 0]))
     monkeypatch.setattr(Waits, "runs_slowly", True)
     with ThreadPoolExecutor(2) as pool:
         slow = pool.submit(posterior.predict, X, num_draws=3, seed=0)
         assert Waits.runs.wait(30)
-        quick = pool.submit(posterior.inputs, X)
+        other = pool.submit(posterior.inputs, X)
         time.sleep(0.5)
         Waits.goes_on.set()
         slow.result(30)
-        assert torch.equal(quick.result(30), X)
+        assert torch.equal(other.result(30), X)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are of POSIX")
@@ -114,7 +118,7 @@ def test_threads_fit_while_others_predict():
     def work(index):
         return predictions(posterior, 1) if index % 2 else fit(7).history.elbo
 
-    for index, found in enumerate(side_by_side(work, range(8))):
+    for index, found in enumerate(side_by_side(work, range(4))):
         assert torch.equal(torch.as_tensor(found), torch.as_tensor(wanted[1 - index % 2]))
 
 
@@ -183,6 +187,7 @@ METHODS = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", METHODS)
 def test_another_thread_predicts_while_a_method_runs(name, monkeypatch):
     """It gets the bits that it gets alone, before the method ends, and the method the bits that it has alone."""
@@ -191,7 +196,7 @@ def test_another_thread_predicts_while_a_method_runs(name, monkeypatch):
     model = bnn.BNN(Asks(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)), likelihood=NOISE)
 
     def run():
-        return bnn.fit(model, method, (X, X[:, 0]), seed=2, engine="eager", progress=False).draw(20)
+        return quick(model, method, (X, X[:, 0]), seed=2).draw(20)
 
     alone = run()
     with ThreadPoolExecutor(1) as pool:
@@ -202,3 +207,127 @@ def test_another_thread_predicts_while_a_method_runs(name, monkeypatch):
         assert torch.equal(Asks.answer.result().mean, wanted)
     for site, values in alone.items():
         assert torch.equal(drawn[site], values)
+
+
+# Interrupts
+
+
+class Interrupted(torch.nn.Sequential):
+    """A layer that is interrupted when it runs for the n-th time."""
+
+    runs, at = 0, None
+
+    def forward(self, x):
+        Interrupted.runs += 1
+        if Interrupted.runs == Interrupted.at:
+            raise KeyboardInterrupt
+        return super().forward(x)
+
+
+def process_state():
+    """What a fit changes in the process; beartype draws from Python's random numbers, which are put back as torch's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        flushed = float(torch.tensor(1e-40) * 1.0) == 0.0
+    return {
+        "torch": torch.random.get_rng_state().tolist(),
+        "numpy": np.random.get_state()[1].tolist(),
+        "threads": torch.get_num_threads(),
+        "denormals": flushed,
+        "settings": pyro.settings.get(),
+        "validation": [part.is_validation_enabled() for part in (pyro.distributions, pyro.infer, pyro.poutine)],
+        "handlers": [*_PYRO_STACK],
+        "warnings": [*warnings.filters],
+        "lock": (ONE_THREAD._owner, ONE_THREAD._depth, ONE_THREAD._changes, ONE_THREAD._lock.locked()),
+    }
+
+
+@pytest.fixture
+def nothing_compiled(monkeypatch):
+    monkeypatch.setattr(compiler, "compile_graph", compiler.interpret)
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+@pytest.mark.parametrize("share", [0.2, 0.6, 1.0])
+@pytest.mark.parametrize("name", [*METHODS, "captured", "evidence"])
+def test_an_interrupt_leaves_the_process_as_it_was(name, share, monkeypatch):
+    """It comes when the network runs: in a step, while one is recorded, in a chain, in a sweep over the data."""
+    method = (METHODS | {"captured": bnn.SVI(steps=60), "evidence": bnn.EvidenceFramework(starts=1, rounds=1)})[name]
+    model = bnn.BNN(Interrupted(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)), likelihood=NOISE)
+
+    def run():
+        monkeypatch.setattr(Interrupted, "runs", 0)
+        engine = "captured" if name == "captured" else "eager"
+        bnn.fit(model, method, (X, X[:, 0]), seed=2, engine=engine, progress=False)
+
+    run()
+    before = process_state()
+    monkeypatch.setattr(Interrupted, "at", math.ceil(share * Interrupted.runs))
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert process_state() == before
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+@pytest.mark.parametrize("engine", ["eager", "captured"])
+def test_an_interrupt_in_a_callback_leaves_the_process_as_it_was(engine):
+    def interrupt(progress):
+        raise KeyboardInterrupt
+
+    fit(2)
+    before = process_state()
+    with pytest.raises(KeyboardInterrupt):
+        bnn.fit(MODEL, bnn.SVI(steps=100), (X, X[:, 0]), seed=2, engine=engine, progress=False, callbacks=[interrupt])
+    assert process_state() == before
+
+
+def test_an_interrupt_while_others_are_in_comes_after_the_lock(monkeypatch):
+    """A block in which others were let in ends with the lock and its states, whatever comes while it waits."""
+    take, interrupts = ONE_THREAD._take, [KeyboardInterrupt()]
+
+    def interrupted():
+        if interrupts:
+            raise interrupts.pop()
+        take()
+
+    before = process_state()
+    with pytest.raises(KeyboardInterrupt), seeded(0), ONE_THREAD.others_let_in():
+        monkeypatch.setattr(ONE_THREAD, "_take", interrupted)
+    assert process_state() == before
+
+
+# Waits
+
+
+NOT_HALF_A_SECOND = "longest wait {:.2f} s: the compiler keeps the interpreter 0.6 to 1.1 s, other work makes it longer"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "steps"), [("eager", 3000), ("captured", 200_000)])
+def test_a_prediction_waits_for_a_turn_and_not_for_a_fit(engine, steps, tmp_path, monkeypatch):
+    """Also while the step is recorded and compiled.
+
+    How long a turn is depends on what else the machine does, so waits are set beside the fit's own time.
+    """
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    posterior, waits = fit(0), []
+
+    def run():
+        model = bnn.BNN(bnn.MLP(1, [17], 1), likelihood=NOISE)  # of a size of its own: nothing is compiled before
+        bnn.fit(model, bnn.SVI(steps=steps), (X, X[:, 0]), seed=0, engine=engine, progress=False)
+
+    thread = threading.Thread(target=run)
+    began = time.perf_counter()
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.05)
+        started = time.perf_counter()
+        predictions(posterior, 1)
+        waits.append(time.perf_counter() - started)
+    thread.join()
+    took = time.perf_counter() - began
+    assert len(waits) >= 10
+    assert np.median(waits) < took / 20
+    assert max(waits) < took / 5
+    if max(waits) > 0.5:
+        pytest.xfail(NOT_HALF_A_SECOND.format(max(waits)))

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import quick
 from pyro import poutine
 from scipy.optimize import minimize
 from torch import nn
@@ -60,6 +61,7 @@ def numbers(posterior):
     return {key: posterior.info["laplace"][key] for key in ("log_evidence", "log_likelihood", "log_prior", "log_det")}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("structure", ["full", "kron", "diag"])
 @pytest.mark.parametrize("curvature", ["ggn", "fisher"])
 def test_the_gradient_of_the_evidence_is_that_of_finite_differences(curvature, structure):
@@ -75,6 +77,7 @@ def test_the_gradient_of_the_evidence_is_that_of_finite_differences(curvature, s
     np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("per", GROUPS)
 @pytest.mark.parametrize("by", ["evidence", "mackay"])
 def test_where_the_mode_follows_the_optimum_is_that_of_the_exact_evidence(by, per):
@@ -105,9 +108,10 @@ KINDS = {
 }
 
 
+@pytest.mark.one_in(11)
 @pytest.mark.filterwarnings("ignore:Laplace:UserWarning")  # not at a mode; a prior that is no product
-@pytest.mark.parametrize("noise", [True, False])
 @pytest.mark.parametrize(("kind", "per"), [(k, p) for k in KINDS for p in GROUPS if k != "subnetwork" or p == "all"])
+@pytest.mark.parametrize("noise", [True, False])
 def test_a_tuned_posterior_is_that_of_a_model_with_the_tuned_prior(kind, per, noise):
     posterior, data = curved(**KINDS[kind], standardize=True)
     tuned = bnn.tune_prior(posterior, data, per=per, noise=noise)
@@ -177,35 +181,31 @@ def test_what_is_not_gaussian_keeps_its_prior():
     assert alphas == pytest.approx({name: choices[name].scale ** -2 for name in ("2.weight", "2.bias")})
 
 
+def score_of(posterior, data, alpha, scale):
+    """The score of a new approximation around the same weights."""
+    parts = {"prior": bnn.priors.Normal(alpha**-0.5), "likelihood": bnn.likelihoods.Gaussian(scale)}
+    model = bnn.BNN(posterior.bnn.settings["net"], **parts)
+    other = guides.Laplace(structure="full").around(model, data, weights=posterior.mean(), progress=False)
+    return float(other.predict(data.x, num_draws=200).log_prob(data.y).mean())
+
+
+@pytest.mark.slow
 def test_a_validation_score_takes_the_best_of_a_grid():
     posterior, data = curved()
-    held_out, _ = curved()
     tuned = bnn.tune_prior(posterior, data, by="validation", validation=data)
-    scores = {}
-    for alpha in tuning._GRID[::4]:
-        model = bnn.BNN(
-            held_out.bnn.settings["net"],
-            prior=bnn.priors.Normal(alpha**-0.5),
-            likelihood=bnn.likelihoods.Gaussian(scale=0.4),
-        )
-        other = guides.Laplace(structure="full").around(model, data, weights=posterior.mean(), progress=False)
-        scores[alpha] = float(other.predict(data.x, num_draws=200).log_prob(data.y).mean())
+    scores = [score_of(posterior, data, alpha, 0.4) for alpha in tuning._GRID[::4]]
     own = float(tuned.predict(data.x, num_draws=200).log_prob(data.y).mean())
-    assert own >= max(scores.values()) - 1e-6
-    assert own > min(scores.values()) + 0.01
+    assert own >= max(scores) - 1e-6
+    assert own > min(scores) + 0.01
 
 
+@pytest.mark.slow
 def test_a_validation_score_takes_the_best_noise_too():
     """Against the score of new approximations on a coarser grid of precisions and noises."""
     posterior, data = curved(standardize=True)
     tuned = bnn.tune_prior(posterior, data, by="validation", noise=True, validation=data)
-    net, setting = posterior.bnn.settings["net"], guides.Laplace(structure="full")
-    scores = []
-    for alpha in tuning._GRID[::6]:
-        for scale in 0.4 * tuning._GRID[::6] ** -0.5:
-            model = bnn.BNN(net, prior=bnn.priors.Normal(alpha**-0.5), likelihood=bnn.likelihoods.Gaussian(scale))
-            other = setting.around(model, data, weights=posterior.mean(), progress=False)
-            scores.append(float(other.predict(data.x, num_draws=200).log_prob(data.y).mean()))
+    scales = 0.4 * tuning._GRID[::6] ** -0.5
+    scores = [score_of(posterior, data, alpha, scale) for alpha in tuning._GRID[::6] for scale in scales]
     own = float(tuned.predict(data.x, num_draws=200).log_prob(data.y).mean())
     assert own >= max(scores) - 1e-6
     precisions = 0.4**-2 * tuning._GRID
@@ -213,15 +213,7 @@ def test_a_validation_score_takes_the_best_noise_too():
     assert own > float(posterior.predict(data.x, num_draws=200).log_prob(data.y).mean())
 
 
-def test_a_tuned_posterior_is_saved_and_loaded(tmp_path):
-    posterior, data = curved()
-    for per in ("site", "weight"):
-        tuned = bnn.tune_prior(posterior, data, per=per)
-        bnn.save(tuned, tmp_path / per)
-        loaded = bnn.load(tmp_path / per, net=tuned.bnn.settings["net"])
-        assert torch.equal(loaded.predict(data.x, num_draws=3).mean, tuned.predict(data.x, num_draws=3).mean)
-
-
+@pytest.mark.slow
 def test_training_by_the_marginal_likelihood_raises_it_and_finds_the_noise():
     """Noise 0.1, seed 0, 60 examples; 4 standard errors, each 0.1 / sqrt(120)."""
     generator = torch.Generator().manual_seed(0)
@@ -230,7 +222,7 @@ def test_training_by_the_marginal_likelihood_raises_it_and_finds_the_noise():
     model = bnn.BNN(bnn.MLP(1, [10], 1, activation="tanh"), likelihood=bnn.likelihoods.Gaussian(scale=0.4))
     inner = bnn.SVI(guide=guides.Laplace(structure="full"), steps=150, lr=0.05)
     method = bnn.MarginalLikelihood(inner, rounds=4, noise=True)
-    posterior = bnn.fit(model, method, data, seed=0, progress=False)
+    posterior = quick(model, method, data)
     rounds = posterior.info["laplace"]["rounds"]
     assert len(rounds) == 4
     assert rounds[-1] == posterior.info["laplace"]["log_evidence"] > rounds[0] + 2
@@ -274,14 +266,11 @@ def test_what_cannot_be_tuned_is_refused(made, asked, message):
         bnn.tune_prior(posterior, data, **asked)
 
 
-def test_other_guides_are_refused():
-    model = bnn.BNN(bnn.MLP(1, [2], 1))
-    posterior = model.fit(torch.randn(5, 1), torch.randn(5), seed=0, steps=2, guide="mean_field", progress=False)
+def test_other_guides_and_methods_without_evidence_are_refused():
+    data = bnn.Data(torch.randn(5, 1), torch.randn(5))
+    posterior = quick(bnn.BNN(bnn.MLP(1, [2], 1)), bnn.SVI(steps=2), data)
     with pytest.raises(bnn.InputError, match="tune_prior takes the posterior of a Laplace guide, this is MeanF"):
-        bnn.tune_prior(posterior, (torch.randn(5, 1), torch.randn(5)))
-
-
-def test_methods_without_evidence_are_refused():
+        bnn.tune_prior(posterior, data)
     with pytest.raises(bnn.InputError, match="its method needs a Laplace guide, got MeanField"):
         bnn.MarginalLikelihood(bnn.SVI(guide="mean_field"))
     with pytest.raises(bnn.InputError, match="rounds have a fixed length: leave `patience` out"):

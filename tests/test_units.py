@@ -58,22 +58,21 @@ def same(found, expected, unit, shift, *, power=1):
     torch.testing.assert_close(found / unit**power, expected.double(), rtol=1e-12, atol=rounding(unit, shift) / unit)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("where", UNITS)
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_predictions_follow_the_targets(name, where):
     unit, shift = UNITS[where]
     there, here = (fitted(name, *units).predict(X, num_draws=40) for units in ((unit, shift), (1.0, 0.0)))
     y = unit * Y + shift
-    for read in (
+    located = (
         lambda p: p.mean,
         lambda p: p.draw_means,
         lambda p: p.sample(60, seed=1),
         lambda p: p.quantile([0.1, 0.7]),
-    ):
+    )
+    for read in (*located, lambda p: torch.stack(p.interval(0.9))):
         same(read(there) - shift, read(here), unit, shift)
-    for lower, upper in [(there.interval(0.9), here.interval(0.9))]:
-        for bound, expected in zip(lower, upper, strict=True):
-            same(bound - shift, expected, unit, shift)
     for name_of in ("std", "epistemic_std", "aleatoric_std"):
         same(getattr(there, name_of), getattr(here, name_of), unit, 0.0)
     for name_of in ("variance", "epistemic_variance", "aleatoric_variance"):
@@ -86,6 +85,7 @@ def test_predictions_follow_the_targets(name, where):
 SCORED = [*((name, where, 1) for name in LIKELIHOODS for where in ("far", "pressure")), ("gaussian", "far below", 2)]
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("name", "where", "columns"), SCORED)
 def test_scores_follow_the_targets(name, where, columns):
     unit, shift = UNITS[where]
@@ -102,13 +102,7 @@ def test_scores_follow_the_targets(name, where, columns):
         assert entry.stderr / factor == pytest.approx(here[key].stderr, rel=1e-6, abs=tolerance), key
 
 
-def test_coverage_far_from_zero_is_that_near_zero():
-    """Timestamps: at 1.7e9 float32 has steps of 128."""
-    far, near = (score(fitted("gaussian", 1.0, shift).predict(X, num_draws=100), Y + shift) for shift in (1.7e9, 0.0))
-    assert far["coverage_95"].value == near["coverage_95"].value > 0.5
-    assert far["rmse"].value == pytest.approx(near["rmse"].value, rel=1e-6)
-
-
+@pytest.mark.slow
 def test_audits_and_findings_follow_the_targets():
     unit, shift = UNITS["pressure"]
     there, here = fitted("gaussian", unit, shift), fitted("gaussian")
@@ -154,7 +148,7 @@ def test_estimators_follow_the_targets(weights):
     means, stds, lower, r2 = [], [], [], []
     for shift in (1e9, 0.0):
         estimator = bnn.BNNRegressor(
-            net=bnn.MLP(2, [5], 1), guide="mean_field", steps=40, random_state=0, num_draws=50, engine="eager"
+            net=bnn.MLP(2, [5], 1), guide="mean_field", steps=10, random_state=0, num_draws=50, engine="eager"
         )
         estimator.fit(X.numpy(), Y.numpy() + shift, sample_weight=weights)
         mean, std = estimator.predict(X.numpy(), return_std=True)
@@ -206,9 +200,7 @@ def test_weights_count_rows_as_often():
 
 
 def test_constant_columns_are_only_centred():
-    values = torch.stack(
-        [torch.full((30,), 0.1, dtype=F64), torch.zeros(30, dtype=F64), torch.arange(30.0).double()], 1
-    )
+    values = torch.tensor([[0.1, 0.0, row] for row in range(30)], dtype=F64)
     values[::2, 0] = 0.3 - 0.2  # the same but for rounding
     assert Scaler.fit(values).scale.tolist()[:2] == [1.0, 1.0]
 

@@ -1,4 +1,4 @@
-"""The updates that a captured step makes against the optimisers of torch, over 20 steps of given gradients.
+"""The updates that a captured step makes against the optimisers of torch, over 8 steps of given gradients.
 
 Parameters, gradients and learning rates are random from seed 0. Each comparison is to rounding: 1e-12 relative in
 float64 and 1e-5 in float32, where both sides sum the same terms in another order, and as much of the typical size, 1.
@@ -12,8 +12,10 @@ import torch
 from torch.func import vmap
 
 from pyrobnn.inference.svi.capture.updates import UPDATES, clip
+from pyrobnn.inference.svi.newton import VariationalNewton
 
-STEPS = 20
+STEPS = 8
+OF_TORCH = sorted(set(UPDATES) - {VariationalNewton}, key=str)
 SHAPES = {"matrix": (3, 4), "vector": (5,), "number": ()}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 DTYPES = list(TOLERANCE)
@@ -106,6 +108,7 @@ def assert_same(found, expected, dtype):
     torch.testing.assert_close(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+@pytest.mark.one_in(6)
 @every_dtype
 @every_case
 def test_updates_are_those_of_torch(cls, options, dtype):
@@ -123,7 +126,7 @@ def test_updates_are_those_of_torch(cls, options, dtype):
         assert_same(states, reference.states(), dtype)
 
 
-@pytest.mark.parametrize("cls", UPDATES)
+@pytest.mark.parametrize("cls", OF_TORCH, ids=lambda cls: cls.__name__)
 def test_an_update_changes_none_of_its_arguments(cls):
     reference = Reference(cls, {}, torch.float64)
     values, states, gradients = reference.values(), reference.states(), reference.gradients[1]
@@ -133,7 +136,7 @@ def test_an_update_changes_none_of_its_arguments(cls):
     assert all(map(torch.equal, given, before))
 
 
-@every_case
+@pytest.mark.parametrize(("cls", "options"), CASES[::8], ids=map(name_of, CASES[::8]))
 def test_vmapped_updates_are_those_of_each_replicate(cls, options):
     """Three replicates, each with its own parameters, gradients, state and learning rate."""
     references = [Reference(cls, options, torch.float64, seed=seed) for seed in range(3)]
@@ -141,20 +144,11 @@ def test_vmapped_updates_are_those_of_each_replicate(cls, options):
     stacked = vmap(lambda *arguments: update.apply(*arguments, group))
     arguments = [(r.values()["matrix"], r.gradients[1]["matrix"], r.states()["matrix"], r.rates(1)) for r in references]
     state = {key: torch.stack([a[2][key] for a in arguments]) for key in arguments[0][2]}
-    value, new = stacked(*(torch.stack([a[i] for a in arguments]) for i in (0, 1)), state, torch.stack([
-        a[3] for a in arguments
-    ]))  # fmt: skip
+    values, grads, rates = (torch.stack([a[i] for a in arguments]) for i in (0, 1, 3))
+    value, new = stacked(values, grads, state, rates)
     for index, one in enumerate(arguments):
         expected = update.apply(*one, group)
         assert_same((value[index], {key: tensor[index] for key, tensor in new.items()}), expected, torch.float64)
-
-
-def test_replicates_take_steps_with_learning_rates_of_their_own():
-    value, gradient = torch.zeros(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
-    group = torch.optim.SGD([torch.zeros(1)], lr=1.0).param_groups[0]
-    stacked = vmap(lambda value, gradient, rates: UPDATES[torch.optim.SGD].apply(value, gradient, {}, rates, group)[0])
-    new = stacked(value, gradient, torch.tensor([[0.1], [0.7]], dtype=torch.float64))
-    assert_same(new, torch.tensor([[-0.1], [-0.7]], dtype=torch.float64).expand(2, 3), torch.float64)
 
 
 def clipped_by_torch(gradients, max_norm):
@@ -170,10 +164,6 @@ def some_gradients(dtype, scale, seed=1):
     return {name: scale * torch.randn(shape, dtype=dtype, generator=generator) for name, shape in SHAPES.items()}
 
 
-def joint_norm(gradients):
-    return torch.cat([gradient.reshape(-1) for gradient in gradients.values()]).norm()
-
-
 @every_dtype
 @pytest.mark.parametrize("scale", [0.0, 1e-9, 1e-3, 0.3, 1.0, 50.0, 1e6])
 @pytest.mark.parametrize("max_norm", [1e-6, 0.5, 10.0])
@@ -181,20 +171,8 @@ def test_clipped_gradients_are_those_of_torch(scale, max_norm, dtype):
     gradients = some_gradients(dtype, scale)
     clipped = clip(gradients, max_norm)
     torch.testing.assert_close(clipped, clipped_by_torch(gradients, max_norm), rtol=TOLERANCE[dtype], atol=0.0)
-
-
-def test_clipping_bounds_the_joint_norm_and_keeps_the_direction():
-    gradients = some_gradients(torch.float64, 50.0)
-    clipped = clip(gradients, 2.0)
-    assert float(joint_norm(clipped)) == pytest.approx(2.0, rel=1e-6)
-    ratios = torch.cat([(clipped[name] / gradients[name]).reshape(-1) for name in gradients])
-    assert_same(ratios, ratios[0].expand(len(ratios)), torch.float64)
-
-
-def test_gradients_below_the_bound_stay_bit_by_bit():
-    gradients = some_gradients(torch.float32, 0.1)
-    clipped = clip(gradients, 10.0)
-    assert all(torch.equal(clipped[name], gradients[name]) for name in gradients)
+    if scale <= 0.3 and max_norm == 10.0:  # below the bound they stay bit by bit
+        assert all(torch.equal(clipped[name], gradients[name]) for name in gradients)
 
 
 @pytest.mark.parametrize("strange", [math.inf, math.nan])
@@ -214,4 +192,4 @@ def test_vmapped_clipping_bounds_the_norm_of_each_replicate():
 
 
 def test_every_update_is_compared():
-    assert {cls for cls, _ in CASES} == set(UPDATES)
+    assert {cls for cls, _ in CASES} == set(OF_TORCH)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers import quick
 from torch import nn
 
 import pyrobnn as bnn
@@ -16,7 +17,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def posterior():
-    return bnn.BNN(bnn.MLP(1, [8], 1)).fit(*problem(), seed=0, steps=60, lr=0.05, progress=False)
+    return quick(bnn.BNN(bnn.MLP(1, [8], 1)), bnn.SVI(steps=40, lr=0.05), problem())
 
 
 def test_the_table_has_a_row_for_every_weight(posterior):
@@ -29,9 +30,9 @@ def test_the_table_has_a_row_for_every_weight(posterior):
     assert row.snr == pytest.approx(abs(loc) / scale)
 
 
+@pytest.mark.slow
 def test_moments_without_a_formula_come_from_draws(posterior):
-    model = bnn.BNN(bnn.MLP(1, [8], 1))
-    flow = model.fit(*problem(), seed=0, steps=5, guide="AutoIAFNormal", progress=False)
+    flow = quick(bnn.BNN(bnn.MLP(1, [8], 1)), bnn.SVI(steps=2, guide="AutoIAFNormal"), problem())
     table = bnn.weight_table(flow)
     draws = flow.draw(1000)["2.weight"]
     found = table[table.site == "2.weight"]
@@ -39,15 +40,13 @@ def test_moments_without_a_formula_come_from_draws(posterior):
     np.testing.assert_allclose(found["std"], draws.std(0, unbiased=False)[0], rtol=1e-3)
 
 
-@pytest.mark.parametrize("fraction", [0.0, 0.4, 0.96])
-def test_pruning_removes_the_weights_of_least_signal(posterior, fraction):
-    pruned = bnn.prune(posterior, fraction)
+def test_pruning_removes_the_weights_of_least_signal(posterior):
+    pruned = bnn.prune(posterior, 0.4)
     draws, kept = pruned.draw(20), posterior.draw(20)
     zero = torch.cat([(value == 0).all(0).flatten() for value in draws.values()]).numpy()
     snr = bnn.weight_table(posterior).snr.to_numpy()
-    assert zero.sum() == round(fraction * 25)
-    if fraction > 0:
-        assert snr[zero].max() <= snr[~zero].min()
+    assert zero.sum() == 10
+    assert snr[zero].max() <= snr[~zero].min()
     for name, value in draws.items():
         alive = (value != 0).all(0)
         torch.testing.assert_close(value[:, alive], kept[name][:, alive])
@@ -57,72 +56,45 @@ def test_pruning_removes_the_weights_of_least_signal(posterior, fraction):
     assert not hasattr(posterior.guide, "mask_0")
 
 
-def test_a_pruned_posterior_saves_and_loads(posterior, tmp_path):
-    pruned = bnn.prune(posterior, 0.5)
-    loaded = bnn.load(bnn.save(pruned, tmp_path / "pruned"))
-    for name, value in pruned.draw(5).items():
-        assert torch.equal(loaded.draw(5)[name], value)
-
-
-def test_a_pruned_guide_made_of_several_saves_and_loads(tmp_path):
-    guide = {"*.bias": "map", "*": "mean_field"}
-    model = bnn.BNN(bnn.MLP(1, [4], 1), prior="hierarchical")
-    fitted = model.fit(*problem(), seed=0, steps=5, guide=guide, progress=False)
-    pruned = bnn.prune(fitted, 0.3)
-    loaded = bnn.load(bnn.save(pruned, tmp_path / "pruned"))
-    for name, value in pruned.draw(5).items():
-        assert torch.equal(loaded.draw(5)[name], value)
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.0])
-def test_pruning_refuses_fractions_outside_the_range(posterior, fraction):
-    with pytest.raises(InputError, match="at least 0 and below 1"):
-        bnn.prune(posterior, fraction)
-
-
-def test_a_drawn_function_is_the_same_at_every_call(posterior):
-    x, _ = problem()
-    function, other = (bnn.sample_function(posterior, seed=seed) for seed in (0, 1))
-    assert torch.equal(function(x)[:3], function(x[:3]))
-    assert not torch.allclose(function(x), other(x))
-    means = torch.stack([bnn.sample_function(posterior, seed=seed)(x) for seed in range(40)])
-    spread = posterior.predict(x, num_draws=2000).epistemic_std
-    ratio = means.std(0) / spread
-    assert bool(((ratio > 0.6) & (ratio < 1.5)).all())  # five standard errors of 40 draws
-
-
+@pytest.mark.slow
 def test_learning_in_two_parts_is_learning_at_once():
     """Orthogonal inputs make the posterior a product of normals, which mean-field holds exactly."""
     x = torch.eye(2).repeat(10, 1).double()
-    y = (
-        x @ torch.tensor([1.0, -0.5]).double()
-        + 0.3 * torch.randn(20, generator=torch.Generator().manual_seed(0)).double()
-    )
-    model = bnn.BNN(
-        nn.Linear(2, 1, bias=False).double(), prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian(0.5)
-    )
-    settings = {
-        "seed": 0,
-        "steps": 600,
-        "lr": 0.05,
-        "kl": "analytic",
-        "num_particles": 4,
-        "schedule": {"type": "exponential_lr", "gamma": 0.992},
-        "progress": False,
-    }
-    first = model.fit(x[:10], y[:10], **settings)
-    second = bnn.update_prior(first).fit(x[10:], y[10:], **settings)
+    y = x @ torch.tensor([1.0, -0.5]).double() + 0.3 * torch.randn(20).double()
+    net = nn.Linear(2, 1, bias=False).double()
+    model = bnn.BNN(net, prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian(0.5))
+    decay = {"type": "exponential_lr", "gamma": 0.985}
+    method = bnn.SVI(steps=300, lr=0.05, kl="analytic", num_particles=4, schedule=decay)
+    first = quick(model, method, (x[:10], y[:10]))
+    second = quick(bnn.update_prior(first), method, (x[10:], y[10:]))
     loc, scale = second.guide.moments()["weight"]
     precision = 1 / 0.7**2 + 10 / 0.25
     torch.testing.assert_close(loc[0], (x.T @ y) / 0.25 / precision, rtol=0, atol=0.02)
     torch.testing.assert_close(scale[0], torch.full((2,), precision**-0.5).double(), rtol=0.1, atol=0)
 
 
+def test_other_fractions_and_networks_are_refused(posterior):
+    for fraction in (-0.1, 1.0):
+        with pytest.raises(InputError, match="at least 0 and below 1"):
+            bnn.prune(posterior, fraction)
+    prior = bnn.update_prior(posterior).settings["prior"]
+    with pytest.raises(InputError, match=r"'0.weight' has shape \(5, 1\), the posterior has \(8, 1\)"):
+        bnn.BNN(bnn.MLP(1, [5], 1), prior=prior)
+
+
+def test_drawn_functions_spread_as_the_posterior(posterior):
+    x, _ = problem()
+    means = torch.stack([bnn.sample_function(posterior, seed=seed)(x) for seed in range(40)])
+    ratio = means.std(0) / posterior.predict(x, num_draws=2000).epistemic_std
+    assert bool(((ratio > 0.6) & (ratio < 1.5)).all())  # five standard errors of 40 draws
+
+
 def to_the_mode(**settings):
-    decay = {"type": "exponential_lr", "gamma": 0.98}
-    return {"seed": 0, "steps": 400, "lr": 0.1, "schedule": decay, "engine": "eager", "progress": False} | settings
+    decay = {"type": "exponential_lr", "gamma": 0.97}
+    return {"seed": 0, "steps": 250, "lr": 0.1, "schedule": decay, "engine": "eager", "progress": False} | settings
 
 
+@pytest.mark.slow
 def test_learning_in_two_parts_keeps_the_units_of_the_first():
     """Against the closed form for all data: slope and offset are uncorrelated in the first part, which is centred."""
     generator = torch.Generator().manual_seed(3)
@@ -191,32 +163,10 @@ def test_points_are_no_prior(guide):
         bnn.update_prior(posterior)
 
 
-def test_a_posterior_under_an_updated_prior_saves_and_loads(posterior, tmp_path):
-    x, y = problem()
-    second = bnn.update_prior(posterior).fit(x, y, seed=1, steps=5, progress=False)
-    loaded = bnn.load(bnn.save(second, tmp_path / "second"))
-    torch.testing.assert_close(loaded.predict(x, num_draws=5).mean, second.predict(x, num_draws=5).mean)
-    own, other = (p.bnn.prior("0.weight", torch.zeros(8, 1)).base_dist.loc for p in (second, loaded))
-    torch.testing.assert_close(own, other)
-
-
-def test_an_updated_prior_refuses_another_network(posterior):
-    prior = bnn.update_prior(posterior).settings["prior"]
-    with pytest.raises(InputError, match=r"'0.weight' has shape \(5, 1\), the posterior has \(8, 1\)"):
-        bnn.BNN(bnn.MLP(1, [5], 1), prior=prior)
-
-
 def test_a_function_of_a_mixture_is_that_of_one_member():
     x = torch.linspace(-1, 1, 10)[:, None]
     model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
-    mixture = bnn.fit(
-        model,
-        bnn.Ensemble(bnn.SVI(guide="map", steps=20), members=3),
-        (x, x[:, 0]),
-        seed=0,
-        progress=False,
-        engine="eager",
-    )
+    mixture = quick(model, bnn.Ensemble(bnn.SVI(guide="map", steps=5), members=3), (x, x[:, 0]))
     curves = [member.predict(x, num_draws=1).mean for member in mixture.members]  # points: all draws are alike
     picked = []
     for seed in range(60):

@@ -62,11 +62,7 @@ class Settings(TypedDict, total=False):
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a job for each data set and method; both acquisitions are in it.
-
-    Raises:
-        InputError: an unknown key, a number that cannot be, entries that are none, or data with too few rows.
-    """
+    """Return a job for each data set and method; both acquisitions are in it."""
     check_table("the suite", suite, Settings)
     shared = DEFAULTS | {key: value for key, value in suite.items() if key != "entries"}
     check_engine(shared["engine"])

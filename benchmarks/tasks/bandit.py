@@ -73,11 +73,7 @@ class Settings(TypedDict, total=False):
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a job for each agent.
-
-    Raises:
-        InputError: an unknown key, a number that cannot be, or entries that are none.
-    """
+    """Return a job for each agent."""
     check_table("the suite", suite, Settings)
     shared = {key: value for key, value in suite.items() if key != "entries"}
     check_engine(shared.get("engine", "captured"))

@@ -40,11 +40,7 @@ _SAID_ELSEWHERE = {
 
 
 def check_keys(where: str, table: dict[str, Any], known: Iterable[str]) -> None:
-    """Refuse keys that are not known.
-
-    Raises:
-        InputError: with the first of them, and those known.
-    """
+    """Refuse keys that are not known."""
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise bnn.InputError(f"Unknown key `{unknown[0]}` in {where}. Known: {', '.join(sorted(known))}.")
@@ -71,21 +67,13 @@ def check_table(where: str, table: dict[str, Any], kind: type) -> None:
 
 
 def check_engine(engine: Any) -> None:
-    """Refuse an engine that depends on the machine.
-
-    Raises:
-        InputError: one that is not captured or eager.
-    """
+    """Refuse an engine that is not captured or eager: others depend on the machine."""
     if engine not in ("captured", "eager"):
         raise bnn.InputError(f"`engine` must be captured or eager, so that bits repeat; got {engine!r}.")
 
 
 def check_entries(suite: dict[str, Any], kind: type) -> None:
-    """Refuse a suite without [[entries]], or entries that are no `kind`, without a name, or with the same name.
-
-    Raises:
-        InputError: with what is missing, unknown or repeated.
-    """
+    """Refuse a suite without [[entries]], or entries that are no `kind`, without a name, or with the same name."""
     if not suite.get("entries"):
         raise bnn.InputError("The suite needs [[entries]], each with a `name`.")
     for entry in suite["entries"]:
@@ -96,22 +84,14 @@ def check_entries(suite: dict[str, Any], kind: type) -> None:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse a name that comes twice.
-
-    Raises:
-        InputError: with the first of them.
-    """
+    """Refuse a name that comes twice."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise bnn.InputError(f"Two entries are called {repeated[0]!r}, and reports go by the name: give each its own.")
 
 
 def check_fit(name: str, tables: dict[str, Any], *more: str) -> None:
-    """Refuse settings of [fit] that an entry has no say in: `seed`, `device`, and more that the task names.
-
-    Raises:
-        InputError: with the first of them, and what counts instead.
-    """
+    """Refuse settings of [fit] that an entry has no say in: `seed`, `device`, and more that the task names."""
     for key in ("seed", "device", *more):
         if key in tables.get("fit", {}):
             raise bnn.InputError(f"`fit.{key}` in entry {name} has no effect ({_SAID_ELSEWHERE[key]}): leave it out.")

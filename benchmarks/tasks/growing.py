@@ -12,11 +12,7 @@ Fitted = bnn.Posterior | bnn.Mixture
 
 
 def check_learner(method: dict[str, Any]) -> None:
-    """Refuse settings of an entry that `Growing` cannot do.
-
-    Raises:
-        InputError: an ensemble of Laplace approximations, or `tuned` for another guide.
-    """
+    """Refuse an entry that `Growing` cannot do: an ensemble of Laplace approximations, or `tuned` for another guide."""
     is_laplace = isinstance(bnn.guides.resolve(method["guide"]), bnn.guides.Laplace)
     if is_laplace and method["members"] > 1:
         raise bnn.InputError(f"{method['entry']} is an ensemble of Laplace approximations: leave out `members`.")

@@ -138,11 +138,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {"sinusoid": sinusoid, "motorcycle"
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a job for each problem and entry, and for each problem one with the two halves of NUTS.
-
-    Raises:
-        InputError: an unknown key, problem or section, a number that cannot be, or no entries.
-    """
+    """Return a job for each problem and entry, and for each problem one with the two halves of NUTS."""
     check_table("the suite", suite, Settings)
     settings = DEFAULTS | {key: value for key, value in suite.items() if key != "entries"}
     check_engine(settings["engine"])

@@ -181,6 +181,7 @@ def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> li
         | {"split": number, "seed": seed, "engine": engine_of(one)}
         | _scores(one, specs[index], test)
         | {"chosen": json.dumps(values_at(settings["candidates"][index], settings["grid"])), "candidates": len(specs)}
+        | _convergence(one)
         | {"validation_log_score": None if scores is None else float(scores[index, place])}
         for place, (number, index, one, (_, test)) in enumerate(zip(numbers, best, fitted, parts, strict=True))
     ]
@@ -212,6 +213,20 @@ def _predict(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> bnn.Prediction:
 
 def _log_score(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> float:
     return float(_predict(fitted, spec, data).log_prob(data.y).double().mean())
+
+
+def _convergence(fitted: Fitted) -> dict[str, Any]:
+    """Return where a fit that ended by itself came to, in nats and model units; nothing of any other fit."""
+    found = fitted.record.convergence
+    if found is None:
+        return {}
+    return {
+        "converged": found.converged,
+        "elbo": found.elbo,
+        "elbo_error": found.elbo_error,
+        "gain": found.gain,
+        "steps": fitted.record.num_steps,
+    }
 
 
 def _scores(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> dict[str, Any]:

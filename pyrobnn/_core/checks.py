@@ -18,12 +18,8 @@ _BYTES_OF_A_WEIGHT = 48
 
 
 def check_size(net: Any) -> None:
-    """Refuse a declared network that a fit could not hold in this machine, before any of it is made.
-
-    Args:
-        net: the setting of a network; one without `build`, such as a `torch.nn.Module`, is there already.
-    """
-    if not hasattr(net, "build"):
+    """Refuse a declared network that a fit could not hold in this machine, before any of it is made."""
+    if not hasattr(net, "build"):  # a `torch.nn.Module` is made already
         return
     room = _memory()
     try:
@@ -51,9 +47,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
         tensor = value.detach()
     else:
-        array = value.to_numpy() if hasattr(value, "to_numpy") else _as_array(value, name)
-        if array.dtype == object:
-            array = _from_objects(array, name)
+        array = _as_array(value, name)
         if array.dtype.kind not in "biuf":
             raise InputError(
                 f"`{name}` must be numeric, got dtype {array.dtype}: encode text and dates as numbers first."
@@ -65,15 +59,13 @@ def as_tensor(value: Any, name: str) -> Tensor:
 
 
 def _as_array(value: Any, name: str) -> np.ndarray:
+    """Return an array, of numbers where its values were objects."""
     try:
-        return np.asarray(value)
+        array: np.ndarray = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
     except ValueError:
         raise InputError(f"`{name}` must be a rectangular array of numbers, got rows of unequal length.") from None
-
-
-def _from_objects(array: np.ndarray, name: str) -> np.ndarray:
     try:
-        return array.astype(float)
+        return array.astype(float) if array.dtype == object else array
     except (TypeError, ValueError):
         raise InputError(
             f"`{name}` must be numeric, got dtype object (text or mixed values): encode them as numbers first."
@@ -128,13 +120,7 @@ def check_range(value: Tensor, name: str) -> None:
 
 
 def check_digits(given: Tensor, cast: Tensor, name: str) -> None:
-    """Refuse columns whose variation the precision of the network rounds away, as that of numbers far from zero.
-
-    Args:
-        given: numbers (N, ...) as they came.
-        cast: the same in the network's precision.
-        name: the argument's name, for the message.
-    """
+    """Refuse columns (N, ...) whose variation is rounded away in the network's precision, as far from zero."""
     if not cast.is_floating_point():
         return
     if given.is_floating_point() and torch.finfo(given.dtype).eps >= torch.finfo(cast.dtype).eps:

@@ -21,11 +21,7 @@ MISSING = ("raise", "impute")
 
 
 def is_frame(X: Any) -> bool:
-    """Whether X is a data frame of pandas or polars.
-
-    Raises:
-        InputError: a lazy frame.
-    """
+    """Whether X is a data frame of pandas or polars; a lazy one is refused."""
     if hasattr(X, "collect"):
         raise InputError(f"X is a {type(X).__name__}, which has no values yet: collect it first, X.collect().")
     return hasattr(X, "columns") and hasattr(X, "dtypes")
@@ -34,12 +30,7 @@ def is_frame(X: Any) -> bool:
 def as_table(X: Any, encoder: "ColumnTransformer | None" = None) -> pd.DataFrame:
     """Return a frame, or a checked array of numbers, with columns of float64 or of objects; missing is NaN or None.
 
-    Args:
-        X: the frame or array.
-        encoder: what `make_encoder` fitted; columns are then, by position, those that it was fitted to.
-
-    Raises:
-        InputError: a column of values that are neither numbers nor categories, or not what they were for the encoder.
+    With an encoder of `make_encoder`, columns are by position those that it was fitted to, and must be of their kind.
     """
     frame = X
     if not isinstance(X, pd.DataFrame):
@@ -114,12 +105,9 @@ def make_encoder(
 
     Args:
         table: as `as_table` returns it.
-        categories: "onehot" or "ordinal".
-        missing: "raise" or "impute".
+        categories: one of `CATEGORIES`.
+        missing: one of `MISSING`.
         weights: positive weights of rows, for the means.
-
-    Raises:
-        InputError: an unknown way to encode categories or to treat missing values.
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
@@ -154,8 +142,7 @@ def _weighted_means(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def encoder_to_dict(encoder: "ColumnTransformer") -> dict[str, Any]:
     """Return what an encoder of numbers and text learned, in values of JSON: `encoder_from_dict` makes it anew.
 
-    Of each column of numbers it has the mean in the place of missing values, and whether there were any; of each column
-    of text its categories, the last None if there were missing ones.
+    It has the mean of each column of numbers and whether values were missing, and the categories of each other column.
     """
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import OrdinalEncoder
@@ -206,11 +193,7 @@ def encoded_names(encoder: "ColumnTransformer") -> list[str]:
 
 
 def require_complete(table: pd.DataFrame) -> None:
-    """Refuse missing values, saying in which column the first stand.
-
-    Raises:
-        InputError: NaN or None.
-    """
+    """Refuse missing values, saying in which column the first stand."""
     counts = table.isna().sum()
     if counts.any():
         name = counts.index[counts > 0][0]

@@ -20,14 +20,7 @@ def new_folder(path: Path, *, replaces: Callable[[Path], bool] | None = None) ->
     """Yield a temporary folder beside `path` that takes its name at the end; after an error nothing is left of it.
 
     Everything in it is on the disk before it takes its name, so that a power cut leaves the old or the new, whole.
-
-    Args:
-        path: the folder to make; the folders above it are made if need be.
-        replaces: says whether an existing folder may be replaced; without it none may.
-
-    Raises:
-        InputError: `path` exists and may not be replaced, or cannot be made.
-        OSError: the disk is full, or failed.
+    `replaces` says whether an existing folder may be replaced; without it none may.
     """
     check_free(path, replaces)
     missing = [folder for folder in path.parents if not folder.exists()]
@@ -57,11 +50,7 @@ def new_folder(path: Path, *, replaces: Callable[[Path], bool] | None = None) ->
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path` whose file takes its place at the end, on the disk by then.
-
-    Raises:
-        OSError: no space, no permission; an earlier file is as it was, and nothing else is left.
-    """
+    """Yield a temporary name beside `path` whose file takes its place at the end, on disk by then; or leave nothing."""
     work = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield work

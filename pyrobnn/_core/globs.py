@@ -7,16 +7,7 @@ from pyrobnn._core.errors import InputError
 
 
 def assign(patterns: Iterable[str], names: Iterable[str], what: str) -> dict[str, list[str]]:
-    """Return the names that each pattern covers.
-
-    Args:
-        patterns: shell-style patterns in order of precedence.
-        names: the names to distribute.
-        what: what is being chosen, for messages ("prior", "guide").
-
-    Raises:
-        InputError: a pattern covers no name, or a name is covered by no pattern.
-    """
+    """Return the names that each shell-style pattern covers; `what` is chosen ("prior") is for messages."""
     names, patterns = list(names), list(patterns)
     covered: dict[str, list[str]] = {pattern: [] for pattern in patterns}
     for name in names:

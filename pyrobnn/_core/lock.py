@@ -2,8 +2,9 @@
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 
@@ -52,6 +53,16 @@ class _OneThread:
             self._lock.acquire()
         self._owner = threading.get_ident()
 
+    def _take_whatever_comes(self) -> KeyboardInterrupt | None:
+        """Take the lock back, which whoever ends a block relies on; return what came meanwhile."""
+        found = None
+        while self._owner != threading.get_ident():
+            try:
+                self._take()
+            except KeyboardInterrupt as interrupt:
+                found = interrupt
+        return found
+
     def _give(self) -> None:
         self._owner = None
         self._lock.release()
@@ -97,10 +108,12 @@ class _OneThread:
         try:
             yield
         finally:
-            self._take()
+            interrupt = self._take_whatever_comes()
             self._depth, self._changes = depth, changes
             for change in changes:
                 change.swap()
+            if interrupt is not None:
+                raise interrupt
 
     def let_waiting_in(self) -> None:
         """Let another thread take a turn if one waits."""
@@ -111,3 +124,26 @@ class _OneThread:
 
 ONE_THREAD = _OneThread()
 """Held wherever one of these is used, so that threads may predict, and fit, side by side: they take turns."""
+_ONE_COMPILER = _OneThread()
+
+
+@contextmanager
+def one_compiler() -> Iterator[None]:
+    """Compile in the block, in one thread at a time, others of which may predict meanwhile."""
+    with ExitStack() as held:
+        with ONE_THREAD.others_let_in():
+            held.enter_context(_ONE_COMPILER)
+        yield
+
+
+@contextmanager
+def ignored_warnings(message: str = "") -> Iterator[None]:
+    """Ignore warnings that begin with a message in the block; other threads let in meanwhile have theirs."""
+    with ONE_THREAD.changed(lambda: [*warnings.filters], _set_filters):
+        warnings.filterwarnings("ignore", message)
+        yield
+
+
+def _set_filters(filters: list[Any]) -> None:
+    warnings.simplefilter("default", append=True)  # notes that filters change
+    warnings.filters[:] = filters  # type: ignore[index]

@@ -25,7 +25,13 @@ def seeded(seed: int, purpose: str = "") -> Iterator[None]:
     Other threads wait with theirs until the block ends or lets them in.
     """
     with ONE_THREAD.changed(_generators, _set_generators):
-        _seed_all(derive(seed, purpose))
+        number = derive(seed, purpose)
+        if _has_accelerator():
+            torch.manual_seed(number)
+        else:  # the same without a note of the call stack for devices to come, which takes a millisecond
+            torch.default_generator.manual_seed(number)
+        random.seed(number)
+        np.random.seed(number)
         yield
 
 
@@ -61,15 +67,6 @@ def set_random_state(state: dict[str, Any]) -> None:
     of_numpy = (own["kind"], own["keys"].numpy().astype(np.uint32), *own["rest"])
     of_python = (python["version"], tuple(python["words"].tolist()), python["gauss"])
     _set_generators((state["torch"], state["cuda"], of_numpy, of_python))
-
-
-def _seed_all(seed: int) -> None:
-    if _has_accelerator():
-        torch.manual_seed(seed)
-    else:  # as above, without a note of the call stack for devices to come, which takes a millisecond
-        torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)
 
 
 @functools.cache

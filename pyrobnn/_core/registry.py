@@ -46,13 +46,6 @@ class Registry:
         found = known[name]
         return found if isinstance(found, type) else found.load()
 
-    def _made(self, cls: type, options: dict[str, Any]) -> Any:
-        try:
-            return cls(**options)
-        except TypeError as error:  # of a class that is no `setting`, which would have said so itself
-            name = snake_case(cls.__name__)
-            raise InputError(f"The {self.kind} {name!r} does not take these settings: {error}.") from None
-
     def resolve(self, value: Any) -> Any:
         """Turn a name, or a dictionary with a `type`, into a setting; let settings and suitable objects through."""
         if isinstance(value, str):
@@ -61,7 +54,12 @@ class Registry:
             options = dict(value)
             if "type" not in options:
                 raise InputError(f"A {self.kind} given as a table needs a `type`: one of {', '.join(self.names)}.")
-            return self._made(self.get(options.pop("type")), options)
+            cls = self.get(options.pop("type"))
+            try:
+                return cls(**options)
+            except TypeError as error:  # of a class that is no `setting`, which would have said so itself
+                name = snake_case(cls.__name__)
+                raise InputError(f"The {self.kind} {name!r} does not take these settings: {error}.") from None
         if not isinstance(value, type) and self.accepts(value):
             return value
         raise InputError(

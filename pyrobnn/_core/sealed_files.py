@@ -9,13 +9,7 @@ from pyrobnn._core.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class SealedFile:
-    """A file with its length and time of change, as they were when it was opened.
-
-    Attributes:
-        path: where it is.
-        size: its length in bytes.
-        changed: its time of change in nanoseconds.
-    """
+    """A file with its length in bytes and its time of change in nanoseconds, as they were when it was opened."""
 
     path: Path
     size: int
@@ -23,11 +17,7 @@ class SealedFile:
 
     @classmethod
     def of(cls, path: Path) -> "SealedFile":
-        """Return a file as it is now.
-
-        Raises:
-            InputError: there is no such file, or it may not be looked at.
-        """
+        """Return a file as it is now."""
         try:
             status = os.stat(path)
         except OSError as error:

@@ -19,14 +19,16 @@ _LARGEST_INT = 2**63
 class FrozenDict(dict[str, Any]):
     """A dictionary that hashes and cannot be changed, so that it can be part of a setting."""
 
+    _refusal = "The options of a setting cannot be changed; make a new setting."
+
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset((key, repr(value)) for key, value in self.items()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenDict, (dict(self),)
+        return type(self), (dict(self),)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("The options of a setting cannot be changed; make a new setting.")
+        raise TypeError(self._refusal)
 
     __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse
 

@@ -28,10 +28,6 @@ _MOST_CATEGORIES = 20
 _MOST_ROWS = 5
 """Rows that a message names."""
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?")
-_ADVICE = {
-    "dates": "turn them into numbers, such as days since some date, or drop the column",
-    "gaps": "drop those rows, or let them be replaced by means, with columns that tell where (data.missing=impute)",
-}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,12 +62,7 @@ class Table:
     @property
     def is_numeric(self) -> bool:
         """Whether the inputs are numbers alone, none of them missing."""
-        return is_numeric(self.inputs)
-
-
-def is_numeric(inputs: "pd.DataFrame") -> bool:
-    """Whether columns are numbers alone, none of them missing."""
-    return bool((inputs.dtypes == np.float64).all() and not inputs.isna().any(axis=None))
+        return bool((self.inputs.dtypes == np.float64).all() and not self.inputs.isna().any(axis=None))
 
 
 def read_table(
@@ -107,16 +98,9 @@ def read_table(
 
 
 def read_inputs(path: Path, names: Sequence[str], *, missing: str = "raise", texts: Sequence[str] = ()) -> Any:
-    """Return the named columns of a file for prediction, and its whole frame.
+    """Return the named columns of a file for prediction, in this order, and its whole frame.
 
-    Args:
-        path: the file.
-        names: the columns wanted, in this order; others are ignored.
-        missing: as for `read_table`.
-        texts: those of the columns that held text when they were learned from.
-
-    Raises:
-        InputError: as `read_table`.
+    `texts` are those of the columns that held text when they were learned from.
     """
     check_names(path, names)
     frame = read_frame(path)
@@ -133,11 +117,7 @@ def ending(path: Path) -> str:
 
 
 def check_names(path: Path, wanted: Sequence[str]) -> None:
-    """Refuse a file that is not there or has not these columns, from its first line alone.
-
-    Raises:
-        InputError: no such file, not a table, or no such column.
-    """
+    """Refuse a file that is not there, is no table or has not these columns, from its first line alone."""
     if not path.is_file():
         raise InputError(f"There is no file {path}: check the path.")
     if not ending(path):
@@ -171,11 +151,7 @@ def _first_line(path: Path) -> list[str]:
 
 
 def read_frame(path: Path) -> "pd.DataFrame":
-    """Return the whole file.
-
-    Raises:
-        InputError: it cannot be read as a table, has no rows, or names that files cannot hold.
-    """
+    """Return the whole file; one without rows, or with names that files cannot hold, is refused."""
     import pandas as pd
 
     read = pd.read_parquet if ending(path) == ".parquet" else pd.read_csv
@@ -260,7 +236,8 @@ def _input(column: Any, name: str, missing: str, texts: Sequence[str] | None) ->
     if name.startswith("Unnamed: "):
         raise InputError(f"{what} has no name in the file: name it, or drop it if it is a saved index.")
     if missing == "raise":
-        _missing(column, what, _ADVICE["gaps"])
+        instead = "let them be replaced by means, with columns that tell where (data.missing=impute)"
+        _missing(column, what, f"drop those rows, or {instead}")
     values = as_table(column.to_frame(name))[name]
     if texts is not None and name in texts:
         return _as_text(column)
@@ -292,7 +269,10 @@ def _check_categories(text: "pd.Series", name: str, texts: Sequence[str] | None)
 
     what, present = f"Column {name!r}", text.dropna()
     if len(present) and present.map(lambda value: bool(_DATE.fullmatch(value))).all():
-        raise InputError(f"{what} holds dates, such as {present.iloc[0]!r}: {_ADVICE['dates']}.")
+        raise InputError(
+            f"{what} holds dates, such as {present.iloc[0]!r}: turn them into numbers, such as days since some date, "
+            "or drop the column."
+        )
     strange = text.notna() & pd.to_numeric(text, errors="coerce").isna()
     if texts is not None or 0 < strange.sum() <= len(present) / 2:
         first = text[strange].iloc[0] if strange.any() else present.iloc[0]
@@ -378,13 +358,10 @@ def _classes(column: "pd.Series", what: str, *, is_told: bool, is_whole: bool) -
     odd = next((name for name in names if "\0" in name), None)
     if odd is not None:
         raise InputError(f"{what} has a class with a null character, {odd!r}: rename it.")
-    return Target("classification", codes, names, _reason_for_classes(names, is_told=is_told, is_whole=is_whole))
-
-
-def _reason_for_classes(names: Sequence[str], *, is_told: bool, is_whole: bool) -> str:
-    if is_told:
-        return f"{len(names)} classes"
-    if is_whole:
+    reason = f"{len(names)} classes"
+    if is_whole and not is_told:
         hint = "if they are counts, likelihood.type=poisson, if amounts, data.task=regression"
-        return f"only {len(names)} different whole numbers, {', '.join(names)}; {hint}"
-    return f"{len(names)} classes, {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"
+        reason = f"only {len(names)} different whole numbers, {', '.join(names)}; {hint}"
+    elif not is_told:
+        reason += f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"
+    return Target("classification", codes, names, reason)

@@ -18,11 +18,7 @@ _TENSOR = "__tensor__"
 
 
 def write_tree(path: Path, tree: dict[str, Any]) -> None:
-    """Write dictionaries and lists of tensors, numbers, strings and None; an earlier file is replaced at the end.
-
-    Raises:
-        OSError: no space, no permission; the earlier file is as it was.
-    """
+    """Write dictionaries and lists of tensors, numbers, strings and None; an earlier file is replaced at the end."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_without_tensors(tree, tensors))
     payload = save(tensors, metadata={"tree": text, "sha256": _seal(text, tensors)})
@@ -31,11 +27,7 @@ def write_tree(path: Path, tree: dict[str, Any]) -> None:
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Return what `write_tree` wrote, with tensors on the CPU.
-
-    Raises:
-        InputError: a file that was damaged or is not of this kind.
-    """
+    """Return what `write_tree` wrote, with tensors on the CPU; a damaged file is refused."""
     try:
         with safe_open(path, "pt") as file:
             header = file.metadata() or {}

@@ -10,31 +10,20 @@ is not known: in other layers (embeddings, normalisation, recurrent ones), for w
 layers whose inputs do not have the examples on their first axis.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._torch.layers import LAYERS, NAME_OF_FUNCTION
 from pyrobnn._torch.private import tree_leaves
 
 _NOISE = "_pyrobnn_per_example"
 _DRAWN = "outputs drawn"
-_CHANNEL: dict[Any, int] = {functional.linear: -1} | dict.fromkeys(
-    (
-        functional.conv1d,
-        functional.conv2d,
-        functional.conv3d,
-        functional.conv_transpose1d,
-        functional.conv_transpose2d,
-        functional.conv_transpose3d,
-    ),
-    1,
-)
-"""The functions that are perturbed, and the axis of their input and output that the weight mixes."""
 
 
 class Layer(NamedTuple):
@@ -190,20 +179,18 @@ class PerExample(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _CHANNEL:
-            x, weight, bias, rest, options = _arguments(*args, **kwargs)
+        kind = LAYERS.get(NAME_OF_FUNCTION.get(func, ""))
+        if kind is not None and kind.channel is not None:
+            given = kind.given(args, kwargs)
+            x, weight, bias = given.pop("input"), given.pop("weight"), given.pop("bias", None)
             noise = perturbation_of(weight)
-            time_first = self._time_first and x.ndim > 2 and _CHANNEL[func] == -1
+            time_first = self._time_first and x.ndim > 2 and kind.channel == -1
             if noise is not None and len(x) == self._num_examples and not time_first:
                 self._claim(weight, id(weight))
                 if bias is not None:
                     self._claim(bias, id(weight))
-
-                def function(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-                    return func(x, weight, bias, *rest, **options)
-
                 memory = self._memories.setdefault(id(weight), {})
-                return noise.outputs(Layer(function, x, bias, _CHANNEL[func], memory))
+                return noise.outputs(Layer(functools.partial(func, **given), x, bias, kind.channel, memory))
         result = func(*args, **kwargs)
         if isinstance(result, (Tensor, tuple)) and not isinstance(result, torch.Size):
             for value in tree_leaves((args, kwargs)):
@@ -218,16 +205,6 @@ class PerExample(TorchFunctionMode):
                 f"The network uses {name!r} in more than one way, and noise for each example would make them disagree: "
                 f"give it a shared draw, such as guide={{{name!r}: MeanField(), '*': ...}}."
             )
-
-
-def _arguments(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *rest: Any,
-    **options: Any,
-) -> tuple[Tensor, Tensor, Tensor | None, tuple[Any, ...], dict[str, Any]]:
-    return input, weight, bias, rest, options
 
 
 def _entries(x: Tensor, channel: int) -> Tensor:

@@ -9,11 +9,14 @@ Importing the package needs none of them. Where one is gone:
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
 import torch
+
+from pyrobnn._core.lock import ONE_THREAD
 
 TRIED = "2.15"
 PLACES = {
@@ -31,7 +34,11 @@ PLACES = {
     "compile_fx_inner": "torch._inductor.compile_fx:compile_fx_inner",
     "joint_graph_passes": "torch._inductor.fx_passes.joint_graph:joint_graph_passes",
     "BoxedBool": "torch._inductor.utils:BoxedBool",
+    "init_backend_registration": "torch._inductor.codegen.common:init_backend_registration",
     "V": "torch._inductor.virtualized:V",
+    "FakeTensorMode": "torch._subclasses.fake_tensor:FakeTensorMode",
+    "SizeVarAllocator": "torch._inductor.sizevars:SizeVarAllocator",
+    "CppBuilder": "torch._inductor.cpp_builder:CppBuilder",
     "CppCodeCache": "torch._inductor.codecache:CppCodeCache",
     "cache_dir": "torch._inductor.runtime.cache_dir_utils:cache_dir",
     "unsafe_alloc_void_ptrs_from_tensors": "torch._C._aoti:unsafe_alloc_void_ptrs_from_tensors",
@@ -64,6 +71,44 @@ def private(name: str) -> Any:
         raise MissingFromTorch(
             f"torch {torch.__version__} has no {module}.{attribute}, which torch {TRIED} has: use that."
         ) from None
+
+
+def load(*names: str) -> None:
+    """Import private names in the time of other threads, which they may take seconds of."""
+    with ONE_THREAD.others_let_in():
+        for name in names:
+            private(name)
+
+
+@contextmanager
+def replaced(place: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Put another method, made of the one that is there, in its place for the block: "LoopBody.get_read_expr"."""
+    owner, _, name = place.partition(".")
+    before = getattr(private(owner), name)
+    setattr(private(owner), name, make(before))
+    try:
+        yield
+    finally:
+        setattr(private(owner), name, before)
+
+
+@contextmanager
+def in_turns(*places: str) -> Iterator[None]:
+    """Let other threads in that wait whenever one of these methods is called in the block, where torch has it."""
+
+    def make(work: Any) -> Any:
+        @functools.wraps(work)
+        def piece(*args: Any, **kwargs: Any) -> Any:
+            ONE_THREAD.let_waiting_in()
+            return work(*args, **kwargs)
+
+        return piece
+
+    with ExitStack() as stack:
+        for place in places:
+            with suppress(MissingFromTorch, AttributeError):
+                stack.enter_context(replaced(place, make))
+        yield
 
 
 def tree_leaves(tree: Any) -> list[Any]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._torch.layers import ENTRYWISE
 from pyrobnn._torch.private import tree_leaves
 
 _BUDGET = 2**26
@@ -16,20 +17,6 @@ _BUDGET = 2**26
 
 _CACHE = 2**20
 """Floats that one chunk of activations may hold on a CPU: 4 MiB in float32."""
-
-_ENTRYWISE: dict[type[nn.Module], Callable[[Tensor], Tensor] | None] = {
-    nn.ReLU: torch.relu_,
-    nn.Tanh: torch.tanh_,
-    nn.Sigmoid: torch.sigmoid_,
-    nn.GELU: None,
-    nn.SiLU: None,
-    nn.ELU: None,
-    nn.Softplus: None,
-    nn.LeakyReLU: None,
-    nn.Dropout: None,
-    nn.Identity: None,
-}
-"""Modules that treat every entry alike (dropout in evaluation), and how to run them in place where torch can."""
 
 
 def widest_activation(net: nn.Module, call: Callable[[], object]) -> int:
@@ -92,7 +79,7 @@ class StackedLinear(NamedTuple):
         if self.bias is not None:
             out.add_(self.bias[draws, :, None])
         for module in self.after:
-            out = (_ENTRYWISE[type(module)] or module)(out)
+            out = (ENTRYWISE[type(module)] or module)(out)
         return out
 
 
@@ -135,7 +122,7 @@ def _sequence(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Mod
 
 
 def _is_plain(module: nn.Module) -> bool:
-    known = type(module) is nn.Linear or type(module) in _ENTRYWISE
+    known = type(module) is nn.Linear or type(module) in ENTRYWISE
     return known and not module.training and _has_no_hooks(module)
 
 
@@ -212,6 +199,8 @@ def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
+        if "DefaultCPUAllocator" in str(error):  # running out of memory on a CPU has no class of its own
+            raise
         looped(*example)
         reason = str(error).partition("\n")[0].partition(". ")[0]
         warnings.warn(

@@ -4,14 +4,13 @@ Every function takes parts of the data as columns pulled back through the networ
 the curvature, and holds one part at a time.
 """
 
-import dataclasses
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor
 
-from pyrobnn.curvature.layers import Use
-from pyrobnn.curvature.sweep import Pulled
+from pyrobnn.curvature.base import Factors
+from pyrobnn.curvature.tracker import Pulled
+from pyrobnn.curvature.uses import Use
 
 
 def diagonal(parts: Iterable[Pulled], sites: list[str]) -> dict[str, Tensor]:
@@ -45,7 +44,7 @@ def full(parts: Iterable[Pulled], sites: list[str], index: Tensor | None = None)
 
 
 def _add_rows(total: Tensor | None, pulled: Pulled, sites: list[str], index: Tensor | None) -> Tensor:
-    rows = torch.cat([pulled.derivative(name) for name in sites], 2).flatten(0, 1)
+    rows = pulled.rows(sites).flatten(0, 1)
     rows = rows if index is None else rows[:, index]
     return rows.T @ rows if total is None else total.addmm_(rows.T, rows)
 
@@ -63,8 +62,8 @@ def _add_layer(total: Tensor | None, g: Tensor, a: Tensor) -> Tensor:
     outputs, inputs = g.shape[2], a.shape[1]
     total = a.new_zeros(outputs, inputs, outputs, inputs) if total is None else total
     for o in range(outputs):
-        weights = (g[:, :, o, None] * g[:, :, o:]).sum(0)
-        right = (weights[:, :, None] * a[:, None]).flatten(1)
+        products = (g[:, :, o, None] * g[:, :, o:]).sum(0)
+        right = (products[:, :, None] * a[:, None]).flatten(1)
         rows = total[o].view(inputs, -1)[:, o * inputs :]
         rows.addmm_(a.T, right)
     return total
@@ -77,35 +76,11 @@ def _symmetric(total: Tensor) -> Tensor:
     return upper + upper.triu(1).T
 
 
-@dataclasses.dataclass(eq=False)
-class Factors:
-    """The Kronecker factors of one layer: the curvature is outer (x) inner, about.
-
-    Attributes:
-        sites: weight, bias, or both.
-        transposed: whether the weight is held as (inputs, outputs).
-        outer: (O, O), the sum of outer products of derivatives in outputs.
-        inner: (I, I), the sum of those of inputs, of which the bias's is 1, until it is divided by `count`.
-        count: number of examples, with their weights, times positions.
-    """
-
-    sites: tuple[str, ...]
-    transposed: bool
-    outer: Tensor
-    inner: Tensor
-    count: float = 0.0
-
-
 def kronecker(parts: Iterable[Pulled], sharing: str, *, joint_bias: bool) -> tuple[list[Factors], dict[str, Tensor]]:
     """Return factors of the layers that are matrices, and the diagonal of all other sites.
 
     With weights at T positions of each of N examples, "expand" takes (N T)^-1 (sum g g^T) (x) (sum a a^T), sums over
     both; "reduce" takes N^-1 (sum g g^T) (x) (sum a a^T) with g added and a averaged over positions.
-
-    Args:
-        parts: the data.
-        sharing: "expand" or "reduce".
-        joint_bias: whether a bias is one more input of its weight.
     """
     found: dict[tuple[str, ...], Factors] = {}
     rest: dict[str, Tensor] = {}
@@ -113,7 +88,7 @@ def kronecker(parts: Iterable[Pulled], sharing: str, *, joint_bias: bool) -> tup
         pairs = [pair for pair in zip(pulled.uses, pulled.gradients, strict=True) if pair[0].kind == "matrix"]
         for use, g in pairs:
             for sites in [tuple(use.sites)] if joint_bias else [(name,) for name in use.sites]:
-                _add(found, sites, use, g, sharing, weights=pulled.weights)
+                _add(found, sites, use, g, sharing, counts=pulled.counts)
         in_factors = {name for use, _ in pairs for name in use.sites}
         _add_squares(rest, pulled, [name for name in pulled.shapes if name not in in_factors])
     for factors in found.values():
@@ -128,24 +103,22 @@ def _add(
     g: Tensor,
     sharing: str,
     *,
-    weights: Tensor | None,
+    counts: Tensor | None,
 ) -> None:
     if sharing == "reduce":
         g, inputs = g.sum(2), use.inputs.mean(1)
     else:
         g, inputs = g.flatten(1, 2), use.inputs.flatten(0, 1)
-    ones = inputs.new_ones(len(inputs), 1)
-    parts = [inputs] * (use.weight in sites) + [ones] * (use.bias in sites)
-    a, g = torch.cat(parts, 1) if len(parts) > 1 else parts[0], g.flatten(0, 1)
+    a, g = use.inputs_of(sites, inputs), g.flatten(0, 1)
     if sites not in found:
         outer, inner = g.new_zeros(g.shape[1], g.shape[1]), a.new_zeros(a.shape[1], a.shape[1])
         found[sites] = Factors(sites, use.transposed, outer, inner)
     factors = found[sites]
     factors.outer.addmm_(g.T, g)
-    if weights is None:
+    if counts is None:
         factors.inner.addmm_(a.T, a)
         factors.count += float(len(a))
     else:
-        of_rows = weights.repeat_interleave(len(a) // len(weights))
+        of_rows = counts.repeat_interleave(len(a) // len(counts))
         factors.inner.addmm_((a * of_rows[:, None]).T, a)
         factors.count += float(of_rows.sum())

@@ -9,16 +9,15 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
-from pyrobnn.curvature.layers import Tracker
-from pyrobnn.curvature.likelihood import Point, columns_of
-from pyrobnn.curvature.sweep import examples_at_once, pull_recorded
-from pyrobnn.guides.laplace import Laplace
+from pyrobnn.curvature.base import Point
+from pyrobnn.curvature.ggn import GGN
+from pyrobnn.curvature.tracker import Tracker
 
 MOST_ENTRIES = 2**26
 """Entries of the Jacobian that are held, half a GiB in double precision."""
 _MOST_LEVERAGE = 1 - 1e-6
 _DRAWS = 512
-_GGN = Laplace()
+_GGN = GGN()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,30 +96,20 @@ class Solution:
         return f - (covariance @ score[..., None])[..., 0], covariance
 
 
-def linear_model(point: Point, x: Tensor, y: Tensor) -> tuple[LinearModel, Tensor]:
-    """Return the linear model of the weights of interest at a point, and the outputs there, (N, C).
-
-    Args:
-        point: where.
-        x: all inputs (N, *in), in the units of the model.
-        y: all targets.
+def linear_model(point: Point, x: Tensor, *targets: Tensor) -> tuple[LinearModel, Tensor]:
+    """Return the linear model of the weights of interest at a point, for all data, and the outputs there, (N, C).
 
     Raises:
         FloatingPointError: derivatives, or information about the outputs, that are not finite.
     """
     tracker = Tracker(point.bnn, point.weights, point.sites, x[:1])
-    num_outputs = tracker.alone.f.shape[1]
-    held = sum(use.inputs.numel() + num_outputs * use.output.numel() for use in tracker.alone.uses)
-    size = examples_at_once(max(held, num_outputs * point.size))
+    size = tracker.examples_at_once(tracker.alone.f.shape[1], point.size)
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
-        recording = tracker.run(x_part)
-        f = recording.f.detach()
-        picks = torch.eye(num_outputs).to(f)[:, None].expand(-1, len(f), -1)
-        pulled = pull_recorded(point.bnn, point.weights, x_part, recording, picks)
-        jacobian = torch.cat([pulled.derivative(name) for name in point.sites], 2).movedim(0, 1)
-        columns = columns_of(_GGN, point, f, y_part).movedim(0, 2)
-        parts.append((jacobian.detach().double(), columns.detach().double(), f.double()))
+    for x_part, *rest in zip(*(values.split(size) for values in (x, *targets)), strict=True):
+        pulled = tracker.pull(x_part)
+        jacobian = pulled.rows(point.sites).movedim(0, 1)
+        columns = _GGN.weighted_columns(point, pulled.f, *rest).movedim(0, 2)
+        parts.append((jacobian.detach().double(), columns.detach().double(), pulled.f.double()))
     jacobian, columns, f = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
     for name, value in (("derivatives of the outputs", jacobian), ("information about the outputs", columns)):
         if not bool(value.isfinite().all()):
@@ -139,7 +128,7 @@ def check_entries(num_data: int, num_outputs: int, size: int) -> None:
 
 
 def log_scores(point: Point, y: Tensor, mean: Tensor, covariance: Tensor, noise: Tensor | None) -> Tensor:
-    """Return log E p(y | f) of each example under normal outputs, weights of examples included, (N,).
+    """Return log E p(y | f) of each example under normal outputs, (N,).
 
     Args:
         point: has the likelihood.
@@ -149,11 +138,9 @@ def log_scores(point: Point, y: Tensor, mean: Tensor, covariance: Tensor, noise:
         noise: standard deviation of Gaussian noise on each output, (C,), for the closed form; None for the mean over
             512 draws in mirrored pairs.
     """
-    targets, weights = (y[:, :-1], y[:, -1]) if point.is_weighted else (y, None)
     if noise is not None:
         law = torch.distributions.MultivariateNormal(mean, covariance + noise.square().diag())
-        found = law.log_prob(targets.view(mean.shape).double())
-        return found if weights is None else weights.double() * found
+        return law.log_prob(y.view(mean.shape).double())
     values, vectors = torch.linalg.eigh(covariance)
     with seeded(0, "outputs"):
         half = torch.randn(_DRAWS // 2, *mean.shape, 1, dtype=mean.dtype, device=mean.device)
@@ -161,11 +148,7 @@ def log_scores(point: Point, y: Tensor, mean: Tensor, covariance: Tensor, noise:
     draws = mean + ((vectors * values.clamp_min(0).sqrt()[:, None, :]) @ eps)[..., 0]
     like = next(iter(point.weights.values()))
     single = [point.likelihood(draw.to(like)).log_prob(y) for draw in draws]
-    found = torch.stack(single).double()
-    if weights is not None:
-        found = found / weights.double()
-    scores = found.logsumexp(0) - math.log(_DRAWS)
-    return scores if weights is None else weights.double() * scores
+    return torch.stack(single).double().logsumexp(0) - math.log(_DRAWS)
 
 
 def groups_of_inputs(weights: dict[str, Tensor], sites: Iterable[str], num_inputs: int | None) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyrobnn._core.random import seeded
 from pyrobnn.distributions import targets
-from pyrobnn.likelihoods.weighted import WeightedTargets
+from pyrobnn.likelihoods.base import WithFisherColumns
 
 _DRAWS = 256
 _NODES = 64
@@ -36,7 +36,7 @@ def fisher_columns(likelihood: Likelihood, f: Tensor) -> Tensor:
         likelihood: maps outputs (B, C) to the distribution of targets, of batch shape (B,).
         f: outputs (B, C).
     """
-    if hasattr(likelihood, "fisher_columns"):
+    if isinstance(likelihood, WithFisherColumns):
         return likelihood.fisher_columns(f.detach())
     return columns_by_autograd(likelihood, f)
 
@@ -48,6 +48,12 @@ def columns_by_autograd(likelihood: Likelihood, f: Tensor) -> Tensor:
         terms = [term for term in _information(_entries(likelihood(f))) if term[0].requires_grad]
         found = [_columns(*term, f) for term in terms]
         return torch.cat([columns for columns in found if columns is not None])
+
+
+def log_probs(likelihood: Likelihood, f: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return log p(y[b] | f[b]) of each example, times its weight if it has one, (B,)."""
+    found: Tensor = likelihood(f).log_prob(y)
+    return found if weights is None else weights * found
 
 
 def score_columns(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
@@ -67,7 +73,7 @@ def _columns(parameter: Tensor, information: Tensor, f: Tensor) -> Tensor | None
 
 
 def _entries(distribution: Any) -> Any:
-    while isinstance(distribution, (torch.distributions.Independent, WeightedTargets)):
+    while isinstance(distribution, torch.distributions.Independent):
         distribution = distribution.base_dist
     return distribution
 

@@ -33,20 +33,8 @@ class PriorCurvature:
     """
 
     precision: dict[str, Tensor]
-    clipped: dict[str, int]
-    joint: dict[str, Tensor]
-
-
-def log_prior(bnn: BNN, weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the log prior density of each weight site, (), given those that prior and likelihood add.
-
-    Args:
-        bnn: the model.
-        weights: values of its weights by name.
-        others: values of the other latent sites.
-    """
-    laws = prior_laws(bnn, weights, others)
-    return {name: laws[name].log_prob(value).sum() for name, value in weights.items()}
+    clipped: dict[str, int] = dataclasses.field(default_factory=dict)
+    joint: dict[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
 def prior_laws(bnn: BNN, weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -59,12 +47,6 @@ def prior_curvature(
     bnn: BNN, weights: Mapping[str, Tensor], others: Mapping[str, Tensor], sites: list[str]
 ) -> PriorCurvature:
     """Return the curvature of the negative log prior of some weight sites, by automatic differentiation.
-
-    Args:
-        bnn: the model.
-        weights: the point: values of all weights by name.
-        others: values of the other latent sites, which stay as they are.
-        sites: names of the weights of interest.
 
     Raises:
         InputError: a prior so wide that its precision is zero in the precision of the network.

@@ -10,62 +10,53 @@ The second term is the residual term; what is dropped is sum_{k != l} w_kj w_lj 
 exact for the last layer, and for the one before it where outputs do not interact.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jvp, vmap
+from torch.func import grad, jvp
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._torch.forward_mode import load_forward_mode
+from pyrobnn._torch.forward_mode import own_derivatives
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.metric import Likelihood
-
-_PASSIVE = (nn.Flatten, nn.Identity, nn.Dropout)
-
-
-def recursive_diagonal(
-    bnn: BNN,
-    weights: Mapping[str, Tensor],
-    likelihood: Likelihood,
-    data: Iterable[tuple[Tensor, Tensor]],
-    sites: list[str],
-) -> dict[str, Tensor]:
-    """Return the diagonal that the recursion gives, by site.
-
-    Args:
-        bnn: the model, whose network is a sequence of linear layers and activations.
-        weights: the point: values of all weights by name.
-        likelihood: maps outputs to the distribution of targets.
-        data: all examples, in parts.
-        sites: names of the weights of interest.
-
-    Raises:
-        InputError: the network has another layer, layers that share weights, or inputs that are not flat vectors.
-    """
-    load_forward_mode()
-    steps = layers_of(bnn.net, weights)
-    total = {name: torch.zeros_like(weights[name]) for name in sites}
-    for x, y in data:
-        for name, value in _of_batch(steps, likelihood, x, y).items():
-            if name in total:
-                total[name] += value
-    return total
+from pyrobnn.curvature.base import Curvature, Examples, Kind, Point
+from pyrobnn.curvature.metric import Likelihood, log_probs
 
 
-def layers_of(net: nn.Module, weights: Mapping[str, Tensor]) -> list[Any]:
-    """Return the layers in their order: dictionaries of linear maps, and modules of activations.
+class Recursion(Kind):
+    """The diagonal that the recursion gives, for networks that are a sequence of linear layers and activations."""
 
-    Raises:
-        InputError: the network has another layer, or layers that share weights.
-    """
+    name: ClassVar[str] = "recursion"
+    structures: ClassVar[tuple[str, ...]] = ("diag",)
+
+    def check(self, bnn: BNN, weights: Mapping[str, Tensor]) -> None:
+        """Refuse a network with another layer, or layers that share weights."""
+        _layers_of(bnn.net, weights)
+
+    def diagonal(self, point: Point, data: Examples) -> Curvature:
+        """Return the diagonal.
+
+        Raises:
+            InputError: a network that `check` refuses, or inputs that are not flat vectors.
+        """
+        steps = _layers_of(point.bnn.net, point.weights)
+        total = {name: torch.zeros_like(point.weights[name]) for name in point.sites}
+        for batch in data:
+            for name, value in _of_batch(steps, point.likelihood, *batch).items():
+                if name in total:
+                    total[name] += value
+        return Curvature(diagonal=total)
+
+
+def _layers_of(net: nn.Module, weights: Mapping[str, Tensor]) -> list[Any]:
+    """Return the layers in their order: dictionaries of linear maps, and modules of activations."""
     if not isinstance(net, nn.Sequential):
         raise InputError(_refusal(net))
     steps: list[Any] = []
     held = dict(net.named_parameters()) | dict(weights)
     for name, module in net.named_modules(remove_duplicate=False):
-        if isinstance(module, (nn.Sequential, *_PASSIVE)):
+        if isinstance(module, (nn.Sequential, nn.Flatten)):
             continue
         if isinstance(module, nn.Linear):
             names = {kind: f"{name}.{kind}" for kind in ("weight", "bias") if getattr(module, kind) is not None}
@@ -101,7 +92,7 @@ def _refusal(module: nn.Module) -> str:
     )
 
 
-def _of_batch(steps: list[Any], likelihood: Likelihood, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+def _of_batch(steps: list[Any], likelihood: Likelihood, x: Tensor, *targets: Tensor) -> dict[str, Tensor]:
     inputs = [x.flatten(1)]
     for step in steps:
         if isinstance(step, dict) and inputs[-1].shape[1] != step["weight"][1].shape[1]:
@@ -110,8 +101,8 @@ def _of_batch(steps: list[Any], likelihood: Likelihood, x: Tensor, y: Tensor) ->
                 f"{tuple(x.shape)}: use curvature='hessian' or 'ggn'."
             )
         inputs.append(_apply(step, inputs[-1]))
-    energy = grad(lambda f: -likelihood(f).log_prob(y).sum())
-    first, second = energy(inputs[-1]), _diagonal(energy, inputs[-1])
+    energy = grad(lambda f: -log_probs(likelihood, f, *targets).sum())
+    first, second = energy(inputs[-1]), own_derivatives(energy, inputs[-1])
     found = {}
     for step, z in zip(reversed(steps), reversed(inputs[:-1]), strict=True):
         if isinstance(step, dict):
@@ -130,16 +121,6 @@ def _apply(step: Any, z: Tensor) -> Tensor:
     if not isinstance(step, dict):
         return step(z.clone())
     return nn.functional.linear(z, step["weight"][1], step["bias"][1] if "bias" in step else None)
-
-
-def _diagonal(gradient: Any, f: Tensor) -> Tensor:
-    """Return the second derivatives in each output of each example, (B, C)."""
-
-    def output(index: Tensor) -> Tensor:
-        tangent = torch.zeros(f.shape[1]).to(f).scatter(0, index[None], 1.0).expand(f.shape)
-        return (jvp(gradient, (f,), (tangent,))[1] * tangent).sum(1)
-
-    return vmap(output)(torch.arange(f.shape[1], device=f.device)).T
 
 
 def _derivatives(activation: nn.Module, a: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,8 @@ from pyrobnn._core.checks import as_targets, as_tensor, check_inputs
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import random_state, set_random_state
 
-Batch = tuple[Tensor, Tensor]
-
+Batch = tuple[Tensor, ...]
+"""Inputs, targets and, where examples have any, weights: what the model takes, in its order."""
 
 State = dict[str, Any]
 """A place in a stream, as nested dictionaries and lists of tensors, numbers and strings."""
@@ -47,33 +47,32 @@ class TensorBatches:
     """Batches of examples in memory, in a new random order each epoch; those left over in one wait for the next.
 
     Args:
-        x: inputs (N, *in), in the units and place of the model.
-        y: targets (N,) or (N, K), likewise.
+        data: all examples, in the units and place of the model.
         batch_size: examples in a batch, or None for all of them.
         seed: seed of the order, a stream of its own.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, batch_size: int | None, seed: int) -> None:
-        self.x, self.y = x, y
-        self.batch_size = None if batch_size is None or batch_size >= len(x) else batch_size
-        self.order = ShuffledRows(len(x), self.batch_size or len(x), seed)
+    def __init__(self, data: Batch, batch_size: int | None, seed: int) -> None:
+        self.data, num_rows = data, len(data[0])
+        self.batch_size = None if batch_size is None or batch_size >= num_rows else batch_size
+        self.order = ShuffledRows(num_rows, self.batch_size or num_rows, seed)
 
     def rows(self, num_steps: int) -> Tensor | None:
         """Return the rows of the next batches, (steps, batch), or None if each is the whole set."""
         if self.batch_size is None:
             return None
-        return torch.stack([next(self.order) for _ in range(num_steps)]).to(self.x.device)
+        return torch.stack([next(self.order) for _ in range(num_steps)]).to(self.data[0].device)
 
     def __next__(self) -> Batch:
         """Return the next batch."""
         if self.batch_size is None:
-            return self.x, self.y
-        rows = next(self.order).to(self.x.device)
-        return self.x[rows], self.y[rows]
+            return self.data
+        rows = next(self.order).to(self.data[0].device)
+        return tuple(values[rows] for values in self.data)
 
     def peek(self) -> Batch:
         """Return the first examples, as many as a batch has."""
-        return self.x[: self.batch_size], self.y[: self.batch_size]
+        return tuple(values[: self.batch_size] for values in self.data)
 
     def state(self) -> State:
         """Return the place in the stream."""
@@ -184,7 +183,7 @@ class LoaderBatches:
         for _ in range(state["taken"]):
             next(self._epoch)
         self._before, self._taken, self._largest = state["random"], state["taken"], state["largest"]
-        self._waiting = [(x, y) for x, y in state["waiting"]]
+        self._waiting = [tuple(batch) for batch in state["waiting"]]
         set_random_state(now)
 
     def close(self) -> None:
@@ -210,10 +209,12 @@ class LoaderBatches:
         return list({id(generator): generator for generator in found if generator is not None}.values())
 
 
-def checked_batch(batch: Any) -> Batch:
+def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
     """Return a loader's batch as a validated pair (x, y)."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise InputError(f"A DataLoader must yield pairs (x, y), got {type(batch).__name__}.")
+        raise InputError(
+            f"A DataLoader must yield pairs (x, y), got {type(batch).__name__}; weights of examples are for Data."
+        )
     x = as_tensor(batch[0], "x")
     check_inputs(x)
     return x, as_targets(batch[1], len(x))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_inputs
+from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_finite, check_inputs
 from pyrobnn._core.errors import InputError
 
 
@@ -22,6 +22,8 @@ class Data:
     Args:
         x: inputs of rank two or more; the first axis counts the examples.
         y: targets, real values or integer labels.
+        weights: of the examples, (N,), positive, or None for 1: an example of weight 2 counts as the same example
+            twice, in every fit and for `standardize`.
         standardize: have `fit` centre and scale the inputs by the mean and standard deviation of these data, and the
             targets too where the likelihood is one of real values (Gaussian). Predictions and scores come back in
             original units.
@@ -29,7 +31,13 @@ class Data:
         target_name: name of the target.
 
     Raises:
-        InputError: not numeric, not finite, empty, of the wrong rank, or x and y of unequal length.
+        InputError: not numeric, not finite, empty, of the wrong rank, x and y of unequal length, or weights that are
+            not positive.
+
+    Example:
+        >>> import pyrobnn as bnn
+        >>> data = bnn.Data([[0.0], [1.0], [2.0]], [0.1, 0.9, 2.2], weights=[1.0, 1.0, 2.0])
+        >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=20, seed=0, progress=False)
     """
 
     def __init__(
@@ -37,6 +45,7 @@ class Data:
         x: Any,
         y: Any,
         *,
+        weights: Any = None,
         standardize: bool = False,
         feature_names: Sequence[str] | None = None,
         target_name: str = "y",
@@ -44,6 +53,7 @@ class Data:
         self.x = as_tensor(x, "x")
         check_inputs(self.x)
         self.y = as_targets(y, len(self.x))
+        self.weights = None if weights is None else _as_weights(weights, len(self.x))
         self.standardize = standardize
         self.feature_names = column_names(feature_names, x, self.x)
         self.target_name = target_name
@@ -54,7 +64,8 @@ class Data:
 
     def __repr__(self) -> str:
         shapes = f"x={tuple(self.x.shape)}, y={tuple(self.y.shape)} {str(self.y.dtype).removeprefix('torch.')}"
-        return f"Data({shapes}, standardize={self.standardize})"
+        weights = "" if self.weights is None else f"weights={tuple(self.weights.shape)}, "
+        return f"Data({shapes}, {weights}standardize={self.standardize})"
 
     def __getitem__(self, rows: Any) -> "Data":
         """Return the data of some rows: a slice, a boolean mask of length N, or row numbers in one dimension."""
@@ -62,20 +73,38 @@ class Data:
         return Data(
             self.x[index],
             self.y[index],
+            weights=None if self.weights is None else self.weights[index],
             standardize=self.standardize,
             feature_names=self.feature_names,
             target_name=self.target_name,
         )
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Inputs, targets and, if there are any, weights."""
+        return (self.x, self.y) if self.weights is None else (self.x, self.y, self.weights)
+
+    @property
+    def total_weight(self) -> float:
+        """The number of examples, each counted with its weight."""
+        return float(len(self) if self.weights is None else self.weights.sum())
+
+    @property
     def x_scaler(self) -> "Scaler":
         """The map of the inputs to standard units; the identity if they are not standardised."""
-        return Scaler.fit(self.x) if self.standardize else Scaler.identity()
+        return Scaler.fit(self.x, self.weights) if self.standardize else Scaler.identity()
 
     @property
     def y_scaler(self) -> "Scaler":
         """The same of the targets; used where the likelihood is one of real values."""
-        return Scaler.fit(self.y) if self.standardize else Scaler.identity()
+        return Scaler.fit(self.y, self.weights) if self.standardize else Scaler.identity()
+
+    def mean_of(self, values: Tensor) -> float:
+        """Return the mean of one number for each example, (N,), which counts with its weight."""
+        if self.weights is None:
+            return float(values.mean())
+        weights = self.weights.to(values.device)
+        return float((weights * values).sum() / weights.sum())
 
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
         """Return all examples in order, in parts of at most that many."""
@@ -90,6 +119,16 @@ class Data:
             raise InputError(f"Cannot split {len(self)} row(s) into two parts: pass more data.")
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         return self[order[size:]], self[order[:size]]
+
+
+def _as_weights(values: Any, num_rows: int) -> Tensor:
+    weights = as_tensor(values, "weights").double()
+    if weights.shape != (num_rows,):
+        raise InputError(f"`weights` must have one number for each of {num_rows} rows, got {tuple(weights.shape)}.")
+    check_finite(weights, "weights")
+    if not bool((weights > 0).all()):
+        raise InputError(f"`weights` must be positive, got {float(weights.min()):g}: leave out such rows.")
+    return weights
 
 
 def row_index(rows: Any, num_rows: int) -> Tensor:

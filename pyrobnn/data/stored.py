@@ -38,7 +38,7 @@ class StoredData:
 
     What takes data by batches takes these: `SVI` in both engines, Laplace and its tuning, SGLD and SGHMC. What needs
     all data at once (NUTS, ensembles, diagnostics) refuses them: give it some rows, `data[rows]`, which are `Data` in
-    memory. To predict, go through `parts`.
+    memory. To predict, go through `parts`. Every example counts once: weights are for `Data`.
 
     Attributes:
         standardize: as in `Data`.

@@ -26,11 +26,7 @@ def cache_file(place: str) -> Path:
 
 
 def download(name: str, place: str, url: str, checksum: str) -> Path:
-    """Download a file of the set `name` to its place in the cache, unless it is there already, and return its path.
-
-    Raises:
-        InputError: no connection, or what came has another checksum.
-    """
+    """Download a file of the set `name` to its place in the cache, unless it is there already, and return its path."""
     import pooch
 
     target = cache_file(place)

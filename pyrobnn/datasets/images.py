@@ -9,10 +9,6 @@ import numpy as np
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.published import PublishedFile, PublishedSet, Splits
 
-_MNIST_HOME = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_FASHION_HOME = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
-_CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
-
 
 def read_images(paths: Sequence[Path]) -> tuple[Data, Splits]:
     """Return the images and labels of pairs of IDX files: those of a test part, or those to train on before them.
@@ -37,65 +33,50 @@ def read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
-def _file(folder: str, name: str, home: str, sha256: str) -> PublishedFile:
-    others = ("fashion_mnist/" + name, "fashion_mnist_test/" + name) if folder == "fashion-mnist" else ()
-    return PublishedFile(f"{folder}/{name}", others, home + name, sha256)
+def _files(home: str, folders: Sequence[str], checksums: Sequence[str]) -> tuple[PublishedFile, ...]:
+    names = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+    return tuple(
+        PublishedFile(tuple(f"{folder}/{name}" for folder in folders), home + name, sha256)
+        for name, sha256 in zip(names, checksums, strict=True)
+    )
 
 
-_MNIST = tuple(
-    _file("mnist", name, _MNIST_HOME, sha256)
-    for name, sha256 in (
-        ("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-        ("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-        ("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-        ("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
-    )
+_MNIST = _files(
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    ["mnist"],
+    [
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ],
 )
-_FASHION = tuple(
-    _file("fashion-mnist", name, _FASHION_HOME, sha256)
-    for name, sha256 in (
-        ("train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-        ("train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-        ("t10k-images-idx3-ubyte.gz", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-        ("t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
-    )
+_FASHION = _files(
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    ["fashion-mnist", "fashion_mnist", "fashion_mnist_test"],
+    [
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    ],
 )
-_FASHION_SOURCE = "Xiao, Rasul & Vollgraf 2017, Fashion-MNIST; https://github.com/zalandoresearch/fashion-mnist"
+_SOURCE = "Xiao, Rasul & Vollgraf 2017, Fashion-MNIST; https://github.com/zalandoresearch/fashion-mnist"
+_LECUN = "LeCun, Cortes & Burges 1998, The MNIST database of handwritten digits"
+_CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+
+
+def _set(
+    name: str, files: tuple[PublishedFile, ...], source: str, licence: str, classes: Sequence[str], *, splits: int
+) -> PublishedSet:
+    rows = 60_000 * splits + 10_000
+    return PublishedSet(
+        name, "classification", rows, 784, read_images, files, source, licence, tuple(classes), published_splits=splits
+    )
+
 
 IMAGE_SETS = (
-    PublishedSet(
-        "mnist",
-        "classification",
-        70_000,
-        784,
-        read_images,
-        _MNIST,
-        "LeCun, Cortes & Burges 1998, The MNIST database of handwritten digits",
-        "CC BY-SA 3.0",
-        tuple("0123456789"),
-        published_splits=1,
-    ),
-    PublishedSet(
-        "fashion-mnist",
-        "classification",
-        70_000,
-        784,
-        read_images,
-        _FASHION,
-        _FASHION_SOURCE,
-        "MIT",
-        _CLOTHES,
-        published_splits=1,
-    ),
-    PublishedSet(
-        "fashion-mnist-test",
-        "classification",
-        10_000,
-        784,
-        read_images,
-        _FASHION[2:],
-        f"{_FASHION_SOURCE}, test part",
-        "MIT",
-        _CLOTHES,
-    ),
+    _set("mnist", _MNIST, _LECUN, "CC BY-SA 3.0", "0123456789", splits=1),
+    _set("fashion-mnist", _FASHION, _SOURCE, "MIT", _CLOTHES, splits=1),
+    _set("fashion-mnist-test", _FASHION[2:], f"{_SOURCE}, test part", "MIT", _CLOTHES, splits=0),
 )

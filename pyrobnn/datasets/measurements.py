@@ -60,33 +60,19 @@ def _distance(position: np.ndarray) -> np.ndarray:
 
 
 def _run_file(run: str) -> PublishedFile:
-    places = [f"{run}.csv", f"{run}.csv.gz"]
     folders = ("lora-path-loss", f"radio_path_loss/{_CAMPUS}")
-    first, *others = [f"{folder}/{place}" for folder in folders for place in places]
-    return PublishedFile(first, tuple(others))
+    return PublishedFile(tuple(f"{folder}/{run}{end}" for folder in folders for end in (".csv", ".csv.gz")))
 
+
+_IMPACT = PublishedFile(("mcycle.csv", "one_d/mcycle.csv"))
+_WEEKLY = PublishedFile(("mauna_loa_co2_weekly.csv", "one_d/mauna_loa_co2_weekly.csv"))
+_MASS = "Silverman 1985, mcycle of the R package MASS"
+_SCRIPPS = "Keeling & Whorf, Scripps Institution of Oceanography, weekly 1958-2001"
+_LORA = "Oliveira et al. 2023, LoRa outdoor measurements on a campus"
 
 MEASURED_SETS = (
-    PublishedSet(
-        "motorcycle",
-        "regression",
-        133,
-        1,
-        read_motorcycle,
-        (PublishedFile("mcycle.csv", ("one_d/mcycle.csv",)),),
-        "Silverman 1985, mcycle of the R package MASS",
-        "public",
-    ),
-    PublishedSet(
-        "mauna-loa-co2",
-        "regression",
-        2225,
-        1,
-        read_co2,
-        (PublishedFile("mauna_loa_co2_weekly.csv", ("one_d/mauna_loa_co2_weekly.csv",)),),
-        "Keeling & Whorf, Scripps Institution of Oceanography, weekly 1958-2001",
-        "public domain",
-    ),
+    PublishedSet("motorcycle", "regression", 133, 1, read_motorcycle, (_IMPACT,), _MASS, "public"),
+    PublishedSet("mauna-loa-co2", "regression", 2225, 1, read_co2, (_WEEKLY,), _SCRIPPS, "public domain"),
     PublishedSet(
         "lora-path-loss",
         "regression",
@@ -94,7 +80,7 @@ MEASURED_SETS = (
         3,
         read_path_loss,
         tuple(map(_run_file, RUNS)),
-        "Oliveira et al. 2023, LoRa outdoor measurements on a campus",
+        _LORA,
         "CC BY-NC-SA 4.0",
         published_splits=len(RUNS),
     ),

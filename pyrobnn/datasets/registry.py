@@ -1,20 +1,22 @@
 """The data sets known by name."""
 
 import dataclasses
+import hashlib
+import zlib
 from pathlib import Path
 
 from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn._core.tables import Task
 from pyrobnn.datasets import _files
-from pyrobnn.datasets.base import NUM_RANDOM_SPLITS, Dataset
-from pyrobnn.datasets.bundled import BUNDLED_SETS, BundledSet, load_bundled
+from pyrobnn.datasets.base import Dataset
+from pyrobnn.datasets.bundled import BUNDLED_SETS
 from pyrobnn.datasets.images import IMAGE_SETS
 from pyrobnn.datasets.measurements import MEASURED_SETS
-from pyrobnn.datasets.published import PublishedSet, fetch_published, load_published
-from pyrobnn.datasets.uci import UCI_SETS, UCISet, fetch_uci, load_uci
+from pyrobnn.datasets.published import PublishedSet
+from pyrobnn.datasets.uci import UCI_SETS
 from pyrobnn.datasets.uci_classification import CLASSIFICATION_SETS
 
-PUBLISHED_SETS = {entry.name: entry for entry in (*IMAGE_SETS, *CLASSIFICATION_SETS, *MEASURED_SETS)}
+SETS = {entry.name: entry for entry in (*UCI_SETS, *IMAGE_SETS, *CLASSIFICATION_SETS, *MEASURED_SETS, *BUNDLED_SETS)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,7 @@ class DatasetInfo:
 
 def names() -> list[str]:
     """Return the names that `load` takes, sorted."""
-    return sorted([*UCI_SETS, *PUBLISHED_SETS, *BUNDLED_SETS])
+    return sorted(SETS)
 
 
 def load(name: str) -> Dataset:
@@ -59,9 +61,22 @@ def load(name: str) -> Dataset:
         InputError: unknown name, a file that is not the published one, or no file and no download.
     """
     entry = _find(name)
-    if isinstance(entry, BundledSet):
-        return load_bundled(entry)
-    return load_uci(entry) if isinstance(entry, UCISet) else load_published(entry)
+    paths = entry.fetch()
+    try:
+        data, splits = entry.read(paths)
+    except (ValueError, LookupError, OSError, EOFError, zlib.error) as error:
+        reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+        raise InputError(
+            f"{paths[0]} cannot be read as the set {name!r} ({reason}): replace it by the published file, or remove it."
+        ) from None
+    if tuple(data.x.shape) != (entry.rows, entry.columns):
+        raise InputError(
+            f"The set {name!r} has {entry.rows} rows and {entry.columns} feature columns, {paths[0]} gave "
+            f"{len(data)} and {data.x.shape[1]}: replace it by the published file, or remove it."
+        )
+    arrays = [value.numpy().tobytes() for value in (data.x, data.y)]
+    checksum = _files.sha256(*paths) if paths else hashlib.sha256(b"".join(arrays)).hexdigest()
+    return Dataset(name, entry.task, data, splits, entry.class_names, entry.source, entry.licence, checksum)
 
 
 def fetch(name: str) -> Path:
@@ -73,31 +88,22 @@ def fetch(name: str) -> Path:
         InputError: unknown name, a set without a file of its own, wrong checksum, or no file and no download.
     """
     entry = _find(name)
-    if isinstance(entry, BundledSet):
+    if not entry.files:
         raise InputError(f"{name!r} comes with scikit-learn and has no file to fetch: call load({name!r}).")
-    return fetch_uci(entry) if isinstance(entry, UCISet) else fetch_published(entry)[0]
+    return entry.fetch()[0]
 
 
 def info() -> list[DatasetInfo]:
     """Return a line on each data set, sorted by name, without reading or downloading any."""
-    return [_describe(_find(name)) for name in names()]
-
-
-def _find(name: str) -> UCISet | PublishedSet | BundledSet:
-    entry = UCI_SETS.get(name) or PUBLISHED_SETS.get(name) or BUNDLED_SETS.get(name)
-    if entry is None:
-        raise InputError(f"Unknown data set {name!r}.{did_you_mean(name, names())} Known: {', '.join(names())}.")
-    return entry
-
-
-def _describe(entry: UCISet | PublishedSet | BundledSet) -> DatasetInfo:
-    if isinstance(entry, BundledSet):
-        shape = (entry.rows, entry.columns, NUM_RANDOM_SPLITS)
-        return DatasetInfo(entry.name, entry.task, *shape, entry.licence, entry.source, available=True)
-    if isinstance(entry, PublishedSet):
-        shape = (entry.rows, entry.columns, entry.splits)
+    found = []
+    for _, entry in sorted(SETS.items()):
         available = all(file.available for file in entry.files)
-        return DatasetInfo(entry.name, entry.task, *shape, entry.licence, entry.source, available)
-    shape = (entry.rows, len(entry.features), entry.splits)
-    available = entry.local_file() is not None or _files.cache_file(entry.cache_place).is_file()
-    return DatasetInfo(entry.name, "regression", *shape, entry.licence, entry.url, available)
+        shape = (entry.rows, entry.columns, entry.splits)
+        found.append(DatasetInfo(entry.name, entry.task, *shape, entry.licence, entry.source, available))
+    return found
+
+
+def _find(name: str) -> PublishedSet:
+    if name not in SETS:
+        raise InputError(f"Unknown data set {name!r}.{did_you_mean(name, names())} Known: {', '.join(names())}.")
+    return SETS[name]

@@ -1,6 +1,7 @@
 """Toy regression problems whose noise-free curve is known."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -25,8 +26,7 @@ def sinusoid(num: int = 32, noise: float = 1.0, *, seed: int = 0) -> Data:
     Raises:
         InputError: `num` or `noise` out of range.
     """
-    x = _grid(0.5, num)
-    return Data(x, sinusoid_curve(x)[:, 0] + _noise(num, noise, seed))
+    return _noisy(sinusoid_curve, 0.5, num, noise, seed=seed)
 
 
 def sinusoid_curve(x: Tensor) -> Tensor:
@@ -48,8 +48,7 @@ def quartic(num: int = 64, noise: float = 0.5, *, seed: int = 0) -> Data:
     Raises:
         InputError: `num` or `noise` out of range.
     """
-    x = _grid(2.0, num)
-    return Data(x, quartic_curve(x)[:, 0] + _noise(num, noise, seed))
+    return _noisy(quartic_curve, 2.0, num, noise, seed=seed)
 
 
 def quartic_curve(x: Tensor) -> Tensor:
@@ -57,13 +56,12 @@ def quartic_curve(x: Tensor) -> Tensor:
     return -(x**4) + 3.0 * x**2 + 1.0
 
 
-def _grid(limit: float, num: int) -> Tensor:
+def _noisy(curve: Callable[[Tensor], Tensor], limit: float, num: int, noise: float, *, seed: int) -> Data:
+    """Return a curve with noise at even points of [-limit, limit]."""
     if num < 2:
         raise InputError(f"`num` must be at least 2, got {num}: pass the number of points to generate.")
-    return torch.linspace(-limit, limit, num, dtype=torch.float32)[:, None]
-
-
-def _noise(num: int, scale: float, seed: int) -> Tensor:
-    if not 0.0 <= scale < math.inf:
-        raise InputError(f"`noise` must be a finite standard deviation of at least 0, got {scale}.")
-    return scale * torch.randn(num, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+    if not 0.0 <= noise < math.inf:
+        raise InputError(f"`noise` must be a finite standard deviation of at least 0, got {noise}.")
+    x = torch.linspace(-limit, limit, num, dtype=torch.float32)[:, None]
+    drawn = torch.randn(num, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+    return Data(x, curve(x)[:, 0] + noise * drawn)

@@ -53,26 +53,21 @@ def _labels(column: Iterable[str], codes: str) -> np.ndarray:
     return np.array([labels[code] for code in column])
 
 
-def _file(folder: str, name: str, endings: Sequence[str]) -> tuple[PublishedFile, ...]:
-    places = [f"{name}{ending}" for ending in endings]
-    return (PublishedFile(places[0], (*places[1:], *(f"{folder}/{place}" for place in places))),)
+def _file(folder: str, *names: str) -> PublishedFile:
+    return PublishedFile((*names, *(f"{folder}/{name}" for name in names)))
 
 
 def _table_set(
     name: str, rows: int, features: Sequence[str], *, codes: str, classes: tuple[str, str], source: str
 ) -> PublishedSet:
-    return PublishedSet(
-        name,
-        "classification",
-        rows,
-        len(features),
-        partial(read_table, features=tuple(features), codes=codes),
-        _file("uci_classification", name, (".data", ".csv", ".csv.gz")),
-        source,
-        "CC BY 4.0",
-        classes,
-    )
+    read = partial(read_table, features=tuple(features), codes=codes)
+    file = _file("uci_classification", *(f"{name}{end}" for end in (".data", ".csv", ".csv.gz")))
+    return PublishedSet(name, "classification", rows, len(features), read, (file,), source, class_names=classes)
 
+
+_MUSHROOM = _file("mushroom", "agaricus-lepiota.data", "agaricus-lepiota.data.gz")
+_RADAR = [f"{part}_{pulse}" for pulse in range(17) for part in ("real", "imaginary")]
+_SMITH = "Smith et al. 1988, UCI Pima Indians Diabetes; zeros stand for missing values from glucose to bmi"
 
 CLASSIFICATION_SETS = (
     PublishedSet(
@@ -81,10 +76,9 @@ CLASSIFICATION_SETS = (
         8124,
         117,
         read_mushroom,
-        _file("mushroom", "agaricus-lepiota", (".data", ".data.gz")),
+        (_MUSHROOM,),
         f"UCI Mushroom; {_HOME}/73/mushroom",
-        "CC BY 4.0",
-        ("edible", "poisonous"),
+        class_names=("edible", "poisonous"),
     ),
     _table_set(
         "spambase",
@@ -95,19 +89,9 @@ CLASSIFICATION_SETS = (
         source=f"UCI Spambase; {_HOME}/94/spambase",
     ),
     _table_set(
-        "ionosphere",
-        351,
-        [f"{part}_{pulse}" for pulse in range(17) for part in ("real", "imaginary")],
-        codes="bg",
-        classes=("bad", "good"),
-        source=f"UCI Ionosphere; {_HOME}/52/ionosphere",
+        "ionosphere", 351, _RADAR, codes="bg", classes=("bad", "good"), source=f"UCI Ionosphere; {_HOME}/52/ionosphere"
     ),
     _table_set(
-        "pima-indians-diabetes",
-        768,
-        _PIMA_COLUMNS,
-        codes="01",
-        classes=("negative", "positive"),
-        source="Smith et al. 1988, UCI Pima Indians Diabetes; zeros stand for missing values from glucose to bmi",
+        "pima-indians-diabetes", 768, _PIMA_COLUMNS, codes="01", classes=("negative", "positive"), source=_SMITH
     ),
 )

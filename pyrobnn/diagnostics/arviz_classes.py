@@ -31,14 +31,7 @@ class LooUnderQ(az.ELPDDataLOO):
 
 
 class Refits(az.SamplingWrapper):
-    """What `az.loo_kfold` asks of a model, answered from fits that have been made.
-
-    Args:
-        data: all examples.
-        labels: number of the fold of each example, (N,).
-        fits: for each fold the posterior fitted without it.
-        num_draws: draws for each density.
-    """
+    """What `az.loo_kfold` asks of a model, answered from a fit for each fold; `labels` (N,) number the folds."""
 
     def __init__(self, data: Data, labels: np.ndarray, fits: Sequence[Posterior | Mixture], num_draws: int) -> None:
         super().__init__(model=None)

@@ -13,6 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.stored import StoredData
+from pyrobnn.diagnostics.groups import log_likelihoods
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.guides.pruned import PrunedGuide
 from pyrobnn.posterior.mixture import Mixture
@@ -138,13 +139,13 @@ def elbo_report(
             "`elbo_report`: pruned weights are points at zero, so q has no density beside the prior's, and no ELBO: "
             "take the posterior before pruning."
         )
-    log_volume = posterior.y_scaler.log_volume() * len(data)
+    log_volume = posterior.y_scaler.log_volume() * (data.total_weight if isinstance(data, Data) else len(data))
     sizes: dict[str, int] = {}
 
     def terms(block: tuple[Terms, dict[str, Tensor]]) -> Terms:
         of_latents, values = block
         sizes.update({name: value[0].numel() for name, value in values.items()})
-        parts = [posterior.predict(p.x, draws=values).draw_log_prob(p.y).double().sum(1) for p in data.parts()]
+        parts = [log_likelihoods(posterior, p, values).sum(1) for p in data.parts()]
         log_likelihood = torch.stack(parts).sum(0) + log_volume
         return of_latents | {"log_likelihood": {"y": log_likelihood}}
 

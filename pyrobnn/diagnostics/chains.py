@@ -7,6 +7,7 @@ import torch
 
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convergence import FEWEST_DRAWS, FunctionConvergence, function_rhat
+from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -55,12 +56,15 @@ class Chains:
 
 def chains_of(posterior: Posterior | Mixture, train: Data) -> Chains | None:
     """Compare the chains of a posterior at up to 20 training inputs; None if it holds no chains."""
-    if isinstance(posterior, Mixture) or not hasattr(posterior.guide, "chains"):
+    if isinstance(posterior, Mixture):
         return None
-    num_chains, num_draws = posterior.guide.draws.shape[:2]
+    guide = built(posterior.guide)
+    if (chains := guide.chains()) is None:
+        return None
+    num_chains, num_draws = next(iter(chains.values())).shape[:2]
     rows = torch.linspace(0, len(train) - 1, min(_MOST_PROBES, len(train))).round().long()
     enough = num_chains > 1 and num_draws >= FEWEST_DRAWS
-    statistics = posterior.guide.sample_stats()
+    statistics = guide.sample_stats()
     return Chains(
         num_chains,
         num_draws,

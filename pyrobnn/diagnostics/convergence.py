@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pyrobnn._core.errors import InputError
+from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -61,12 +62,12 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
             f"R-hat compares the Markov chains of one fit, got a mixture of {len(posterior)}: pass its `members` one "
             "by one."
         )
-    if not hasattr(posterior.guide, "chains"):
+    chains = built(posterior.guide).chains()
+    if chains is None:
         raise InputError(
             f"R-hat compares Markov chains, and the guide {type(posterior.guide).__name__} has none: its draws are "
             "independent. Fit with NUTS, HMC, SGLD or SGHMC."
         )
-    chains = posterior.guide.chains()
     num_chains, num_draws = next(iter(chains.values())).shape[:2]
     if num_chains < 2 or num_draws < FEWEST_DRAWS:
         raise InputError(

@@ -11,9 +11,11 @@ import numpy as np
 from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Data
+from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.groups import Arrays, Converter, draw_groups, prior_groups
 from pyrobnn.diagnostics.members import as_one
 from pyrobnn.diagnostics.monitored import Monitored
+from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
@@ -36,50 +38,43 @@ def to_datatree(
 ) -> "xarray.DataTree":
     """Return draws of a posterior, and what follows from them at some data, as an ArviZ DataTree.
 
-    Every group comes from the same joint draws of the latents, those of `posterior.draw(num_draws, seed=seed)`, as
-    one chain, or those of Markov chains in their order: dimensions are (chain, draw, ...). (Draws of a network that
-    come to more than 2^23 numbers are made in parts with seeds of their own.) A mixture, or several posteriors, have a
-    chain for each member, all of one length, with the draws of `mixture.draw` for the largest `num_draws` that
-    divides; or, if all members hold Markov chains, as many and as long, those of the first member, then those of the
-    next. Targets and their densities are in original units. The groups are
+    All groups come from the same joint draws, those of `posterior.draw(num_draws, seed=seed)`, with dimensions (chain,
+    draw, ...); a large network draws in parts of 2^23 numbers, each with its own seed. One guide is one chain. A
+    mixture has a chain of equal length for each member; where all members hold equally many and long Markov chains,
+    these follow each other. Draws of a guide are independent: R-hat says nothing about the quality of the approximation
+    there, and of a mixture tells how far its members differ. Targets and their densities are in original units. The
+    groups are
 
     - posterior: the latent sites, as `monitor` says;
     - posterior_predictive: `y`, one draw of the targets for each draw of the weights (labels, for classes), and their
       mean `mu`, or for classes their probabilities `probs`;
-    - predictions, with `x_pred` only: the same there; predictions_constant_data: `x`;
+    - predictions and predictions_constant_data, with `x_pred` only: the same there, and `x`;
     - log_likelihood: `y`, the log density of each example;
     - log_prior: `lprior`, the log prior density of all latents;
-    - sample_stats: `lp`, the log joint density of data and latents, and `log_q`, the log density of the guide, as
-      `elbo_report` counts it: of `Dropout` the log probability of the masks; of pruned draws that of the draw before
-      pruning, which is no density of theirs. Point masses such as `Map`, and stored
-      draws, have no density, and no `log_q`. Markov chains have what their method notes, such as `diverging`. In a
-      mixture both are those of the member that made the draw, with its own parameters: its q_k, not the mixture's
-      density q >= q_k / K. A member without density has NaN where another has one;
-    - prior and prior_predictive: the same as posterior and posterior_predictive for draws from the prior, with the
-      parameters that the fit has learned. Networks of more than 268,435 weights have fewer of them, at least 50.
-      Of a prior that cannot be drawn from, or under which predictions overflow, the group is left out, and the
-      attribute `prior_left_out` of the tree says why;
+    - sample_stats: `lp`, the log joint density of data and latents; `log_q`, the log density of the guide that made the
+      draw, as `elbo_report` counts it (of `Dropout` that of the masks, of pruned draws that before pruning; in a
+      mixture that of the member, NaN for members without a density; absent for point masses and stored draws); and what
+      the method of Markov chains notes, such as `diverging`;
+    - prior and prior_predictive: as posterior and posterior_predictive for draws from the prior, with the parameters
+      that the fit has learned; at least 50 draws for more than 268,435 weights. They are left out where the prior
+      cannot be drawn from or predictions overflow, and the attribute `prior_left_out` of the tree says why;
     - observed_data: `y`; constant_data: `x`;
-    - guide_params: `<site>.loc` and `<site>.scale`, the means and standard deviations of all entries of a site under
-      the guide (chain, *event), on the unconstrained side for constrained sites, where every guide knows its own;
-    - svi: `elbo`, `log_likelihood` and `kl` at each step of the fit, in the units in which the model saw the targets,
-      for each member of a mixture whose records have one length. Loaded posteriors have no record.
-
-    Unless they come from Markov chains the draws are independent: R-hat and effective sample sizes then say nothing
-    about the quality of the approximation. Of a mixture R-hat tells how far its members differ.
+    - guide_params: `<site>.loc` and `<site>.scale`, mean and standard deviation of every entry under the guide, (chain,
+      *event), on the unconstrained side for constrained sites, where every guide knows its own;
+    - svi: `elbo`, `log_likelihood` and `kl` at each step, in the units in which the model saw the targets, a chain for
+      each member if their records have one length. Loaded posteriors have no record.
 
     Args:
-        posterior: what to convert: a posterior, a mixture, or a list of posteriors of one network, or a dict, whose
-            keys then name the chains (`<key>.0`, ... where each holds several Markov chains).
+        posterior: a posterior, a mixture, or a list of posteriors of one network, or a dict, whose keys name the chains
+            (`<key>.0`, ... where each holds several Markov chains).
         data: inputs and targets in original units, usually the training data.
         x_pred: further inputs (M, *in) in original units at which to predict.
         num_draws: number of draws S, 500 if not given (fewer, at least 100, of more than a million weights); of K
             members S // K each; of C Markov chains the last S // C of each, all if not given.
-        monitor: "auto" for all entries if all sites together have at most 1000; of a larger model sites of more than
-            20 entries are represented by 20 of them (fewer if there are more than 50 sites), chosen once with a fixed
-            seed and labelled with their indices, and `site_norm` has the Euclidean norm of every weight site. "all"
-            for all entries whatever their number. A list of patterns of site names, such as ["4.*", "likelihood.*"],
-            keeps these sites whole, and of the other weights the norms only.
+        monitor: "auto" for all entries of up to 1000 in all; of a larger model 20 entries of each larger site (fewer of
+            more than 50 sites), chosen once with a fixed seed and labelled with their indices, and `site_norm`, the
+            Euclidean norm of every weight site. "all" for all entries. A list of patterns of site names, such as
+            ["4.*", "likelihood.*"], for these sites whole, and of the other weights the norms only.
         prior: have the groups prior and prior_predictive.
         seed: seed of the draws; that of the fit if not given.
 
@@ -89,6 +84,7 @@ def to_datatree(
     """
     given, names = as_one(posterior)
     seed = given.seed if seed is None else seed
+    data = in_memory(data)
     converter = Converter(data, _monitored(given, data, monitor, seed), x_pred)
     groups = draw_groups(given, converter, num_draws, seed)
     attrs = _attributes(given, groups["log_prior"]["lprior"].size, seed)
@@ -126,6 +122,7 @@ def eval_datatree(
     """
     given, names = as_one(posterior)
     seed = given.seed if seed is None else seed
+    data = in_memory(data)
     converter = Converter(data, _monitored(given, data, monitor, seed))
     groups = draw_groups(given, converter, num_draws, seed)
     attrs = _attributes(given, groups["log_prior"]["lprior"].size, seed)
@@ -212,10 +209,10 @@ def _guide_params(
     posterior: Posterior | Mixture, monitored: Monitored
 ) -> tuple[dict[str, np.ndarray], Mapping[str, list[str]]]:
     """Return mean and standard deviation of every site under each guide, (chain, *event), and their dimensions."""
-    guides = [member.guide for member in members_of(posterior)]
-    if not all(hasattr(guide, "moments") for guide in guides):
+    found = [built(member.guide).moments() for member in members_of(posterior)]
+    moments = [of_guide for of_guide in found if of_guide is not None]
+    if len(moments) < len(found):
         return {}, {}
-    moments = [guide.moments() for guide in guides]
     params, dims = {}, {}
     for name in moments[0]:
         for index, kind in enumerate(("loc", "scale")):
@@ -242,8 +239,8 @@ def _data_dims(data: Data, groups: Arrays, rows: str) -> dict[str, list[str]]:
 
 def _attributes(posterior: Posterior | Mixture, num_draws: int, seed: int) -> dict[str, Any]:
     members = members_of(posterior)
-    method = posterior.info.get("method")
-    methods = [method] if method is not None else _unlike([member.info.get("method") for member in members])
+    method = posterior.record.method
+    methods = [method] if method is not None else _unlike([member.record.method for member in members])
     return {
         "creation_library": "pyrobnn",
         "creation_library_version": version("pyrobnn"),

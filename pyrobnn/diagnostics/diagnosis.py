@@ -11,6 +11,7 @@ from pyrobnn._core.random import derive
 from pyrobnn.baselines import Verdict, fit_baselines
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.chains import chains_of
+from pyrobnn.diagnostics.continuation import continuation_finding
 from pyrobnn.diagnostics.findings import BASELINE, Diagnosis, Finding
 from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.importance import importance_weights
@@ -22,10 +23,11 @@ from pyrobnn.diagnostics.predictive_checks import (
     ranking_finding,
     statistics_of,
 )
-from pyrobnn.diagnostics.training_checks import chain_findings, elbo_is_flat
+from pyrobnn.diagnostics.training_checks import chain_findings, elbo_is_flat, ending_finding
 from pyrobnn.inference.ending import compare_with_baselines, sites_at_prior
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
 
 _ORDER = ("warning", "note", "fine")
 _THREE_ERRORS = 0.00135
@@ -49,13 +51,19 @@ def diagnose(
 ) -> Diagnosis:
     """Look for reasons not to trust a fit.
 
-    It asks whether the ELBO is flat, or whether Markov chains agree; whether held-out targets are biased, spread too
-    widely or too narrowly, lie in their intervals, and are as likely as the fit itself expects (see
-    `predictive_checks`); whether a constant would predict as well, or a linear model better (`pyrobnn.baselines`), by
-    held-out data or the training data; whether the uncertainty ranks errors worse than chance;
-    whether uncertainty of the weights reaches the predictions; and whether the guide has gone back to the prior at some
-    weights. Of networks of up to 1000 weights and 10,000 examples it notes k-hat, which is about the weights' joint
-    law, and no reason to worry where predictions are good.
+    It asks whether further training raises the ELBO, or Markov chains agree; whether held-out targets are biased,
+    spread too widely or too narrowly, lie in their intervals, and are as likely as the fit expects (see
+    `predictive_checks`); whether a constant predicts as well, or a linear model better (`pyrobnn.baselines`), on
+    held-out or training data; whether the uncertainty ranks errors worse than chance; whether the weights' uncertainty
+    reaches the predictions; and whether the guide has gone back to the prior at some weights. For up to 1000 weights
+    and 10,000 examples it notes k-hat, which is about the joint distribution of the weights, and no reason to worry
+    where predictions are good.
+
+    Fits by `SVI` are copied and continued for up to 1000 steps at each of two constant learning rates, within a few
+    seconds or 5 % of the steps of the fit. It warns if the ELBO there is above that of the fit by more than the
+    tolerance of `SVI`, whatever the schedule of the fit was; the gain says how far the fit is from convergence at
+    least. Other fits (SWAG, a Laplace approximation) have the record of their ELBO judged, which proves nothing where
+    the learning rate went to zero.
 
     Args:
         posterior: what was fitted.
@@ -72,7 +80,7 @@ def diagnose(
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
     seed = posterior.seed if seed is None else seed
-    train, test = in_memory(train), None if test is None else in_memory(test)
+    train, test = in_memory(train, weighted=True), None if test is None else in_memory(test)
     x, y = _some(train if test is None else test, seed)
     prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
@@ -80,7 +88,7 @@ def diagnose(
         prediction = posterior.predict(x, num_draws=few, seed=seed)
     num_tests = (posterior.history is not None) + (0 if test is None else len(statistics_of(prediction)))
     level = false_alarm_rate / max(1, num_tests)
-    findings = [*_of_training(posterior, train, level), epistemic_finding(prediction)]
+    findings = [*_of_training(posterior, train, level, seed), epistemic_finding(prediction)]
     verdict = _against_baselines(posterior, train, None if test is None else Data(x, y), prediction.num_draws)
     findings += [] if verdict is None else [Finding(BASELINE, **dataclasses.asdict(verdict))]
     findings += _of_layers(posterior, verdict)
@@ -88,15 +96,7 @@ def diagnose(
         text = "No data were held out: nothing here tells whether predictions are calibrated."
         findings.append(Finding("held-out data", "note", text))
     else:
-        if len(x) < _FEWEST_EXAMPLES:
-            text = f"Only {len(x)} examples were held out: calibration can hardly be judged."
-            findings.append(Finding("held-out data", "note", text))
-        other = derive(seed, "simulated targets")
-        num = num_simulations(level, len(members_of(posterior)))
-        simulated = posterior.predict(x, num_draws=num, seed=other).sample(seed=other)
-        findings += predictive_findings(prediction, y, simulated, level, seed=seed)
-        ranking = ranking_finding(prediction, y, _THREE_ERRORS, seed=seed)
-        findings += [] if ranking is None else [ranking]
+        findings += _of_held_out(posterior, prediction, x, y, level=level, seed=seed)
     findings += _of_weights(posterior, train)
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name != BASELINE))
     return Diagnosis(tuple(findings), false_alarm_rate)
@@ -109,19 +109,23 @@ def _some(data: Data, seed: int) -> tuple[Tensor, Tensor]:
     return data.x[rows], data.y[rows]
 
 
-def _of_training(posterior: Posterior | Mixture, train: Data, level: float) -> list[Finding]:
+def _of_training(posterior: Posterior | Mixture, train: Data, level: float, seed: int) -> list[Finding]:
     chains = chains_of(posterior, train)
     found = [] if chains is None else chain_findings(chains)
     if posterior.history is not None and len(posterior.history):
-        found.append(elbo_is_flat(posterior.history.elbo, len(train), level, is_annealed=_is_annealed(posterior)))
-    return found
+        continued = continuation_finding(posterior, train, level, derive(seed, "continuation"))
+        found.append(
+            elbo_is_flat(posterior.history.elbo, len(train), level, is_annealed=_is_annealed(posterior))
+            if continued is None
+            else continued
+        )
+    endings = [ending for ending in map(ending_finding, members_of(posterior)) if ending is not None]
+    return found + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
 
 
 def _is_annealed(posterior: Posterior | Mixture) -> bool:
-    method = posterior.info.get("method")
-    while isinstance(method, dict) and isinstance(method.get("method"), dict):
-        method = method["method"]
-    return isinstance(method, dict) and bool(method.get("schedule"))
+    methods = posterior.record.methods
+    return bool(methods) and bool(methods[-1].get("schedule"))
 
 
 def _against_baselines(
@@ -142,16 +146,35 @@ def _against_baselines(
     return own if own is not None and own.kind == "warning" else found
 
 
+def _of_held_out(
+    posterior: Posterior | Mixture, prediction: Prediction, x: Tensor, y: Tensor, *, level: float, seed: int
+) -> list[Finding]:
+    """Judge predictions at x by the targets y, and by targets simulated from the fit."""
+    few = f"Only {len(x)} examples were held out: calibration can hardly be judged."
+    found = [Finding("held-out data", "note", few)] if len(x) < _FEWEST_EXAMPLES else []
+    other = derive(seed, "simulated targets")
+    num = num_simulations(level, len(members_of(posterior)))
+    simulated = posterior.predict(x, num_draws=num, seed=other).sample(seed=other)
+    found += predictive_findings(prediction, y, simulated, level, seed=seed)
+    ranking = ranking_finding(prediction, y, _THREE_ERRORS, seed=seed)
+    return found if ranking is None else [*found, ranking]
+
+
 def _of_layers(posterior: Posterior | Mixture, verdict: Verdict | None) -> list[Finding]:
-    """Say at which weights the guide has gone back to the prior; a warning where the predictions are bad too."""
+    """Say in which layers the guide has gone back to the prior; a warning where the predictions are bad too.
+
+    Where it has in all layers, a warning unless the predictions are known to be good.
+    """
     names = sites_at_prior(posterior)
     if not names:
         return []
+    weights = [name for name in posterior.bnn.site_names if posterior.bnn.initial_values[name].ndim > 1]
+    text = f"Collapse to the prior at {', '.join(names)}: all of these weights have taken nothing from the data. "
+    if len(names) == len(weights) and (verdict is None or verdict.kind != "fine"):
+        text += "Nothing is left that learns: train longer, and check that the noise is not too large."
+        return [Finding("prior", "warning", text)]
     is_bad = verdict is not None and verdict.kind == "warning"
-    text = (
-        f"The guide has gone back to the prior at {', '.join(names)}: these weights have taken nothing from the data. "
-        f"{'Their layers only add noise' if is_bad else 'Fewer units may do as well'}."
-    )
+    text += "Their layers only add noise: leave them out." if is_bad else "Fewer layers or units may do as well."
     return [Finding("prior", "warning" if is_bad else "note", text)]
 
 

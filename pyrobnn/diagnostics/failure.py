@@ -1,8 +1,6 @@
 """Did a fit fail outright? It has, if it predicts the data that it was trained on worse than a constant does."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
@@ -24,18 +22,13 @@ _USUAL_RATE = 0.01
 
 
 def failure_finding(posterior: Posterior | Mixture, train: Data, *, num_draws: int) -> Finding | None:
-    """Return a warning if predictions of the training data are far worse than a constant's; else None.
+    """Return a warning if predictions of the first 1000 training data are far worse than a constant's; else None.
 
     Where the learning rate is ten times the usual or more, predictions that are no better than a constant's suffice.
-
-    Args:
-        posterior: what was fitted.
-        train: the data it was fitted to, of which the first 1000 are taken.
-        num_draws: number of draws to predict with.
     """
     prediction = posterior.predict(train.x[:_MOST_EXAMPLES], num_draws=num_draws)
     ratio, number = _against_constant(prediction, train.y[:_MOST_EXAMPLES])
-    rate = _learning_rate(posterior.info.get("method"))
+    rate = next((table["lr"] for table in posterior.record.methods if "lr" in table), None)
     is_fast = rate is not None and rate >= 10 * _USUAL_RATE
     if not ratio > (_NO_BETTER if is_fast else _TIMES_WORSE):
         return None
@@ -63,10 +56,3 @@ def _against_constant(prediction: Prediction, y: Tensor) -> tuple[float, str]:
     errors, spread = (targets - mean).square().sum(), (targets - targets.mean(0)).square().sum()
     ratio = float(errors / spread) if spread > 0 else math.nan
     return ratio, f"R2 {1 - ratio:.2g}"
-
-
-def _learning_rate(method: Any) -> float | None:
-    """Return the learning rate of a method as a table, or of the one inside it."""
-    if not isinstance(method, Mapping):
-        return None
-    return method["lr"] if "lr" in method else _learning_rate(method.get("method"))

@@ -10,12 +10,7 @@ from pyrobnn.inference.source import as_data
 
 
 def as_folds(folds: Any, groups: Any, num_rows: int) -> tuple[int | np.ndarray, np.ndarray | None]:
-    """Return the number of folds or the fold of each example, and the group of each example, checked.
-
-    Raises:
-        InputError: not from 2 to N folds, fewer groups than folds, labels that are not one an example, or both groups
-            and ready-made folds.
-    """
+    """Return the number of folds or the fold of each example, and the group of each example, checked."""
     if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
         together = None if groups is None else _labels(groups, "groups", num_rows)
         units, what = (num_rows, "examples") if together is None else (int(together.max()) + 1, "groups")
@@ -65,12 +60,14 @@ def assign_folds(
     return labels
 
 
-def in_memory(data: Any) -> Data:
-    """Return `Data` or a pair (x, y) as `Data`; refuse what is not in memory."""
+def in_memory(data: Any, *, weighted: bool = False) -> Data:
+    """Return `Data` or a pair (x, y) as `Data`; refuse what is not in memory, and weights unless they count."""
     given = as_data(data)
     if not isinstance(given, Data):
         raise InputError(
             f"Diagnostics need data in memory, got a {type(given).__name__}: pass Data(x, y), or rows of StoredData, "
             "data[:1000]."
         )
+    if given.weights is not None and not weighted:
+        raise InputError("Every example counts once here, and these data have weights: pass Data(x, y) without them.")
     return given

@@ -15,6 +15,7 @@ from pyrobnn._core.random import derive
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.monitored import Monitored
+from pyrobnn.guides.built import built
 from pyrobnn.inference.prior_predictive import PriorGuide
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior, latent_names
@@ -39,7 +40,7 @@ class Converter:
     """What blocks of draws become.
 
     Attributes:
-        data: inputs and targets in original units.
+        data: inputs and targets in original units, without weights.
         monitored: which entries of the sites to keep.
         x_pred: inputs (M, *in) without targets, in original units, or None.
     """
@@ -82,14 +83,10 @@ def _numpy(tensors: dict[str, dict[str, Tensor]]) -> Arrays:
 
 
 def draw_groups(posterior: Posterior | Mixture, converter: Converter, num_draws: int | None, seed: int) -> Arrays:
-    """Return the groups that rest on draws from the posterior, with variables (chain, draw, ...).
+    """Return the groups that rest on draws from the posterior, (chain, draw, ...), those of a mixture by member.
 
-    Args:
-        posterior: one chain, or the Markov chains that it holds; a mixture has those of each member.
-        converter: what the draws become.
-        num_draws: number of draws S of all chains together; None for 500 (fewer of more than a million
-            weights), or for all of Markov chains.
-        seed: seed of the draws and of the noise of the targets.
+    `num_draws` counts the draws of all chains together; None is 500 (fewer of more than a million weights), or all of
+    Markov chains.
 
     Raises:
         InputError: fewer draws than chains, or data that do not fit the model.
@@ -118,11 +115,7 @@ def prior_groups(
 ) -> tuple[Arrays, str | None]:
     """Return `prior` and `prior_predictive`, a chain for each member, and why one is left out, or None.
 
-    Args:
-        posterior: the posterior; the prior is that of its model, with the parameters that the fit has learned.
-        converter: what the draws become.
-        num_draws: number of draws of all chains together; large networks have fewer.
-        seed: seed of the draws and of the noise of the targets.
+    Parameters are those that the fit has learned. Large networks have fewer than `num_draws` draws.
     """
     parts, seeds = members_of(posterior), _seeds(posterior, seed)
     affordable = max(_FEWEST_FROM_PRIOR, _FROM_PRIOR // max(1, posterior.bnn.num_weights))
@@ -153,20 +146,24 @@ def _by_chain(found: Sequence[Arrays]) -> Arrays:
 
 def _hold_chains(members: Sequence[Posterior]) -> bool:
     """Whether all members hold Markov chains, as many and as long, with the same statistics."""
-    guides = [member.guide for member in members]
-    if not all(hasattr(guide, "chains") for guide in guides):
-        return False
-    return len({(guide.draws.shape[:2], tuple(guide.sample_stats())) for guide in guides}) == 1
+    kinds = [(_lengths(member), tuple(built(member.guide).sample_stats())) for member in members]
+    return kinds[0][0] != (0, 0) and len(set(kinds)) == 1
+
+
+def _lengths(member: Posterior) -> tuple[int, int]:
+    """Return the number of stored Markov chains and of the draws of each, 0 without any."""
+    stored = next(iter((built(member.guide).chains() or {}).values()), None)
+    return (0, 0) if stored is None else (stored.shape[0], stored.shape[1])
 
 
 def _num_kept(members: Sequence[Posterior], num_draws: int | None) -> int:
     """Return the number of last draws to take from each Markov chain."""
-    num_chains, length = next(iter(members[0].guide.chains().values())).shape[:2]
+    num_chains, length = _lengths(members[0])
     total = num_chains * len(members)
     kept = length if num_draws is None else min(length, num_draws // total)
     if kept < 1:
         raise InputError(f"`num_draws` must be at least {total}, one for each chain, got {num_draws}.")
-    return int(kept)
+    return kept
 
 
 def _num_each(members: Sequence[Posterior], num_draws: int) -> int:
@@ -179,14 +176,15 @@ def _num_each(members: Sequence[Posterior], num_draws: int) -> int:
 
 def _from_chains(member: Posterior, seed: int, converter: Converter, kept: int) -> Arrays:
     """Return the groups of the last draws of each chain, (chain, draw, ...), in their order."""
-    chains = {name: values[:, -kept:] for name, values in member.guide.chains().items()}
+    guide = built(member.guide)
+    chains = {name: values[:, -kept:] for name, values in (guide.chains() or {}).items()}
     num_chains, noise_seeds = len(next(iter(chains.values()))), count(seed)
     with fast_pyro(), torch.no_grad():
         blocks = [converter.convert(member, block, next(noise_seeds)) for block in _blocks(member, chains)]
     groups = _joined(blocks, num_chains)
     groups["sample_stats"] |= {
         name: values[:, -kept:].cpu().numpy().astype(_TYPES.get(name, float))
-        for name, values in member.guide.sample_stats().items()
+        for name, values in guide.sample_stats().items()
     }
     return groups
 
@@ -205,7 +203,7 @@ def _from_guide(member: Posterior, seed: int, converter: Converter, num_draws: i
 
     blocks: list[Arrays] = []
     for number, own in _shares(member, num_draws, seed):
-        if hasattr(member.guide, "chains"):
+        if _lengths(member) != (0, 0):
             blocks += member.map_traces(_values, convert_stored, number, seed=own)
         else:
             blocks += member.map_draws(convert, number, seed=own)
@@ -274,3 +272,11 @@ def log_prior_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
         return torch.stack([trace.nodes[name]["log_prob_sum"].double() for name in values]).sum()
 
     return torch.func.vmap(one, randomness="different")(draws)
+
+
+def log_likelihoods(
+    member: Posterior, data: Data, draws: dict[str, Tensor], *, linearized: bool | None = None
+) -> Tensor:
+    """Return log p(y_n | x_n, w_s) in original units, times the weight of the example if it has one, (S, N)."""
+    found = member.predict(data.x, draws=draws, linearized=linearized).draw_log_prob(data.y).double()
+    return found if data.weights is None else found * data.weights.to(found.device)

@@ -17,9 +17,9 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import Estimate
 from pyrobnn.diagnostics.folds import in_memory
-from pyrobnn.diagnostics.groups import log_prior_density
-from pyrobnn.diagnostics.laws import log_density
+from pyrobnn.diagnostics.groups import log_likelihoods, log_prior_density
 from pyrobnn.diagnostics.members import as_one
+from pyrobnn.guides.built import built
 from pyrobnn.guides.dropout import MaskedPoint
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -141,8 +141,8 @@ def importance_weights(
 ) -> ImportanceWeights:
     """Weigh draws of a guide by p(w, D) / q(w), with Pareto-smoothed importance sampling (PSIS, Vehtari et al. 2024).
 
-    The k-hat of these weights is a test of variational inference (Yao et al. 2018): it is about the joint law of all
-    weights, and above 0.7 for most networks that are not very small, even where predictions are good. Of several
+    The k-hat of these weights is a test of variational inference (Yao et al. 2018): it is about the joint distribution
+    of all weights, and above 0.7 for most networks that are not very small, even where predictions are good. Of several
     guides q is their equal-weight mixture 1/K sum_k q_k, in which each member's density is taken at the draws of all.
 
     The target is the posterior of the model whose predictions the posterior makes: for Laplace guides that of the
@@ -165,7 +165,7 @@ def importance_weights(
             or a density that is not a number.
     """
     given, _ = as_one(posterior)
-    data = in_memory(data)
+    data = in_memory(data, weighted=True)
     parts = members_of(given)
     if num_draws < _FEWEST * len(parts):
         raise InputError(
@@ -174,7 +174,7 @@ def importance_weights(
         )
     for part in parts:
         _require_continuous(part)
-    linear = [getattr(p.guide, "linearized", False) if linearized is None else linearized for p in parts]
+    linear = [built(p.guide).linearized if linearized is None else linearized for p in parts]
     if len(parts) > 1:
         _require_one_target(parts, linearized=any(linear))
     seed = given.seed if seed is None else seed
@@ -197,16 +197,10 @@ def importance_weights(
 
 
 def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return Pareto-smoothed log weights, normalised, and k-hat.
+    """Return Pareto-smoothed log weights (S,), normalised, and k-hat: -inf if the largest weights are all the same.
 
-    This is the one place with the sign: ArviZ takes log-likelihoods, whose weights are their inverses, and so minus
-    the log ratios.
-
-    Args:
-        log_ratios: log p - log q of each draw (S,), up to a constant; -inf for a weight of 0.
-
-    Returns:
-        Log weights (S,) whose exponentials sum to 1, and k-hat: -inf if the largest weights are all the same.
+    `log_ratios` are log p - log q of each draw (S,), up to a constant; -inf for a weight of 0. This is the one place
+    with the sign: ArviZ takes log-likelihoods, whose weights are their inverses, and so minus the log ratios.
 
     Raises:
         InputError: a ratio that is NaN or infinite, or none above 0.
@@ -239,16 +233,16 @@ def _require_continuous(posterior: Posterior) -> None:
     require_density(posterior.guide)
     with seeded(posterior.seed), fast_pyro(), torch.no_grad(), poutine.block():
         trace = poutine.trace(posterior.guide).get_trace(*posterior.example)
-    laws = {name: trace.nodes[name]["fn"] for name in latent_names(trace)}
+    drawn = {name: trace.nodes[name]["fn"] for name in latent_names(trace)}
     auxiliary = any(node["type"] == "sample" and node["infer"].get("is_auxiliary") for node in trace.nodes.values())
-    for name, law in laws.items():
-        carries = isinstance(law, dist.Delta) and not auxiliary and bool((law.log_density != 0).any())
-        if isinstance(law, MaskedPoint) or carries:
+    for name, q in drawn.items():
+        carries = isinstance(q, dist.Delta) and not auxiliary and bool((q.log_density != 0).any())
+        if isinstance(q, MaskedPoint) or carries:
             raise InputError(
                 f"The guide puts {name!r} on finitely many or pruned values, so q has no density beside that of the "
                 "prior, and no importance weights: train another guide, or take the posterior before pruning."
             )
-    if not auxiliary and all(isinstance(law, dist.Delta) for law in laws.values()):
+    if not auxiliary and all(isinstance(q, dist.Delta) for q in drawn.values()):
         raise InputError(
             f"{type(posterior.guide).__name__} is a point, which has no density and no importance weights: train "
             "another guide, or put guides.Laplace() around the point."
@@ -285,8 +279,8 @@ def _densities(
     """Return log p(w, D) and log q(w) of draws, each (S,) in float64."""
 
     def densities(draws: dict[str, Tensor], log_q: Tensor) -> Tensor:
-        log_likelihood = member.predict(data.x, draws=draws, linearized=linearized).draw_log_prob(data.y)
-        log_joint = log_prior_density(member, draws) + log_likelihood.double().sum(1)
+        log_likelihood = log_likelihoods(member, data, draws, linearized=linearized)
+        log_joint = log_prior_density(member, draws) + log_likelihood.sum(1)
         return torch.stack([log_joint, log_q.double()])
 
     log_p, log_q = torch.cat(member.map_draws(densities, num_draws, seed=seed), 1).cpu().numpy()
@@ -299,10 +293,22 @@ def _mixture_log_q(shares: list[tuple[Posterior, int, int]], own: list[np.ndarra
     for k, (drawer, count, seed) in enumerate(shares):
         draws = drawer.draw(count, seed=seed)
         others = [
-            own[k] if j == k else log_density(member, draws).cpu().numpy() for j, (member, *_) in enumerate(shares)
+            own[k] if j == k else _log_density(member, draws).cpu().numpy() for j, (member, *_) in enumerate(shares)
         ]
         columns.append(np.logaddexp.reduce(others, axis=0) - math.log(len(shares)))
     return np.concatenate(columns)
+
+
+def _log_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
+    """Return log q of the draws of another member, (S,)."""
+    with fast_pyro(), torch.no_grad():
+        found = built(member.guide).log_density(draws)
+    if found is None:
+        raise InputError(
+            f"{type(member.guide).__name__} knows its density at its own draws alone, or holds sites at points, so "
+            "that the density of a mixture of such guides is not known: pass the members one by one."
+        )
+    return found
 
 
 def _log_evidence(log_ratios: np.ndarray) -> Estimate:

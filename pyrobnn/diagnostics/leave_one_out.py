@@ -11,6 +11,7 @@ from pyrobnn.diagnostics.comparison import mark
 from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.importance import importance_weights
+from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
@@ -35,15 +36,14 @@ def loo(
 ) -> "az.ELPDDataLOO":
     """Return Pareto-smoothed importance sampling leave-one-out cross-validation (Vehtari et al. 2017).
 
-    It reweights draws to what they would be without an example. For draws of NUTS or HMC that is an estimate of the
-    exact leave-one-out score, of kind "loo", with the relative efficiency of the chains taken from the likelihoods of
-    the examples. Draws of a guide are taken as if they came from the posterior: the result, of kind "LOO under q", is
-    the score of q and not the exact one, and a q that is too narrow also makes it too certain.
+    It reweights draws to what they would be without an example. For NUTS or HMC that estimates the exact leave-one-out
+    score, of kind "loo", with the relative efficiency of the chains taken from the likelihoods of the examples. Draws
+    of a guide are taken as if they came from the posterior: the result, of kind "LOO under q", is the score of q, and a
+    q that is too narrow makes it too certain.
 
-    `correct=True` corrects for the guide, with importance weights p(w, D) / q(w) (Magnusson et al. 2019), and its
-    result is an estimate of the exact score, of kind "loo". It is refused if the k-hat of these weights is above
-    min(1 - 1 / log10 S, 0.7), as for nearly all networks: what came out would be noise, and better than the truth as
-    often as not. `p` is not corrected.
+    `correct=True` corrects for the guide, with importance weights p(w, D) / q(w) (Magnusson et al. 2019), and estimates
+    the exact score, of kind "loo". It is refused if the k-hat of these weights is above min(1 - 1 / log10 S, 0.7), as
+    for nearly all networks, since the result would be noise. `p` is not corrected.
 
     Where k-hat of an example is too large ArviZ warns, and `pareto_k` says which: take `kfold`, or held-out data.
 
@@ -67,7 +67,7 @@ def loo(
 
     data = in_memory(data)
     members = members_of(posterior)
-    has_chains = all(hasattr(member.guide, "chains") for member in members)
+    has_chains = all(built(member.guide).chains() is not None for member in members)
     asked = _DRAWS_FOR_LOO if num_draws is None else num_draws
     khat = _require_near(posterior, data, asked, seed) if correct else math.nan
     tree = to_datatree(posterior, data, num_draws=num_draws if has_chains else asked, prior=False, seed=seed)
@@ -119,8 +119,7 @@ def _require_near(posterior: Posterior | Mixture, data: Data, num_draws: int, se
 
 
 def _method_type(posterior: Posterior) -> str:
-    method = posterior.info.get("method")
-    return str(method["type"]) if isinstance(method, dict) else ""
+    return str(posterior.record.methods[0]["type"]) if posterior.record.methods else ""
 
 
 def _efficiency(log_likelihood: "xr.DataArray") -> float:

@@ -24,16 +24,12 @@ class Monitored:
         sites: one value (*event) of each site by name, which tells the shapes.
         weight_names: the sites that are weights of the network.
         feature_names: names of the input columns, to label the inputs of the first layer with.
-        monitor: "auto" for every entry of a small model and some of a large one, "all" for every entry, or patterns of
-            names of sites to keep whole, the others not at all.
+        monitor: as in `to_datatree`.
 
     Attributes:
         site_dims: names of the dimensions of every site as a whole.
         dims: names of the dimensions of each variable kept, without chain and draw.
         coords: labels along a dimension.
-
-    Raises:
-        InputError: a `monitor` that is none of these, or a pattern that matches no site.
     """
 
     def __init__(

@@ -99,17 +99,10 @@ def statistics_of(prediction: Prediction) -> tuple[str, ...]:
 
 
 def predictive_findings(prediction: Prediction, y: Any, simulated: Tensor, level: float, *, seed: int) -> list[Finding]:
-    """Compare statistics of held-out targets with those of targets simulated from the fit.
+    """Compare statistics of held-out targets y (N,) or (N, K) with those of simulated targets (R, N, ...).
 
     A statistic counts as wrong if Student's t of its distance from the mean of the simulated ones has a p-value below
-    `level`.
-
-    Args:
-        prediction: predictions at N inputs that were held out.
-        y: their targets in original units, (N,) or (N, K).
-        simulated: as many targets from each of R draws of the weights that are not those of `prediction`, (R, N, ...).
-        level: the p-value below which a statistic counts.
-        seed: seed of ranks within counts.
+    `level`. Each simulation takes one draw of the weights, none of which made `prediction`. All is in original units.
     """
     targets = as_targets(y, len(prediction)).to(prediction.mean.device)
     statistics = _statistics(prediction, seed)
@@ -215,19 +208,10 @@ def _mean(prediction: Prediction, values: Tensor) -> Tensor:
 
 
 def ranking_finding(prediction: Prediction, y: Any, level: float, *, seed: int) -> Finding | None:
-    """Warn if errors are larger where the fit is surer: if its order of the examples is worse than chance.
+    """Warn if errors are larger where the fit is surer: if its order of held-out examples is worse than chance.
 
     The area under the sparsification curve (see `pyrobnn.metrics.sparsification`) is compared with those of 200 random
-    orders, by Student's t.
-
-    Args:
-        prediction: predictions at N inputs that were held out.
-        y: their targets in original units, (N,) or (N, K).
-        level: the p-value below which the area counts.
-        seed: seed of the random orders.
-
-    Returns:
-        The finding; None where predictive variances are infinite, or all alike.
+    orders, by Student's t at `level`. None where predictive variances are infinite, or all alike.
     """
     from scipy.stats import t as student
 

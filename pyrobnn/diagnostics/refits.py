@@ -21,18 +21,7 @@ def fit_each(
     """Fit a method to several data sets: sets of one size side by side if the method is SVI, the others in turn.
 
     A fit in turn is `fit` with the seed `derive(seed, f"fit {index}")`. A group side by side is `fit_replicates` with
-    that seed of its first set.
-
-    Args:
-        model: the model.
-        method: how to fit it.
-        sets: the data sets.
-        seed: each fit gets a seed derived from it.
-        progress: show progress bars.
-        **arguments: device and engine, as in `fit`.
-
-    Returns:
-        The posteriors, in the order of the data sets.
+    that seed of its first set. Posteriors come in the order of the sets; further arguments are those of `fit`.
     """
     posteriors: list[Any] = [None] * len(sets)
     alone = []

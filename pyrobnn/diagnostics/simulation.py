@@ -35,7 +35,7 @@ class VsbcReport:
         tree: ArviZ DataTree with the shares p of draws below the truth in the group `prior_sbc`, with dimensions
             (simulation, ...), for `az.plot_ecdf_pit(tree, group="prior_sbc", sample_dims=["simulation"])`.
         table: a row for each quantity: `mean` of p (1/2 if unbiased; less if draws are too high), `spread`, the mean
-            distance of p from 1/2 in units of that of a uniform law (1 if right; more if draws are too narrow), and
+            distance of p from 1/2 in units of that of a uniform p (1 if right; more if draws are too narrow), and
             p-values of the hypotheses that p is `symmetric` around 1/2 and that it is `uniform`.
         num_simulations: M.
         num_draws: S.
@@ -100,18 +100,16 @@ def vsbc(
 ) -> VsbcReport:
     """Check a method of inference by variational simulation-based calibration (Yao et al. 2018, algorithm 2).
 
-    In each simulation the latent values are drawn from the prior and targets at x from the likelihood, the method is
-    fitted to them, and p is the share of its draws that lie below the truth. Were the fits exact, p would be uniform.
-    A p that is not symmetric around 1/2 shows a bias, one that crowds at 0 and 1 a posterior that is too narrow, one
-    in the middle a posterior that is too wide. The quantities are values of functions, since the weights of a network
-    have mirror images that no guide need choose between: the mean of the targets, or the probabilities of the classes,
-    at the probes; and the latents of the likelihood, such as the scale of the noise.
+    Each simulation draws the latents from the prior and targets at x from the likelihood, and fits the method to them;
+    p is the share of the fit's draws below the truth, uniform if fits are exact. A p that is not symmetric around 1/2
+    shows a bias, one that crowds at 0 and 1 a posterior that is too narrow, one in the middle a posterior that is too
+    wide. Functions are compared, as the weights of a network have mirror images: the mean of the targets, or the
+    probabilities of the classes, at the probes, and the latents of the likelihood, such as the scale of the noise.
 
     Everything is in the units of the model, in which its prior is meant: data are not standardised. p is the rank of
-    the truth among the draws, with ties and the place between two draws broken at random, over S + 1, so that it is
-    exactly uniform for an exact method, whatever S is. Symmetry is tested by Wilcoxon's signed ranks, since p and 1 - p
-    are not the independent samples that the two-sample Kolmogorov-Smirnov test of the paper takes them for;
-    uniformity by ArviZ's test of the ECDF.
+    the truth over S + 1, with ties and the place between two draws broken at random, so that it is exactly uniform for
+    an exact method, whatever S is. Symmetry is tested by Wilcoxon's signed ranks (p and 1 - p are not the independent
+    samples that the paper's Kolmogorov-Smirnov test takes them for), uniformity by ArviZ's test of the ECDF.
 
     Fits are made side by side where the method is `SVI`. Heavy-tailed priors simulate extreme data now and then, at
     which a fit may fail.
@@ -137,13 +135,7 @@ def vsbc(
     """
     _check_counts(num_simulations, num_draws)
     _require_priors(model)
-    inputs, places = as_tensor(x, "x"), as_tensor(probes, "probes")
-    check_inputs(inputs)
-    check_inputs(places, "probes")
-    if places.shape[1:] != inputs.shape[1:]:
-        raise InputError(
-            f"`probes` must have the columns of `x`, {tuple(inputs.shape[1:])}, got {tuple(places.shape[1:])}."
-        )
+    inputs, places = _inputs(x, probes)
     model = copy.deepcopy(model)
     model.units = None  # the data are simulated in its units
     prior = _prior(model, inputs)
@@ -166,6 +158,17 @@ def _check_counts(num_simulations: int, num_draws: int) -> None:
         raise InputError(f"`num_simulations` must be at least {_FEWEST_SIMULATIONS}, got {num_simulations}.")
     if num_draws < 1:
         raise InputError(f"`num_draws` must be at least 1, got {num_draws}.")
+
+
+def _inputs(x: Any, probes: Any) -> tuple[Tensor, Tensor]:
+    inputs, places = as_tensor(x, "x"), as_tensor(probes, "probes")
+    check_inputs(inputs)
+    check_inputs(places, "probes")
+    if places.shape[1:] != inputs.shape[1:]:
+        raise InputError(
+            f"`probes` must have the columns of `x`, {tuple(inputs.shape[1:])}, got {tuple(places.shape[1:])}."
+        )
+    return inputs, places
 
 
 def _require_priors(model: BNN) -> None:

@@ -1,4 +1,4 @@
-"""Has the fit come to its end? Asked of the record of its steps, or of its Markov chains."""
+"""Has the fit come to its end? Asked of its record, of its steps, or of its Markov chains."""
 
 import math
 
@@ -7,6 +7,8 @@ import numpy as np
 from pyrobnn.diagnostics.chains import Chains
 from pyrobnn.diagnostics.convergence import FEWEST_DRAWS
 from pyrobnn.diagnostics.findings import Finding
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import Convergence
 
 _FEWEST_STEPS = 100
 _BLOCKS = 10
@@ -18,16 +20,31 @@ _LARGEST_RHAT = 1.01
 _SMALLEST_ESS = 400
 
 
+def ending_finding(posterior: Posterior) -> Finding | None:
+    """Say how a fit of automatic length ended; None of other fits."""
+    record = posterior.record
+    found = record.convergence
+    if found is None:
+        return None
+    text = f"The fit {'ended' if found.converged else 'did not end'} by itself: {record.stop_reason}. {_elbo(found)}"
+    if found.converged:
+        return Finding("length", "fine", text)
+    return Finding("length", "warning", f"{text} To mend it, raise `max_steps`.")
+
+
+def _elbo(found: Convergence) -> str:
+    """Return a sentence with the ELBO, its standard error, and the gain of the last cycle."""
+    error = "" if found.elbo_error is None else f" ± {found.elbo_error:.2g}"
+    gain = "there was no second cycle" if found.gain is None else f"the last cycle gained {found.gain:.2g}"
+    return f"Its ELBO is {found.elbo:.2f}{error} nats; {gain}, and {found.tolerance:.2g} do not matter."
+
+
 def elbo_is_flat(elbo: np.ndarray, num_data: int, level: float, *, is_annealed: bool = False) -> Finding:
     """Compare the mean ELBO of the last two tenths of a fit by Welch's t-test on the means of ten blocks in each.
 
-    Blocks let neighbouring steps be correlated. A change of less than 0.001 nats an example is none, however certain.
-
-    Args:
-        elbo: the ELBO at each step.
-        num_data: N.
-        level: the p-value below which a change counts.
-        is_annealed: whether the learning rate fell, so that a flat ELBO proves little.
+    It is for fits that `continuation_finding` cannot continue. Blocks let neighbouring steps be correlated. A change
+    counts if its p-value is below `level` and it is at least 0.001 nats an example. Where the learning rate was
+    annealed, a flat ELBO proves nothing.
     """
     from scipy.stats import ttest_ind
 
@@ -46,8 +63,10 @@ def elbo_is_flat(elbo: np.ndarray, num_data: int, level: float, *, is_annealed: 
         return Finding("elbo", "note", text, p_value)
     if p_value >= level or abs(change) <= _NEGLIGIBLE * num_data:
         still = "is flat" if p_value >= level else "moves by less than 0.001 nats an example"
-        caveat = " The learning rate was annealed, so this proves little." if is_annealed else ""
-        return Finding("elbo", "fine", f"The ELBO {still}: {where}.{caveat}", p_value)
+        if is_annealed:
+            text = f"The ELBO {still}, but the learning rate was annealed, so this proves nothing: {where}."
+            return Finding("elbo", "note", text, p_value)
+        return Finding("elbo", "fine", f"The ELBO {still}: {where}.", p_value)
     word, advice = ("rising", "train longer") if change > 0 else ("falling", "lower the learning rate")
     text = f"The ELBO was still {word} at the end: {where}. To mend it, {advice}."
     return Finding("elbo", "warning", text, p_value)

@@ -53,13 +53,7 @@ def count_quantile(components: Any, level: float) -> Tensor:
     """Return the quantile of a mixture of distributions of counts: the smallest count with P(Y <= count) >= level.
 
     The search starts below mean + std sqrt(level / (1 - level)), which no quantile exceeds (Cantelli's inequality).
-
-    Args:
-        components: a distribution of batch shape (S, ...) with `cdf`, a mean and a variance.
-        level: in (0, 1).
-
-    Returns:
-        Counts as floats, (...).
+    Components need `cdf`, a mean and a variance; else all is as for `real_quantile`, with counts as floats.
     """
     means = components.mean.double()
     mean, variance = means.mean(0), components.variance.double().mean(0) + means.var(0, correction=0)

@@ -1,5 +1,6 @@
 """What the estimators share: parameters with nested names, checked inputs, fitting, and pickling."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,11 +16,14 @@ from pyrobnn._core.columns import as_table, encoded_names, is_frame, make_encode
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.tables import Task
 from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.packing import pack, unpack
-from pyrobnn.estimators.parts import RESOLVERS, grouped, nested, replaced, with_settings
-from pyrobnn.estimators.training import Examples, fit_first, fit_on, make_model, require_learning_on
+from pyrobnn.estimators.parts import grouped, nested, replaced
+from pyrobnn.estimators.training import fit_on, make_model, require_learning_on
 from pyrobnn.inference import defaults
-from pyrobnn.inference.method import guide_of, with_guide
+from pyrobnn.inference.fit import fit
+from pyrobnn.inference.method import guide_of, with_guide, with_innermost
+from pyrobnn.inference.parts import PARTS
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import RunSpec
 
@@ -28,47 +32,29 @@ _AT_ONCE = 2**24
 """Numbers that predictions of one block of rows may hold."""
 
 
+@dataclass(eq=False, repr=False)
 class AbstractBNN(BaseEstimator):
     """Base of the estimators: write `TASK`, `_check_targets`, `_check_task` and predictions."""
 
     TASK: ClassVar[Task]
 
-    def __init__(
-        self,
-        net: Any = None,
-        *,
-        prior: Any = None,
-        likelihood: Any = None,
-        guide: Any = None,
-        method: Any = None,
-        steps: Any = None,
-        lr: Any = None,
-        batch_size: Any = None,
-        num_draws: Any = 500,
-        standardize: Any = True,
-        categories: Any = "onehot",
-        missing: Any = "raise",
-        random_state: Any = None,
-        device: Any = "cpu",
-        engine: Any = "auto",
-        verbose: Any = False,
-    ) -> None:
-        self.net = net
-        self.prior = prior
-        self.likelihood = likelihood
-        self.guide = guide
-        self.method = method
-        self.steps = steps
-        self.lr = lr
-        self.batch_size = batch_size
-        self.num_draws = num_draws
-        self.standardize = standardize
-        self.categories = categories
-        self.missing = missing
-        self.random_state = random_state
-        self.device = device
-        self.engine = engine
-        self.verbose = verbose
+    net: Any = None
+    _: KW_ONLY
+    prior: Any = None
+    likelihood: Any = None
+    guide: Any = None
+    method: Any = None
+    steps: Any = None
+    lr: Any = None
+    batch_size: Any = None
+    num_draws: Any = 500
+    standardize: Any = True
+    categories: Any = "onehot"
+    missing: Any = "raise"
+    random_state: Any = None
+    device: Any = "cpu"
+    engine: Any = "auto"
+    verbose: Any = False
 
     @classmethod
     def from_spec(cls, spec: RunSpec | str | Path, **parameters: Any) -> Any:
@@ -121,7 +107,7 @@ class AbstractBNN(BaseEstimator):
             InputError: a value that a part refuses.
         """
         direct, inner = grouped(params)
-        known = {name: settings for name, settings in inner.items() if name in RESOLVERS}
+        known = {name: settings for name, settings in inner.items() if name in PARTS}
         unknown = {key: value for key, value in params.items() if key.partition("__")[0] not in known}
         super().set_params(**(direct | unknown))
         for name, settings in known.items():
@@ -143,8 +129,8 @@ class AbstractBNN(BaseEstimator):
 
     def _parts(self, num_data: int | None = None) -> dict[str, Any]:
         """Return the parts, defaults in the place of None, as settings; defaults follow from the number of rows."""
-        given = {name: getattr(self, name) for name in RESOLVERS}
-        found = {name: RESOLVERS[name](value) for name, value in given.items() if value is not None}
+        given = {name: getattr(self, name) for name in PARTS}
+        found = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
         chosen = {name: found.get(name) for name in ("prior", "guide", "likelihood")}
         parts = defaults.parts_for(self.TASK, **chosen, num_data=num_data, settings=self._settings()) | found
         return {"guide": guide_of(parts["method"])} | parts
@@ -180,7 +166,7 @@ class AbstractBNN(BaseEstimator):
             outputs = self._num_outputs(parts["likelihood"], examples.y)
             model = make_model(parts["net"], parts["prior"], parts["likelihood"], examples, outputs)
             self._check_task(model, examples)
-            self.posterior_ = fit_first(model, method, examples, **arguments)
+            self.posterior_ = fit(model, method, examples, **arguments)
         else:
             self.posterior_ = fit_on(self.posterior_, method, examples, **arguments)
         return self
@@ -195,18 +181,18 @@ class AbstractBNN(BaseEstimator):
         if self.guide is not None:
             method = with_guide(method, parts["guide"])
         own = self._settings()
-        return with_settings(method, own) if own else method
+        return with_innermost(method, lambda inner: replaced(inner, own)) if own else method
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings of the method that have parameters of their own, where given."""
         names = ("steps", "lr", "batch_size")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
-    def _check_task(self, model: BNN, examples: Examples) -> None:
+    def _check_task(self, model: BNN, examples: Data) -> None:
         """Refuse a likelihood of the other kind of targets."""
         raise NotImplementedError
 
-    def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Examples:
+    def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Data:
         table, y = self._checked(X, y, reset=reset)
         targets = self._check_targets(y, reset=reset, classes=classes)
         weights = self._weights(y, sample_weight)
@@ -214,12 +200,12 @@ class AbstractBNN(BaseEstimator):
             table, targets, weights = table[weights > 0], targets[weights > 0], weights[weights > 0]
         if reset:
             self.encoder_ = make_encoder(table, self.categories, self.missing, weights)
-        return Examples(
-            torch.tensor(self._matrix(table)),
-            torch.tensor(targets),
-            None if weights is None else torch.tensor(weights),
-            encoded_names(self.encoder_),
-            bool(self.standardize),
+        return Data(
+            self._matrix(table),
+            targets,
+            weights=weights,
+            standardize=bool(self.standardize),
+            feature_names=encoded_names(self.encoder_),
         )
 
     def _checked(self, X: Any, y: Any = "no_validation", *, reset: bool) -> tuple[pd.DataFrame, Any]:

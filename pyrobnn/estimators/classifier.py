@@ -1,5 +1,6 @@
 """The classifier: one label an example, of two classes or more."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.base import AbstractBNN
-from pyrobnn.estimators.training import Examples
 
 
+@dataclass(eq=False, repr=False)
 class BNNClassifier(ClassifierMixin, AbstractBNN):
     """A Bayesian neural network for labels, by scikit-learn's rules.
 
@@ -37,46 +39,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
     TASK = "classification"
 
-    def __init__(
-        self,
-        net: Any = None,
-        *,
-        prior: Any = None,
-        likelihood: Any = None,
-        guide: Any = None,
-        method: Any = None,
-        steps: Any = None,
-        lr: Any = None,
-        batch_size: Any = None,
-        num_draws: Any = 500,
-        standardize: Any = True,
-        categories: Any = "onehot",
-        missing: Any = "raise",
-        class_weight: Any = None,
-        random_state: Any = None,
-        device: Any = "cpu",
-        engine: Any = "auto",
-        verbose: Any = False,
-    ) -> None:
-        super().__init__(
-            net,
-            prior=prior,
-            likelihood=likelihood,
-            guide=guide,
-            method=method,
-            steps=steps,
-            lr=lr,
-            batch_size=batch_size,
-            num_draws=num_draws,
-            standardize=standardize,
-            categories=categories,
-            missing=missing,
-            random_state=random_state,
-            device=device,
-            engine=engine,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+    class_weight: Any = field(default=None, kw_only=True)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNClassifier":
         """Infer the posterior.
@@ -153,7 +116,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     def _num_outputs(self, likelihood: Any, y: torch.Tensor) -> int:
         return super()._num_outputs(likelihood, torch.arange(len(self.classes_)))
 
-    def _check_task(self, model: BNN, examples: Examples) -> None:
+    def _check_task(self, model: BNN, examples: Data) -> None:
         if not model.sample_prior_predictive(examples.x[:1], num_draws=1, seed=0).is_classification:
             likelihood = model.settings["likelihood"]
             raise InputError(f"BNNClassifier predicts classes, and {likelihood!r} is for numbers: use BNNRegressor.")

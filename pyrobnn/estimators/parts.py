@@ -1,20 +1,10 @@
 """Parts of an estimator as parameters of scikit-learn: resolved from names, with their settings as nested names."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn.inference import method as methods
-
-RESOLVERS: dict[str, Callable[[Any], Any]] = {
-    "net": nets.registry.resolve,
-    "prior": priors.resolve,
-    "likelihood": likelihoods.resolve,
-    "guide": guides.resolve,
-    "method": methods.registry.resolve,
-}
-"""How the parameters that are parts are read: a name, a table or a setting."""
 
 
 def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:
@@ -57,20 +47,3 @@ def grouped(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[s
         else:
             direct[name] = value
     return direct, inner
-
-
-def innermost(method: Any) -> Any:
-    """Return the method inside others, as SVI in an ensemble, or the method itself."""
-    return innermost(method.method) if hasattr(method, "method") else method
-
-
-def with_settings(method: Any, settings: Mapping[str, Any]) -> Any:
-    """Return the method with other settings in the innermost one.
-
-    Raises:
-        ValueError: the innermost method has no such setting.
-        InputError: it refuses the value.
-    """
-    if hasattr(method, "method"):
-        return dataclasses.replace(method, method=with_settings(method.method, settings))
-    return replaced(method, settings)

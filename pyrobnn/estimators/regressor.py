@@ -8,26 +8,26 @@ from sklearn.base import RegressorMixin
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.base import AbstractBNN
-from pyrobnn.estimators.training import Examples
 
 
 class BNNRegressor(RegressorMixin, AbstractBNN):
     """A Bayesian neural network for real targets or counts, by scikit-learn's rules.
 
     Every part may be a setting or its name, and the settings of parts are parameters too, such as net__hidden,
-    guide__rank or method__method__lr, for searches. With nothing given the prior precision of each layer, and the
-    noise, are tuned by the marginal likelihood of a Laplace approximation (Immer et al. 2021), so that there is nothing
-    to choose.
+    guide__rank or method__method__lr, for searches. With nothing given, prior precisions and noise are tuned by the
+    evidence of a Laplace approximation: up to 500 rows by `EvidenceFramework`, beyond by `MarginalLikelihood` (Immer et
+    al. 2021).
 
     Args:
-        net: the network; two hidden layers of 50 units in double precision if None. Widths that are left out follow
-            from the data.
+        net: the network, in double precision if None: one hidden layer of 50 units up to 500 rows, else two. Widths
+            that are left out follow from the data.
         prior: the prior of the weights; Normal("fan_in") if None.
         likelihood: how targets arise; Gaussian with learned noise if None.
         guide: what the method, or the one inside it, trains; if None as the method says.
-        method: how the posterior is inferred; if None `MarginalLikelihood`, where the prior is normal and the guide
-            Laplace or not given, else `SVI`.
+        method: how the posterior is inferred; if None as above, where the prior is normal and the guide Laplace or not
+            given, else `SVI`.
         steps, lr, batch_size: these settings of the method, or of the one inside it; if None as the method says.
         num_draws: number of posterior draws to predict with.
         standardize: whether inputs and real targets are centred and scaled.
@@ -117,7 +117,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
             )
         return columns
 
-    def _check_task(self, model: BNN, examples: Examples) -> None:
+    def _check_task(self, model: BNN, examples: Data) -> None:
         if model.sample_prior_predictive(examples.x[:1], num_draws=1, seed=0).is_classification:
             likelihood = model.settings["likelihood"]
             raise InputError(f"BNNRegressor predicts numbers, and {likelihood!r} is for classes: use BNNClassifier.")

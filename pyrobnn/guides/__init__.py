@@ -1,7 +1,8 @@
 """Guides: families of approximate posteriors over the latent sites of a model."""
 
 from pyrobnn.guides.auto import Auto, autoguide_names
-from pyrobnn.guides.base import Guide, Model, registry
+from pyrobnn.guides.base import BuiltGuide, Guide, Model, registry
+from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import ByName, resolve
 from pyrobnn.guides.dropout import Dropout
 from pyrobnn.guides.empirical import Empirical
@@ -19,6 +20,7 @@ from pyrobnn.guides.sites import Site, latent_sites
 __all__ = [
     "Auto",
     "BlockGaussian",
+    "BuiltGuide",
     "ByName",
     "Dropout",
     "Empirical",
@@ -35,6 +37,7 @@ __all__ = [
     "Radial",
     "Site",
     "autoguide_names",
+    "built",
     "latent_sites",
     "registry",
     "resolve",

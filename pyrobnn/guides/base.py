@@ -1,13 +1,16 @@
-"""What a guide is: a setting whose `build` gives a Pyro guide over the latent sites of a model."""
+"""What a guide is: a setting whose `build` gives a Pyro guide over the latent sites, and what that may offer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from pyro.nn import PyroModule
+from torch import Tensor
 
 from pyrobnn._core.registry import Registry
 
 Model = Callable[..., Any]
+WIDE, NARROW = -3.0, -10.0
+"""Where rho starts in a fit of a given length, and in one that ends by itself."""
 
 
 @runtime_checkable
@@ -24,10 +27,72 @@ class Guide(Protocol):
 
         Returns:
             A `PyroModule` that draws every latent site when called, with or without the model's arguments, and whose
-            parameters all exist. `vmappable = True` on it says that calls can be vmapped over independent draws;
-            `mean()`, if it has one, returns the mean of each site by name.
+            parameters all exist. What else it may offer stands in `BuiltGuide`: inherit from it, or have attributes
+            of these names.
         """
         ...
+
+
+class StartsNarrow:
+    """Base of the settings of guides whose scales start at softplus of their field `init_rho`.
+
+    A fit that ends by itself starts them narrow: its first steps lead to the mode, and the scales widen from there.
+    Noise at the width of the posterior, before the means are near a mode, can keep a fit from the better modes.
+    """
+
+    init_rho: float | None
+
+    @property
+    def start_rho(self) -> float:
+        """Where rho starts: -3, softplus of which is 0.049, if nothing else is said."""
+        return WIDE if self.init_rho is None else self.init_rho
+
+
+class BuiltGuide:
+    """What a built guide may offer beside its draws; the defaults are those of a guide that can only draw.
+
+    Attributes:
+        vmappable: whether calls can be vmapped over independent draws.
+        linearized: whether predictions take the network linearised around the mean.
+        path_derivative: whether the gradient follows log q along the draws, without its score.
+    """
+
+    vmappable: bool = False
+    linearized: bool = False
+    path_derivative: bool = False
+
+    def mean(self) -> dict[str, Tensor] | None:
+        """Return the mean of each site by name; None where it takes draws."""
+        return None
+
+    def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
+        """Return mean and standard deviation of each site by name, on the unconstrained side for constrained sites.
+
+        None where they take draws.
+        """
+        return None
+
+    def log_density(self, draws: Mapping[str, Tensor]) -> Tensor | None:
+        """Return log q of joint draws (S, *event) by site, wherever they come from, in float64, (S,).
+
+        None where it is known at the guide's own draws alone, or a site is at a point.
+        """
+        return None
+
+    def rate_factors(self) -> dict[str, float]:
+        """Return factors on the learning rate by the name of a parameter, 1 for those that are not named.
+
+        Where many entries of a parameter move a draw together, their noise adds up, and each takes a smaller step.
+        """
+        return {}
+
+    def chains(self) -> dict[str, Tensor] | None:
+        """Return stored draws of Markov chains in their order, (chain, draw, *event) by site; None without any."""
+        return None
+
+    def sample_stats(self) -> dict[str, Tensor]:
+        """Return the numbers kept with stored draws, (chain, draw) by name."""
+        return {}
 
 
 registry = Registry("guide", accepts=lambda value: isinstance(value, Guide))

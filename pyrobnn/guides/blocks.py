@@ -1,6 +1,7 @@
 """Blocks of a Gaussian over weights, each held in the structure of its precision."""
 
 import math
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal
 
 import torch
@@ -38,7 +39,7 @@ class BlockSpec:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-class Block(nn.Module):
+class Block(nn.Module, ABC):
     """A centred Gaussian over the entries of some sites.
 
     Args:
@@ -60,25 +61,25 @@ class Block(nn.Module):
         """The number of entries that have a density; the others of its sites stay at the mode."""
         return sum(self.sizes)
 
+    @abstractmethod
     def fill(self, *curvature: Any) -> None:
         """Take the precision, in the form that its structure gives it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def transform(self, noise: Tensor) -> Tensor:
         """Return standard normal noise (dimension,) as a deviation from the mode, flat over the sites."""
-        raise NotImplementedError
 
+    @abstractmethod
     def spread(self) -> Tensor:
         """Return the standard deviation of every entry, flat over the sites."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log_det(self) -> Tensor:
         """Return the log determinant of the precision, ()."""
-        raise NotImplementedError
 
+    @abstractmethod
     def root(self, rows: Tensor) -> Tensor:
         """Return rows R with R R^T = J Sigma J^T for rows J (M, entries of the sites)."""
-        raise NotImplementedError
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the parts of a vector over the sites, by name and in their shapes."""
@@ -217,8 +218,10 @@ class FullBlock(Block):
         """The number of entries that have a density; the others of its sites stay at the mode."""
         return self.spec.size or sum(self.sizes)
 
-    def fill(self, precision: Tensor) -> None:
-        """Take the precision, positive definite."""
+    def fill(self, precision: Tensor, index: Tensor | None = None) -> None:
+        """Take the precision, positive definite, and the entries of the sites that it is about, if not all."""
+        if index is not None:
+            self.index.copy_(index)
         lower = torch.linalg.cholesky(precision)
         eye = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
         self.factor.copy_(torch.linalg.solve_triangular(lower.mT, eye, upper=True))

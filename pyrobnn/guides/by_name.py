@@ -1,8 +1,10 @@
 """Different guides for different sites, chosen by patterns of their names."""
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from pydantic import field_validator
 from pyro import poutine
 from pyro.nn import PyroModule
@@ -13,7 +15,8 @@ from pyrobnn._core.globs import assign
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._torch.pyro import allow_new_home
 from pyrobnn.guides.auto import resolve_one
-from pyrobnn.guides.base import Guide, Model
+from pyrobnn.guides.base import NARROW, BuiltGuide, Guide, Model, StartsNarrow
+from pyrobnn.guides.built import built
 from pyrobnn.guides.laplace import BlockGaussian, Laplace
 from pyrobnn.guides.sites import latent_sites
 
@@ -54,6 +57,15 @@ class ByName:
         return GuideByName(parts)
 
 
+def narrowed(guide: Any) -> Any:
+    """Return the guide with narrow scales at the start, where it leaves open where they start."""
+    if isinstance(guide, ByName):
+        return ByName(tuple((pattern, narrowed(own)) for pattern, own in guide.choices))
+    if isinstance(guide, StartsNarrow) and guide.init_rho is None:
+        return dataclasses.replace(guide, init_rho=NARROW)  # type: ignore[type-var]
+    return guide
+
+
 class _Part:
     """The model with only some of its latent sites visible."""
 
@@ -67,18 +79,15 @@ class _Part:
         return self._model(*args, **kwargs)
 
 
-class GuideByName(PyroModule):
-    """Guides for disjoint sets of sites, run one after the other.
-
-    It has `mean()`, and `moments()`, if all its parts have them.
-    """
+class GuideByName(BuiltGuide, PyroModule):
+    """Guides for disjoint sets of sites, run one after the other; it knows what all of them know."""
 
     def __init__(self, parts: list[PyroModule]) -> None:
         super().__init__()
         for index, part in enumerate(parts):
             allow_new_home(part)
             self.add_module(str(index), part)
-        self.vmappable = all(getattr(part, "vmappable", False) for part in parts)
+        self.vmappable = all(built(part).vmappable for part in parts)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw every site and return the values by name."""
@@ -87,19 +96,27 @@ class GuideByName(PyroModule):
             values |= part(*args, **kwargs)
         return values
 
-    @property
-    def mean(self) -> Callable[[], dict[str, Tensor]]:
-        """The function that returns the mean of each site by name; absent if a part has none."""
-        return self._merged("mean")
+    def _parts(self) -> list[BuiltGuide]:
+        return [built(part) for part in self.children()]
 
-    @property
-    def moments(self) -> Callable[[], dict[str, tuple[Tensor, Tensor]]]:
-        """The function that returns mean and standard deviation by site name, as the parts do; absent if one cannot."""
-        return self._merged("moments")
+    def mean(self) -> dict[str, Tensor] | None:
+        """Return the mean of each site by name, if every part knows its own."""
+        return _merged([part.mean() for part in self._parts()])
 
-    def _merged(self, method: str) -> Callable[[], dict[str, Any]]:
-        methods = [getattr(part, method) for part in self.children()]  # AttributeError: this guide lacks it too
-        return lambda: {name: value for values in methods for name, value in values().items()}
+    def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
+        """Return mean and standard deviation of each site by name, likewise."""
+        return _merged([part.moments() for part in self._parts()])
+
+    def log_density(self, draws: Mapping[str, Tensor]) -> Tensor | None:
+        """Return log q of joint draws, (S,), likewise."""
+        found = [part.log_density(draws) for part in self._parts()]
+        known = [values for values in found if values is not None]
+        return torch.stack(known).sum(0) if len(known) == len(found) else None
+
+
+def _merged[T](parts: list[dict[str, T] | None]) -> dict[str, T] | None:
+    known = [values for values in parts if values is not None]
+    return {name: value for values in known for name, value in values.items()} if len(known) == len(parts) else None
 
 
 def resolve(value: Any) -> Guide:

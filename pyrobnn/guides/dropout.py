@@ -14,8 +14,8 @@ from torch.nn.functional import logsigmoid
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.per_example import InputNoise, attach
-from pyrobnn.guides._layers import FedWeight, fed_weights
-from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.base import BuiltGuide, Model, registry
+from pyrobnn.guides.fed_weights import FedWeight, fed_weights
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
 
@@ -85,7 +85,7 @@ class Dropout:
         return self.input_rate if weight.is_first else self.rate
 
 
-class DropoutGuide(PyroModule):
+class DropoutGuide(BuiltGuide, PyroModule):
     """A point for every site, those of the masked weights times a mask on the input units of their layer.
 
     Args:
@@ -128,8 +128,8 @@ class DropoutGuide(PyroModule):
     def _draw(self, value: Tensor, index: int, weight: FedWeight, uniform: Tensor) -> Tensor:
         mask = self.masks.draw(index, uniform)
         log_probability = self.masks.log_probability(index, mask)
-        law = MaskedPoint(value * weight.spread(mask), log_probability, event_dim=value.ndim)
-        drawn = pyro.sample(weight.name, law)
+        point = MaskedPoint(value * weight.spread(mask), log_probability, event_dim=value.ndim)
+        drawn = pyro.sample(weight.name, point)
         if self.per_example:
             attach(drawn, InputNoise(value, lambda x: self.masks.draw(index, self._uniform(x.shape))))
         return drawn

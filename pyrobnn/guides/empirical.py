@@ -12,7 +12,8 @@ from torch.distributions import register_kl
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.base import BuiltGuide, Model, registry
+from pyrobnn.guides.built import built
 from pyrobnn.guides.sites import Site, latent_sites
 
 Count = Annotated[int, Field(gt=0)]
@@ -45,7 +46,7 @@ class Empirical:
         return EmpiricalGuide(latent_sites(model, *args), self)
 
 
-class EmpiricalGuide(PyroModule):
+class EmpiricalGuide(BuiltGuide, PyroModule):
     """Chains of joint draws, each a flat vector with one segment a site, in the constrained space of the sites.
 
     Attributes:
@@ -109,7 +110,7 @@ def _no_closed_form(q: StoredDraw, p: Any) -> NoReturn:
 
 def require_density(guide: PyroModule) -> None:
     """Refuse a guide of stored draws where log q(w) is needed."""
-    if isinstance(guide, EmpiricalGuide):
+    if built(guide).chains() is not None:
         raise InputError(_NO_DENSITY)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import setting
-from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.base import Model, StartsNarrow, registry
 from pyrobnn.guides.joint import HALF_LOG_2PI, FlatGuide, JointPart, check_size
 from pyrobnn.guides.sites import Site, latent_sites
 
@@ -21,7 +21,7 @@ _START = 0.01
 
 @registry.register
 @setting
-class Flow:
+class Flow(StartsNarrow):
     """An inverse autoregressive flow over all weights jointly (Kingma et al. 2016, sec. 4).
 
     A draw is mu + softplus(rho) x, where x starts as standard normal noise and every transformation multiplies and
@@ -32,11 +32,11 @@ class Flow:
 
     Attributes:
         num_transforms: number of transformations.
-        init_rho: where rho starts; softplus(-3) = 0.049.
+        init_rho: where rho starts; None as for `MeanField`.
     """
 
     num_transforms: Annotated[int, Field(gt=0)] = 2
-    init_rho: float = -3.0
+    init_rho: float | None = None
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its starting values.
@@ -55,8 +55,8 @@ class FlowGuide(FlatGuide):
     """A flow with the flat parameters `loc` and `rho` (D,) and one masked network a transformation."""
 
     def __init__(self, sites: list[Site], setting: Flow) -> None:
-        super().__init__(sites, [site.unconstrained for site in sites])
-        self.rho = nn.Parameter(torch.full_like(self.loc, setting.init_rho))
+        super().__init__(sites)
+        self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
         count = setting.num_transforms if len(self.loc) > 1 else 0  # a single entry has none before it
         self.networks = nn.ModuleList(_network(self.loc, reverse=bool(k % 2)) for k in range(count))
 

@@ -8,24 +8,25 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import setting
-from pyrobnn.guides.base import Model, registry
-from pyrobnn.guides.joint import JointGuide, RealPart, check_size, normal_part
+from pyrobnn.guides.base import Model, StartsNarrow, registry
+from pyrobnn.guides.joint import CorrelatedGuide, RealPart, check_size, normal_part
 from pyrobnn.guides.sites import Site, latent_sites
 
 
 @registry.register
 @setting
-class FullRank:
+class FullRank(StartsNarrow):
     """q(w) = N(mu, S L L^T S) over all weights jointly, drawn as mu + S L eps.
 
     S = diag(softplus(rho)), and L is lower triangular with ones on its diagonal. Sites with a constrained support take
     part on the unconstrained side of Pyro's bijection. D weights have D^2 parameters.
 
     Attributes:
-        init_rho: where rho starts, with L the identity; softplus(-3) = 0.049. mu starts at the network's own weights.
+        init_rho: where rho starts, with L the identity; None as for `MeanField`. mu starts at the network's own
+            weights.
     """
 
-    init_rho: float = -3.0
+    init_rho: float | None = None
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its starting values.
@@ -40,12 +41,12 @@ class FullRank:
         return FullRankGuide(sites, self)
 
 
-class FullRankGuide(JointGuide):
+class FullRankGuide(CorrelatedGuide):
     """A normal with the flat parameters `loc` and `rho` (D,) and `factor` (D, D), L below its diagonal."""
 
     def __init__(self, sites: list[Site], setting: FullRank) -> None:
-        super().__init__(sites, [site.unconstrained for site in sites])
-        self.rho = nn.Parameter(torch.full_like(self.loc, setting.init_rho))
+        super().__init__(sites)
+        self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
         self.factor = nn.Parameter(self.loc.new_zeros(len(self.loc), len(self.loc)))
 
     def draw(self) -> list[RealPart]:
@@ -57,6 +58,10 @@ class FullRankGuide(JointGuide):
             normal_part(value, eps, log_scale.sum(), loc=loc, scale=spread)
             for value, eps, log_scale, loc, spread in parts
         ]
+
+    def rate_factors(self) -> dict[str, float]:
+        """Return the factor for L, whose rows have as many entries as there are weights."""
+        return {"factor": len(self.loc) ** -0.5}
 
     def spread(self) -> Tensor:
         """Return the standard deviation of every entry, flat."""

@@ -1,7 +1,7 @@
 """What guides over all sites at once share: a flat vector of means, and sites that are parts of one joint draw."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.distributions import Independent, Normal, constraints, kl_divergence, register_kl
 
 from pyrobnn._core.errors import InputError
+from pyrobnn.guides.base import BuiltGuide
+from pyrobnn.guides.density import Part, correlated, log_density
 from pyrobnn.guides.sites import Site
 
 _ONE_DRAW = torch.Size()
@@ -26,13 +28,9 @@ _LARGEST = 2**35
 
 
 class JointPart(TorchDistribution):
-    """The part of a joint draw that one site takes, with its log density given the parts before it.
+    """The part of a joint draw that one site takes, `value`, with its log density () given the parts before it.
 
     The log densities of all parts add up to that of the joint draw.
-
-    Args:
-        value: the draw, of the shape of the site.
-        log_density: log density of the draw given the parts before, ().
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -121,21 +119,22 @@ def _kl_of_entries(q: RealPart, p: Any) -> Tensor:
     return kl_divergence(q.entries, p).sum() + q.excess
 
 
-class FlatGuide(PyroModule):
+class FlatGuide(BuiltGuide, PyroModule):
     """A guide with a flat vector `loc`, where its draws are centred, one segment a site.
 
     Args:
         sites: the latent sites.
-        start: where the means start, on the unconstrained side, of the shape of each site's.
+        start: where the means start, on the unconstrained side, of the shape of each site's; else where the sites do.
     """
 
     vmappable = True
 
-    def __init__(self, sites: list[Site], start: list[Tensor]) -> None:
+    def __init__(self, sites: list[Site], start: list[Tensor] | None = None) -> None:
         super().__init__()
-        self._sites = [(site.name, site.unconstrained.shape, site.transform) for site in sites]
-        self._sizes = [site.unconstrained.numel() for site in sites]
-        self.loc = nn.Parameter(torch.cat([value.reshape(-1) for value in start]))
+        values = [site.unconstrained for site in sites]
+        self._sites = [(site.name, value.shape, site.transform) for site, value in zip(sites, values, strict=True)]
+        self._sizes = [value.numel() for value in values]
+        self.loc = nn.Parameter(torch.cat([value.reshape(-1) for value in start or values]))
 
     def _named(self) -> Iterator[tuple[str, Any]]:
         return ((name, transform) for name, _, transform in self._sites)
@@ -151,6 +150,14 @@ class GuideWithMoments(FlatGuide):
     def spread(self) -> Tensor:
         """Return the standard deviation of every entry, flat, on the unconstrained side."""
         raise NotImplementedError
+
+    def parts(self) -> Iterable[Part]:
+        """Return the independent parts whose density is known anywhere."""
+        return ()
+
+    def log_density(self, draws: Mapping[str, Tensor]) -> Tensor | None:
+        """Return log q of joint draws, (S,); None where a site is in no part."""
+        return log_density(draws, dict(self._named()), self.parts())
 
     def mean(self) -> dict[str, Tensor]:
         """Return the mean of each site; for a constrained site by Gauss-Hermite quadrature, entry by entry."""
@@ -181,15 +188,23 @@ class JointGuide(GuideWithMoments):
         raise NotImplementedError
 
 
-def normal_part(value: Tensor, noise: Tensor, log_volume: Tensor, *, loc: Tensor, scale: Tensor) -> RealPart:
-    """Return a part that, given the parts before it, is an affine image of standard normal noise.
+class CorrelatedGuide(JointGuide):
+    """A normal over all sites at once."""
 
-    Args:
-        value: the image.
-        noise: the noise, of the same shape.
-        log_volume: logarithm of the determinant of the map, ().
-        loc: mean of each entry, with the parts before it unknown.
-        scale: standard deviation of each entry, likewise.
+    def covariance(self) -> Tensor:
+        """Return the covariance of all entries in the order of the sites, (D, D), on the unconstrained side."""
+        raise NotImplementedError
+
+    def parts(self) -> list[Part]:
+        """Return the one part."""
+        return [correlated([name for name, _ in self._named()], self.loc, self.covariance)]
+
+
+def normal_part(value: Tensor, noise: Tensor, log_volume: Tensor, *, loc: Tensor, scale: Tensor) -> RealPart:
+    """Return a part that, given the parts before it, is an affine image of standard normal noise of the same shape.
+
+    `log_volume` is the logarithm of the determinant of the map, (); `loc` and `scale` are mean and standard deviation
+    of each entry with the parts before it unknown.
     """
     log_density = -0.5 * noise.square().sum() - noise.numel() * HALF_LOG_2PI - log_volume
     entropy = log_volume + noise.numel() * (HALF_LOG_2PI + 0.5)
@@ -197,14 +212,7 @@ def normal_part(value: Tensor, noise: Tensor, log_volume: Tensor, *, loc: Tensor
 
 
 def check_size(guide: str, numbers: int, like: Tensor, instead: str) -> None:
-    """Refuse a guide whose parameters would not fit into memory.
-
-    Args:
-        guide: how the guide prints.
-        numbers: how many numbers its parameters are.
-        like: a tensor of their precision.
-        instead: what to use instead.
-    """
+    """Refuse a guide whose parameters, that many numbers of the precision of `like`, would not fit into memory."""
     needed = _COPIES * numbers * like.element_size()
     if needed > _LARGEST:
         raise InputError(

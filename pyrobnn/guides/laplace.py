@@ -3,7 +3,7 @@
 import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pyro
 import pyro.distributions as dist
@@ -17,6 +17,7 @@ from pyrobnn._core.settings import setting
 from pyrobnn._core.verbs import verb
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.blocks import Block, BlockSpec, make_block
+from pyrobnn.guides.density import Part, affine
 from pyrobnn.guides.joint import GuideWithMoments, JointPart, RealPart
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
 
 Curvature = Literal["ggn", "hessian", "fisher", "recursion"]
 Structure = Literal["kron", "full", "diag", "low_rank"]
-_STRUCTURES: dict[str, tuple[str, ...]] = {
-    "ggn": get_args(Structure),
-    "hessian": ("full", "diag"),
-    "fisher": get_args(Structure),
-    "recursion": ("diag",),
-}
 
 
 def _as_patterns(value: Any) -> Any:
@@ -80,12 +75,7 @@ class Laplace:
 
     def __post_init__(self) -> None:
         """Refuse a structure that does not go with the curvature."""
-        possible = _STRUCTURES[self.curvature]
-        if self.structure not in possible:
-            raise InputError(
-                f"Laplace: curvature={self.curvature!r} has structure {' or '.join(map(repr, possible))}, got "
-                f"{self.structure!r}."
-            )
+        verb("curvature.kinds:check_structure")(self.curvature, self.structure)
         if self.subnetwork is not None and self.structure != "full":
             raise InputError(
                 f"Laplace: a subnetwork has all its correlations: it needs structure='full', got {self.structure!r}."
@@ -123,7 +113,7 @@ class Laplace:
                 does not fit the network or its prior.
             FloatingPointError: curvature that is not finite.
         """
-        posterior: Posterior = verb("inference.laplace.laplace:laplace_around")(
+        posterior: Posterior = verb("inference.laplace.around:laplace_around")(
             model, data, self, weights=weights, seed=seed, device=device, progress=progress
         )
         return posterior
@@ -169,7 +159,7 @@ class BlockGuide(GuideWithMoments):
     """
 
     def __init__(self, sites: list[Site], setting: BlockGaussian) -> None:
-        super().__init__(sites, [site.unconstrained for site in sites])
+        super().__init__(sites)
         self.linearized = setting.linearized
         shapes = {site.name: site.start.shape for site in sites}
         self.blocks = nn.ModuleList(make_block(spec, shapes, self.loc.detach()) for spec in setting.blocks)
@@ -181,16 +171,15 @@ class BlockGuide(GuideWithMoments):
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw every site once and return the values by name; sites without a block are always at their point."""
-        parts = {name: part for block in self.covered() for name, part in self._parts(block)}
+        drawn = {name: part for block in self.covered() for name, part in self._draw(block)}
         points = zip(self._named(), self._split(self.loc), strict=True)
         values = {}
         for (name, transform), point in points:
             value = point if transform is None else transform(point)
-            law = parts.get(name) or dist.Delta(value, event_dim=value.ndim)
-            values[name] = pyro.sample(name, law)
+            values[name] = pyro.sample(name, drawn.get(name) or dist.Delta(value, event_dim=value.ndim))
         return values
 
-    def _parts(self, block: Block) -> Iterator[tuple[str, Any]]:
+    def _draw(self, block: Block) -> Iterator[tuple[str, Any]]:
         """Return the parts of a draw; the first site has the density of the whole block, the others have none."""
         noise = torch.randn(block.dimension, dtype=self.loc.dtype, device=self.loc.device)
         deviations, spreads = block.split(block.transform(noise)), block.split(block.spread())
@@ -211,6 +200,15 @@ class BlockGuide(GuideWithMoments):
         spreads = {name: part for block in self.covered() for name, part in block.split(block.spread()).items()}
         points = self.points().items()
         return torch.cat([spreads.get(name, torch.zeros_like(point)).reshape(-1) for name, point in points])
+
+    def parts(self) -> list[Part]:
+        """Return a part for each block all of whose entries have a density."""
+        points = self.points()
+        return [
+            affine(list(block.shapes), torch.cat([points[name].reshape(-1) for name in block.shapes]), block.transform)
+            for block in self.covered()
+            if block.dimension == sum(block.sizes)
+        ]
 
     def log_det(self) -> Tensor:
         """Return the log determinant of the precision of all blocks together, ()."""

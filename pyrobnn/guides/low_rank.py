@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import setting
-from pyrobnn.guides.base import Model, registry
-from pyrobnn.guides.joint import HALF_LOG_2PI, JointGuide, RealPart, check_size
+from pyrobnn.guides.base import Model, StartsNarrow, registry
+from pyrobnn.guides.joint import HALF_LOG_2PI, CorrelatedGuide, RealPart, check_size
 from pyrobnn.guides.sites import Site, latent_sites
 
 
 @registry.register
 @setting
-class LowRank:
+class LowRank(StartsNarrow):
     """q(w) = N(mu, S (I + F F^T) S) over all weights jointly, drawn as mu + S (eps + F z), eps and z standard normal.
 
     S = diag(softplus(rho)), and F has a column for each rank. (Ong, Nott & Smith 2018, "Gaussian variational
@@ -26,11 +26,11 @@ class LowRank:
     Attributes:
         rank: number of columns R of F; D weights have D (R + 2) parameters.
         init_rho: softplus of it is the standard deviation of every weight at the start, of whose square F has half;
-            softplus(-3) = 0.049. mu starts at the network's own weights.
+            None as for `MeanField`. mu starts at the network's own weights.
     """
 
     rank: Annotated[int, Field(gt=0)] = 10
-    init_rho: float = -3.0
+    init_rho: float | None = None
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its starting values.
@@ -44,12 +44,12 @@ class LowRank:
         return LowRankGuide(sites, self)
 
 
-class LowRankGuide(JointGuide):
+class LowRankGuide(CorrelatedGuide):
     """A normal with the flat parameters `loc` and `rho` (D,) and `factor` (D, R), in units of softplus(rho)."""
 
     def __init__(self, sites: list[Site], setting: LowRank) -> None:
-        super().__init__(sites, [site.unconstrained for site in sites])
-        half = softplus(torch.tensor(setting.init_rho, dtype=torch.float64)) * 0.5**0.5
+        super().__init__(sites)
+        half = softplus(torch.tensor(setting.start_rho, dtype=torch.float64)) * 0.5**0.5
         self.rho = nn.Parameter(torch.full_like(self.loc, float(half.expm1().log())))
         # A zero factor is a saddle: no direction would be better than its opposite.
         self.factor = nn.Parameter(torch.randn_like(self.loc[:, None].expand(-1, setting.rank)) / setting.rank**0.5)
@@ -89,6 +89,10 @@ class LowRankGuide(JointGuide):
         solved = torch.linalg.solve_triangular(root, products[..., None], upper=False)
         log_dets = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return squares - solved.square().sum((-2, -1)), log_dets
+
+    def rate_factors(self) -> dict[str, float]:
+        """Return the factor for F, each of whose columns moves all weights together."""
+        return {"factor": len(self.loc) ** -0.5}
 
     def spread(self) -> Tensor:
         """Return the standard deviation of every entry, flat."""

@@ -8,7 +8,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyrobnn._core.settings import setting
-from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.base import BuiltGuide, Model, registry
 from pyrobnn.guides.sites import Site, latent_sites
 
 
@@ -25,7 +25,7 @@ class Map:
         return MapGuide(latent_sites(model, *args))
 
 
-class MapGuide(PyroModule):
+class MapGuide(BuiltGuide, PyroModule):
     """A point for every site, on the unconstrained side for sites with a constrained support."""
 
     vmappable = True

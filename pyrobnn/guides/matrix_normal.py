@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import setting
-from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.base import Model, StartsNarrow, registry
+from pyrobnn.guides.density import Part, affine
 from pyrobnn.guides.joint import JointGuide, RealPart, check_size, normal_part
 from pyrobnn.guides.sites import Site, latent_sites
 
 
 @registry.register
 @setting
-class MatrixNormal:
+class MatrixNormal(StartsNarrow):
     """q(W) = MN(M, A A^T, B B^T) for the weights W of each layer, drawn as M + A E B^T with standard normal E.
 
     Louizos & Welling 2016, "Structured and Efficient Variational Deep Learning with Matrix Gaussian Posteriors",
@@ -25,12 +26,12 @@ class MatrixNormal:
 
     Attributes:
         factors: "full" for triangular A (rows^2 parameters) and B (columns^2), "diagonal" for rows + columns.
-        init_rho: softplus of it is the standard deviation of every weight at the start; softplus(-3) = 0.049. M starts
-            at the network's own weights.
+        init_rho: softplus of it is the standard deviation of every weight at the start; None as for `MeanField`. M
+            starts at the network's own weights.
     """
 
     factors: Literal["full", "diagonal"] = "full"
-    init_rho: float = -3.0
+    init_rho: float | None = None
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its starting values.
@@ -49,7 +50,7 @@ class MatrixNormalGuide(JointGuide):
     """Independent matrix-normals, with a flat parameter `loc` (D,) and the factors of each site."""
 
     def __init__(self, sites: list[Site], setting: MatrixNormal) -> None:
-        super().__init__(sites, [site.unconstrained for site in sites])
+        super().__init__(sites)
         self.factors = nn.ModuleList(_factors(site, setting) for site in sites)
 
     def draw(self) -> list[RealPart]:
@@ -61,6 +62,11 @@ class MatrixNormalGuide(JointGuide):
     def spread(self) -> Tensor:
         """Return the standard deviation of every entry, flat."""
         return torch.cat([factor.spread().reshape(-1) for factor in self.factors])  # type: ignore[operator]
+
+    def parts(self) -> list[Part]:
+        """Return a part for each site."""
+        triples = zip(self._named(), self._split(self.loc), self.factors, strict=True)
+        return [affine([name], loc, factor) for (name, _), loc, factor in triples]
 
 
 class Entrywise(nn.Module):
@@ -80,7 +86,7 @@ class Entrywise(nn.Module):
 
     def log_volume(self) -> Tensor:
         """Return the logarithm of the determinant of the map from noise, ()."""
-        return self.spread().log().sum()
+        return softplus(self.rho).log().sum()
 
 
 class Side(Entrywise):
@@ -99,10 +105,6 @@ class Side(Entrywise):
         """Return the standard deviation of each row, (rows,)."""
         scale = softplus(self.rho)
         return scale if self.below is None else scale * (1 + self.below.tril(-1).square().sum(1)).sqrt()
-
-    def log_volume(self) -> Tensor:
-        """Return the logarithm of the determinant of the factor, ()."""
-        return softplus(self.rho).log().sum()
 
 
 class Sides(nn.Module):
@@ -142,8 +144,8 @@ def _num_factors(site: Site, setting: MatrixNormal) -> int:
 
 def _factors(site: Site, setting: MatrixNormal) -> Entrywise | Sides:
     if _is_matrix(site):
-        return Sides(site.start, setting.init_rho, full=setting.factors == "full")
-    return Entrywise(site.unconstrained, setting.init_rho)
+        return Sides(site.start, setting.start_rho, full=setting.factors == "full")
+    return Entrywise(site.unconstrained, setting.start_rho)
 
 
 def _part(factor: Any, loc: Tensor, noise: Tensor) -> RealPart:

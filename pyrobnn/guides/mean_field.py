@@ -13,16 +13,17 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.per_example import NormalNoise, attach
 from pyrobnn.distributions.latents import ReparameterizedNormal
-from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.base import Model, StartsNarrow, registry
+from pyrobnn.guides.density import Part, independent
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.guides.sites import Site, latent_sites
 
-Noise = Literal["shared", "local", "flipout"]
+Noise = Literal["auto", "shared", "local", "flipout"]
 
 
 @registry.register
 @setting
-class MeanField:
+class MeanField(StartsNarrow):
     """q(w) = N(mu, softplus(rho)^2) for each weight, drawn as mu + softplus(rho) eps (Blundell et al. 2015, sec. 3.2).
 
     Sites with a constrained support (scales, probabilities) get the same normal on the unconstrained side of Pyro's
@@ -31,20 +32,22 @@ class MeanField:
     Attributes:
         init_loc: where mu starts: "net" at the network's own weights (random for a declared network, trained if it
             was trained), "prior" at a normal draw with the prior's mean and variance (Krasser 2019).
-        init_rho: where rho starts; softplus(-3) = 0.049.
+        init_rho: where rho starts; None for -10 in a fit that ends by itself, else -3. softplus(-3) = 0.049.
         noise: how the examples of a mini-batch share a draw while training; the objective is the same. "shared": all
             examples see one draw. "flipout": each sees it with random signs (Wen et al. 2018). "local": the outputs of
             linear layers are drawn for each example (Kingma, Salimans & Welling 2015); where that would not be exact,
             in convolutions and along sequences, it is flipout. Linear and convolutional layers have both; others, tied
             weights, and sites with a constrained support see the shared draw. They cost a second product a layer.
+            "auto": "shared" where `SVI` is given its length, `steps` or `epochs`, and where the guide is used without
+            it; else what varies least in the time it takes, by the shapes of layers and mini-batches.
         path_derivative: leave the score of log q out of the gradient, whose expectation is zero: the gradient then has
             no variance where q is the exact posterior ("sticking the landing", Roeder, Wu & Duvenaud 2017). It needs
             kl="mc".
     """
 
     init_loc: Literal["net", "prior"] = "net"
-    init_rho: float = -3.0
-    noise: Noise = "shared"
+    init_rho: float | None = None
+    noise: Noise = "auto"
     path_derivative: bool = False
 
     def build(self, model: Model, *args: Any) -> PyroModule:
@@ -57,8 +60,9 @@ class MeanFieldGuide(GuideWithMoments):
 
     def __init__(self, sites: list[Site], setting: MeanField) -> None:
         super().__init__(sites, [_start(site, setting.init_loc) for site in sites])
-        self.rho = nn.Parameter(torch.full_like(self.loc, setting.init_rho))
-        self.noise, self.path_derivative = setting.noise, setting.path_derivative
+        self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
+        self.noise = "shared" if setting.noise == "auto" else setting.noise
+        self.path_derivative = setting.path_derivative
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw every site once and return the values by name."""
@@ -81,6 +85,10 @@ class MeanFieldGuide(GuideWithMoments):
     def spread(self) -> Tensor:
         """Return sigma, flat."""
         return softplus(self.rho)
+
+    def parts(self) -> list[Part]:
+        """Return a part for each site."""
+        return [independent([name], *pair) for name, pair in self.moments().items()]
 
 
 def _start(site: Site, where: str) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.pyro import allow_new_home
-from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.base import BuiltGuide, Model, registry
+from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import resolve
 from pyrobnn.guides.mean_field import MeanField
 from pyrobnn.guides.sites import latent_sites
@@ -37,7 +38,7 @@ class Pruned:
         return PrunedGuide(guide, masks)
 
 
-class PrunedGuide(PyroModule):
+class PrunedGuide(BuiltGuide, PyroModule):
     """A guide whose draws are multiplied by masks of zeros and ones, buffers in the order of the sites' names.
 
     Args:
@@ -49,8 +50,7 @@ class PrunedGuide(PyroModule):
         super().__init__()
         allow_new_home(guide)
         self.guide = guide
-        self.vmappable = getattr(guide, "vmappable", False)
-        self.linearized = getattr(guide, "linearized", False)
+        self.vmappable, self.linearized = built(guide).vmappable, built(guide).linearized
         self._buffer_of = {name: f"mask_{index}" for index, name in enumerate(sorted(masks))}
         for name, mask in masks.items():
             self.register_buffer(self._buffer_of[name], mask)
@@ -78,17 +78,15 @@ class PrunedGuide(PyroModule):
         """Whether any weight is at zero, so that the draws have no density."""
         return not all(bool(self.get_buffer(name).all()) for name in self._buffer_of.values())
 
-    @property
-    def mean(self) -> Any:
-        """The function that returns the mean of each site by name; absent if the guide that draws has none."""
-        mean = self.guide.mean
-        return lambda: {name: self._keep(name, value) for name, value in mean().items()}
+    def mean(self) -> dict[str, Tensor] | None:
+        """Return the mean of each site by name, if the guide that draws knows it."""
+        means = built(self.guide).mean()
+        return means and {name: self._keep(name, value) for name, value in means.items()}
 
-    @property
-    def moments(self) -> Any:
-        """The function that returns mean and standard deviation by site name; absent likewise."""
-        moments = self.guide.moments
-        return lambda: {name: tuple(self._keep(name, v) for v in pair) for name, pair in moments().items()}
+    def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
+        """Return mean and standard deviation of each site by name, likewise."""
+        found = built(self.guide).moments()
+        return found and {name: (self._keep(name, loc), self._keep(name, std)) for name, (loc, std) in found.items()}
 
     def _keep(self, name: str, value: Tensor) -> Tensor:
-        return value * getattr(self, self._buffer_of[name])
+        return value * self.get_buffer(self._buffer_of[name])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import setting
-from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.base import Model, StartsNarrow, registry
 from pyrobnn.guides.joint import HALF_LOG_2PI, JointGuide, RealPart, normal_part
 from pyrobnn.guides.sites import Site, latent_sites
 
@@ -19,7 +19,7 @@ _MEAN_LOG_LENGTH = -0.5 * (0.5772156649015329 + math.log(2.0))
 
 @registry.register
 @setting
-class Radial:
+class Radial(StartsNarrow):
     """w = mu + softplus(rho) r eps / |eps| for each weight tensor (Farquhar, Osborne & Gal 2020, sec. 3).
 
     eps is standard normal noise of the tensor's shape and r a standard normal number. So the deviation from mu has the
@@ -27,10 +27,10 @@ class Radial:
     exact, constants included. Sites with a constrained support are mean-field.
 
     Attributes:
-        init_rho: where rho starts; softplus(-3) = 0.049. mu starts at the network's own weights.
+        init_rho: where rho starts; None as for `MeanField`. mu starts at the network's own weights.
     """
 
-    init_rho: float = -3.0
+    init_rho: float | None = None
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its starting values."""
@@ -38,11 +38,11 @@ class Radial:
 
 
 class RadialGuide(JointGuide):
-    """Independent radial laws whose parameters `loc` and `rho` are two flat vectors, one segment a site."""
+    """Independent radial distributions whose parameters `loc` and `rho` are two flat vectors, one segment a site."""
 
     def __init__(self, sites: list[Site], setting: Radial) -> None:
-        super().__init__(sites, [site.unconstrained for site in sites])
-        self.rho = nn.Parameter(torch.full_like(self.loc, setting.init_rho))
+        super().__init__(sites)
+        self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
 
     def draw(self) -> list[RealPart]:
         """Return one draw; the sites are independent."""

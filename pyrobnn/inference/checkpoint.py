@@ -14,7 +14,13 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._core.tree_files import digest, read_tree, write_tree
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
+from pyrobnn.data.stored import StoredData
+from pyrobnn.inference.base import Run
+from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.svi.svi import SVI
 
 FILE = "checkpoint.safetensors"
 FORMAT_VERSION = 1
@@ -23,15 +29,10 @@ _log = logging.getLogger("pyrobnn")
 
 
 class Checkpoint:
-    """The file in which a fit keeps its place, replaced whole at every so many steps.
-
-    Args:
-        folder: where the file is.
-        every: steps between two checkpoints.
-        request: what makes the fit what it is, in words by name; a checkpoint of another request is refused.
+    """The file in which a fit keeps its place, replaced whole; one with another request is refused.
 
     Attributes:
-        every: as given.
+        every: steps between two checkpoints.
         finished: whether the file found is that of a fit that ended.
     """
 
@@ -106,15 +107,24 @@ def _with_arrays(state: dict[str, Any]) -> dict[str, Any]:
     return state | {"monitor": state["monitor"] | {"recorder": blocks}}
 
 
-def open_checkpoint(folder: str | Path, every: int, request: Mapping[str, Any]) -> Checkpoint:
-    """Return the checkpoint of a request, in a folder that can be written to.
+def open_checkpoint(
+    run: Run,
+    bnns: Sequence[BNN],
+    methods: Sequence[SVI],
+    sources: Sequence[Source],
+    validation: Data | None = None,
+    **more: Any,
+) -> Checkpoint | None:
+    """Return the checkpoint of a run, if it keeps one, in a folder that can be written to; all else tells runs apart.
 
     Raises:
         InputError: a number of steps below 1, or a folder that cannot be made or written to.
     """
-    if not isinstance(every, int) or every < 1:
-        raise InputError(f"`every` must be a number of steps, at least 1, got {every!r}.")
-    path = Path(folder)
+    if run.checkpoint is None:
+        return None
+    if not isinstance(run.every, int) or run.every < 1:
+        raise InputError(f"`every` must be a number of steps, at least 1, got {run.every!r}.")
+    path = Path(run.checkpoint)
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".writable"
@@ -122,7 +132,25 @@ def open_checkpoint(folder: str | Path, every: int, request: Mapping[str, Any]) 
         probe.unlink()
     except OSError as error:
         raise InputError(f"`checkpoint`: cannot write to {path} ({error.strerror}): choose another folder.") from None
-    return Checkpoint(path, every, {name: _ADDRESS.sub("", str(value)) for name, value in request.items()})
+    request = {
+        "seed": run.seed,
+        "method": methods,
+        "model": bnns,
+        "engine": run.engine,
+        "data": [fingerprint(source) for source in sources],
+        "validation data": None if validation is None else digest([*validation.tensors]),
+        **more,
+    }
+    return Checkpoint(path, run.every, {name: _ADDRESS.sub("", str(value)) for name, value in request.items()})
+
+
+def fingerprint(source: Source) -> str:
+    """Return what tells data apart, their weights included."""
+    data = source.data
+    if isinstance(data, Data):
+        return f"{digest([*data.tensors])}, standardize={data.standardize}"
+    own = data.fingerprint if isinstance(data, StoredData) else f"{source.batches_per_epoch(None)} batches"
+    return f"{type(data).__name__} of {source.num_data} examples, {own}, the first {digest(source.head)}"
 
 
 def _of_start(fits: Sequence[Eager]) -> str:

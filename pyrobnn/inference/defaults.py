@@ -1,14 +1,13 @@
 """Parts in the place of those that nobody chose: the same for the estimators and for a spec."""
 
-import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.tables import Task
 from pyrobnn.inference.laplace.evidence_framework import EvidenceFramework
 from pyrobnn.inference.laplace.marginal_likelihood import MarginalLikelihood
-from pyrobnn.inference.method import fields_of, from_table, with_guide
+from pyrobnn.inference.method import fields_of, with_guide
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.noise import NoisePrior, NoisyLikelihood
 
@@ -82,14 +81,3 @@ def _trained_classification(prior: Any, guide: Any) -> Parts:
     guide = guides.MeanField(init_rho=-4.0) if guide is None else guide
     method = SVI(guide=guide, steps=2000, batch_size=128, schedule="cosine_annealing_lr")
     return {"net": nets.MLP(hidden=(50,), dtype="float64"), "prior": prior, "method": method}
-
-
-def with_settings(method: Any, table: Mapping[str, Any]) -> Any:
-    """Return a method with other settings in the innermost one.
-
-    Raises:
-        InputError: an unknown setting, or a value that is refused.
-    """
-    if hasattr(method, "method"):
-        return dataclasses.replace(method, method=with_settings(method.method, table))
-    return from_table(table, start=method)

@@ -55,13 +55,15 @@ def tell(posterior: Any, data: Any, validation: Any) -> None:
         posterior, data, baselines, held_out, num_draws=draws, level=_LEVEL, most_rows=rows
     )
     if verdict is not None and verdict.kind == "warning":
-        tqdm.write(verdict.text, file=sys.stderr)
+        lost = sites_at_prior(posterior)
+        layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
+        tqdm.write(f"{verdict.text}{layers}", file=sys.stderr)
 
 
 def _affordable(posterior: Posterior | Mixture) -> tuple[int, int]:
     """Return numbers of examples and draws that take a small share of the time of the fit, or little time."""
     history = posterior.history
-    steps = 0 if history is None else len(history) * min(_ROWS, posterior.info.get("num_data", 0))
+    steps = 0 if history is None else len(history) * min(_ROWS, posterior.record.num_data or 0)
     passes = max(_PRODUCTS // posterior.bnn.num_weights, int(_SHARE_OF_FIT * steps))
     draws = min(_DRAWS, max(_FEWEST_DRAWS, passes // _ROWS, len(members_of(posterior))))
     return min(_ROWS, max(_FEWEST_ROWS, passes // draws)), draws
@@ -165,6 +167,4 @@ def advice(posterior: Posterior | Mixture) -> str:
     likelihood = posterior.bnn.settings["likelihood"]
     learns_noise = isinstance(likelihood, NoisyLikelihood) and likelihood.scale == "learned"
     noise = "a known, small scale of the noise in place of a learned one, " if learns_noise else ""
-    lost = sites_at_prior(posterior)
-    layers = f"The guide has gone back to the prior at {', '.join(lost)}. " if lost else ""
-    return f"{layers}Try {noise}one hidden layer with fewer units, MarginalLikelihood(), or NUTS where weights are few."
+    return f"Try {noise}one hidden layer with fewer units, MarginalLikelihood(), or NUTS where weights are few."

@@ -1,5 +1,6 @@
 """Ensembles: several independent fits of one method, as an equal-weight mixture."""
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,20 +14,18 @@ from pyrobnn import priors
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
-from pyrobnn.inference.method import registry
-from pyrobnn.inference.replicates import fit_replicates
+from pyrobnn.inference.base import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.swag import SWAG
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
 _PACKAGE = str(Path(pyrobnn.__file__).parent)
-_OF_A_MEMBER = ("replicate", "replicates", "rewinds")
 
 
 @registry.register
 @setting
-class Ensemble:
+class Ensemble(BaseMethod[Mixture]):
     """K independent fits from random starts, side by side in one graph, and the equal-weight mixture of them.
 
     With `SVI(guide="map")` it is a deep ensemble (Lakshminarayanan et al. 2017), with other guides a mixture of
@@ -55,22 +54,19 @@ class Ensemble:
         if inner.patience is not None:
             raise InputError("Ensemble: members run the same number of steps: leave `patience` out of the method.")
 
-    @property
-    def resumable(self) -> bool:
-        """Whether the fit can keep checkpoints."""
-        return isinstance(self.method, SVI)
+    def offer(self) -> Offer:
+        """Return what the method has beside `run`."""
+        return Offer(inner=self.method, resumable=isinstance(self.method, SVI), copies=self.members)
 
-    def run(self, bnn: BNN, data: Any, **arguments: Any) -> Mixture:
-        """Fit the members and return their mixture; arguments are those of `fit_replicates`."""
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Mixture:
+        """Fit the members and return their mixture."""
         model = bnn.with_parts(prior=priors.Anchored(bnn.settings["prior"])) if self.anchored else bnn
-        arguments |= {"replicates": self.members, "bootstrap": self.bootstrap}
-        if isinstance(self.method, SWAG):
-            posteriors = self.method.run_side_by_side(model, data, **arguments)
-        else:
-            posteriors = fit_replicates(model, self.method, data, **arguments)
+        posteriors = self.method.side_by_side(model, data, run, replicates=self.members, bootstrap=self.bootstrap)
         _tell_if_alike(posteriors)
-        shared = {key: value for key, value in posteriors[0].info.items() if key not in _OF_A_MEMBER}
-        return Mixture(posteriors, seed=arguments["seed"], info=shared | {"method": to_dict(self)})
+        shared = dataclasses.replace(
+            posteriors[0].record, method=to_dict(self), rewinds=None, replicate=None, replicates=None
+        )
+        return Mixture(posteriors, seed=run.seed, info=shared)
 
 
 def _tell_if_alike(posteriors: Sequence[Posterior]) -> None:

@@ -13,12 +13,7 @@ from pyrobnn.inference.svi.eager import Eager
 
 
 def explain(fit: Eager, num_steps: int) -> str:
-    """Do the next steps again, eagerly, and say in words what is not finite first.
-
-    Args:
-        fit: a fit in a state from which it failed; it is changed.
-        num_steps: steps after which it had failed.
-    """
+    """Do the steps again, eagerly, after which a fit had failed, and say in words what is not finite first."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pyro warns of what is found here
         return _replay(fit, num_steps)

@@ -6,10 +6,10 @@ from typing import Any
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
+from pyrobnn.inference.base import Method, Run, check_offered
 from pyrobnn.inference.ending import tell
-from pyrobnn.inference.method import Method, follows_validation, keeps_checkpoints
+from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.monitor import Callback
-from pyrobnn.inference.svi.engine import Engine, check_engine
 
 
 def fit[R](
@@ -29,11 +29,10 @@ def fit[R](
     """Infer the posterior of a model's weights.
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
-    the same bits on the same machine, and every global random state is left as it was. Numbers
-    below float32's normal range count as zero meanwhile. When the ELBO or a parameter is no longer finite, the fit goes
-    back to a state that was good, by at most 500 steps, and on with a quarter of the learning rate, up to five times
-    (`Posterior.info["rewinds"]`); then, or when the very first step is not finite, it ends with an error that names
-    the site.
+    the same bits on the same machine, and every global random state is left as it was. Numbers below float32's normal
+    range count as zero meanwhile. When the ELBO or a parameter is no longer finite, the fit goes back to a state that
+    was good, by at most 500 steps, and on with a quarter of the learning rate, up to five times
+    (`Posterior.info["rewinds"]`); then, or if the first step is not finite, it ends with an error that names the site.
 
     Args:
         bnn: the model.
@@ -66,24 +65,10 @@ def fit[R](
     """
     if not isinstance(method, Method) or isinstance(method, type):
         raise InputError(f"Expected a method such as SVI(...), got {method!r}.")
-    check_engine(engine)
-    settings: dict[str, Any] = {"seed": seed, "device": device, "engine": engine, "progress": progress}
-    settings["callbacks"] = callbacks
-    name = type(method).__name__
-    if validation is not None:
-        if not follows_validation(method):
-            raise InputError(
-                f"`validation` is followed along the steps of SVI, not by {name}: leave it out, and score the "
-                "posterior afterwards."
-            )
-        settings["validation"] = validation
-    if checkpoint is not None:
-        if not keeps_checkpoints(method):
-            raise InputError(
-                f"{name} keeps no checkpoints, which are for SVI and for an Ensemble of it: leave out `checkpoint`."
-            )
-        settings |= {"checkpoint": checkpoint, "every": every}
-    found = method.run(bnn, data, **settings)
+    kept: dict[str, Any] = {"validation": validation, "checkpoint": checkpoint, "every": every}
+    run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
+    check_offered(method, run)
+    found = method.run(bnn, data, **run.arguments())
     if progress:
         tell(found, data, validation)
     return found

@@ -1,33 +1,15 @@
 """The record of a fit: the ELBO and its two parts at every step."""
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-
-@dataclasses.dataclass(frozen=True)
-class EngineRecord:
-    """Which engine ran the steps of a fit, and why.
-
-    Attributes:
-        asked: "auto", "eager" or "captured".
-        used: "eager" or "captured".
-        reason: why, in words.
-        from_step: the step, counted from 1, from which the captured graph ran; None if it did not.
-        eager_seconds: seconds of an eager step, of all fits side by side, as predicted from what it computes; None if
-            there was nothing to choose.
-        compile_seconds: seconds that recording and compiling took; None if neither was done.
-    """
-
-    asked: str
-    used: str
-    reason: str
-    from_step: int | None = None
-    eager_seconds: float | None = None
-    compile_seconds: float | None = None
+from pyrobnn.posterior.record import EngineRecord
 
 
 @dataclasses.dataclass(eq=False)
@@ -46,7 +28,7 @@ class History:
     kl: np.ndarray
     validation_steps: list[int]
     validation_scores: list[float]
-    engine: EngineRecord = EngineRecord("eager", "eager", "asked for")
+    engine: EngineRecord = dataclasses.field(default_factory=lambda: EngineRecord("eager", "eager", "asked for"))
 
     @property
     def elbo(self) -> np.ndarray:
@@ -106,11 +88,12 @@ class Recorder:
         validation = state["validation"]
         self.validation_steps, self.validation_scores = [*validation["steps"]], [*validation["scores"]]
 
-    def histories(self, engine: EngineRecord) -> list[History]:
-        """Return everything noted so far, a history for each replicate."""
+    def histories(self, engine: EngineRecord, ends: Sequence[int | None]) -> list[History]:
+        """Return what was noted of each replicate, until the step at which it ended by itself, or all."""
         self.fetch()
         columns = self.terms.reshape(len(self.terms), -1, 2)
+        pairs = zip(columns.transpose(1, 2, 0), itertools.cycle(ends), strict=False)
         return [
-            History(columns[:, r, 0], columns[:, r, 1], [*self.validation_steps], [*self.validation_scores], engine)
-            for r in range(columns.shape[1])
+            History(log_likelihood[:end], kl[:end], [*self.validation_steps], [*self.validation_scores], engine)
+            for (log_likelihood, kl), end in pairs
         ]

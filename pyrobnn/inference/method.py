@@ -1,66 +1,34 @@
-"""What a method of inference is: a setting whose `run` gives a posterior; and methods as tables, apart from guides."""
+"""Methods as tables, apart from guides, and changes to the method inside others."""
 
 import dataclasses
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Protocol, get_args, get_origin, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, get_args, get_origin
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import snake_case, to_dict
-from pyrobnn.bnn import BNN
-from pyrobnn.inference.monitor import Callback
-from pyrobnn.inference.svi.engine import Engine
+from pyrobnn.inference.base import offer_of, registry
 from pyrobnn.inference.svi.svi import SVI
 
-
-@runtime_checkable
-class Method[R](Protocol):
-    """A method, such as `SVI` or `NUTS`. Any setting with this function will do.
-
-    A field called `method` is a method that runs inside it, as in `Ensemble`, and has a default. Where it has an
-    attribute `resumable` that is true, `run` also takes `checkpoint` and `every` of `pyrobnn.fit`; where it has
-    `follows_validation`, also `validation`.
-    """
-
-    def run(
-        self,
-        bnn: BNN,
-        data: Any,
-        *,
-        seed: int,
-        device: str,
-        engine: Engine,
-        progress: bool,
-        callbacks: Sequence[Callback],
-    ) -> R:
-        """Infer the posterior; the arguments are those of `pyrobnn.fit`.
-
-        Returns:
-            A `Posterior`, or what draws and predicts like one. Its `info` has the method with its settings and, under
-            "guide", the setting that builds the guide anew when the posterior is loaded.
-        """
-        ...
-
-
-registry = Registry("method", accepts=lambda value: isinstance(value, Method))
-registry.register(SVI)
+resolve = registry.resolve
 _DEFAULT = SVI()
+
+
+def innermost(method: Any) -> Any:
+    """Return the method inside others, as SVI in an ensemble, or the method itself."""
+    inner = offer_of(method).inner
+    return method if inner is None else innermost(inner)
+
+
+def with_innermost(method: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a method with the one inside others, or itself, changed."""
+    inner = offer_of(method).inner
+    return change(method) if inner is None else dataclasses.replace(method, method=with_innermost(inner, change))
 
 
 def guide_of(method: Any) -> Any:
     """Return the guide that a method, or the one inside it, trains; None if it trains none, as `NUTS`."""
-    return guide_of(method.method) if hasattr(method, "method") else getattr(method, "guide", None)
-
-
-def keeps_checkpoints(method: Any) -> bool:
-    """Return whether a fit by this method can keep checkpoints."""
-    return bool(getattr(method, "resumable", False))
-
-
-def follows_validation(method: Any) -> bool:
-    """Return whether a fit by this method can follow a validation score."""
-    return bool(getattr(method, "follows_validation", False))
+    return offer_of(innermost(method)).guide
 
 
 def with_guide(method: Any, guide: Any) -> Any:
@@ -69,20 +37,26 @@ def with_guide(method: Any, guide: Any) -> Any:
     Raises:
         InputError: a method that trains no guide, or not this one.
     """
-    if hasattr(method, "method"):
-        return dataclasses.replace(method, method=with_guide(method.method, guide))
-    if not hasattr(method, "guide"):
-        name = snake_case(type(method).__name__)
+    if "guide" not in fields_of(type(innermost(method))):
+        name = snake_case(type(innermost(method)).__name__)
         raise InputError(f"{name} draws from the posterior itself and trains no guide, got {guide!r}: leave it out.")
-    return dataclasses.replace(method, guide=guide)
+    return with_innermost(method, lambda inner: dataclasses.replace(inner, guide=guide))
+
+
+def with_settings(method: Any, table: Mapping[str, Any]) -> Any:
+    """Return a method with other settings in the innermost one.
+
+    Raises:
+        InputError: an unknown setting, or a value that is refused.
+    """
+    return with_innermost(method, lambda inner: from_table(table, start=inner))
 
 
 def to_table(method: Any) -> dict[str, Any]:
     """Return a method as a table without its guide, which has a table of its own."""
-    table: dict[str, Any] = to_dict(method)
-    if hasattr(method, "method"):
-        return table | {"method": to_table(method.method)}
-    return {key: value for key, value in table.items() if key != "guide"}
+    table = {key: value for key, value in to_dict(method).items() if key != "guide"}
+    inner = offer_of(method).inner
+    return table if inner is None else table | {"method": to_table(inner)}
 
 
 def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any = _DEFAULT) -> Any:

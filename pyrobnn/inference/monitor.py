@@ -13,9 +13,12 @@ from tqdm.std import tqdm
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.bnn import BNN
-from pyrobnn.inference.history import Recorder
+from pyrobnn.inference.history import History, Recorder
+from pyrobnn.inference.svi.length import Length
+from pyrobnn.posterior.record import EngineRecord
 
-_BLOCK = 50
+ALL_STEPS = "all steps done"
+BLOCK = 50
 """Steps between two looks at the ELBO from the host."""
 
 
@@ -49,6 +52,7 @@ class Monitor:
 
     Attributes:
         recorder: what was noted of each step.
+        lengths: what ends each fit by itself; none where their number of steps is fixed.
         stop_reason: why the fit ended.
         rewinds: where it went back after numbers had ceased to be finite.
     """
@@ -64,11 +68,12 @@ class Monitor:
         validate: Callable[[], float] | None,
         eval_every: int,
         patience: int | None,
-        block: int = _BLOCK,
+        block: int,
+        lengths: Sequence[Length] = (),
     ) -> None:
-        self._block = block
+        self._block, self.lengths = block, lengths
         self.recorder = Recorder()
-        self.stop_reason = "all steps done"
+        self.stop_reason = ALL_STEPS
         self.rewinds: list[dict[str, Any]] = []
         self._bnn, self._guide = bnn, guide
         self._num_steps, self._eval_every, self._patience = num_steps, eval_every, patience
@@ -103,13 +108,16 @@ class Monitor:
     def _report(self, done: int) -> bool:
         terms = self.recorder.last(done % self._block or self._block)
         elbo = float((terms[..., 0] - terms[..., 1]).mean())
-        self._bar.set_postfix(elbo=f"{elbo:.1f}", refresh=False)
+        for index, length in enumerate(self.lengths):
+            length.look(terms.reshape(len(terms), -1, 2)[:, index], done)
+        self._bar.set_postfix_str(self._words(elbo), refresh=False)
         self._show(done)
         state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
+        converged = bool(self.lengths) and all(length.end is not None for length in self.lengths)
         stop = self._callbacks_ask_to_stop(state)
-        if stop:
+        if stop and not converged:
             self.stop_reason = f"stopped by a callback after step {done}"
-        return stop
+        return stop or converged
 
     def _callbacks_ask_to_stop(self, state: Progress) -> bool:
         if not self._callbacks:
@@ -118,23 +126,39 @@ class Monitor:
             return any([asks_to_stop(callback(state)) for callback in self._callbacks])
 
     def _show(self, done: int) -> None:
+        rest = [length.rest(done) for length in self.lengths]
+        if rest:
+            self._bar.total = min(self._num_steps, done + max(rest))
         self._bar.update(done - self._bar.n)
+
+    def _words(self, elbo: float) -> str:
+        if not self.lengths:
+            return f"elbo={elbo:.1f}"
+        first, others = min(self.lengths, key=lambda length: length.end is not None), len(self.lengths) - 1
+        going = f", {sum(length.end is None for length in self.lengths)} of {others + 1} fits" if others else ""
+        return f"{first}{going}"
 
     def state(self) -> dict[str, Any]:
         """Return what was seen so far."""
-        return {"recorder": self.recorder.state(), "best": self._best_state, "stop_reason": self.stop_reason}
+        return {
+            "recorder": self.recorder.state(),
+            "best": self._best_state,
+            "stop_reason": self.stop_reason,
+            "lengths": [length.state() for length in self.lengths],
+        }
 
     def restore(self, state: dict[str, Any], done: int) -> None:
         """Go back, or on, to what was seen after that many steps."""
         self.recorder.restore(state["recorder"])
         self._best_state, self.stop_reason = state["best"], state["stop_reason"]
+        for length, own in zip(self.lengths, state["lengths"], strict=True):
+            length.restore(own)
         self._show(done)
 
-    def summary(self, replicate: int) -> dict[str, Any]:
-        """Return how the fit of a replicate went, for its `info`."""
+    def rewinds_of(self, replicate: int) -> list[dict[str, Any]] | None:
+        """Return where a replicate went back, for its record."""
         own = [entry for entry in self.rewinds if entry["replicate"] == replicate]
-        rewinds = [{key: value for key, value in entry.items() if key != "replicate"} for entry in own]
-        return {"stop_reason": self.stop_reason} | ({"rewinds": rewinds} if rewinds else {})
+        return [{key: value for key, value in entry.items() if key != "replicate"} for entry in own] or None
 
     def _validated_long_ago(self, done: int, validate: Callable[[], float]) -> bool:
         scores, steps = self.recorder.validation_scores, self.recorder.validation_steps
@@ -150,8 +174,22 @@ class Monitor:
         self.stop_reason = f"no better validation score since step {steps[best]}"
         return True
 
+    def stop_reason_of(self, replicate: int) -> str:
+        """Return why a fit ended."""
+        length = self.lengths[replicate] if self.lengths else None
+        if length is None or self.stop_reason != ALL_STEPS:
+            return self.stop_reason
+        return length.reason()
+
+    def histories(self, engine: EngineRecord) -> list[History]:
+        """Return what was noted of each fit until its own end."""
+        ends = [length.end for length in self.lengths] or [None]
+        return self.recorder.histories(engine, ends)
+
     def restore_best(self) -> None:
-        """Go back to the parameters with the best validation score, if stopping early was asked for."""
+        """Leave what the fits found in their parameters, and go back to the best validation score where asked for."""
+        for length in self.lengths:
+            length.finish()
         if self._best_state is not None:
             self._trained.load_state_dict(self._best_state)
 

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,17 +24,16 @@ from pyrobnn._torch.processes import is_main_process, num_processes
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import State, TensorBatches
 from pyrobnn.data.stored_batches import StoredBatches
-from pyrobnn.inference.alone import fit_by_svi
-from pyrobnn.inference.history import EngineRecord
-from pyrobnn.inference.method import registry
+from pyrobnn.inference.base import AroundAnother, Run, registry
+from pyrobnn.inference.checkpoint import fingerprint
 from pyrobnn.inference.monitor import Callback, Progress, asks_to_stop
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.session import opened
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.eager import Eager
-from pyrobnn.inference.svi.engine import Engine
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import EngineRecord
 
 _TIMEOUT = timedelta(minutes=10)
 """How long a process waits for another that is alive but does not come."""
@@ -44,7 +42,7 @@ _FITS = itertools.count()
 
 @registry.register
 @setting
-class DataParallel:
+class DataParallel(AroundAnother[Posterior]):
     """SVI in W processes that torchrun started, on one machine or several; in a single process it is SVI itself.
 
     Each process takes every W-th example of each batch, or of all data where there is no batch size, and draws noise of
@@ -65,64 +63,46 @@ class DataParallel:
         if self.method.patience is not None:
             raise InputError("DataParallel: processes run the same number of steps: leave `patience` out.")
 
-    def run(
-        self,
-        bnn: BNN,
-        data: Any,
-        *,
-        seed: int,
-        device: str,
-        engine: Engine,
-        progress: bool,
-        callbacks: Sequence[Callback],
-    ) -> Posterior:
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit; every process returns the same posterior. The first one shows progress and calls the callbacks."""
-        settings: dict[str, Any] = {"seed": seed, "progress": progress, "callbacks": callbacks}
+        backend = None
         if num_processes() == 1:
-            posterior = fit_by_svi(bnn, self.method, data, device=device, engine=engine, **settings)
-            backend = None
+            posterior = self.method.infer(bnn, data, run)
         else:
-            device = _own_device(device)
+            device = _own_device(run.device)
             backend = "nccl" if device.startswith("cuda") else "gloo"
             with _processes(backend) as group:
-                posterior = self._run_share(bnn, data, _Processes(group), device=device, **settings)
-            if engine == "captured" and is_main_process():
+                posterior = self._run_share(bnn, data, _Processes(group), dataclasses.replace(run, device=device))
+            if run.engine == "captured" and is_main_process():
                 warnings.warn("The fit runs eagerly, since it averages gradients over processes.", stacklevel=3)
-            posterior.history.engine = EngineRecord(engine, "eager", "gradients are averaged over processes")
-            posterior.info["engine"] = dataclasses.asdict(posterior.history.engine)
-        guide = posterior.info["method"]["guide"] if isinstance(posterior.info["method"], dict) else None
-        posterior.info["method"] = repr(self) if guide is None else to_dict(self) | {"guide": guide}
-        posterior.info["data_parallel"] = {"world_size": num_processes(), "backend": backend}
+            posterior.history.engine = EngineRecord(run.engine, "eager", "gradients are averaged over processes")
+        guide = posterior.record.guide
+        posterior.record = dataclasses.replace(
+            posterior.record,
+            method=repr(self) if guide is None else to_dict(self) | {"guide": guide},
+            engine=posterior.history.engine,
+            data_parallel={"world_size": num_processes(), "backend": backend},
+        )
         return posterior
 
-    def _run_share(
-        self,
-        bnn: BNN,
-        data: Any,
-        processes: "_Processes",
-        *,
-        seed: int,
-        device: str,
-        progress: bool,
-        callbacks: Sequence[Callback],
-    ) -> Posterior:
-        started, method, is_first = time.perf_counter(), self.method, processes.rank == 0
-        source = prepare_source(bnn, method, data, seed)
+    def _run_share(self, bnn: BNN, data: Any, processes: "_Processes", run: Run) -> Posterior:
+        method, is_first = self.method, processes.rank == 0
+        source = prepare_source(bnn, method, data, run.seed)
         _check_share(source, method, processes.world)
         batch_size = source.batch_size(method.batch_size)
-        one = ([bnn], [method], [source], [seed])
-        with opened(*one, seed=seed, device=device, started=started, processes=processes.world) as session:
+        shared = [processes.shared(run.callbacks)] if run.callbacks else []
+        run = dataclasses.replace(run, engine="eager", progress=run.progress and is_first, callbacks=shared)
+        with opened([bnn], [method], [source], [run.seed], run, processes=processes.world) as session:
             eager = session.fits[0]
-            processes.check_same(seed=seed, method=repr(method), data=_fingerprint(source), model=repr(bnn))
+            processes.check_same(seed=run.seed, method=repr(method), data=fingerprint(source), model=repr(bnn))
             processes.copy_first(eager)
             _take_share(eager, batch_size, source.num_data, processes)
             eager.all_reduce = processes.average
-            with seeded(seed, f"process {processes.rank}"):
-                shared = [processes.shared(callbacks)] if callbacks else []
-                session.train("eager", progress=progress and is_first, callbacks=shared)
+            with seeded(run.seed, f"process {processes.rank}"):
+                session.train()
             processes.warn_if_different(eager)
             processes.copy_first(eager)
-        return session.complete(progress=progress and is_first)[0]
+        return session.complete()[0]
 
 
 def _own_device(device: str) -> str:
@@ -268,10 +248,6 @@ def _check_share(source: Source, method: SVI, world: int) -> None:
         raise InputError(f"There are {source.num_data} examples for {world} processes: start fewer.")
 
 
-def _fingerprint(source: Source) -> str:
-    return f"{type(source.data).__name__} {source.num_data} {digest(source.head)}"
-
-
 def _take_share(eager: Eager, batch_size: int, num_data: int, processes: _Processes) -> None:
     """Leave to a fit its share of every batch, and weigh it: the average of all shares is that of the whole batch."""
     batches, rank, world = eager.batches, processes.rank, processes.world
@@ -280,7 +256,7 @@ def _take_share(eager: Eager, batch_size: int, num_data: int, processes: _Proces
     elif isinstance(batches, TensorBatches) and batches.batch_size is not None:
         batches.order = _SharedRows(batches.order, rank, world)  # type: ignore[assignment]
     elif isinstance(batches, TensorBatches):
-        eager.batches = TensorBatches(batches.x[rank::world], batches.y[rank::world], None, 0)
+        eager.batches = TensorBatches(tuple(values[rank::world] for values in batches.data), None, 0)
     if batch_size == num_data:
         eager.num_data = world * len(range(rank, num_data, world))
 

@@ -1,5 +1,6 @@
 """What a fit needs before its first step: data that fit the model, a posterior to train, settings of the process."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,14 +18,16 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, TensorBatches
+from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.devices import resolve_device
-from pyrobnn.inference.laplace.curve import checked_sites
+from pyrobnn.inference.laplace.sites import checked_sites
 from pyrobnn.inference.memory import named_batch_size
 from pyrobnn.inference.source import Source, make_source, refuse_checkpoints
 from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.svi.least_noise import with_kl, with_noise
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
@@ -58,6 +61,9 @@ def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tupl
     refuse_checkpoints(model, source, training=True)
     if isinstance(method.guide, guides.Laplace):
         _check_laplace(method, model, example)
+    if method.ends_by_itself:
+        method = dataclasses.replace(method, guide=narrowed(method.guide))
+    method = with_noise(method, model, source, seed)
     guide = method.guide.build(model, *example).to(example[0].device)
     require_density(guide)
     if isinstance(guide, BlockGuide):
@@ -66,9 +72,10 @@ def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tupl
     posterior = Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
     batches = source.batches(model, method.batch_size, derive(seed, "batches"))
     if isinstance(batches, TensorBatches):
-        check_range(batches.x, "x")
-        check_range(batches.y, "y")
-    num_steps = method.num_steps(source.batches_per_epoch(method.batch_size))
+        for values, name in zip(batches.data, ("x", "y", "weights"), strict=False):
+            check_range(values, name)
+    method = with_kl(method, model, guide, source, seed)
+    num_steps = method.first_steps(source.batches_per_epoch(method.batch_size))
     return posterior, Eager(
         model, guide, method, batches, example=example, num_data=source.num_data, num_steps=num_steps
     )
@@ -83,7 +90,7 @@ def _check_laplace(method: SVI, model: BNN, example: Batch) -> None:
     checked_sites(method.guide, model, example, latent_sites(model, *example))
 
 
-def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, Batch]:
+def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[torch.Tensor, torch.Tensor]]:
     """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""
     model = bnn.fresh().to(resolve_device(device))
     model.scale_targets(_target_scale(source))

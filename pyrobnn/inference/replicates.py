@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,17 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import TensorBatches
 from pyrobnn.data.in_memory import Data
-from pyrobnn.inference.alone import request
+from pyrobnn.inference.base import Run
 from pyrobnn.inference.checkpoint import open_checkpoint
+from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.monitor import Callback
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.session import opened
 from pyrobnn.inference.source import Source
-from pyrobnn.inference.svi.engine import Engine, check_engine
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.posterior import Posterior
 
-_MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every")
+_MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
 """Settings of the method in which replicates may differ; the others shape the graph that they share."""
 _IN_MEMORY = "Replicates need their data in memory: pass Data(x, y)."
 
@@ -73,25 +72,35 @@ def fit_replicates(
         InputError: lists of different lengths, methods that differ in other settings, data of different shapes.
         FloatingPointError: the ELBO of a replicate is no longer finite.
     """
+    kept: dict[str, Any] = {"checkpoint": checkpoint, "every": every}
+    run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
+    return fit_side_by_side(bnn, method, data, run, replicates=replicates, bootstrap=bootstrap)
+
+
+def fit_side_by_side(
+    bnn: BNN | list[BNN],
+    method: SVI | list[SVI],
+    data: Any,
+    run: Run,
+    *,
+    replicates: int | None = None,
+    bootstrap: bool = False,
+) -> list[Posterior]:
+    """Do what `fit_replicates` says, with the arguments of a run."""
     bnns, methods, sets = _aligned(replicates, bnn, method, data)
-    check_engine(engine)
     _check_methods(methods)
-    started = time.perf_counter()
-    seeds = [derive(seed, f"replicate {index}") for index in range(len(bnns))]
+    seeds = [derive(run.seed, f"replicate {index}") for index in range(len(bnns))]
     sources = [prepare_source(*parts) for parts in zip(bnns, methods, sets, seeds, strict=True)]
-    keeper = None
-    if checkpoint is not None:
-        asked = request(bnns, methods, sources, seed=seed, engine=engine) | {"bootstrap": bootstrap}
-        keeper = open_checkpoint(checkpoint, every, asked)
+    keeper = open_checkpoint(run, bnns, methods, sources, bootstrap=bootstrap)
     if bootstrap:
         sources = [resampled(source, own) for source, own in zip(sources, seeds, strict=True)]
-    with opened(bnns, methods, sources, seeds, seed=seed, device=device, started=started, replicates=True) as session:
+    with opened(bnns, methods, sources, seeds, run, replicates=True) as session:
         _share_data([fit.batches for fit in session.fits])
-        session.train(engine, progress=progress, callbacks=callbacks, checkpoint=keeper)
+        session.train(checkpoint=keeper)
     for index, posterior in enumerate(session.posteriors):
         own_storage(posterior)
-        posterior.info |= {"replicate": index, "replicates": len(session.posteriors)}
-    return session.complete(progress=progress)
+        posterior.record = dataclasses.replace(posterior.record, replicate=index, replicates=len(session.posteriors))
+    return session.complete()
 
 
 def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
@@ -111,11 +120,11 @@ def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
 def _check_methods(methods: list[SVI]) -> None:
     first = methods[0]
     for method in methods:
-        if not isinstance(method, SVI):
-            raise InputError(f"Replicates run SVI(...) side by side, got {method!r}.")
+        if not isinstance(method, SVI) or type(method) is not type(first):
+            raise InputError(f"Replicates run SVI(...), or IVON(...), side by side, got {method!r}.")
     if any(method.patience is not None for method in methods):
         raise InputError("Replicates run the same number of steps: leave `patience` out of the method.")
-    for field in dataclasses.fields(SVI):
+    for field in dataclasses.fields(first):
         if field.name not in _MAY_DIFFER and any(getattr(m, field.name) != getattr(first, field.name) for m in methods):
             raise InputError(
                 f"The methods of replicates must agree in `{field.name}`; they may differ in {', '.join(_MAY_DIFFER)}."
@@ -128,14 +137,20 @@ def _share_data(batches: list[Any]) -> None:
     for other in batches:
         if not isinstance(other, TensorBatches):
             raise InputError(_IN_MEMORY)
-        if (other.x.shape, other.y.shape) != (first.x.shape, first.y.shape):
+        if _shapes(other) != _shapes(first):
             raise InputError(
-                f"The data of replicates must be of one shape; got inputs {tuple(first.x.shape)} and "
-                f"{tuple(other.x.shape)}, targets {tuple(first.y.shape)} and {tuple(other.y.shape)}."
+                f"The data of replicates must be of one shape; got {_shapes(first)} and {_shapes(other)} (weights must "
+                "be in all or in none)."
             )
-    if all(bool((other.x == first.x).all() and (other.y == first.y).all()) for other in batches[1:]):
+    pairs = (pair for other in batches[1:] for pair in zip(other.data, first.data, strict=True))
+    if all(bool((values == others).all()) for values, others in pairs):
         for other in batches:
-            other.x, other.y = first.x, first.y
+            other.data = first.data
+
+
+def _shapes(batches: TensorBatches) -> str:
+    parts = zip(("inputs", "targets", "weights"), batches.data, strict=False)
+    return ", ".join(f"{name} {tuple(values.shape)}" for name, values in parts)
 
 
 def resampled(source: Source, seed: int) -> Source:

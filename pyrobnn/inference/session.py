@@ -8,22 +8,29 @@ from typing import Any
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import seeded
+from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.checkpoint import Checkpoint
-from pyrobnn.inference.history import EngineRecord, History
+from pyrobnn.inference.base import Run
+from pyrobnn.inference.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.laplace.curve import curve
-from pyrobnn.inference.monitor import Callback, Monitor
-from pyrobnn.inference.preparing import running, start
-from pyrobnn.inference.source import Source
+from pyrobnn.inference.monitor import BLOCK, Monitor
+from pyrobnn.inference.preparing import prepare_source, running, start
+from pyrobnn.inference.source import Source, as_data, make_source
 from pyrobnn.inference.svi.eager import Eager
-from pyrobnn.inference.svi.engine import Engine
+from pyrobnn.inference.svi.least_noise import noise_of
+from pyrobnn.inference.svi.length import Length
+from pyrobnn.inference.svi.steps import Training
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training import MOST_REWINDS, train
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import EngineRecord, FitRecord
+
+_DRAWS_TO_VALIDATE = 50
 
 
 @dataclasses.dataclass
@@ -35,7 +42,7 @@ class Session:
         fits: their steps.
         methods: their settings; the first one's lengths hold for all.
         sources: their data.
-        started: when the first of it began, by `time.perf_counter`.
+        run: the arguments of all together.
         threads: threads that a step uses.
     """
 
@@ -43,57 +50,74 @@ class Session:
     fits: list[Eager]
     methods: Sequence[SVI]
     sources: Sequence[Source]
-    started: float
+    run: Run
     threads: int = 1
 
     def steps(
         self,
-        engine: Engine,
         *,
-        progress: bool,
-        callbacks: Sequence[Callback],
         validate: Callable[[], float] | None = None,
         checkpoint: Checkpoint | None = None,
-        block: int | None = None,
+        block: int = BLOCK,
         most_rewinds: int = MOST_REWINDS,
     ) -> tuple[Monitor, EngineRecord]:
         """Do the steps of all fits, and return what watched them and which engine ran them."""
         method, source = self.methods[0], self.sources[0]
-        num_steps = method.num_steps(source.batches_per_epoch(method.batch_size))
+        batches = source.batches_per_epoch(method.batch_size)
+        num_steps = method.num_steps(batches)
         monitor = Monitor(
             self.posteriors[0].bnn,
             self.posteriors[0].guide,
             num_steps=num_steps,
-            progress=progress,
-            callbacks=callbacks,
+            progress=self.run.progress,
+            callbacks=self.run.callbacks,
             validate=validate,
             eval_every=method.eval_every,
             patience=method.patience,
-            **({} if block is None else {"block": block}),
+            block=block,
+            lengths=[Length(fit, fit.method.nats(fit.num_data), num_steps) for fit in self.fits]
+            if method.ends_by_itself
+            else [],
         )
-        record = train(self.fits, engine, monitor, num_steps, checkpoint=checkpoint, most_rewinds=most_rewinds)
+        training = Training(self.fits, self.run.engine, method.expected_steps(batches))
+        record = train(training, monitor, num_steps, checkpoint=checkpoint, most_rewinds=most_rewinds)
         monitor.restore_best()
         return monitor, record
 
-    def train(self, engine: Engine, **settings: Any) -> None:
-        """Do the steps of all fits, and note in each posterior how it was fitted; settings are those of `steps`."""
-        monitor, record = self.steps(engine, **settings)
-        parts = zip(self.posteriors, self.methods, self.sources, monitor.recorder.histories(record), strict=True)
-        for index, (posterior, method, source, history) in enumerate(parts):
-            note(posterior, method, source, history)
-            posterior.info |= monitor.summary(index) | {"threads": self.threads}
+    def train(self, *, validate: Callable[[], float] | None = None, checkpoint: Checkpoint | None = None) -> None:
+        """Do the steps of all fits, and note in each posterior how it was fitted."""
+        monitor, record = self.steps(validate=validate, checkpoint=checkpoint)
+        histories = monitor.histories(record)
+        parts = zip(self.posteriors, self.fits, self.methods, self.sources, histories, strict=True)
+        for index, (posterior, fit, method, source, history) in enumerate(parts):
+            posterior.history = history
+            posterior.record = FitRecord(
+                method=to_dict(method) if _is_declared(method) else repr(method),
+                num_data=source.num_data,
+                feature_names=source.feature_names,
+                num_steps=len(history),
+                device=str(posterior.example[0].device),
+                engine=record,
+                noise=noise_of(fit.method.guide),
+                kl=fit.method.kl,
+                stop_reason=monitor.stop_reason_of(index),
+                convergence=monitor.lengths[index].record() if monitor.lengths else None,
+                rewinds=monitor.rewinds_of(index),
+                threads=self.threads,
+            )
 
-    def complete(self, *, progress: bool) -> list[Posterior]:
+    def complete(self) -> list[Posterior]:
         """Return the posteriors after the second phase of their guides, where these have one."""
-        seconds = time.perf_counter() - self.started
+        until_now = time.perf_counter() - self.run.started
         for posterior, method, source in zip(self.posteriors, self.methods, self.sources, strict=True):
-            posterior.info["seconds"] = seconds
+            seconds = until_now
             if isinstance(method.guide, guides.Laplace):
                 started = time.perf_counter()
                 with seeded(posterior.seed, "latent sites"), fast_pyro():
                     latents = latent_sites(posterior.bnn, *posterior.example)
-                curve(posterior, method.guide, source, latents, progress=progress)
-                posterior.info["seconds"] += time.perf_counter() - started
+                curve(posterior, method.guide, source, latents, progress=self.run.progress)
+                seconds += time.perf_counter() - started
+            posterior.record = dataclasses.replace(posterior.record, seconds=seconds)
         return self.posteriors
 
 
@@ -103,50 +127,61 @@ def opened(
     methods: Sequence[SVI],
     sources: Sequence[Source],
     seeds: Sequence[int],
+    run: Run,
     *,
-    seed: int,
-    device: str,
-    started: float,
     replicates: bool = False,
     processes: int = 1,
 ) -> Iterator[Session]:
     """Yield the session of fits that have begun, with the random state and the settings that their steps need.
 
-    Args:
-        bnns: the models, R of them.
-        methods: their methods.
-        sources: their data.
-        seeds: their seeds.
-        seed: of all together.
-        device: as in `pyrobnn.fit`.
-        started: when the work began, by `time.perf_counter`.
-        replicates: whether each fit starts under a seed of its own and all share a stream of noise.
-        processes: how many share out a batch.
+    Replicates start under a seed each, and share a stream of noise. Several processes share out a batch.
 
     Raises:
         InputError: parts that do not go together.
     """
     batch_size = sources[0].batch_size(methods[0].batch_size) // processes
-    with running(bnns[0], batch_size, seed, "replicates" if replicates else "fit", copies=len(bnns)) as threads:
+    with running(bnns[0], batch_size, run.seed, "replicates" if replicates else "fit", copies=len(bnns)) as threads:
         pairs = []
         for bnn, method, source, own in zip(bnns, methods, sources, seeds, strict=True):
+            ONE_THREAD.let_waiting_in()
             with seeded(own, "fit") if replicates else nullcontext():
-                pairs.append(start(bnn, method, source, own, device))
+                pairs.append(start(bnn, method, source, own, run.device))
         posteriors, fits = map(list, zip(*pairs, strict=True))
-        yield Session(posteriors, fits, methods, sources, started, threads)
+        yield Session(posteriors, fits, methods, sources, run, threads)
 
 
-def note(posterior: Posterior, method: SVI, source: Source, history: History) -> None:
-    """Note in the posterior how it was fitted."""
-    posterior.history = history
-    posterior.info = {
-        "method": to_dict(method) if _is_declared(method) else repr(method),
-        "num_data": source.num_data,
-        "feature_names": source.feature_names,
-        "num_steps": len(history),
-        "device": str(posterior.example[0].device),
-        "engine": dataclasses.asdict(history.engine),
-    }
+def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:
+    """Fit by SVI, with a validation score to follow and a checkpoint to keep where the run has them."""
+    if method.patience is not None and run.validation is None:
+        raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
+    source = prepare_source(bnn, method, data, run.seed)
+    with seeded(run.seed, "data"):
+        held_out = None if run.validation is None else _checked_validation(bnn, run.validation)
+    keeper = open_checkpoint(run, [bnn], [method], [source], held_out)
+    with opened([bnn], [method], [source], [run.seed], run) as session:
+        validate = None if held_out is None else _validator(session.posteriors[0], held_out)
+        session.train(validate=validate, checkpoint=keeper)
+    return session.complete()[0]
+
+
+def _checked_validation(bnn: BNN, validation: Any) -> Data:
+    data = as_data(validation)
+    if not isinstance(data, Data):
+        raise InputError("`validation` must be Data(x, y) or a pair (x, y), in memory.")
+    make_source(data, bnn, None)
+    return data
+
+
+def _validator(posterior: Posterior, validation: Data) -> Callable[[], float]:
+    seed = derive(posterior.seed, "validation")
+
+    def score() -> float:
+        posterior.bnn.eval()
+        prediction = posterior.predict(validation.x, num_draws=_DRAWS_TO_VALIDATE, seed=seed)
+        posterior.bnn.train()
+        return validation.mean_of(prediction.log_prob(validation.y))
+
+    return score
 
 
 def _is_declared(method: SVI) -> bool:

@@ -28,7 +28,7 @@ class Source:
 
     Attributes:
         data: tensors, files or a loader, as given.
-        head: some raw examples: all that are in memory, the first in a file, or a loader's first batch.
+        head: some raw inputs and targets: all that are in memory, the first in a file, or a loader's first batch.
         x_scaler: map of the inputs, fitted on these data or the identity.
         y_scaler: map of the targets, likewise.
         num_data: N.
@@ -36,7 +36,7 @@ class Source:
     """
 
     data: "Data | StoredData | DataLoader[Any]"
-    head: Batch
+    head: tuple[Tensor, Tensor]
     x_scaler: Scaler
     y_scaler: Scaler
     num_data: int
@@ -47,8 +47,13 @@ class Source:
         """The names of the columns of x, where the data have any."""
         return [] if isinstance(self.data, DataLoader) else list(self.data.feature_names)
 
-    def first(self) -> Batch:
-        """Return some raw examples to check the model with."""
+    @property
+    def total_weight(self) -> float:
+        """N, each example counted with its weight."""
+        return self.data.total_weight if isinstance(self.data, Data) else float(self.num_data)
+
+    def first(self) -> tuple[Tensor, Tensor]:
+        """Return some raw inputs and targets to check the model with."""
         return self.head
 
     def batch_size(self, asked: int | None) -> int:
@@ -70,7 +75,7 @@ class Source:
             InputError: no batch size for data in files.
         """
         if isinstance(self.data, Data):
-            return TensorBatches(*self.scaled(bnn, self.data.x, self.data.y), batch_size, seed)
+            return TensorBatches(self.scaled(bnn, *self.data.tensors), batch_size, seed)
 
         def prepare(x: Tensor, y: Tensor) -> Batch:
             return self.scaled(bnn, x, y)
@@ -93,17 +98,17 @@ class Source:
                 yield self.scaled(bnn, *checked_batch(batch))
             return
         for part in self.data.parts(batch_size):
-            yield self.scaled(bnn, part.x, part.y)
+            yield self.scaled(bnn, *part.tensors)
 
-    def scaled(self, bnn: BNN, x: Tensor, y: Tensor) -> Batch:
-        """Return examples in the units, precision and place of the model."""
-        inputs = bnn.cast_inputs(self.x_scaler.transform(x))
-        return inputs, bnn.cast_targets(self.y_scaler.transform(y), inputs)
+    def scaled(self, bnn: BNN, x: Tensor, y: Tensor, *weights: Tensor) -> Batch:
+        """Return a batch in the units, precision and place of the model."""
+        targets = bnn.cast_targets(self.y_scaler.transform(y), bnn.like)
+        return bnn.cast_inputs(self.x_scaler.transform(x)), targets, *(values.to(bnn.like) for values in weights)
 
-    def example(self, bnn: BNN) -> Batch:
-        """Return one row of zeros like the data, to run a model and guide with."""
-        x, y = self.head
-        return self.scaled(bnn, torch.zeros_like(x[:1]), torch.zeros_like(y[:1]))
+    def example(self, bnn: BNN) -> tuple[Tensor, Tensor]:
+        """Return one row of zeros like inputs and targets, to run a model and guide with."""
+        x, y = self.scaled(bnn, *(torch.zeros_like(values[:1]) for values in self.head))
+        return x, y
 
 
 def make_source(data: Any, bnn: BNN, batch_size: int | None) -> Source:
@@ -140,7 +145,7 @@ def as_data(data: Any) -> "Data | StoredData | DataLoader[Any]":
     return data
 
 
-def _first_batch(loader: "DataLoader[Any]") -> Batch:
+def _first_batch(loader: "DataLoader[Any]") -> tuple[Tensor, Tensor]:
     batch = next(iter(loader), None)
     if batch is None:
         raise InputError("The DataLoader yields no batch: pass more data, a smaller batch, or drop_last=False.")
@@ -167,7 +172,7 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
     inputs = bnn.cast_inputs(source.x_scaler.transform(x[:2]))
     for given, cast, scaler, name in (
         (x, bnn.cast_inputs(x), source.x_scaler, "x"),
-        (y, bnn.cast_targets(y, inputs), source.y_scaler, "y"),
+        (y, bnn.cast_targets(y, bnn.like), source.y_scaler, "y"),
     ):
         if scaler.is_identity:
             check_digits(given, cast, name)

@@ -17,13 +17,12 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.low_rank import LowRank, LowRankGuide
 from pyrobnn.guides.map import MapGuide
-from pyrobnn.inference.method import registry
+from pyrobnn.inference.base import AroundAnother, Run, registry
 from pyrobnn.inference.preparing import prepare_source, running
-from pyrobnn.inference.replicates import fit_replicates, own_storage, resampled
-from pyrobnn.inference.session import Session, note
+from pyrobnn.inference.replicates import own_storage, resampled
+from pyrobnn.inference.session import Session
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.eager import Eager
-from pyrobnn.inference.svi.engine import Engine
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.optimizers import Optimizer
 from pyrobnn.posterior.posterior import Posterior
@@ -33,7 +32,7 @@ _SMALLEST_SCALE = 1e-8
 
 @registry.register
 @setting
-class SWAG:
+class SWAG(AroundAnother[Posterior]):
     """Stochastic weight averaging, Gaussian (Maddox et al. 2019): a mode by SVI, then SGD at a constant rate around it.
 
     The weights after every `every` steps of SGD have mean m, variances v and, of the last R of them, deviations D from
@@ -67,62 +66,31 @@ class SWAG:
                 f"of them, fewer than the rank {self.rank}: take more steps, collect more often, or lower the rank."
             )
 
-    def run(self, bnn: BNN, data: Any, **arguments: Any) -> Posterior:
-        """Fit one posterior; arguments are those of `fit_replicates`.
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
+        """Fit one posterior.
 
         Raises:
             FloatingPointError: the path of SGD left the mode.
         """
-        return self.run_side_by_side(bnn, data, replicates=1, **arguments)[0]
+        return self.side_by_side(bnn, data, run, replicates=1, bootstrap=False)[0]
 
-    def run_side_by_side(
-        self,
-        bnn: BNN,
-        data: Any,
-        *,
-        seed: int,
-        replicates: int,
-        bootstrap: bool = False,
-        engine: Engine = "auto",
-        progress: bool = True,
-        **arguments: Any,
-    ) -> list[Posterior]:
-        """Fit several posteriors from random starts; arguments are those of `fit_replicates`."""
-        started = time.perf_counter()
-        modes = fit_replicates(
-            bnn,
-            self.method,
-            data,
-            seed=seed,
-            replicates=replicates,
-            bootstrap=bootstrap,
-            engine=engine,
-            progress=progress,
-            **arguments,
-        )
+    def side_by_side(self, bnn: BNN, data: Any, run: Run, *, replicates: int, bootstrap: bool) -> list[Posterior]:
+        """Fit several posteriors from random starts, with arguments as in `fit_replicates`."""
+        modes = self.method.side_by_side(bnn, data, run, replicates=replicates, bootstrap=bootstrap)
         sources = [prepare_source(mode.bnn, self.method, data, mode.seed) for mode in modes]
         if bootstrap:
             sources = [resampled(source, mode.seed) for source, mode in zip(sources, modes, strict=True)]
-        paths = self._walk(modes, sources, seed, engine, progress=progress)
-        seconds = time.perf_counter() - started
-        return [self._posterior(*parts, seconds) for parts in zip(modes, sources, paths, strict=True)]
+        paths = self._walk(modes, sources, run)
+        seconds = time.perf_counter() - run.started
+        return [self._posterior(mode, path, seconds) for mode, path in zip(modes, paths, strict=True)]
 
-    def _walk(
-        self,
-        modes: list[Posterior],
-        sources: list[Source],
-        seed: int,
-        engine: Engine,
-        *,
-        progress: bool,
-    ) -> "list[_Path]":
+    def _walk(self, modes: list[Posterior], sources: list[Source], run: Run) -> "list[_Path]":
         """Take the steps of SGD, in place, and return what was collected of each."""
-        num_data, batch_size = sources[0].num_data, self.method.batch_size
         walk = dataclasses.replace(
             self.method,
             steps=self.steps,
             epochs=None,
-            lr=self.lr / num_data,
+            lr=self.lr / sources[0].total_weight,
             optimizer=Optimizer("sgd", {"momentum": self.momentum}),
             schedule=None,
             kl_warmup=0,
@@ -135,22 +103,12 @@ class SWAG:
                 for path, guide in zip(paths, guides, strict=True):
                     path.add(_flat(guide))
 
-        with running(modes[0].bnn, sources[0].batch_size(batch_size), seed, "swag", copies=len(modes)):
-            fits = [
-                Eager(
-                    mode.bnn,
-                    mode.guide,
-                    walk,
-                    source.batches(mode.bnn, batch_size, derive(mode.seed, "swag batches")),
-                    example=mode.example,
-                    num_data=num_data,
-                    num_steps=self.steps,
-                )
-                for mode, source in zip(modes, sources, strict=True)
-            ]
-            session = Session(modes, fits, [walk] * len(modes), sources, time.perf_counter())
+        batch_size = sources[0].batch_size(walk.batch_size)
+        with running(modes[0].bnn, batch_size, run.seed, "swag", copies=len(modes)):
+            fits = [_fit_from(*parts, walk) for parts in zip(modes, sources, strict=True)]
+            session = Session(modes, fits, [walk], sources, dataclasses.replace(run, callbacks=[collect]))
             try:
-                session.steps(engine, progress=progress, callbacks=[collect], block=self.every, most_rewinds=0)
+                session.steps(block=self.every, most_rewinds=0)
             except FloatingPointError as error:
                 raise FloatingPointError(
                     f"SWAG left the mode in its steps of SGD, with lr={self.lr}: the less noise targets have, "
@@ -160,22 +118,21 @@ class SWAG:
             own_storage(mode)
         return paths
 
-    def _posterior(self, mode: Posterior, source: Source, path: "_Path", seconds: float) -> Posterior:
+    def _posterior(self, mode: Posterior, path: "_Path", seconds: float) -> Posterior:
         with seeded(mode.seed, "swag"), fast_pyro():
             guide = LowRank(rank=self.rank).build(mode.bnn, *mode.example).to(mode.example[0].device)
         path.write_into(guide)
-        posterior = Posterior(
+        method = to_dict(self) | {"guide": to_dict(LowRank(rank=self.rank))}
+        return Posterior(
             mode.bnn,
             guide,
             example=mode.example,
             x_scaler=mode.x_scaler,
             y_scaler=mode.y_scaler,
             seed=mode.seed,
+            history=mode.history,
+            info=dataclasses.replace(mode.record, method=method, seconds=seconds),
         )
-        note(posterior, self.method, source, mode.history)
-        own = {"method": to_dict(self) | {"guide": to_dict(LowRank(rank=self.rank))}, "seconds": seconds}
-        posterior.info = mode.info | posterior.info | own
-        return posterior
 
 
 class _Path:
@@ -202,6 +159,13 @@ class _Path:
             guide.loc.copy_(self._mean)
             guide.rho.copy_(scale + torch.log(-torch.expm1(-scale)))
             guide.factor.copy_(columns / softplus(guide.rho.double())[:, None])
+
+
+def _fit_from(mode: Posterior, source: Source, walk: SVI) -> Eager:
+    """Return the steps that start at a mode."""
+    batches = source.batches(mode.bnn, walk.batch_size, derive(mode.seed, "swag batches"))
+    lengths = {"num_data": source.num_data, "num_steps": walk.num_steps(1)}
+    return Eager(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths)
 
 
 def _flat(guide: MapGuide) -> Tensor:

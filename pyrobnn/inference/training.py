@@ -1,23 +1,24 @@
 """The loop of a fit: steps, looks, checkpoints, and the way back when numbers cease to be finite."""
 
 import logging
-import warnings
-from collections.abc import Sequence
+import time
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.lock import ONE_THREAD, ignored_warnings
 from pyrobnn._torch.private import tree_map
 from pyrobnn.inference.checkpoint import Checkpoint
 from pyrobnn.inference.faults import explain
-from pyrobnn.inference.history import EngineRecord
 from pyrobnn.inference.monitor import Monitor
-from pyrobnn.inference.svi.eager import Eager
-from pyrobnn.inference.svi.engine import Engine, Training
+from pyrobnn.inference.svi.steps import Training
+from pyrobnn.posterior.record import EngineRecord
 
+_TURN = 0.1
+"""Seconds of steps between two looks for other threads that wait."""
 _KEEP_EVERY = 500
 """Steps between two states that are kept to go back to."""
 _SLOWER = 0.25
@@ -27,8 +28,7 @@ _log = logging.getLogger("pyrobnn")
 
 
 def train(
-    fits: Sequence[Eager],
-    engine: Engine,
+    training: Training,
     monitor: Monitor,
     num_steps: int,
     *,
@@ -41,19 +41,13 @@ def train(
     the state kept after the last multiple of 500 steps, or to the one before if that fails at its first step, and the
     fit concerned goes on from there with a quarter of the learning rate. Callbacks then see steps again.
 
-    Args:
-        fits: the fits.
-        engine: as in `pyrobnn.fit`.
-        monitor: what looks at them.
-        num_steps: steps in all.
-        checkpoint: where to keep the place of the fits, and to go on from if there is one.
-        most_rewinds: how often to go back; after that the error is raised.
+    The fits go on from the place that the checkpoint keeps, if there is one.
 
     Raises:
         FloatingPointError: numbers that are not finite from a state kept on, or too often.
         InputError: a checkpoint of another fit.
     """
-    training = Training(fits, engine, num_steps)
+    fits, turns = training.fits, _Turns(training)
     for fit in fits:
         fit.bnn.train()
     with monitor, ExitStack() as at_end:
@@ -64,8 +58,7 @@ def train(
         finished = checkpoint is not None and checkpoint.finished
         while done < num_steps and not finished:
             count = monitor.steps_to_next_look(done, checkpoint.every if checkpoint else None)
-            ONE_THREAD.let_waiting_in()
-            monitor.recorder.add(_advance(training, count))
+            monitor.recorder.add(turns.advance(count))
             done += count
             fault = _fault(training, monitor, done)
             if fault is not None:
@@ -83,10 +76,23 @@ def train(
     return training.record
 
 
-def _advance(training: Training, num_steps: int) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)  # Pyro's word for what is handled here
-        return training.advance(num_steps)
+class _Turns:
+    """Does steps a tenth of a second at a time, and lets other threads in between that wait."""
+
+    def __init__(self, training: Training) -> None:
+        self._training, self._at_once = training, 1
+
+    def advance(self, num_steps: int) -> Tensor:
+        """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
+        terms = []
+        with ignored_warnings("Encountered NaN"):  # Pyro's word for what `train` goes back from
+            while num_steps:
+                ONE_THREAD.let_waiting_in()
+                count, started = min(num_steps, self._at_once), time.perf_counter()
+                terms.append(self._training.advance(count))
+                self._at_once = max(1, int(count * _TURN / (time.perf_counter() - started)))
+                num_steps -= count
+        return torch.cat(terms)
 
 
 def _resume(training: Training, monitor: Monitor, checkpoint: Checkpoint, kept: list[dict[str, Any]]) -> int:

@@ -45,6 +45,15 @@ class Likelihood(Protocol):
         ...
 
 
+@runtime_checkable
+class WithFisherColumns(Protocol):
+    """A built likelihood that knows its Fisher information in the outputs; for others it is derived or drawn."""
+
+    def fisher_columns(self, f: Tensor) -> Tensor:
+        """Return columns v (K, B, outputs) for outputs f (B, outputs), whose outer products over K add up to it."""
+        ...
+
+
 def check_width(likelihood: Likelihood, y: Tensor, outputs: int) -> None:
     """Refuse a network whose number of outputs does not fit the targets."""
     needed = likelihood.num_outputs(y)

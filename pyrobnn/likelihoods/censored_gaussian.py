@@ -58,7 +58,6 @@ class CensoredGaussianNoise(NoisyOutputs):
         for name, limit in zip(("lower", "upper"), limits, strict=True):
             self.register_buffer(name, None if limit is None else like.new_full((), limit))
 
-    def forward(self, f: Tensor) -> TorchDistributionMixin:
-        """Map outputs (..., N, K), or (..., N, 2 K), to censored normal targets of batch shape (..., N)."""
-        loc, scale, event_dim = self.split(f)
-        return targets.CensoredNormal(loc, scale, self.lower, self.upper).to_event(event_dim)
+    def entries(self, loc: Tensor, scale: Tensor) -> TorchDistributionMixin:
+        """Return censored normal distributions."""
+        return targets.CensoredNormal(loc, scale, self.lower, self.upper)

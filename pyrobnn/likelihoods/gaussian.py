@@ -1,7 +1,6 @@
 """The Gaussian likelihood for real targets."""
 
 import pyro.distributions as dist
-from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
@@ -24,13 +23,4 @@ class Gaussian(NoisyLikelihood):
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps outputs to Normal distributions."""
-        return GaussianNoise(self.scale, like, target_scale)
-
-
-class GaussianNoise(NoisyOutputs):
-    """Real targets with normal noise around the network's outputs."""
-
-    def forward(self, f: Tensor) -> TorchDistributionMixin:
-        """Map outputs (..., N, K), or (..., N, 2 K), to Normal targets of batch shape (..., N)."""
-        loc, scale, event_dim = self.split(f)
-        return dist.Normal(loc, scale).to_event(event_dim)
+        return NoisyOutputs(self.scale, like, target_scale, dist.Normal)

@@ -1,7 +1,6 @@
 """The Laplace likelihood for real targets with outliers: its log density falls with the distance, not its square."""
 
 import pyro.distributions as dist
-from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
@@ -25,13 +24,4 @@ class Laplace(NoisyLikelihood):
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps outputs to Laplace distributions."""
-        return LaplaceNoise(self.scale, like, target_scale)
-
-
-class LaplaceNoise(NoisyOutputs):
-    """Real targets with double-exponential noise around the network's outputs."""
-
-    def forward(self, f: Tensor) -> TorchDistributionMixin:
-        """Map outputs (..., N, K), or (..., N, 2 K), to Laplace targets of batch shape (..., N)."""
-        loc, scale, event_dim = self.split(f)
-        return dist.Laplace(loc, scale).to_event(event_dim)
+        return NoisyOutputs(self.scale, like, target_scale, dist.Laplace)

@@ -147,7 +147,7 @@ class NoisyLikelihood:
 
 
 class NoisyOutputs(PyroModule):
-    """Base of the modules of such likelihoods: it splits outputs into location and scale.
+    """The module of such a likelihood: it splits outputs into location and scale of a distribution.
 
     The scale is a buffer if known, a parameter if learned, and a latent site if it has a prior.
 
@@ -155,10 +155,12 @@ class NoisyOutputs(PyroModule):
         scale: the scale as set.
         like: a tensor with the dtype and device of the network.
         target_scale: original units in one unit of the model, () or (K,).
+        family: the distribution by location and scale; other modules write `entries`.
     """
 
-    def __init__(self, scale: Any, like: Tensor, target_scale: Tensor) -> None:
+    def __init__(self, scale: Any, like: Tensor, target_scale: Tensor, family: Any = None) -> None:
         super().__init__()
+        self._family = family
         self.is_heteroscedastic = scale == "heteroscedastic"
         unit = target_scale.double()
         if isinstance(scale, NoisePrior):
@@ -171,12 +173,17 @@ class NoisyOutputs(PyroModule):
             known = torch.tensor(scale, dtype=torch.float64, device=unit.device) / unit
             self.register_buffer("scale", known.to(like.device, like.dtype))
 
-    def split(self, f: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Return location and scale, of shapes that broadcast to (..., N, K), and the number of event dimensions.
+    def forward(self, f: Tensor) -> TorchDistributionMixin:
+        """Map outputs (..., N, K), or (..., N, 2 K) for heteroscedastic noise, to targets of batch shape (..., N)."""
+        loc, scale, event_dim = self._split(f)
+        return self.entries(loc, scale).to_event(event_dim)
 
-        Args:
-            f: outputs (..., N, K), or (..., N, 2 K) for heteroscedastic noise; a single column is dropped.
-        """
+    def entries(self, loc: Tensor, scale: Tensor) -> TorchDistributionMixin:
+        """Return the distribution of single entries."""
+        return self._family(loc, scale)
+
+    def _split(self, f: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Return location and scale, which broadcast to (..., N, K), and the number of event dimensions."""
         if not self.is_heteroscedastic:
             loc, event_dim = squeeze_single(f)
             return loc, self.scale, event_dim

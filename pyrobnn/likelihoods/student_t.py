@@ -51,7 +51,6 @@ class StudentTNoise(NoisyOutputs):
         else:
             self.register_buffer("df", like.new_full((), df))
 
-    def forward(self, f: Tensor) -> TorchDistributionMixin:
-        """Map outputs (..., N, K), or (..., N, 2 K), to Student-t targets of batch shape (..., N)."""
-        loc, scale, event_dim = self.split(f)
-        return targets.StudentT(self.df, loc, scale).to_event(event_dim)
+    def entries(self, loc: Tensor, scale: Tensor) -> TorchDistributionMixin:
+        """Return Student-t distributions."""
+        return targets.StudentT(self.df, loc, scale)

@@ -87,21 +87,16 @@ def standard_errors(statistics: Mapping[str, Statistic], num_examples: int) -> d
     """Return the standard error of each statistic by name; NaN for a single example."""
     others = {name: entry.of for name, entry in statistics.items() if entry.by_example is None}
     means = {name: entry.by_example for name, entry in statistics.items() if entry.by_example is not None}
-    errors = {name: _stderr_of_mean(values) for name, values in means.items()}
+    errors = dict.fromkeys(means, math.nan)
+    if num_examples > 1:
+        errors = {name: float(values.std(ddof=1)) / math.sqrt(len(values)) for name, values in means.items()}
     return errors | bootstrap(others, (num_examples,))
-
-
-def _stderr_of_mean(values: np.ndarray) -> float:
-    num = len(values)
-    return float(values.std(ddof=1)) / math.sqrt(num) if num > 1 else math.nan
 
 
 def bootstrap(functions: Mapping[str, Weighted], sizes: tuple[int, ...]) -> dict[str, float]:
     """Return the standard deviation of each function over resamples of the examples.
 
-    Args:
-        functions: functions of the weights of all examples, by name.
-        sizes: sizes of the groups of examples, each of which is resampled by itself; a group of one gives NaN.
+    Each group of examples, of these sizes, is resampled by itself; a group of one gives NaN.
     """
     if min(sizes) < 2 or not functions:
         return dict.fromkeys(functions, math.nan)

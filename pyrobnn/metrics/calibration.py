@@ -38,15 +38,12 @@ def pit(prediction: Prediction, y: Any, *, seed: int = 0) -> Tensor:
     at = prediction.cdf(targets)
     if prediction.is_continuous:
         return at
-    step_down = targets - 1 if prediction.distribution.support.is_discrete else _just_below(targets.to(at.dtype))
-    below = prediction.cdf(step_down)
+    real = targets.to(at.dtype)
+    just_below = torch.nextafter(real, torch.full_like(real, -torch.inf))
+    below = prediction.cdf(targets - 1 if prediction.distribution.support.is_discrete else just_below)
     generator = torch.Generator().manual_seed(derive(seed, "pit"))
     share = torch.rand(at.shape, generator=generator, dtype=torch.float64).to(at)
     return below + share * (at - below)
-
-
-def _just_below(values: Tensor) -> Tensor:
-    return torch.nextafter(values, torch.full_like(values, -torch.inf))
 
 
 def pit_pvalue(prediction: Prediction, y: Any, *, seed: int = 0) -> float:
@@ -144,20 +141,18 @@ def reliability_bins(
 
 
 def bins_of(probs: np.ndarray, num_bins: int = NUM_BINS, *, equal_mass: bool = False) -> np.ndarray:
-    """Return the bin of each probability, of equal width or with equally many; equal numbers share a bin."""
+    """Return the bin of each probability, of equal width or with equally many of them; equal numbers share a bin."""
     if not equal_mass:
         return np.clip(np.digitize(probs, np.linspace(0.0, 1.0, num_bins + 1)) - 1, 0, num_bins - 1)
     _, place, count = np.unique(probs, return_inverse=True, return_counts=True)
     middle = count.cumsum() - count / 2
-    return (num_bins * middle / len(probs)).astype(np.int64)[place]
+    return (num_bins * middle / probs.size).astype(np.int64)[place]
 
 
 def calibration_error(gaps: np.ndarray, bins: np.ndarray) -> Weighted:
     """Return sum over bins |sum of gaps| / number of gaps as a function of the weights of the examples.
 
-    Args:
-        gaps: what was observed (0 or 1) less its probability, (N, M).
-        bins: the bin of each, (N, M).
+    Gaps (N, M) are what was observed, 0 or 1, less its probability.
     """
     flat, size = bins.ravel(), gaps.shape[1]
 

@@ -1,5 +1,6 @@
 """Scores of classes."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,27 +26,19 @@ def class_statistics(prediction: Prediction, y: Any) -> dict[str, Statistic]:
     squared = brier(labels, probs)
     confidence_gap = doubt - wrong
     class_gaps = ((labels[..., None] == np.arange(probs.shape[-1])) - probs).reshape(len(probs), -1)
+    class_bins = bins_of(probs.reshape(class_gaps.shape)) + NUM_BINS * np.arange(class_gaps.shape[1])
     statistics = {
         "accuracy": mean_of(1 - wrong, higher_is_better=True),
         "brier": mean_of(squared),
         "ece": Statistic(calibration_error(confidence_gap, bins_of(1 - doubt))),
-        "ece_equal_mass": Statistic(calibration_error(confidence_gap, _equal_mass(1 - doubt))),
-        "ece_classwise": Statistic(calibration_error(class_gaps, _bins_of_each(probs.reshape(len(probs), -1)))),
+        "ece_equal_mass": Statistic(calibration_error(confidence_gap, bins_of(1 - doubt, equal_mass=True))),
+        "ece_classwise": Statistic(calibration_error(class_gaps, class_bins)),
         "aurc": Statistic(over_columns(area_under_risk, wrong, doubt)),
         "eaurc": Statistic(over_columns(excess_area_under_risk, wrong, doubt)),
-        "ause": Statistic(over_columns(_sparsification, squared, entropy(probs))),
+        "ause": Statistic(over_columns(partial(sparsification_error, root=False), squared, entropy(probs))),
     }
     curves = _against_the_rest(labels, probs)
     return statistics | ({"auroc": Statistic(_mean_defined(curves), higher_is_better=True)} if curves else {})
-
-
-def _equal_mass(confidence: np.ndarray) -> np.ndarray:
-    return bins_of(confidence.ravel(), equal_mass=True).reshape(confidence.shape)
-
-
-def _bins_of_each(probs: np.ndarray) -> np.ndarray:
-    """Return the bins of probabilities (N, M), where each of the M columns has bins of its own."""
-    return bins_of(probs) + NUM_BINS * np.arange(probs.shape[1])
 
 
 def _against_the_rest(labels: np.ndarray, probs: np.ndarray) -> list[Weighted]:
@@ -68,7 +61,3 @@ def _mean_defined(curves: list[Weighted]) -> Weighted:
         return float(defined.mean()) if len(defined) else float("nan")
 
     return of
-
-
-def _sparsification(squared: np.ndarray, entropies: np.ndarray) -> Weighted:
-    return sparsification_error(squared, entropies, root=False)

@@ -20,10 +20,6 @@ def ranked_probability(prediction: Prediction, y: Tensor) -> Tensor:
 
     It is in the units of the target, and the absolute error for a point mass (Matheson & Winkler 1976; Gneiting &
     Raftery 2007). Where few counts are probable they are summed one by one; all else is integrated by quadrature.
-
-    Args:
-        prediction: predictions of a likelihood with a distribution function.
-        y: targets in original units, (N,) or (N, K).
     """
     if not prediction.distribution.support.is_discrete:
         return _integral(prediction, y)

@@ -1,13 +1,13 @@
 """Curves of error against confidence: what remains when the most uncertain examples are left out."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
 from typing import Any
 
 import numpy as np
 
 from pyrobnn.metrics.columns import brier, class_columns, entropy, real_columns
-from pyrobnn.metrics.ranking import relative, risk_by_coverage
+from pyrobnn.metrics.ranking import Shape, relative, risk_by_coverage
 from pyrobnn.posterior.prediction import Prediction
 
 
@@ -48,12 +48,7 @@ def sparsification(prediction: Prediction, y: Any) -> RiskCurves:
         InputError: as for `Prediction.log_prob`.
     """
     errors, uncertainty = errors_and_uncertainty(prediction, y)
-    root = not prediction.is_classification
-    curves = [
-        [relative(risk, root=root) for risk in _risks(error, by)]
-        for error, by in zip(errors.T, uncertainty.T, strict=True)
-    ]
-    return _mean(curves)
+    return _mean(errors, uncertainty, functools.partial(relative, root=not prediction.is_classification))
 
 
 def selective_risk(prediction: Prediction, y: Any) -> RiskCurves:
@@ -70,10 +65,10 @@ def selective_risk(prediction: Prediction, y: Any) -> RiskCurves:
     Raises:
         InputError: as for `Prediction.log_prob`.
     """
-    errors, uncertainty = (
-        _wrong_and_doubt(prediction, y) if prediction.is_classification else errors_and_uncertainty(prediction, y)
-    )
-    return _mean([_risks(error, by) for error, by in zip(errors.T, uncertainty.T, strict=True)])
+    errors, uncertainty = errors_and_uncertainty(prediction, y)
+    if prediction.is_classification:
+        errors, uncertainty = wrong_and_doubt(*class_columns(prediction, y))
+    return _mean(errors, uncertainty)
 
 
 def errors_and_uncertainty(prediction: Prediction, y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -86,22 +81,15 @@ def errors_and_uncertainty(prediction: Prediction, y: Any) -> tuple[np.ndarray, 
     return np.square(targets - mean), std
 
 
-def _wrong_and_doubt(prediction: Prediction, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    prediction.log_prob(y)  # refuses targets that do not fit
-    labels, probs = class_columns(prediction, y)
-    return wrong_and_doubt(labels, probs)
-
-
 def wrong_and_doubt(labels: np.ndarray, probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return whether the most probable class is wrong, as 0 and 1, and 1 less its probability, each (N, K)."""
     return (probs.argmax(-1) != labels).astype(float), 1 - probs.max(-1)
 
 
-def _risks(errors: np.ndarray, uncertainty: np.ndarray) -> list[np.ndarray]:
-    """Return the curve of one column and its oracle."""
-    return [risk_by_coverage(errors, by)(np.ones(len(errors))) for by in (uncertainty, errors)]
-
-
-def _mean(curves: Sequence[Sequence[np.ndarray]]) -> RiskCurves:
+def _mean(errors: np.ndarray, uncertainty: np.ndarray, shape: Shape = np.asarray) -> RiskCurves:
+    """Return the curves of columns (N, K), shaped and averaged."""
+    everyone, curves = np.ones(len(errors)), []
+    for error, by in zip(errors.T, uncertainty.T, strict=True):
+        curves.append([shape(risk_by_coverage(error, order)(everyone)) for order in (by, error)])
     error, oracle = np.mean(curves, 0)
     return RiskCurves(np.arange(1, len(error) + 1) / len(error), error, oracle, float(error[-1]))

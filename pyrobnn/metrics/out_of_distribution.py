@@ -9,7 +9,6 @@ from pyrobnn.posterior.prediction import Prediction
 
 _OF_CLASSES = ("mutual_information", "entropy", "max_prob")
 _OF_NUMBERS = ("epistemic_std", "std")
-_HIGHER_IS_BETTER = {"auroc": True, "aupr": True, "fpr_95": False}
 
 
 def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Scores:
@@ -40,20 +39,14 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
     errors = bootstrap(functions, (len(inside), len(outside)))
     everyone = np.ones(len(positive))
     return Scores(
-        {name: Score(of(everyone), errors[name], _HIGHER_IS_BETTER[_kind(name)]) for name, of in functions.items()}
+        {name: Score(of(everyone), errors[name], not name.startswith("fpr")) for name, of in functions.items()}
     )
 
 
 def ood_measures(inside: Prediction, outside: Prediction, *, by: str = "all") -> dict[str, np.ndarray]:
     """Return measures of uncertainty by name at the inputs inside and then outside the data, (N inside + N outside,).
 
-    Args:
-        inside: predictions at inputs like those of the data.
-        outside: predictions of the same posterior at other inputs.
-        by: as for `score_ood`.
-
-    Raises:
-        InputError: as for `score_ood`.
+    Arguments and errors are those of `score_ood`.
     """
     if inside.is_classification != outside.is_classification:
         raise InputError(f"Predictions inside and outside must be of the same kind, got {inside!r} and {outside!r}.")
@@ -64,14 +57,9 @@ def ood_measures(inside: Prediction, outside: Prediction, *, by: str = "all") ->
     return {name: measure(name, inside, outside) for name in (known if by == "all" else (by,))}
 
 
-def _kind(name: str) -> str:
-    return next(kind for kind in _HIGHER_IS_BETTER if name.startswith(kind))
-
-
 def _class_measure(name: str, *predictions: Prediction) -> np.ndarray:
     if name == "max_prob":
-        doubts = [1 - as_columns(prediction.class_probs.amax(-1)).mean(1) for prediction in predictions]
-        return np.concatenate(doubts)
+        return np.concatenate([1 - as_columns(each.class_probs.amax(-1)).mean(1) for each in predictions])
     return np.concatenate([as_columns(getattr(prediction, name))[:, 0] for prediction in predictions])
 
 

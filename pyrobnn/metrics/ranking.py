@@ -17,12 +17,7 @@ Shape = Callable[[np.ndarray], np.ndarray]
 
 
 def risk_by_coverage(errors: np.ndarray, uncertainty: np.ndarray) -> Curve:
-    """Return the function from weights to the mean error among the k surest examples, for k = 1 to N, (N,).
-
-    Args:
-        errors: errors of the examples, (N,).
-        uncertainty: the larger, the less sure, (N,).
-    """
+    """Return the function from weights to the mean error among the k surest examples, for k = 1 to N, (N,)."""
     order = np.argsort(uncertainty, kind="stable")
     _, tied = np.unique(uncertainty[order], return_inverse=True)
     errors = errors[order]
@@ -40,13 +35,7 @@ def risk_by_coverage(errors: np.ndarray, uncertainty: np.ndarray) -> Curve:
 
 
 def area_under_risk(errors: np.ndarray, uncertainty: np.ndarray, shape: Shape = np.asarray) -> Weighted:
-    """Return the area under the risk-coverage curve as a function of weights: the mean of the risk over k.
-
-    Args:
-        errors: errors of the examples, (N,).
-        uncertainty: the larger, the less sure, (N,).
-        shape: what is done to the curve before.
-    """
+    """Return the area under the risk-coverage curve, shaped before: the mean over k, as a function of weights."""
     curve, order = risk_by_coverage(errors, uncertainty), np.argsort(uncertainty, kind="stable")
     return lambda weights: float(shape(curve(weights)) @ weights[order] / weights.sum())
 
@@ -58,13 +47,7 @@ def excess_area_under_risk(errors: np.ndarray, uncertainty: np.ndarray, shape: S
 
 
 def sparsification_error(errors: np.ndarray, uncertainty: np.ndarray, *, root: bool) -> Weighted:
-    """Return the area between the sparsification curve and its oracle as a function of weights.
-
-    Args:
-        errors: errors of the examples, (N,).
-        uncertainty: the larger, the less sure, (N,).
-        root: whether the curve is the root of the mean error, as for squared errors.
-    """
+    """Return the area between the sparsification curve, or its root for squared errors, and its oracle."""
     return excess_area_under_risk(errors, uncertainty, functools.partial(relative, root=root))
 
 
@@ -80,10 +63,6 @@ def receiver_operating(positive: np.ndarray, number: np.ndarray) -> dict[str, We
 
     "auroc", the area under the receiver operating characteristic; "aupr", the average precision; "fpr_95", the share
     of the others above the threshold that 95 % of the positive examples reach. NaN where one of the groups is empty.
-
-    Args:
-        positive: whether each example belongs to the group with the large numbers, (N,).
-        number: (N,).
     """
     values, place = np.unique(-number, return_inverse=True)
 

@@ -1,6 +1,7 @@
 """Scores of real targets and counts."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def real_statistics(prediction: Prediction, y: Any, levels: Sequence[float]) -> 
     if prediction.has_quantiles:
         statistics["pit_error"] = Statistic(over_columns(uniformity_error, as_columns(pit(prediction, y))))
     if np.isfinite(std).all():
-        statistics["ause"] = Statistic(over_columns(_sparsification, errors**2, std))
+        statistics["ause"] = Statistic(over_columns(partial(sparsification_error, root=True), errors**2, std))
     if targets.shape[1] > 1:
         statistics["energy_score"] = mean_of(energy(prediction, targets))
     return statistics
@@ -59,10 +60,6 @@ def _explained(targets: np.ndarray, errors: np.ndarray) -> Weighted:
         return 1 - float(share @ squared) / variance if variance > 0 else float("nan")
 
     return of
-
-
-def _sparsification(squared: np.ndarray, std: np.ndarray) -> Weighted:
-    return sparsification_error(squared, std, root=True)
 
 
 def _intervals(prediction: Prediction, targets: np.ndarray, levels: Sequence[float]) -> Iterator[tuple[str, Statistic]]:

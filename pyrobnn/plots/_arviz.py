@@ -9,25 +9,17 @@ from matplotlib.figure import Figure
 
 from pyrobnn.plots._style import PANEL, Picture, tidy
 
+_MOST_COLUMNS = 4
 
-def arviz_figure(
-    plot: Callable[..., Any], tree: Any, num: int, *, most_columns: int = 4, **options: Any
-) -> tuple[Figure, dict[str, Axes]]:
-    """Have a function of ArviZ draw one panel for each variable, without its headings and legends.
 
-    Args:
-        plot: the function, such as `az.plot_ppc_dist`.
-        tree: what it draws.
-        num: number of panels.
-        most_columns: panels in a row.
-        **options: further arguments of the function.
+def arviz_figure(plot: Callable[..., Any], tree: Any, num: int, **options: Any) -> tuple[Figure, dict[str, Axes]]:
+    """Have a function of ArviZ draw `num` panels, one for each variable of a tree, without its headings and legends.
 
-    Returns:
-        The figure, and its panels by the name of the variable.
+    Returns the figure, and its panels by the name of the variable.
     """
     import matplotlib.pyplot as plt
 
-    columns = min(num, most_columns)
+    columns = min(num, _MOST_COLUMNS)
     size = (PANEL[0] * columns, PANEL[1] * -(-num // columns))
     options["visuals"] = {"title": False} | options.get("visuals", {})
     with plt.ioff(), warnings.catch_warnings():
@@ -36,7 +28,7 @@ def arviz_figure(
         collection = plot(
             tree,
             backend="matplotlib",
-            col_wrap=most_columns,
+            col_wrap=_MOST_COLUMNS,
             figure_kwargs={"figsize": size, "FigureClass": Picture, "layout": "constrained"},
             **options,
         )

@@ -1,26 +1,16 @@
-"""The look that all pictures share: dark ink, few lines, and shades that stay apart when printed in grey."""
+"""What all pictures share: panels with few lines, headings, legends, bands and histograms."""
 
 import io
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-Layout = Literal["row", "column"]
+from pyrobnn.plots._colors import GREY, INK
 
-INK = "#1c1c1c"
-BLUE = "#0b4f8a"
-LIGHT_BLUE = "#6fa8d6"
-ORANGE = "#d9822b"
-GREY = "#8a8a8a"
-PALE = "#dde3ea"
-SEQUENCE = ("#0b2f57", "#d9822b", "#3f86c4", "#7a4a12", "#8fc1e8", "#555555")
-DASHES = ("-", "--", "-", ":", "--", "-.")
-MARKERS = "o^sDvPX<>*"
-SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#c4dbef", LIGHT_BLUE, BLUE, "#06243f"])
+Layout = Literal["row", "column"]
 
 PANEL = (4.8, 3.3)
 """Width and height of a panel in inches."""
@@ -38,6 +28,16 @@ class Picture(Figure):
 def plain(name: str) -> str:
     """Return a name from data so that dollar signs in it are shown, and do not set mathematics."""
     return name.replace("$", r"\$")
+
+
+def band(axis: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, **options: Any) -> None:
+    """Fill the space between two curves, without an edge."""
+    axis.fill_between(x, low, high, linewidth=0, **options)
+
+
+def shares(axis: Axes, values: np.ndarray, bins: np.ndarray, **options: Any) -> None:
+    """Draw a histogram of the share of the values in each bin."""
+    axis.hist(values, bins=list(bins), weights=np.full(len(values), 1 / len(values)), **options)
 
 
 def panels(num: int, layout: Layout = "row") -> tuple[Figure, list[Axes]]:
@@ -72,7 +72,7 @@ def title(axis: Axes, text: str) -> None:
     axis.set_title(text, fontsize=10, loc="left", color=INK)
 
 
-def legend(axis: Axes, **options: object) -> None:
+def legend(axis: Axes, **options: Any) -> None:
     """Add a legend without a frame that hides no data more than it must."""
     axis.legend(**({"frameon": False, "fontsize": 8.5, "handlelength": 1.8} | options))
 

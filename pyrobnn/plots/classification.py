@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import Reliability, reliability_bins
-from pyrobnn.plots._style import BLUE, GREY, LIGHT_BLUE, ORANGE, Layout, as_array, legend, panels, title
+from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE, ORANGE
+from pyrobnn.plots._style import Layout, as_array, legend, panels, title
 from pyrobnn.posterior.prediction import Prediction
 
 

@@ -10,7 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Data
 from pyrobnn.metrics import compare_scores, score
-from pyrobnn.plots._style import BLUE, GREY, INK, LIGHT_BLUE, as_array, first_column, grid, legend, title
+from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
+from pyrobnn.plots._style import as_array, first_column, grid, legend, title
 from pyrobnn.plots.one_input import draw_bands, draw_data, grid_around
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior

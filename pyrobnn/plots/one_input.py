@@ -11,7 +11,8 @@ from torch import Tensor
 from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Data
-from pyrobnn.plots._style import BLUE, INK, LIGHT_BLUE, ORANGE, PALE, as_array, first_column, legend, panels, plain
+from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE, PALE
+from pyrobnn.plots._style import as_array, band, first_column, legend, panels, plain
 from pyrobnn.plots.regression import require_real
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -80,8 +81,6 @@ def draw_bands(axis: Axes, x: np.ndarray, prediction: Prediction) -> None:
     """Draw the mean over sorted inputs (G,) with the bands of ±2 standard deviations."""
     mean = first_column(prediction.mean)
     epistemic, total = first_column(prediction.epistemic_std), first_column(prediction.std)
-    axis.fill_between(x, mean - 2 * total, mean + 2 * total, color=PALE, linewidth=0, label="total, ±2 sd")
-    axis.fill_between(
-        x, mean - 2 * epistemic, mean + 2 * epistemic, color=LIGHT_BLUE, linewidth=0, label="epistemic, ±2 sd"
-    )
+    band(axis, x, mean - 2 * total, mean + 2 * total, color=PALE, label="total, ±2 sd")
+    band(axis, x, mean - 2 * epistemic, mean + 2 * epistemic, color=LIGHT_BLUE, label="epistemic, ±2 sd")
     axis.plot(x, mean, color=BLUE, linewidth=1.6, label="mean")

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
-from pyrobnn.plots._style import DASHES, GREY, LIGHT_BLUE, SEQUENCE, Layout, as_array, legend, panels, title
+from pyrobnn.plots._colors import DASHES, GREY, LIGHT_BLUE, SEQUENCE
+from pyrobnn.plots._style import Layout, as_array, legend, panels, shares, title
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.weights import weight_moments
 
@@ -52,17 +53,8 @@ def _means(axis: Axes, layers: dict[str, np.ndarray]) -> None:
     every = np.concatenate(list(layers.values()))
     bins = np.histogram_bin_edges(every, bins=min(40, max(10, math.isqrt(len(every)))))
     for (name, values), color, style in zip(layers.items(), SEQUENCE, DASHES, strict=False):
-        share = np.full(len(values), 1 / len(values))
-        axis.hist(
-            values,
-            bins=list(bins),
-            weights=share,
-            histtype="step",
-            color=color,
-            linestyle=style,
-            linewidth=1.4,
-            label=f"{name} ({len(values)})",
-        )
+        line = {"histtype": "step", "color": color, "linestyle": style, "linewidth": 1.4}
+        shares(axis, values, bins, label=f"{name} ({len(values)})", **line)
     axis.set(xlabel="posterior mean of a weight", ylabel="share of the layer")
     title(axis, "Posterior means by layer")
     legend(axis, loc="upper right")

@@ -11,7 +11,8 @@ from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.diagnostics.simulation import VsbcReport
 from pyrobnn.plots._arviz import arviz_figure
-from pyrobnn.plots._style import BLUE, GREY, INK, LIGHT_BLUE, first_column, grid, legend, panels, title
+from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
+from pyrobnn.plots._style import first_column, grid, legend, panels, title
 from pyrobnn.plots.uncertainty import distance_from_uniform
 from pyrobnn.posterior.prediction import Prediction
 
@@ -38,14 +39,14 @@ def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure
     """
     observed, simulated = _targets(prediction, y, seed)
     if prediction.is_classification:
-        num_classes = prediction.class_probs.shape[-1]
-        return _frequencies(simulated, observed, num_classes)
+        return _frequencies(simulated, observed, prediction.class_probs.shape[-1])
     import arviz as az
 
     kind = "kde" if prediction.is_continuous else "ecdf"
+    groups = {"posterior_predictive": {"y": simulated[None]}, "observed_data": {"y": observed}}
     figure, axes = arviz_figure(
         az.plot_ppc_dist,
-        _tree(simulated, observed),
+        az.from_dict(groups, dims={"y": ["obs_id"]}),
         1,
         kind=kind,
         num_samples=min(_SHOWN_DRAWS, len(simulated)),
@@ -67,13 +68,6 @@ def _targets(prediction: Prediction, y: Any, seed: int) -> tuple[np.ndarray, np.
     """Return the observed targets (N,), and one simulated set for each draw, (S, N); of several targets, the first."""
     observed = first_column(as_targets(y, len(prediction)))
     return observed, np.stack([first_column(values) for values in prediction.sample(seed=seed)])
-
-
-def _tree(simulated: np.ndarray, observed: np.ndarray) -> Any:
-    import arviz as az
-
-    groups = {"posterior_predictive": {"y": simulated[None]}, "observed_data": {"y": observed}}
-    return az.from_dict(groups, dims={"y": ["obs_id"]})
 
 
 def _frequencies(simulated: np.ndarray, observed: np.ndarray, num_classes: int) -> Figure:
@@ -116,16 +110,13 @@ def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
     observed, simulated = _targets(prediction, y, seed)
     classes = [1] if prediction.class_probs.shape[-1] == 2 else list(range(prediction.class_probs.shape[-1]))
     columns = {f"class {label}": (simulated == label, observed == label) for label in classes}
-    tree = az.from_dict(
-        {
-            "posterior_predictive": {name: pair[0][None].astype(np.int8) for name, pair in columns.items()},
-            "observed_data": {name: pair[1].astype(np.int8) for name, pair in columns.items()},
-        },
-        dims={name: ["obs_id"] for name in columns},
-    )
+    groups = {
+        "posterior_predictive": {name: pair[0][None].astype(np.int8) for name, pair in columns.items()},
+        "observed_data": {name: pair[1].astype(np.int8) for name, pair in columns.items()},
+    }
     figure, axes = arviz_figure(
         az.plot_ppc_pava,
-        tree,
+        az.from_dict(groups, dims={name: ["obs_id"] for name in columns}),
         len(classes),
         data_type="binary",
         ci_prob=0.95,

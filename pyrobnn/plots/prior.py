@@ -15,19 +15,8 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.diagnostics.members import as_one
 from pyrobnn.plots._arviz import arviz_figure
-from pyrobnn.plots._style import (
-    BLUE,
-    GREY,
-    INK,
-    LIGHT_BLUE,
-    PALE,
-    Layout,
-    first_column,
-    legend,
-    panels,
-    plain,
-    title,
-)
+from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, PALE
+from pyrobnn.plots._style import Layout, band, first_column, legend, panels, plain, shares, title
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.plots.one_input import draw_data
 from pyrobnn.posterior.prediction import Prediction
@@ -78,11 +67,9 @@ def _functions(prediction: Prediction, x: np.ndarray, data: Data | None, seed: i
     values = np.stack([first_column(draw) for draw in prediction.draw_means])[:, order]
     targets = np.stack([first_column(draw) for draw in prediction.sample(seed=seed)])[:, order]
     figure, (axis,) = panels(1)
-    limits = np.quantile(targets, _LEVELS, axis=0)
-    axis.fill_between(x[order], *limits, color=PALE, linewidth=0, label="90 % of targets")
-    axis.fill_between(
-        x[order], *np.quantile(values, _LEVELS, axis=0), color=LIGHT_BLUE, linewidth=0, label="90 % of functions"
-    )
+    limits, inner = (np.quantile(each, _LEVELS, axis=0) for each in (targets, values))
+    band(axis, x[order], *limits, color=PALE, label="90 % of targets")
+    band(axis, x[order], *inner, color=LIGHT_BLUE, label="90 % of functions")
     for draw in values[:_SHOWN_DRAWS]:
         axis.plot(x[order], draw, color=BLUE, linewidth=0.8)
     axis.lines[0].set_label("single functions")
@@ -111,20 +98,15 @@ def _classes(prediction: Prediction, layout: Layout) -> Figure:
     chosen = probs.argmax(-1)
     largest = np.stack([(chosen == label).mean(1) for label in range(num_classes)]).max(0)
     figure, axes = panels(2, layout)
-    _shares(axes[0], probs.max(-1).ravel(), "probability of the most probable class", num_classes)
     title(axes[0], "Confidence of single draws")
-    _shares(axes[1], largest, "share of inputs in the class that is chosen most", num_classes)
     title(axes[1], "How far the inputs of a draw agree")
+    labels = "probability of the most probable class", "share of inputs in the class that is chosen most"
+    for axis, values, label in zip(axes, (probs.max(-1).ravel(), largest), labels, strict=True):
+        shares(axis, values, np.linspace(1 / num_classes, 1, 21), color=LIGHT_BLUE, edgecolor="w")
+        axis.axvline(values.mean(), color=INK, linewidth=1, linestyle="--", label=f"mean {values.mean():.2f}")
+        axis.set(xlabel=label, ylabel="share of the draws", xlim=(1 / num_classes, 1))
+        legend(axis, loc="best")
     return figure
-
-
-def _shares(axis: Axes, values: np.ndarray, label: str, num_classes: int) -> None:
-    """Draw a histogram of numbers from 1 / C to 1."""
-    bins = np.linspace(1 / num_classes, 1, 21)
-    axis.hist(values, bins=list(bins), weights=np.full(len(values), 1 / len(values)), color=LIGHT_BLUE, edgecolor="w")
-    axis.axvline(values.mean(), color=INK, linewidth=1, linestyle="--", label=f"mean {values.mean():.2f}")
-    axis.set(xlabel=label, ylabel="share of the draws", xlim=(1 / num_classes, 1))
-    legend(axis, loc="best")
 
 
 def _histogram(axis: Axes, values: np.ndarray, label: str, heading: str) -> None:

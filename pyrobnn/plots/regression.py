@@ -8,19 +8,8 @@ from matplotlib.figure import Figure
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
-from pyrobnn.plots._style import (
-    BLUE,
-    GREY,
-    INK,
-    LIGHT_BLUE,
-    ORANGE,
-    PALE,
-    Layout,
-    first_column,
-    legend,
-    panels,
-    title,
-)
+from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
+from pyrobnn.plots._style import Layout, band, first_column, legend, panels, title
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_POINTS = 200
@@ -79,14 +68,8 @@ def _intervals(axis: Axes, prediction: Prediction, observed: np.ndarray) -> None
 
 def _coverage(axis: Axes, observed: np.ndarray, num: int) -> None:
     noise = 2 * np.sqrt(LEVELS * (1 - LEVELS) / num)
-    axis.fill_between(
-        LEVELS,
-        np.clip(LEVELS - noise, 0, 1),
-        np.clip(LEVELS + noise, 0, 1),
-        color=PALE,
-        linewidth=0,
-        label="±2 se if calibrated",
-    )
+    low, high = np.clip(LEVELS - noise, 0, 1), np.clip(LEVELS + noise, 0, 1)
+    band(axis, LEVELS, low, high, color=PALE, label="±2 se if calibrated")
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=1)
     axis.plot(LEVELS, observed, "o-", color=BLUE, ms=3.5, label="observed")
     axis.set(xlabel="nominal level of the interval", ylabel="share of y inside", xlim=(0, 1), ylim=(0, 1.02))

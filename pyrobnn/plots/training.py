@@ -6,7 +6,8 @@ from matplotlib.figure import Figure
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.inference.history import History
-from pyrobnn.plots._style import BLUE, INK, LIGHT_BLUE, ORANGE, Layout, legend, panels, title
+from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE
+from pyrobnn.plots._style import Layout, legend, panels, title
 
 _WINDOWS = 50
 _WARM_UP = 0.2
@@ -28,20 +29,22 @@ def elbo(history: History, *, layout: Layout = "row") -> Figure:
     if len(history) == 0:
         raise InputError("Expected a history with at least one step, got none: fit first.")
     figure, axes = panels(3 if history.validation_steps else 2, layout)
-    _curve(axes[0], history.elbo, BLUE, "ELBO")
-    _label_steps(axes[0], _limit(axes[0], [history.elbo]))
-    axes[0].set_ylabel("ELBO (nats)")
-    title(axes[0], "Evidence lower bound")
     parts = [history.log_likelihood, -history.kl]
+    _curve(axes[0], history.elbo, BLUE, "ELBO")
     _curve(axes[1], parts[0], ORANGE, "expected log-likelihood")
     _curve(axes[1], parts[1], INK, "minus KL from the prior", "--")
-    _label_steps(axes[1], _limit(axes[1], parts))
+    hidden = [_limit(axes[0], [history.elbo]), _limit(axes[1], parts), 0]
+    axes[0].set_ylabel("ELBO (nats)")
+    title(axes[0], "Evidence lower bound")
     axes[1].set_ylabel("part (nats)")
     title(axes[1], "Its two parts, which add up to it")
     legend(axes[1], loc="best")
     if history.validation_steps:
-        _validation(axes[2], history)
-    for axis in axes:
+        axes[2].plot(history.validation_steps, history.validation_scores, "o-", color=BLUE, mfc=LIGHT_BLUE, ms=4)
+        axes[2].set_ylabel("mean log score (nats per example)")
+        title(axes[2], "Validation data")
+    for axis, num in zip(axes, hidden, strict=False):
+        axis.set_xlabel(f"step ({num} early steps lie below the picture)" if num else "step")
         axis.set_xlim(0, max(len(history), 2))
     return figure
 
@@ -68,14 +71,3 @@ def _limit(axis: Axes, curves: list[np.ndarray]) -> int:
     margin = 0.08 * (high - low) or 1.0
     axis.set_ylim(low - margin, high + margin)
     return max(int((values[: int(_WARM_UP * len(values))] < low - margin).sum()) for values in curves)
-
-
-def _label_steps(axis: Axes, num_hidden: int = 0) -> None:
-    axis.set_xlabel(f"step ({num_hidden} early steps lie below the picture)" if num_hidden else "step")
-
-
-def _validation(axis: Axes, history: History) -> None:
-    axis.plot(history.validation_steps, history.validation_scores, "o-", color=BLUE, mfc=LIGHT_BLUE, ms=4)
-    axis.set_ylabel("mean log score (nats per example)")
-    title(axis, "Validation data")
-    _label_steps(axis)

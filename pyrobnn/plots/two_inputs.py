@@ -11,19 +11,8 @@ from torch import Tensor
 from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Data
-from pyrobnn.plots._style import (
-    INK,
-    MARKERS,
-    ORANGE,
-    SHADES,
-    Layout,
-    as_array,
-    first_column,
-    legend,
-    panels,
-    plain,
-    title,
-)
+from pyrobnn.plots._colors import INK, MARKERS, ORANGE, SHADES
+from pyrobnn.plots._style import Layout, as_array, first_column, legend, panels, plain, title
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pyrobnn._core.checks import as_tensor, check_inputs
 from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn.data.in_memory import Data
-from pyrobnn.plots._style import INK, ORANGE, as_array, first_column, grid, plain
+from pyrobnn.plots._colors import INK, ORANGE
+from pyrobnn.plots._style import as_array, first_column, grid, plain
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.posterior.prediction import Prediction
 
@@ -67,7 +67,9 @@ def images(
     limits = {"vmin": pixels[rows].min(), "vmax": pixels[rows].max()}
     for axis, row in zip(axes, rows, strict=True):
         axis.imshow(pixels[row], cmap="gray", **limits)
-        _frame(axis, is_wrong=labels is not None and bool(labels[row] != predicted[row]))
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(labels is not None and bool(labels[row] != predicted[row]))
+        axis.spines[:].set(color=ORANGE, linewidth=3)
         named = [_name(int(own[row]), class_names) for own in (labels, predicted) if own is not None]
         axis.set_title(f"{' → '.join(named)}\n{short} {values[row]:.2f}", fontsize=8.5, color=INK)
     figure.suptitle("label → prediction" if labels is not None else "prediction", fontsize=9, x=0.01, ha="left")
@@ -93,12 +95,6 @@ def _pixels(x: Any, num: int) -> np.ndarray:
         f"`x` must be images (N, H, W), (N, 1 or 3, H, W), or rows of square ones, got shape {tuple(values.shape)}: "
         "reshape it."
     )
-
-
-def _frame(axis: Axes, *, is_wrong: bool) -> None:
-    axis.set(xticks=[], yticks=[])
-    axis.spines[:].set_visible(is_wrong)
-    axis.spines[:].set(color=ORANGE, linewidth=3)
 
 
 def _name(label: int, class_names: Sequence[str]) -> str:

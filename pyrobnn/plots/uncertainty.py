@@ -11,7 +11,8 @@ from pyrobnn.metrics import RiskCurves, ood_measures, pit_pvalue, score_ood
 from pyrobnn.metrics import pit as transforms
 from pyrobnn.metrics import selective_risk as risk_curves
 from pyrobnn.metrics import sparsification as sparsification_curves
-from pyrobnn.plots._style import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE, Layout, as_array, legend, panels, title
+from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
+from pyrobnn.plots._style import Layout, as_array, band, legend, panels, shares, title
 from pyrobnn.posterior.prediction import Prediction
 
 _NAMES = {
@@ -34,8 +35,7 @@ def sparsification(prediction: Prediction, y: Any) -> Figure:
         InputError: as for `pyrobnn.metrics.sparsification`, whose curves these are.
     """
     curves = sparsification_curves(prediction, y)
-    error = "Brier score" if prediction.is_classification else "RMSE"
-    measure = "entropy" if prediction.is_classification else "standard deviation"
+    error, measure = ("Brier score", "entropy") if prediction.is_classification else ("RMSE", "standard deviation")
     figure, (axis,) = panels(1)
     _curves(axis, 1 - curves.coverage, curves, f"by {measure}")
     axis.set(xlabel="share of examples dropped", ylabel=f"{error} of the rest / of all")
@@ -65,7 +65,7 @@ def selective_risk(prediction: Prediction, y: Any) -> Figure:
 
 def _curves(axis: Axes, x: np.ndarray, curves: RiskCurves, label: str) -> None:
     axis.axhline(curves.random, color=GREY, linewidth=1.2, linestyle=":", label="in random order")
-    axis.fill_between(x, curves.oracle, curves.error, color=PALE, linewidth=0)
+    band(axis, x, curves.oracle, curves.error, color=PALE)
     axis.plot(x, curves.error, color=BLUE, linewidth=1.8, label=label)
     axis.plot(x, curves.oracle, "--", color=ORANGE, linewidth=1.5, label="by error: the best order")
     settled = curves.error[len(curves.error) // 50 :]  # the first few examples may have any error
@@ -112,10 +112,10 @@ def _density(axis: Axes, values: np.ndarray) -> None:
 
 
 def distance_from_uniform(axis: Axes, values: np.ndarray, num: int) -> None:
-    """Draw the distribution function of sorted values less that of a uniform law, with the noise of `num` examples."""
+    """Draw the distribution function of sorted values less the uniform one, with the noise of `num` examples."""
     levels = np.linspace(0, 1, 201)
     noise = 2 * np.sqrt(levels * (1 - levels) / num)
-    axis.fill_between(levels, -noise, noise, color=PALE, linewidth=0, label="±2 se if calibrated")
+    band(axis, levels, -noise, noise, color=PALE, label="±2 se if calibrated")
     axis.axhline(0.0, color=GREY, linewidth=1)
     share = np.searchsorted(values, levels, side="right") / len(values)
     axis.plot(levels, share - levels, color=BLUE, linewidth=1.6, label="observed")
@@ -150,18 +150,9 @@ def ood(inside: Prediction, outside: Prediction, *, by: str | None = None, layou
 
 
 def _histograms(axis: Axes, inside: np.ndarray, outside: np.ndarray, label: str) -> None:
-    bins = list(np.histogram_bin_edges(np.concatenate([inside, outside]), bins=30))
-    share = [np.full(len(group), 1 / len(group)) for group in (inside, outside)]
-    axis.hist(inside, bins=bins, weights=share[0], color=LIGHT_BLUE, label=f"inside ({len(inside)})")
-    axis.hist(
-        outside,
-        bins=bins,
-        weights=share[1],
-        histtype="step",
-        color=INK,
-        linewidth=1.5,
-        label=f"outside ({len(outside)})",
-    )
+    bins = np.histogram_bin_edges(np.concatenate([inside, outside]), bins=30)
+    shares(axis, inside, bins, color=LIGHT_BLUE, label=f"inside ({len(inside)})")
+    shares(axis, outside, bins, histtype="step", color=INK, linewidth=1.5, label=f"outside ({len(outside)})")
     axis.set(xlabel=label, ylabel="share of the group")
     title(axis, "Uncertainty inside and outside the data")
     legend(axis, loc="best")
@@ -175,9 +166,8 @@ def _characteristic(axis: Axes, inside: np.ndarray, outside: np.ndarray) -> None
     axis.plot([0, 1], [0, 1], ":", color=GREY, linewidth=1.2, label="guessing")
     axis.plot(alarms, hits, color=BLUE, linewidth=1.8, label="by uncertainty")
     reached = int(np.argmax(hits >= 0.95))
-    axis.plot(
-        alarms[reached], hits[reached], "o", color=ORANGE, ms=6, label=f"{alarms[reached]:.0%} false at 95 % true"
-    )
+    label = f"{alarms[reached]:.0%} false at 95 % true"
+    axis.plot(alarms[reached], hits[reached], "o", color=ORANGE, ms=6, label=label)
     axis.set(xlabel="share of inside inputs called outside", ylabel="share of outside inputs found")
     axis.set(xlim=(-0.01, 1), ylim=(0, 1.02))
     legend(axis, loc="lower right")

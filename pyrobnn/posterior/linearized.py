@@ -1,4 +1,4 @@
-"""The law of a network's outputs under a Gaussian of curvature, in closed form: the linearised model's."""
+"""The distribution of a network's outputs under a Gaussian of curvature, in closed form, by linearising it."""
 
 import dataclasses
 import math
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
-from pyrobnn.curvature.layers import Tracker, Use
-from pyrobnn.curvature.sweep import Pulled, examples_at_once, pull_recorded
+from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
+from pyrobnn.curvature.uses import Use
 from pyrobnn.guides.blocks import Block, DiagonalBlock, FullBlock, KroneckerBlock
 from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.posterior.posterior import Posterior
@@ -114,7 +114,7 @@ def check_link(link: Any) -> None:
 
 
 def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> FunctionalNormal:
-    """Return the law of the outputs at inputs under the network linearised around the mode.
+    """Return the distribution of the outputs under the network linearised around the mode.
 
     The Jacobian is never held for layers that pass each example once: a linear layer with inputs a and derivatives g
     has the covariance g^T diag(V a^2) g, in the eigenbasis of a Kronecker block or as it is for a diagonal one.
@@ -130,8 +130,8 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     guide = posterior.guide
     if not isinstance(guide, BlockGuide):
         raise InputError(
-            f"The law of the outputs has a closed form for Laplace guides alone, this is {type(guide).__name__}: use "
-            "predict(x, linearized=True)."
+            "The distribution of the outputs has a closed form for Laplace guides alone, this is "
+            f"{type(guide).__name__}: use predict(x, linearized=True)."
         )
     inputs = posterior.inputs(x)
     values = guide.mean()
@@ -139,17 +139,10 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     blocks = list(guide.covered())
     sites = [name for block in blocks for name in block.shapes]
     tracker = Tracker(posterior.bnn, weights, sites, inputs[:1])
-
-    def pull(part: Tensor) -> tuple[Tensor, Pulled]:
-        recording = tracker.run(part)
-        f = recording.f.detach()
-        columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1)
-        return f, pull_recorded(posterior.bnn, weights, part, recording, columns)
-
     means, covariances, roots = [], [], []
-    for part in inputs.split(_examples_at_once(blocks, *pull(inputs[:1]), joint=joint)):
-        f, pulled = pull(part)
-        means.append(f)
+    for part in inputs.split(_examples_at_once(blocks, tracker.pull(inputs[:1]), joint=joint)):
+        pulled = tracker.pull(part)
+        means.append(pulled.f)
         if joint:
             roots.append(torch.cat([_root(block, pulled) for block in blocks], 2).transpose(0, 1))
         else:
@@ -161,10 +154,10 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     return FunctionalNormal(mean, (root @ root.T).view(*mean.shape, *mean.shape))
 
 
-def _examples_at_once(blocks: list[Block], f: Tensor, pulled: Pulled, *, joint: bool) -> int:
+def _examples_at_once(blocks: list[Block], pulled: Pulled, *, joint: bool) -> int:
     """Return how many inputs to take at once: fewer where rows of the Jacobian have to be held."""
     rows = sum(sum(block.sizes) for block in blocks if joint or _needs_rows(block, pulled))
-    return min(_MOST_INPUTS, examples_at_once(f.shape[1] * rows)) if rows else _MOST_INPUTS
+    return min(_MOST_INPUTS, examples_at_once(pulled.f.shape[1] * rows)) if rows else _MOST_INPUTS
 
 
 def _needs_rows(block: Block, pulled: Pulled) -> bool:
@@ -173,7 +166,7 @@ def _needs_rows(block: Block, pulled: Pulled) -> bool:
 
 def _root(block: Block, pulled: Pulled) -> Tensor:
     """Return rows R with R R^T the part of the covariance that a block makes, (C, B, R)."""
-    rows = torch.cat([pulled.derivative(name) for name in block.shapes], 2)
+    rows = pulled.rows(block.shapes)
     return block.root(rows.flatten(0, 1)).view(*rows.shape[:2], -1)
 
 
@@ -207,9 +200,7 @@ def _layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Use] | None
     names = set(block.shapes)
     for use, g in zip(pulled.uses, pulled.gradients, strict=True):
         if names <= set(use.sites) and use.kind == "matrix" and g.shape[2] == 1:
-            ones = use.inputs.new_ones(len(use.inputs), 1)
-            parts = [*[use.inputs[:, 0]] * (use.weight in names), *[ones] * (use.bias in names)]
-            return g[:, :, 0], torch.cat(parts, 1), use
+            return g[:, :, 0], use.inputs_of(names, use.inputs[:, 0]), use
     return None
 
 

@@ -1,8 +1,7 @@
 """Equal-weight mixtures of posteriors: deep ensembles and several runs of one guide."""
 
 import dataclasses
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,15 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.types import Draws
-from pyrobnn._core.verbs import verb
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import concatenate
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.record import FitRecord, Fitted
 
 
-class Mixture:
+class Mixture(Fitted):
     """The equal-weight mixture of K posteriors of one model: q(w) = 1/K sum_k q_k(w).
 
     With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017). Members may have found modes of
@@ -29,23 +28,28 @@ class Mixture:
     Args:
         members: K posteriors of the same model, in the same units.
         seed: default seed for draws; that of the first member if not given.
-        info: how they were fitted.
+        info: how they were fitted, as for `Posterior`.
 
     Attributes:
-        members, seed, info: as given.
+        members, seed: as given.
+        record: how they were fitted; `info` shows it as a mapping.
 
     Raises:
         InputError: no members, or members of different models or units.
     """
 
     def __init__(
-        self, members: Sequence[Posterior], *, seed: int | None = None, info: dict[str, Any] | None = None
+        self,
+        members: Sequence[Posterior],
+        *,
+        seed: int | None = None,
+        info: FitRecord | Mapping[str, Any] | None = None,
     ) -> None:
         if not members:
             raise InputError("A mixture needs at least one posterior.")
         self.members = tuple(members)
         self.seed = members[0].seed if seed is None else seed
-        self.info = info or {}
+        self.record = FitRecord.of(info or {})
         for other in self.members[1:]:
             self._check_alike(members[0], other)
 
@@ -142,11 +146,6 @@ class Mixture:
             pairs = zip(self.members, self.split(draws), strict=True)
             parts = [member.predict(x, draws=part, linearized=linearized) for member, part in pairs]
         return Prediction(concatenate([part.distribution for part in parts]), self.y_scaler)
-
-    def save(self, path: str | Path) -> Path:
-        """Write it to a new folder, which `pyrobnn.load` reads; the same as `pyrobnn.save(mixture, path)`."""
-        folder: Path = verb("storage.save:save_posterior")(self, path)
-        return folder
 
     def split(self, draws: Draws) -> list[dict[str, Tensor]]:
         """Return the draws of each member, from those that `draw` returned."""

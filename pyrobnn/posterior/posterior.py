@@ -1,7 +1,6 @@
 """The posterior: a trained model and its guide, which draw weights and predict."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._core.types import Draws
-from pyrobnn._core.verbs import verb
 from pyrobnn._torch.forward_mode import load_forward_mode
 from pyrobnn._torch.private import tree_map
 from pyrobnn._torch.pyro import fast_pyro
@@ -22,13 +20,15 @@ from pyrobnn._torch.vectorize import draws_at_once, map_draws, run_stacked, stac
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import stack_likelihood
+from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.record import FitRecord, Fitted
 
 _DRAWS_FOR_MEAN = 1000
 
 
-class Posterior:
+class Posterior(Fitted):
     """An approximate posterior q(w) over the weights of a `BNN`, as `fit` returns it.
 
     Args:
@@ -38,11 +38,12 @@ class Posterior:
         x_scaler: the map from inputs in original units to those of the model.
         y_scaler: the same for targets.
         seed: default seed for draws.
-        history: the record of the fit.
-        info: how it was fitted: method, device, seconds, number of examples.
+        history: the ELBO along the fit.
+        info: how it was fitted: method, device, seconds, number of examples; a `FitRecord`, or a mapping.
 
     Attributes:
-        bnn, guide, x_scaler, y_scaler, seed, history, info: as given.
+        bnn, guide, x_scaler, y_scaler, seed, history: as given.
+        record: how it was fitted; `info` shows it as a mapping.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Posterior:
         y_scaler: Scaler,
         seed: int,
         history: Any = None,
-        info: dict[str, Any] | None = None,
+        info: FitRecord | Mapping[str, Any] | None = None,
     ) -> None:
         self.bnn = bnn.eval()
         self.guide = guide
@@ -64,7 +65,7 @@ class Posterior:
         self.y_scaler = y_scaler
         self.seed = seed
         self.history = history
-        self.info = info or {}
+        self.record = FitRecord.of(info or {})
 
     def __repr__(self) -> str:
         return f"Posterior({self.bnn!r}, guide={type(self.guide).__name__}, num_weights={self.bnn.num_weights})"
@@ -120,7 +121,7 @@ class Posterior:
             return [function(self._read_block(read, count)) for count in sizes]
 
     def _read_block(self, read: Callable[[Any], Any], count: int) -> Any:
-        if getattr(self.guide, "vmappable", False):
+        if built(self.guide).vmappable:
             return torch.func.vmap(lambda _: read(self._trace()), randomness="different")(torch.empty(count, 0))
         return tree_map(lambda *values: torch.stack(values), *[read(self._trace()) for _ in range(count)])
 
@@ -130,9 +131,10 @@ class Posterior:
 
     def mean(self) -> dict[str, Tensor]:
         """Return the posterior mean of each site by name: exact where the guide knows it, else over 1000 draws."""
-        if hasattr(self.guide, "mean"):
-            with torch.no_grad():
-                return self.guide.mean()
+        with torch.no_grad():
+            known = built(self.guide).mean()
+        if known is not None:
+            return known
         sums = self.map_traces(_values, lambda draws: {name: v.sum(0) for name, v in draws.items()}, _DRAWS_FOR_MEAN)
         return {name: torch.stack([part[name] for part in sums]).sum(0) / _DRAWS_FOR_MEAN for name in sums[0]}
 
@@ -167,7 +169,7 @@ class Posterior:
             inputs = self.inputs(x)
             if at_mean:
                 draws = {name: value[None] for name, value in self.mean().items()}
-            linear = getattr(self.guide, "linearized", False) if linearized is None else linearized
+            linear = built(self.guide).linearized if linearized is None else linearized
             apply = self._apply_linearized(self.mean()) if linear and not at_mean else self._apply
             if draws is not None:
                 parts = [apply(draws, inputs)]
@@ -214,11 +216,6 @@ class Posterior:
 
         return apply
 
-    def save(self, path: str | Path) -> Path:
-        """Write it to a new folder, which `pyrobnn.load` reads; the same as `pyrobnn.save(posterior, path)`."""
-        folder: Path = verb("storage.save:save_posterior")(self, path)
-        return folder
-
     def _likelihood(self, outputs: Tensor, others: dict[str, Tensor]) -> Any:
         """Return the distribution of targets in the model's units, (S, N); sites of the prior play no part."""
         others = {name: value for name, value in others.items() if not name.startswith("prior.")}
@@ -227,7 +224,7 @@ class Posterior:
 
     def _columns_by_name(self, x: Any) -> Any:
         """Return the columns of a frame in the order of training; by position where training had no names."""
-        names = self.info.get("feature_names") or []
+        names = self.record.feature_names or []
         if not names or not hasattr(x, "columns"):
             return x
         labels = {str(label): label for label in x.columns}

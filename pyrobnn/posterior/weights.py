@@ -11,6 +11,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
+from pyrobnn.guides.built import built
 from pyrobnn.guides.pruned import PrunedGuide
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -30,9 +31,9 @@ def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
     left out.
     """
     names = posterior.bnn.site_names
-    if hasattr(posterior.guide, "moments"):
-        with torch.no_grad():
-            moments = posterior.guide.moments()
+    with torch.no_grad():
+        moments = built(posterior.guide).moments()
+    if moments is not None:
         return {name: moments[name] for name in names}
     num_draws = min(_NUM_DRAWS, max(2, _DRAW_BUDGET // posterior.bnn.num_weights))
     sums = posterior.map_traces(
@@ -90,15 +91,9 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
     pruned = copy.copy(posterior)
     with local_parameters():
         pruned.guide = PrunedGuide(copy.deepcopy(posterior.guide), others | masks)
-    pruned.info = posterior.info | _pruned_method(posterior.info)
+    if posterior.record.guide is not None:
+        pruned.record = posterior.record.with_guide({"type": "pruned", "guide": posterior.record.guide})
     return pruned
-
-
-def _pruned_method(info: dict[str, Any]) -> dict[str, Any]:
-    method = info.get("method")
-    if not isinstance(method, dict):
-        return {}
-    return {"method": method | {"guide": {"type": "pruned", "guide": method["guide"]}}}
 
 
 def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[Any], Tensor]:

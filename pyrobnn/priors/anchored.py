@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.pyro import allow_new_home
-from pyrobnn.priors.base import registry
+from pyrobnn.priors.base import covered, registry
 from pyrobnn.priors.by_name import resolve
 
 
@@ -35,8 +35,7 @@ class Anchored:
 
     def covers(self, names: list[str]) -> list[str]:
         """Return the names of the parameters that get a prior."""
-        covers: list[str] = self.prior.covers(names) if hasattr(self.prior, "covers") else names
-        return covers
+        return covered(self.prior, names)
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
         """Return the module with the anchors."""
@@ -58,7 +57,7 @@ class AnchoredPrior(PyroModule):
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
         """Return the prior of one parameter."""
-        shift = getattr(self, self._buffer_of[name])
+        shift = self.get_buffer(self._buffer_of[name])
         distribution = self.prior(name, value)
         base = distribution.base_dist if isinstance(distribution, dist.Independent) else distribution
         if isinstance(base, dist.Normal):

@@ -32,10 +32,37 @@ class Prior(Protocol):
         Returns:
             A module whose `forward(name, value)` returns a distribution whose event shape, dtype and device are those
             of the value. Its own `PyroParam`s are learned with the guide, its own `PyroSample`s, and the sites that
-            `forward` draws, are inferred. `starts(values)`, if it has it, returns values for a guide to start these
-            sites from, by site name; without, they start at a draw from their prior.
+            `forward` draws, are inferred, from the values of `Starting` if it has them.
         """
         ...
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A prior setting that leaves some parameters deterministic."""
+
+    def covers(self, names: list[str]) -> list[str]:
+        """Return the names of the parameters that get a prior."""
+        ...
+
+
+@runtime_checkable
+class Starting(Protocol):
+    """A built prior that says where guides start the sites that it adds; others start at a draw from their prior."""
+
+    def starts(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return a value of each added site by site name, for the initial values of the parameters."""
+        ...
+
+
+def covered(prior: Prior, names: list[str]) -> list[str]:
+    """Return the names of the parameters to which a setting gives a prior."""
+    return prior.covers(names) if isinstance(prior, Choosing) else names
+
+
+def starts(module: PyroModule, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the values from which a built prior starts the sites that it adds, by site name."""
+    return module.starts(values) if isinstance(module, Starting) else {}
 
 
 class SitePrior:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyrobnn._core.globs import assign
 from pyrobnn._core.settings import setting, to_dict
-from pyrobnn.priors.base import Prior
+from pyrobnn.priors.base import Prior, starts
 from pyrobnn.priors.given import resolve_one
 
 _NONE = {"type": "none"}
@@ -60,9 +60,11 @@ class PriorByName(PyroModule):
 
     def __init__(self, setting: ByName, values: Mapping[str, Tensor]) -> None:
         super().__init__()
-        choices = [(pattern, prior) for pattern, prior in setting.choices if prior is not None]
+        choices = {pattern: prior for pattern, prior in setting.choices if prior is not None}
+        by_pattern = assign(list(choices), list(values), "prior")
         self._child_of: dict[str, str] = {}
-        for index, (_, prior, names) in enumerate(_covered(choices, list(values))):
+        for index, (pattern, prior) in enumerate(choices.items()):
+            names = by_pattern[pattern]
             self.add_module(str(index), prior.build({name: values[name] for name in names}))
             self._child_of |= dict.fromkeys(names, str(index))
 
@@ -74,17 +76,11 @@ class PriorByName(PyroModule):
         """Return values to start the sites that the priors add from, by site name."""
         given: dict[str, Tensor] = {}
         for name, value in values.items():
-            starts = getattr(self._child(name), "starts", None)
-            given |= starts({name: value}) if starts else {}
+            given |= starts(self._child(name), {name: value})
         return given
 
     def _child(self, name: str) -> PyroModule:
         return getattr(self, self._child_of[name])
-
-
-def _covered(choices: list[tuple[str, Any]], names: list[str]) -> list[tuple[str, Any, list[str]]]:
-    by_pattern = assign([pattern for pattern, _ in choices], names, "prior")
-    return [(pattern, prior, by_pattern[pattern]) for pattern, prior in choices]
 
 
 def resolve(value: object) -> Prior:

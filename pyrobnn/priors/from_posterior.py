@@ -87,5 +87,5 @@ class PosteriorPrior(PyroModule):
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
         """Return the prior of one parameter."""
         index = self._index[name]
-        loc, scale = getattr(self, f"loc_{index}"), getattr(self, f"scale_{index}")
+        loc, scale = self.get_buffer(f"loc_{index}"), self.get_buffer(f"scale_{index}")
         return dist.Normal(loc, scale).to_event(value.ndim)

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,8 +16,17 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.priors.base import Prior, over, registry
 
 
+class _Unwritable:
+    def as_dict(self) -> dict[str, Any]:
+        """Refuse to be written to a file."""
+        raise InputError(
+            f"{self!r} cannot be written to a file, since it is no setting: write a class of settings with `site`, and "
+            "register it in pyrobnn.priors.registry."
+        )
+
+
 @dataclasses.dataclass(frozen=True)
-class FromDistribution:
+class FromDistribution(_Unwritable):
     """The same distribution for every entry, or one distribution for a whole parameter.
 
     Attributes:
@@ -39,13 +48,9 @@ class FromDistribution:
         module = DistributionPrior(self.distribution, next(iter(values.values())))
         return _checked(module, values)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Refuse to be written to a file."""
-        raise _unwritable(self)
-
 
 @dataclasses.dataclass(frozen=True)
-class FromFunction:
+class FromFunction(_Unwritable):
     """A prior made by a function, such as `lambda name, value: dist.Normal(0.0, value.abs().mean())`.
 
     Attributes:
@@ -58,10 +63,6 @@ class FromFunction:
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
         """Return the module that calls the function."""
         return _checked(FunctionPrior(self.function), values)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Refuse to be written to a file."""
-        raise _unwritable(self)
 
 
 class DistributionPrior(PyroModule):
@@ -80,7 +81,7 @@ class DistributionPrior(PyroModule):
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
         """Return the prior of one parameter."""
-        held: Iterator[Tensor] = iter([getattr(self, held) for held in self._names])
+        held = iter([self.get_buffer(name) for name in self._names])
         return _over_parameter(_with_tensors(self._distribution, lambda _: next(held)), name, value)
 
 
@@ -153,10 +154,3 @@ def _checked(module: PyroModule, values: Mapping[str, Tensor]) -> PyroModule:
         for name, value in values.items():
             module(name, value)
     return module
-
-
-def _unwritable(prior: Any) -> InputError:
-    return InputError(
-        f"{prior!r} cannot be written to a file, since it is no setting: write a class of settings with `site`, and "
-        "register it in pyrobnn.priors.registry."
-    )

@@ -59,16 +59,30 @@ class ScaleMixture:
 
 
 class ScaleMixturePrior(PyroModule):
-    """The module of a `ScaleMixture`: parameters if it is learnable, buffers if it is fixed."""
+    """The module of a `ScaleMixture`: parameters if it is learnable, buffers if it is fixed.
+
+    Attributes:
+        setting: what it was built from.
+        table: of the spike, once `tabulate` was called.
+    """
+
+    table: Tensor | None
 
     def __init__(self, setting: ScaleMixture, like: Tensor) -> None:
         super().__init__()
+        self.setting = setting
         for name, allowed in _RANGES.items():
             start = constant(getattr(setting, name), like)
             if setting.learnable:
                 setattr(self, name, PyroParam(start, allowed))
             else:
                 self.register_buffer(name, start)
+        self.register_buffer("table", None, persistent=False)
+
+    def tabulate(self) -> None:
+        """Prepare expectations under normals, E[log p(w)], from a table, if the numbers stay as they are."""
+        if not self.setting.learnable:
+            self.table = ScaleMixtureNormal(self.pi, self.sigma1, self.sigma2).tabulated()
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
         """Return the prior of one parameter."""
@@ -79,6 +93,6 @@ class ScaleMixturePrior(PyroModule):
         key = f"{self._pyro_name}.mixture"
         mixture = self._pyro_context.get(key)
         if mixture is None:
-            mixture = ScaleMixtureNormal(self.pi, self.sigma1, self.sigma2)
+            mixture = ScaleMixtureNormal(self.pi, self.sigma1, self.sigma2, table=self.table)
             self._pyro_context.set(key, mixture)
         return mixture

@@ -16,10 +16,12 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import ElboReport, elbo_report
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.findings import Diagnosis
+from pyrobnn.guides.built import built
 from pyrobnn.metrics import Score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.record import LaplaceRecord
 from pyrobnn.report import words
 
 _AUDIT_DRAWS = 300
@@ -31,12 +33,7 @@ _DPI = 160
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rendered:
-    """A report.
-
-    Attributes:
-        html: the page, with its figures inside it.
-        figures: the same figures as PNG files, by file name.
-    """
+    """A report: the page with its figures inside it, and the figures as PNG files, by file name."""
 
     html: str
     figures: dict[str, bytes]
@@ -66,21 +63,11 @@ def render(
     class_names: Sequence[str] = (),
     baselines: Mapping[str, Mapping[str, Score]] = MappingProxyType({}),
 ) -> Rendered:
-    """Make the report of a run.
+    """Make the report of a run, with `test` None if the scores are about the training data.
 
     One guide with a density has the audited ELBO in it, a mixture the ELBO of each member that has one, and Markov
-    chains their R-hat, effective sample sizes and divergences.
-
-    Args:
-        posterior: what was fitted.
-        train: the data it was fitted to.
-        test: the data that the scores are about, or None if these are the training data.
-        scores: scores by name, as `pyrobnn.metrics.score` returns them.
-        diagnosis: what `pyrobnn.diagnose` found.
-        spec: the settings of the run as nested tables or as a setting, or None.
-        manifest: versions, seeds and checksums of the run.
-        class_names: names of the classes, for classification.
-        baselines: the same scores of simpler models, by the name of the model.
+    chains their R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested tables or
+    as a setting, or None; `baselines` the same scores of simpler models, by the name of the model.
     """
     scored = train if test is None else test
     prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
@@ -103,6 +90,7 @@ def render(
         chains=chains,
         tables=[
             ("Data", words.data_rows(train, test, class_names)),
+            ("How the fit ended", words.ending_rows(posterior)),
             ("Settings", words.flat(words.settings(posterior) if spec is None else spec)),
             ("Manifest", words.flat(manifest)),
         ],
@@ -110,14 +98,14 @@ def render(
     return Rendered(html, {picture.name: picture.png for picture in pictures})
 
 
-def _evidence(posterior: Posterior | Mixture) -> Mapping[str, Any] | None:
+def _evidence(posterior: Posterior | Mixture) -> LaplaceRecord | None:
     """Return the log evidence of a Laplace approximation and its parts."""
-    return None if isinstance(posterior, Mixture) else posterior.info.get("laplace")
+    return None if isinstance(posterior, Mixture) else posterior.record.laplace
 
 
 def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, ElboReport]]:
     """Return the audited ELBO of each member that has a density, with its number; a posterior is its only member."""
-    members = [pair for pair in enumerate(members_of(posterior), 1) if not hasattr(pair[1].guide, "chains")]
+    members = [pair for pair in enumerate(members_of(posterior), 1) if built(pair[1].guide).chains() is None]
     return [(number, elbo_report(member, train, num_draws=_AUDIT_DRAWS)) for number, member in members[:_MOST_ROWS]]
 
 
@@ -134,7 +122,7 @@ def _pictures(posterior: Posterior | Mixture, train: Data, scored: Data, predict
         pictures.append(_picture("predictive_check.png", "Simulated data", caption, figure))
     if posterior.history is not None and len(posterior.history):
         mean = ", the mean over the members" if isinstance(posterior, Mixture) else ""
-        caption = f"Evidence lower bound by step{mean}; a fit that has converged ends flat."
+        caption = f"Evidence lower bound by step{mean}. A flat end proves nothing where the learning rate goes to zero."
         pictures.append(_picture("elbo.png", "Training", caption, plots.elbo(posterior.history, layout="column")))
     if not isinstance(posterior, Mixture):  # members have modes of their own, whose weights do not correspond
         caption = "Weights with a ratio well below 1 are hardly told from 0 by the data."

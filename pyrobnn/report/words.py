@@ -8,9 +8,9 @@ from torch import nn
 from pyrobnn._core.settings import leaves, snake_case, to_dict
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Diagnosis
-from pyrobnn.inference.method import registry
+from pyrobnn.inference.base import registry
 from pyrobnn.metrics import Score
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
 _INTERVALS = {
@@ -76,17 +76,17 @@ def next_steps(diagnosis: Diagnosis, *, has_test: bool) -> list[str]:
 
 def sentence(posterior: Posterior | Mixture, train: Data) -> str:
     """Say in one plain sentence what was fitted."""
-    settings, info = posterior.bnn.settings, posterior.info
-    steps = f", in {info['num_steps']} steps" if "num_steps" in info else ""
+    settings, record = posterior.bnn.settings, posterior.record
+    steps = "" if record.num_steps is None else f", in {record.num_steps} steps"
     return (
         f"A Bayesian neural network with {posterior.bnn.num_weights} uncertain weights ({_net(settings['net'])}; "
         f"{_kind(settings['prior'])} prior; {_kind(settings['likelihood'])} likelihood) was fitted to {len(train)} "
-        f"examples of {train.target_name}{_by(info.get('method'))}{steps}."
+        f"examples of {train.target_name}{_by(record.method)}{steps}."
     )
 
 
 def _by(method: Any) -> str:
-    """Say by which method, given as the table in `Posterior.info`."""
+    """Say by which method, given as a table."""
     if not isinstance(method, Mapping):
         return ""
     kind = str(method.get("type", "svi"))
@@ -116,9 +116,7 @@ def _kind(setting: Any) -> str:
 
 def settings(posterior: Posterior | Mixture) -> dict[str, Any]:
     """Return the parts and the method of a fit as tables, for a posterior that has no spec."""
-    return {kind: repr(part) for kind, part in posterior.bnn.settings.items()} | {
-        "method": posterior.info.get("method")
-    }
+    return {kind: repr(part) for kind, part in posterior.bnn.settings.items()} | {"method": posterior.record.method}
 
 
 def data_rows(train: Data, test: Data | None, class_names: Sequence[str]) -> list[tuple[str, str]]:
@@ -132,6 +130,26 @@ def data_rows(train: Data, test: Data | None, class_names: Sequence[str]) -> lis
         ("standardised", "yes" if train.standardize else "no"),
     ]
     return [*rows, (f"classes ({len(class_names)})", ", ".join(class_names))] if class_names else rows
+
+
+def ending_rows(posterior: Posterior | Mixture) -> list[tuple[str, str]]:
+    """Return how a fit came to its end as rows; of a mixture, of each member."""
+    members = members_of(posterior)
+    rows = []
+    for number, member in enumerate(members, 1):
+        own = f" (member {number})" if len(members) > 1 else ""
+        reason, found = member.record.stop_reason, member.record.convergence
+        rows += [] if reason is None else [(f"why it ended{own}", reason)]
+        if found is not None:
+            error = "" if found.elbo_error is None else f" ± {found.elbo_error:.2g}"
+            gain = "none: one cycle only" if found.gain is None else f"{found.gain:.2g} nats"
+            rows += [
+                (f"converged{own}", "yes" if found.converged else "no"),
+                (f"ELBO at the end{own}", f"{found.elbo:.2f}{error} nats"),
+                (f"gain of the last cycle{own}", f"{gain}; {found.tolerance:.2g} nats do not matter"),
+                (f"steps at the end of each cycle{own}", ", ".join(map(str, found.cycle_ends)) or "–"),
+            ]
+    return rows
 
 
 def flat(value: Any) -> list[tuple[str, str]]:

@@ -3,19 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.registry import Registry
+from pyrobnn.inference import base
 from pyrobnn.inference import method as methods
+from pyrobnn.inference.parts import PARTS
 from pyrobnn.likelihoods import noise
 from pyrobnn.runs.spec_data import OF_ANY_FIT
 from pyrobnn.runs.spec_files import parse_change
 
-_REGISTRIES = {
-    "net": nets.registry,
-    "prior": priors.registry,
-    "likelihood": likelihoods.registry,
-    "guide": guides.registry,
-}
 _DEFAULT_TYPES = {"net": "mlp", "prior": "normal"}
 
 
@@ -72,7 +67,7 @@ def _is_method(path: list[str]) -> bool:
 
 
 def _takes_guide(method: str) -> bool:
-    return not {"guide", "method"}.isdisjoint(methods.fields_of(methods.registry.get(method)))
+    return not {"guide", "method"}.isdisjoint(methods.fields_of(base.registry.get(method)))
 
 
 def _retyped(path: list[str], table: dict[str, Any], new_type: str) -> dict[str, Any]:
@@ -89,4 +84,4 @@ def _registry(path: list[str]) -> Registry | None:
     """Return where a type at that place is known; None for optimizers and schedules, of which `lr` alone stays."""
     if path[:1] == ["likelihood"] and len(path) > 1:
         return noise.registry
-    return _REGISTRIES.get(path[0]) if path else None
+    return PARTS[path[0]].registry if path and path[0] in PARTS else None

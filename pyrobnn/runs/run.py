@@ -18,8 +18,8 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import load_features
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference import fit
+from pyrobnn.inference.base import offer_of
 from pyrobnn.inference.checkpoint import FILE as CHECKPOINT_FILE
-from pyrobnn.inference.method import keeps_checkpoints
 from pyrobnn.inference.parallel import DataParallel
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -172,7 +172,7 @@ def _noting_what_is_kept(path: Path) -> Iterator[None]:
 def _fit_resumably(prepared: Prepared, path: Path, *, progress: bool, overwrite: bool) -> Posterior | Mixture:
     """Fit, with checkpoints where the method keeps them; a fit that cannot go on leaves none behind."""
     unfinished = unfinished_folder(path)
-    if not keeps_checkpoints(prepared.spec.method):
+    if not offer_of(prepared.spec.method).resumable:
         return _fit(prepared, None, progress=progress)
     unfinished.mkdir(parents=True, exist_ok=True)
     (unfinished / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
@@ -324,8 +324,8 @@ def _metrics(
         "num_validation": 0 if validation is None else len(validation),
         "num_test": len(prepared.test),
         "num_draws": prepared.spec.predict.num_draws,
-        "num_steps": posterior.info.get("num_steps"),
-        "stop_reason": posterior.info.get("stop_reason"),
+        "num_steps": posterior.record.num_steps,
+        "stop_reason": posterior.record.stop_reason,
         "seed": posterior.seed,
     }
 

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BeforeValidator
 from pyro import poutine
 from torch import Tensor
 
-from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.checks import check_size
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
@@ -23,17 +21,14 @@ from pyrobnn.datasets import Dataset
 from pyrobnn.inference import SVI, defaults
 from pyrobnn.inference import method as methods
 from pyrobnn.inference.devices import resolve_device
+from pyrobnn.inference.parts import PARTS
 from pyrobnn.inference.source import make_source
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.overrides import apply_overrides
-from pyrobnn.runs.spec_data import DataSpec, FitSpec, PredictSpec
+from pyrobnn.runs.spec_data import DataSpec, FitSpec, PredictSpec, optional
 from pyrobnn.runs.spec_files import check_sections, read_spec
 
 __all__ = ["DataSpec", "FitSpec", "PredictSpec", "Prepared", "RunSpec"]
-
-
-def _optional(resolve: Callable[[Any], Any]) -> BeforeValidator:
-    return BeforeValidator(lambda value: None if value is None else resolve(value))
 
 
 def _with_guide(method: Any, guide: Any) -> Any:
@@ -64,10 +59,10 @@ class RunSpec:
     """
 
     data: DataSpec
-    net: Annotated[Any, _optional(nets.registry.resolve)] = None
-    prior: Annotated[Any, _optional(priors.resolve)] = None
-    likelihood: Annotated[Any, _optional(likelihoods.resolve)] = None
-    guide: Annotated[Any, _optional(guides.resolve)] = None
+    net: Annotated[Any, optional("net")] = None
+    prior: Annotated[Any, optional("prior")] = None
+    likelihood: Annotated[Any, optional("likelihood")] = None
+    guide: Annotated[Any, optional("guide")] = None
     fit: FitSpec = FitSpec()
     predict: PredictSpec = PredictSpec()
 
@@ -146,7 +141,7 @@ class RunSpec:
         """Return the method with its guide: that of the spec, or that of the estimators with the settings of [fit]."""
         if self.fit.method is not None:
             return self.fit.method
-        return defaults.with_settings(self.parts_for(task, num_data)["method"], self.fit.settings)
+        return methods.with_settings(self.parts_for(task, num_data)["method"], self.fit.settings)
 
     def prepare(self) -> "Prepared":
         """Load the data, fill in what follows from them, build the model, and check that all of it fits together.
@@ -250,24 +245,21 @@ class Prepared:
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "data": lambda table: DataSpec(**table),
-    "net": nets.registry.resolve,
-    "prior": priors.resolve,
-    "likelihood": likelihoods.resolve,
-    "guide": guides.resolve,
     "fit": FitSpec.from_table,
     "predict": lambda table: PredictSpec(**table),
 }
+"""How sections that are not parts are read."""
 
 
 def _read(name: str, table: Any) -> Any:
-    is_part = name in ("net", "prior", "likelihood", "guide")
-    if not isinstance(table, dict) and not (is_part and isinstance(table, str)):
+    read = _READERS.get(name) or PARTS[name].resolve
+    if not isinstance(table, dict) and not (name in PARTS and isinstance(table, str)):
         raise InputError(f"[{name}] must be a table in the spec, got {table!r}.")
     if isinstance(table, dict) and name == "net":
         table = {"type": "mlp"} | table
     _check_types(name, table)
     try:
-        return _READERS[name](table)
+        return read(table)
     except InputError as error:
         message = str(error)
         raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None

@@ -15,7 +15,9 @@ from pyrobnn._core.tables import Task
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
 from pyrobnn.inference import method as methods
-from pyrobnn.inference.svi.engine import Engine
+from pyrobnn.inference.base import offer_of
+from pyrobnn.inference.engine import Engine
+from pyrobnn.inference.parts import PARTS
 
 _TOYS = {"sinusoid": datasets.sinusoid, "quartic": datasets.quartic}
 _NUM_TEST = 200
@@ -101,8 +103,9 @@ def _toy(name: str) -> Dataset:
     return Dataset(name, "regression", data, splits, (), "generated", "none", checksum)
 
 
-def _optional_method(value: Any) -> Any:
-    return None if value is None else methods.registry.resolve(value)
+def optional(part: str) -> BeforeValidator:
+    """Return the reader of a part that may be left out."""
+    return BeforeValidator(lambda value: None if value is None else PARTS[part].resolve(value))
 
 
 @setting
@@ -127,7 +130,7 @@ class FitSpec:
         engine: "auto", "eager" or "captured", as in `pyrobnn.fit`.
     """
 
-    method: Annotated[Any, BeforeValidator(_optional_method)] = None
+    method: Annotated[Any, optional("method")] = None
     settings: Options = FrozenDict()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     device: str = "auto"
@@ -149,7 +152,7 @@ class FitSpec:
     @property
     def num_parts(self) -> int:
         """The number of members, of an ensemble, or of Markov chains: each needs a draw."""
-        return int(getattr(self.method, "members", getattr(self.method, "num_chains", 1)))
+        return offer_of(self.method).copies
 
 
 @setting

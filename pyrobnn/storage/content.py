@@ -8,7 +8,7 @@ from pydantic import Field, StrictInt, StrictStr
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.inference.history import EngineRecord
+from pyrobnn.posterior.record import EngineRecord
 from pyrobnn.storage.files import SETTINGS
 
 CUSTOM = "custom"

@@ -110,7 +110,7 @@ def _net(saved: SavedPosterior, net: nn.Module | None, folder: Path) -> Any:
     if declared.get("type") != CUSTOM:
         if net is not None:
             raise InputError(f"{folder} has a declared network, {declared.get('type')!r}: leave out `net`.")
-        resolved = nets.registry.resolve(declared)
+        resolved = nets.resolve(declared)
         check_size(resolved)
         return resolved
     if net is None:

@@ -11,7 +11,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import new_folder
 from pyrobnn._core.settings import to_dict
 from pyrobnn.inference.history import History
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.content import CUSTOM
 from pyrobnn.storage.files import member_name, write_settings, write_tensors
@@ -36,7 +36,7 @@ def save_posterior(posterior: Posterior | Mixture, path: str | Path) -> Path:
         InputError: the folder exists or cannot be made, or prior, likelihood, guide or `info` cannot be written.
         OSError: the disk is full, or failed; nothing is left of the folder.
     """
-    members = posterior.members if isinstance(posterior, Mixture) else (posterior,)
+    members = members_of(posterior)
     settings = [_settings(member) for member in members]
     with new_folder(Path(path)) as folder:
         if not isinstance(posterior, Mixture):
@@ -56,8 +56,8 @@ def _write(posterior: Posterior, settings: dict[str, Any], folder: Path) -> str:
 
 
 def _settings(posterior: Posterior) -> dict[str, Any]:
-    method = posterior.info.get("method")
-    if not isinstance(method, dict) or "guide" not in method:
+    guide = posterior.record.guide
+    if guide is None:
         raise InputError(
             f"The guide {type(posterior.guide).__name__} was not fitted from a setting, so it cannot be saved: fit "
             "with a guide by name or a setting such as guides.MeanField()."
@@ -69,7 +69,7 @@ def _settings(posterior: Posterior) -> dict[str, Any]:
         "prior": to_dict(given["prior"]),
         "likelihood": to_dict(given["likelihood"]),
     }
-    own = {"seed": posterior.seed, "info": posterior.info, "parts": parts, "guide": method["guide"]}
+    own = {"seed": posterior.seed, "info": posterior.info, "parts": parts, "guide": guide}
     return own | {"history": _history(posterior.history)}
 
 

@@ -21,20 +21,20 @@ from pyrobnn.testing.common import require
 _STEPS = 3
 
 
-def require_capturable(bnn: BNN, data: Data, **settings: Any) -> None:
+def require_capturable(bnn: BNN, data: Data, *, kind: type[SVI] = SVI, **settings: Any) -> None:
     """Require that captured steps equal eager ones for the same noise, alone and as two replicates side by side."""
-    method = SVI(steps=10, lr=0.02, **settings)
-    eager, *fits = [_begin(bnn, method, data, seed) for seed in (0, 0, 1, 0, 1)]
+    method = kind(steps=10, lr=0.02, **settings)
+    *eager, fit, first, second = [_begin(bnn, method, data, seed) for seed in (0, 1, 0, 0, 1)]
     try:
         with seeded(0), fast_pyro():
-            alone, together = [Captured([fit], interpret) for fit in fits[:2]], Captured(fits[2:], interpret)
+            alone, together = Captured([fit], interpret), Captured([first, second], interpret)
     except NotCapturable as error:
         raise AssertionError(f"The fit cannot be captured: {error}.") from error
-    terms = [_run(eager), *map(_run, alone)]
-    _require_close("captured steps", terms[1], "eager ones", terms[0])
+    terms = [_run(one) for one in eager]
+    _require_close("captured steps", _run(alone), "eager ones", terms[0])
     if together.step.noise.is_complete:
-        _give_noise(together.step.noise, [captured.step.noise for captured in alone])
-        _require_close("replicates side by side", _run(together), "those alone", torch.stack(terms[1:], 1))
+        _give_noise(together.step.noise, alone.step.noise)
+        _require_close("replicates side by side", _run(together), "those alone", torch.stack(terms, 1))
 
 
 def _begin(bnn: BNN, method: SVI, data: Data, seed: int) -> Eager:
@@ -52,10 +52,10 @@ def _run(fit: Eager | Captured) -> Tensor:
         return fit.advance(_STEPS).double()
 
 
-def _give_noise(noise: Noise, alone: list[Noise]) -> None:
-    """Make the next random numbers of replicates side by side those that fits alone have used."""
-    for table, *tables in zip(noise.inputs, *(one.inputs for one in alone), strict=True):
-        table.copy_(torch.stack(tables, 1))
+def _give_noise(noise: Noise, alone: Noise) -> None:
+    """Make the next random numbers of each of two replicates side by side those that a fit alone has used."""
+    for table, one in zip(noise.inputs, alone.inputs, strict=True):
+        table.copy_(torch.stack([one, one], 1))
     noise.draw = lambda num_steps: None  # type: ignore[method-assign]
 
 

@@ -107,8 +107,8 @@ def check_prior_added_sites(setting: Any) -> None:
     require(not strange, f"The prior adds the sites {strange}: begin their names with `self._pyro_name`, 'prior'.")
     starts = {name: value for name, value in bnn.initial_values.items() if name not in bnn.site_names}
     for name, value in starts.items():
-        law = added.get(name)
-        fits = law is not None and law.event_shape == value.shape and bool(law.support.check(value).all())
+        site = added.get(name)
+        fits = site is not None and site.event_shape == value.shape and bool(site.support.check(value).all())
         require(fits, f"`starts` gives {name!r} the value {value}, which no added site of {sorted(added)} can have.")
 
 

@@ -73,12 +73,12 @@ def checks(setting: Setting) -> Iterator[Check]:
         (PRIORS[k % len(PRIORS)], GUIDES[k % len(GUIDES)], LIKELIHOODS[k % len(LIKELIHOODS)])
         for k in range(max(len(PRIORS), len(GUIDES), len(LIKELIHOODS)))
     ]
-    for parts in rotation[: setting.size(len(rotation), 2)]:
+    for parts in rotation[: setting.size(len(rotation), 1)]:
         yield f"captured: {_name(parts)}", partial(_steps, setting.device, "captured", 2, parts)
-    for parts in rotation[: setting.size(len(rotation), 3)]:
+    for parts in rotation[: setting.size(len(rotation), 1)]:
         yield f"200 steps: {_name(parts)}", partial(_elbos, setting.device, setting.size(200, 60), parts)
     pairs = list(pairwise(PRIORS, GUIDES, LIKELIHOODS))
-    for parts in pairs[:: setting.size(1, len(pairs) // 8)]:
+    for parts in pairs[:: setting.size(1, len(pairs) // 4)]:
         yield f"eager: {_name(parts)}", partial(_steps, setting.device, "eager", 1, parts)
 
 

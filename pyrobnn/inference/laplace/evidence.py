@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn.curvature.gaussian import Result, assemble
-from pyrobnn.curvature.likelihood import LikelihoodCurvature, Point
+from pyrobnn.curvature.base import Curvature, Point
 from pyrobnn.curvature.prior import PriorCurvature
 from pyrobnn.guides.laplace import BlockGuide
-from pyrobnn.inference.laplace.curve import fill
+from pyrobnn.inference.laplace.gaussian import Result, assemble
 
 LARGEST_LOG = 25.0
 
@@ -33,7 +32,7 @@ class Evidence:
     """
 
     point: Point
-    curvature: LikelihoodCurvature
+    curvature: Curvature
     guide: BlockGuide
     group: Tensor
     squares: Tensor
@@ -44,15 +43,14 @@ class Evidence:
 
     def fill(self, logs: np.ndarray) -> Result:
         """Fill the guide for log precisions of groups, and of noise if it is tuned; return what its blocks hold."""
-        alphas = torch.from_numpy(np.exp(logs[: self.num_groups])).to(self.squares)[self.group]
-        shapes = [self.point.weights[name].shape for name in self.point.sites]
-        pieces = alphas.split([shape.numel() for shape in shapes])
-        named = zip(self.point.sites, pieces, shapes, strict=True)
-        prior = PriorCurvature({name: piece.view(shape) for name, piece, shape in named}, {}, {})
         scaled = self.curvature.scaled(self.ratio(logs) ** self.power)
-        result = assemble(dataclasses.replace(self.point, prior=prior), scaled)
-        fill(self.guide, result)
+        result = assemble(self.point, PriorCurvature(self.precisions(logs)), scaled)
+        result.fill(self.guide)
         return result
+
+    def precisions(self, logs: np.ndarray) -> dict[str, Tensor]:
+        """Return the precision of the prior of each weight, by site."""
+        return self.point.by_site(torch.from_numpy(np.exp(logs[: self.num_groups])).to(self.squares)[self.group])
 
     def ratio(self, logs: np.ndarray) -> float:
         """Return the noise's precision as a multiple of the present one."""
@@ -107,7 +105,7 @@ class Evidence:
     def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return, for the entries that are Gaussian, 1, the squares, and the variances; 0 for others."""
         spreads = {name: s for block in self.guide.covered() for name, s in block.split(block.spread()).items()}
-        variance = torch.cat([spreads[name].reshape(-1) for name in self.point.sites]).square()
+        variance = self.point.flat(spreads).square()
         is_covered = (variance > 0).to(variance)
         return is_covered, self.squares * is_covered, variance
 

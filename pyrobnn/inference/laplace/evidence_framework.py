@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,29 +12,27 @@ from tqdm.auto import tqdm
 
 from pyrobnn import guides, priors
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.likelihood import Point
+from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import check_entries, groups_of_inputs, linear_model, log_scores
-from pyrobnn.curvature.metric import score_columns
-from pyrobnn.curvature.prior import PriorCurvature, prior_laws
+from pyrobnn.curvature.metric import log_probs, score_columns
+from pyrobnn.curvature.prior import prior_laws
+from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.fit import fit
-from pyrobnn.inference.history import EngineRecord
-from pyrobnn.inference.laplace.laplace import laplace_around
+from pyrobnn.inference.base import BaseMethod, Offer, Run, registry
+from pyrobnn.inference.laplace.around import laplace_around
 from pyrobnn.inference.laplace.tuning import normal_of, untuned
-from pyrobnn.inference.method import registry
-from pyrobnn.inference.monitor import Callback
 from pyrobnn.inference.preparing import fresh_model, prepare_source, running
 from pyrobnn.inference.source import Source
-from pyrobnn.inference.svi.engine import Engine
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods import Gaussian
-from pyrobnn.likelihoods.weighted import split_weights, unweighted, with_noise
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import EngineRecord, EvidenceRecord, StartRecord
 
 _LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
 """Noise that starts begin from, in units of the spread of the targets."""
@@ -54,7 +51,7 @@ _TOLERANCE, _SLOPE = 1e-12, 1e-8
 
 @registry.register
 @setting
-class EvidenceFramework:
+class EvidenceFramework(BaseMethod[Posterior]):
     """Prior precisions and noise that make the data most probable, then a posterior under them; for small tables.
 
     In turns, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on all data
@@ -108,18 +105,12 @@ class EvidenceFramework:
         is_laplace = isinstance(guide, Laplace) and guide.curvature == "ggn" and guide.subnetwork is None
         return is_laplace and guide.sites == ("*",) and guide.structure != "low_rank"
 
-    def run(
-        self,
-        bnn: BNN,
-        data: Any,
-        *,
-        seed: int,
-        device: str = "auto",
-        engine: Engine = "auto",
-        progress: bool = True,
-        callbacks: Sequence[Callback] = (),
-    ) -> Posterior:
-        """Infer the posterior; the arguments are those of `pyrobnn.fit`. The engine is for guides other than Laplace.
+    def offer(self) -> Offer:
+        """Return what the method has beside `run`."""
+        return Offer(guide=self.guide, callbacks=False)
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
+        """Infer the posterior. The engine is for guides other than Laplace.
 
         Returns:
             The posterior of the model with the tuned prior and noise. `info["evidence"]` has, for each of "starts",
@@ -127,20 +118,17 @@ class EvidenceFramework:
             site.
 
         Raises:
-            InputError: priors that are not normal, latent sites other than weights, callbacks, or a Jacobian that does
-                not fit into memory.
+            InputError: priors that are not normal, latent sites other than weights, or a Jacobian that does not fit
+                into memory.
             FloatingPointError: no start whose numbers stay finite.
         """
-        started = time.perf_counter()
-        if callbacks:
-            raise InputError("`callbacks` see the steps of SVI, and EvidenceFramework has none: leave them out.")
-        source = prepare_source(bnn, SVI(), data, seed)
+        source = prepare_source(bnn, SVI(), data, run.seed)
         noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(self.starts, 2))[: self.starts]
         found: list[_Start] = []
-        with tqdm(total=self.starts * self.rounds, desc="evidence", disable=not progress) as bar:
+        with tqdm(total=self.starts * self.rounds, desc="evidence", disable=not run.progress) as bar:
             for index, noise in enumerate(noises):
-                with running(bnn, source.num_data, derive(seed, f"start {index}"), "fit") as threads:
-                    found.append(self._start(bnn, source, float(noise), device, bar))
+                with running(bnn, source.num_data, derive(run.seed, f"start {index}"), "fit") as threads:
+                    found.append(self._start(bnn, source, float(noise), run.device, bar))
                     found[-1].threads = threads
         scores = [start.score for start in found]
         if not np.isfinite(scores).any():
@@ -149,29 +137,29 @@ class EvidenceFramework:
                 "them, or use another network."
             )
         chosen = int(np.nanargmax(scores))
-        best = found[chosen]
+        posterior = self._around(found[chosen], bnn, data, source, run)
+        volume = source.total_weight * float(source.y_scaler.log_volume())
+        starts = [start.record(volume) for start in found]
+        posterior.record = dataclasses.replace(
+            posterior.record,
+            method=to_dict(self) | {"guide": posterior.record.guide},
+            seconds=time.perf_counter() - run.started,
+            evidence=EvidenceRecord(starts, chosen, found[chosen].precision_by_site()),
+        )
+        return posterior
+
+    def _around(self, best: "_Start", bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
+        """Return the posterior around the mode of a start, under its prior and noise."""
         tuned = best.tuned(bnn, source)
-        at: dict[str, Any] = {"seed": seed, "device": device}
-        if isinstance(self.guide, Laplace):
-            guide = self._structured(best)
-            posterior = laplace_around(tuned, data, guide, weights=best.weights, progress=False, **at)
-            record = EngineRecord(engine, "eager", "L-BFGS runs no steps that could be captured")
-            posterior.info |= {"engine": dataclasses.asdict(record), "threads": best.threads}
-        else:
+        if not isinstance(self.guide, Laplace):
             tuned.start_at(best.bnn.state_at(best.weights))
             training = SVI(guide=self.guide, steps=self.guide_steps, schedule="cosine_annealing_lr")
-            posterior = fit(tuned, training, data, engine=engine, progress=progress, **at)
-        table = posterior.info["method"]["guide"]
-        volume = source.num_data * float(source.y_scaler.log_volume())
-        posterior.info |= {
-            "method": to_dict(self) | {"guide": table},
-            "seconds": time.perf_counter() - started,
-            "evidence": {
-                "starts": [start.summary(volume) for start in found],
-                "chosen": chosen,
-                "precision": best.precision_by_site(),
-            },
-        }
+            return training.infer(tuned, data, run)
+        setting = self._structured(best)
+        at: dict[str, Any] = {"seed": run.seed, "device": run.device, "progress": False}
+        posterior = laplace_around(tuned, data, setting, weights=best.weights, **at)
+        used = EngineRecord(run.engine, "eager", "L-BFGS runs no steps that could be captured")
+        posterior.record = dataclasses.replace(posterior.record, engine=used, threads=best.threads)
         return posterior
 
     def _structured(self, start: "_Start") -> Laplace:
@@ -191,9 +179,9 @@ class EvidenceFramework:
         num_outputs = source.outputs
         check_entries(source.num_data, num_outputs, sum(site.start.numel() for site in sites))
         batches = list(source.one_pass(model, _BATCH))
-        x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        everything = tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
         weights = {site.name: site.start.clone() for site in sites}
-        start = _Start(model, weights, (x, y), noise=noise if self.rounds else None, per=self.per)
+        start = _Start(model, weights, everything, noise=noise if self.rounds else None, per=self.per)
         try:
             for _ in range(self.rounds):
                 start.to_mode(self.iterations)
@@ -213,7 +201,7 @@ class _Start:
     Args:
         bnn: the model in the units of the data, in evaluation mode; its parameters are optimised too.
         weights: starting values by site.
-        data: all inputs and targets, in the units of the model.
+        data: all examples, in the units of the model.
         noise: scale of learned noise to begin from, in units of the spread of the targets; for a likelihood without one
             a factor on the precisions. None to leave the scales as they are.
         per: groups of weights.
@@ -224,10 +212,10 @@ class _Start:
         threads: with which the fit ran.
     """
 
-    def __init__(
-        self, bnn: BNN, weights: dict[str, Tensor], data: tuple[Tensor, Tensor], *, noise: float | None, per: str
-    ) -> None:
-        self.bnn, self.weights, (self.x, self.y) = bnn, weights, data
+    def __init__(self, bnn: BNN, weights: dict[str, Tensor], data: Batch, *, noise: float | None, per: str) -> None:
+        self.bnn, self.weights, (self.x, *self._targets) = bnn, weights, data
+        self.y = self._targets[0].double().view(len(self.x), -1)
+        self.counts = self._targets[1].double() if len(data) > 2 else torch.ones_like(self.y[:, 0])
         laws = prior_laws(bnn, weights, {})
         normals = {name: normal_of(laws[name], name) for name in weights}
         self.loc = {name: law.loc.detach().expand(weights[name].shape) for name, law in normals.items()}
@@ -237,7 +225,7 @@ class _Start:
         num_inputs = self.x.shape[1] if per == "input" and self.x.ndim == 2 else None
         self.group = groups_of_inputs(weights, weights, num_inputs).to(self.x.device)
         self.precision = scales.double().pow(-2)
-        likelihood = unweighted(bnn.settings["likelihood"])
+        likelihood = bnn.settings["likelihood"]
         self.tunes_noise = noise is not None and likelihood == Gaussian(scale="learned")
         self._is_normal = isinstance(likelihood, Gaussian) and likelihood.scale != "heteroscedastic"
         self.first_noise = noise
@@ -270,7 +258,8 @@ class _Start:
         precision = self._by_site(self.precision.to(next(iter(leaves.values()))))
 
         def energy() -> Tensor:
-            fit = self.bnn.likelihood(self.bnn.outputs(leaves, self.x)).log_prob(self.y).sum()
+            ONE_THREAD.let_waiting_in()
+            fit = log_probs(self.bnn.likelihood, self.bnn.outputs(leaves, self.x), *self._targets).sum()
             penalty = torch.stack([(precision[n] * (leaves[n] - self.loc[n]).square()).sum() for n in leaves]).sum()
             return 0.5 * penalty - fit
 
@@ -280,16 +269,15 @@ class _Start:
         self._rounds += 1
 
     def _point(self) -> Point:
-        precision = self._by_site(self.precision)
-        prior = PriorCurvature(precision, dict.fromkeys(self.weights, 0), {})
-        return Point(self.bnn, self.weights, self.bnn.likelihood, prior, list(self.weights))
+        return Point(self.bnn, self.weights, self.bnn.likelihood, list(self.weights))
 
     def tune(self) -> None:
         """Move the precisions of the prior and of the noise by MacKay's fixed point, with the network linearised."""
-        model, f = linear_model(self._point(), self.x, self.y)
+        model, f = linear_model(self._point(), self.x, *self._targets)
         deviation = torch.cat([(self.weights[n] - self.loc[n]).reshape(-1) for n in self.weights]).double()
         squares = self._by_group(deviation.square())
         for _ in range(_STEPS):
+            ONE_THREAD.let_waiting_in()
             solution = model.solve(self.precision)
             found = self._by_group(solution.determined) / squares.clamp_min(1e-30)
             self.precision = found.clamp(*_PRECISIONS)[self.group]
@@ -299,28 +287,20 @@ class _Start:
 
     def _tune_noise(self, f: Tensor, leverage: Tensor) -> Tensor:
         """Move the noise of each column to sum of squares / (targets - gamma); return the ratio to the last, (K,)."""
-        y, counts = self._targets()
-        residual = (y - f).square() * counts[:, None]
-        left = (counts[:, None] - leverage).sum(0).clamp_min(1e-3 * float(counts.sum()))
+        residual = (self.y - f).square() * self.counts[:, None]
+        left = (self.counts[:, None] - leverage).sum(0).clamp_min(1e-3 * float(self.counts.sum()))
         found = (residual.sum(0) / left).sqrt().clamp_min(_LEAST_NOISE)
         if not bool(found.isfinite().all()):
             raise FloatingPointError(f"The noise became {found.tolist()}: look for extreme values in the data.")
         ratio = found / self.noise()
         with torch.no_grad():
-            self.bnn.likelihood.scale = found.to(f.device).view(self.bnn.likelihood.scale.shape).to(self.x.dtype)
+            self.bnn.likelihood.scale = found.to(f.device).view(self.bnn.likelihood.scale.shape).to(self.bnn.like.dtype)
         return ratio
-
-    def _targets(self) -> tuple[Tensor, Tensor]:
-        """Return targets (N, K) and weights (N,), double precision."""
-        weighted = self.bnn.settings["likelihood"] is not unweighted(self.bnn.settings["likelihood"])
-        y, counts = split_weights(self.y) if weighted else (self.y, torch.ones_like(self.y.view(len(self.y), -1)[:, 0]))
-        return y.double().view(len(y), -1), counts.double()
 
     def _spread(self) -> Tensor:
         """Return the standard deviation of each column of targets, (K,), and 1 where it is 0."""
-        y, counts = self._targets()
-        share = (counts / counts.sum())[:, None]
-        variance = (share * (y - (share * y).sum(0)).square()).sum(0)
+        share = (self.counts / self.counts.sum())[:, None]
+        variance = (share * (self.y - (share * self.y).sum(0)).square()).sum(0)
         return torch.where(variance > 0, variance, 1.0).sqrt()
 
     def noise(self) -> Tensor:
@@ -334,27 +314,24 @@ class _Start:
     def judge(self) -> None:
         """Set log evidence and leave-one-out log score, which are -infinity before."""
         point = self._point()
-        model, f = linear_model(point, self.x, self.y)
+        model, f = linear_model(point, self.x, *self._targets)
         solution = model.solve(self.precision)
         with torch.no_grad():
-            fit = point.likelihood(f.to(self.x.dtype)).log_prob(self.y).double().sum()
+            fit = log_probs(point.likelihood, f.to(self.bnn.like.dtype), *self._targets).double().sum()
         deviation = torch.cat([(self.weights[n] - self.loc[n]).reshape(-1) for n in self.weights]).double()
         evidence = fit - 0.5 * (self.precision * deviation.square()).sum() - 0.5 * solution.log_det
-        score = score_columns(point.likelihood, f.to(self.x.dtype), self.y)[0].double()
+        (column,) = score_columns(point.likelihood, f.to(self.bnn.like.dtype), self._targets[0])
+        score = self.counts[:, None] * column.double()
         mean, covariance = solution.left_out(f, score)
         noise = self.noise().expand(f.shape[1]) if self._is_normal else None
         with torch.no_grad():
-            left_out = log_scores(point, self.y, mean, covariance, noise).sum()
+            left_out = (self.counts * log_scores(point, self._targets[0], mean, covariance, noise)).sum()
         if bool(evidence.isfinite() & left_out.isfinite()):
             self.log_evidence, self.log_left_out = float(evidence), float(left_out)
 
-    def summary(self, volume: float) -> dict[str, Any]:
+    def record(self, volume: float) -> StartRecord:
         """Return what tells starts from each other, in the original units of the targets."""
-        return {
-            "noise": self.first_noise,
-            "log_evidence": self.log_evidence - volume,
-            "log_left_out": self.log_left_out - volume,
-        }
+        return StartRecord(self.first_noise, self.log_evidence - volume, self.log_left_out - volume)
 
     def precision_by_site(self) -> dict[str, Any]:
         """Return the precision of each site, or of each of its columns, as a number or a list."""
@@ -370,7 +347,8 @@ class _Start:
         likelihood = declared.settings["likelihood"]
         if self.tunes_noise:
             units = source.y_scaler.scale.reshape(-1).to(like.device)
-            likelihood = with_noise(likelihood, (self.noise() * units).tolist())
+            noise = (self.noise() * units).tolist()
+            likelihood = Gaussian(scale=noise[0] if len(noise) == 1 else tuple(noise))
         bnn = declared.with_parts(prior=chosen | untuned(declared, list(scales)), likelihood=likelihood).to(like.device)
         bnn.net.load_state_dict(self.bnn.net.state_dict())
         if not self.tunes_noise:

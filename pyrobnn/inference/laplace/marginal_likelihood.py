@@ -1,8 +1,8 @@
 """Training by the marginal likelihood: prior precision and noise are tuned between stretches of training."""
 
+import dataclasses
 import math
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -13,16 +13,13 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.laplace import Laplace
+from pyrobnn.inference.base import AroundAnother, Run, registry
 from pyrobnn.inference.laplace.tuning import Per, tune_prior
-from pyrobnn.inference.method import registry
-from pyrobnn.inference.monitor import Callback
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.session import opened
 from pyrobnn.inference.source import Source
-from pyrobnn.inference.svi.engine import Engine
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods import Gaussian
-from pyrobnn.likelihoods.weighted import split_weights, unweighted, with_noise
 from pyrobnn.posterior.posterior import Posterior
 
 _LEARNED = Gaussian(scale="learned")
@@ -33,7 +30,7 @@ _BATCH = 4096
 
 @registry.register
 @setting
-class MarginalLikelihood:
+class MarginalLikelihood(AroundAnother[Posterior]):
     """Laplace approximations in turns with the tuning of the prior by their evidence (Immer et al. 2021).
 
     "Scalable Marginal Likelihood Estimation for Model Selection in Deep Learning": each round trains on from the last
@@ -66,83 +63,62 @@ class MarginalLikelihood:
         if self.method.patience is not None:
             raise InputError("MarginalLikelihood: rounds have a fixed length: leave `patience` out of the method.")
 
-    def run(
-        self,
-        bnn: BNN,
-        data: Any,
-        *,
-        seed: int,
-        device: str,
-        engine: Engine,
-        progress: bool,
-        callbacks: Sequence[Callback],
-    ) -> Posterior:
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit and tune in turns; `info["laplace"]["rounds"]` of the last posterior has the evidence of each.
 
         `info["method"]["noise"]` says whether the noise was tuned, also where the setting is "auto".
         """
-        started = time.perf_counter()
-        settings: dict[str, Any] = {"device": device, "engine": engine, "progress": progress, "callbacks": callbacks}
         posterior: Posterior | None = None
         evidence = []
         noise: bool | None = None if self.noise == "auto" else self.noise
         for index in range(self.rounds):
-            trained = self._round(bnn, posterior, data, seed=derive(seed, f"round {index}"), **settings)
+            own = dataclasses.replace(run, seed=derive(run.seed, f"round {index}"))
+            trained = self._round(bnn, posterior, data, own)
             noise = _has_one_scale_to_learn(trained) if noise is None else noise
-            if index == 0 and noise and unweighted(bnn.settings["likelihood"]) == _LEARNED:
-                spread = _spread(trained.bnn, prepare_source(bnn, self.method, data, seed))
+            if index == 0 and noise and bnn.settings["likelihood"] == _LEARNED:
+                spread = _spread(trained.bnn, prepare_source(bnn, self.method, data, run.seed))
                 if float(trained.bnn.likelihood.scale.detach()) > _UNEXPLAINED * spread:
                     known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
-                    held = bnn.with_parts(likelihood=with_noise(bnn.settings["likelihood"], [known]))
-                    trained = self._round(held, None, data, seed=derive(seed, f"round {index}"), **settings)
+                    held = bnn.with_parts(likelihood=Gaussian(scale=known))
+                    trained = self._round(held, None, data, own)
             posterior = tune_prior(trained, data, by=self.by, per=self.per, noise=noise)
-            evidence.append(posterior.info["laplace"]["log_evidence"])
+            laplace = posterior.record.laplace
+            assert laplace is not None  # its guide is a Laplace one
+            evidence.append(laplace.log_evidence)
         assert posterior is not None  # there is a round
-        posterior.seed = seed
-        guide = posterior.info["method"]["guide"]
-        posterior.info["method"] = to_dict(self) | {"noise": noise, "guide": guide}
-        posterior.info["laplace"]["rounds"] = evidence
-        posterior.info["seconds"] = time.perf_counter() - started
+        assert laplace is not None
+        posterior.seed = run.seed
+        posterior.record = dataclasses.replace(
+            posterior.record,
+            method=to_dict(self) | {"noise": noise, "guide": posterior.record.guide},
+            laplace=dataclasses.replace(laplace, rounds=evidence),
+            seconds=time.perf_counter() - run.started,
+        )
         return posterior
 
-    def _round(
-        self,
-        bnn: BNN,
-        last: Posterior | None,
-        data: Any,
-        *,
-        seed: int,
-        device: str,
-        engine: Engine,
-        progress: bool,
-        callbacks: Sequence[Callback],
-    ) -> Posterior:
+    def _round(self, bnn: BNN, last: Posterior | None, data: Any, run: Run) -> Posterior:
         """Train on from the last posterior's mode, under its prior, and take the curvature there."""
-        method, bnn = self.method, bnn if last is None else last.bnn
-        source = prepare_source(bnn, method, data, seed)
-        started = time.perf_counter()
-        with opened([bnn], [method], [source], [seed], seed=seed, device=device, started=started) as session:
+        bnn = bnn if last is None else last.bnn
+        source = prepare_source(bnn, self.method, data, run.seed)
+        with opened([bnn], [self.method], [source], [run.seed], run) as session:
             if last is not None:
                 _move(session.posteriors[0], last)
-            session.train(engine, progress=progress, callbacks=callbacks)
-        return session.complete(progress=progress)[0]
+            session.train()
+        return session.complete()[0]
 
 
 def _has_one_scale_to_learn(posterior: Posterior) -> bool:
     """Return whether the noise is Gaussian with one scale, which is learned."""
-    likelihood, y = posterior.bnn.settings["likelihood"], posterior.example[1]
-    targets = y if likelihood is unweighted(likelihood) else split_weights(y)[0]
-    return unweighted(likelihood) == _LEARNED and math.prod(targets.shape[1:]) == 1
+    return posterior.bnn.settings["likelihood"] == _LEARNED and math.prod(posterior.example[1].shape[1:]) == 1
 
 
 def _spread(bnn: BNN, source: Source) -> float:
     """Return the standard deviation of a single column of targets, in the units of the model."""
-    y = torch.cat([y for _, y in source.one_pass(bnn, _BATCH)]).double()
-    weighted = bnn.settings["likelihood"] is not unweighted(bnn.settings["likelihood"])
-    targets, weights = split_weights(y) if weighted else (y, torch.ones_like(y))
-    share = weights / weights.sum()
-    mean = (share * targets).sum()
-    return math.sqrt(float((share * (targets - mean).square()).sum()))
+    targets = (rest for _, *rest in source.one_pass(bnn, _BATCH))
+    y, *weights = (torch.cat(parts).double() for parts in zip(*targets, strict=True))
+    share = weights[0] / weights[0].sum() if weights else torch.ones_like(y) / len(y)
+    mean = (share * y).sum()
+    return math.sqrt(float((share * (y - mean).square()).sum()))
 
 
 def _move(posterior: Posterior, last: Posterior) -> None:

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
@@ -21,24 +21,24 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.hessian import Batch
-from pyrobnn.curvature.likelihood import Point, likelihood_curvature
+from pyrobnn.curvature.base import Point
+from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
 from pyrobnn.guides.laplace import BlockGuide, Laplace
 from pyrobnn.inference.laplace.curve import (
     conditioned_likelihood,
-    evidence_parts,
+    examples,
+    laplace_record,
     log_likelihood,
-    one_pass,
-    repairs,
 )
 from pyrobnn.inference.laplace.evidence import LARGEST_LOG, Evidence
+from pyrobnn.inference.laplace.gaussian import likelihood_curvature
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source, as_data
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.gaussian import Gaussian
-from pyrobnn.likelihoods.weighted import Weighted, unweighted, with_noise
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.priors.by_name import ByName
 
 By = Literal["evidence", "mackay", "validation"]
 Per = Literal["all", "site", "weight"]
@@ -95,7 +95,8 @@ def tune_prior(
 
 def _checked(posterior: Posterior, by: str, per: str, validation: Any) -> Laplace:
     """Return the setting of the approximation; refuse what cannot be tuned."""
-    if not isinstance(posterior.guide, BlockGuide):
+    laplace = posterior.record.laplace
+    if not isinstance(posterior.guide, BlockGuide) or laplace is None:
         raise InputError(
             f"tune_prior takes the posterior of a Laplace guide, this is {type(posterior.guide).__name__}."
         )
@@ -108,7 +109,7 @@ def _checked(posterior: Posterior, by: str, per: str, validation: Any) -> Laplac
         raise InputError("Pass `validation=Data(x, y)` with by='validation', and only then.")
     if by == "validation" and per != "all":
         raise InputError("A validation score tunes one precision: use per='all', or by='evidence'.")
-    table = {key: value for key, value in posterior.info["laplace"]["setting"].items() if key != "type"}
+    table = {key: value for key, value in laplace.setting.items() if key != "type"}
     setting = Laplace(**table)
     if setting.structure == "low_rank":
         raise InputError(
@@ -133,27 +134,23 @@ def _problem(
     sites = [name for name in bnn.site_names if name in covered]
     laws = prior_laws(bnn, weights, others)
     normals = {name: normal_of(laws[name], name) for name in sites}
-    precision = {name: normals[name].scale.expand(weights[name].shape).pow(-2) for name in sites}
-    even = PriorCurvature({name: torch.ones_like(weights[name]) for name in sites}, {}, {})
-    point = Point(bnn, weights, conditioned_likelihood(bnn, others), even, sites)
-
-    def passes() -> Iterator[Batch]:
-        return one_pass(source, bnn, setting.batch_size, progress=False)
-
-    curvature = likelihood_curvature(setting, point, passes)
-    fit = log_likelihood(point, passes) if curvature.log_likelihood is None else curvature.log_likelihood
-    sizes = [weights[name].numel() for name in sites]
+    point = Point(bnn, weights, conditioned_likelihood(bnn, others), sites)
+    data = examples(source, bnn, setting.batch_size, progress=False)
+    even = PriorCurvature({name: torch.ones_like(weights[name]) for name in sites})
+    curvature = likelihood_curvature(setting, point, even, data)
+    fit = log_likelihood(point, data, curvature)
     group = {
-        "all": torch.zeros(sum(sizes), dtype=torch.int64),
-        "site": torch.arange(len(sites)).repeat_interleave(torch.tensor(sizes)),
-        "weight": torch.arange(sum(sizes)),
+        "all": torch.zeros(point.size, dtype=torch.int64),
+        "site": torch.arange(len(sites)).repeat_interleave(torch.tensor([shape.numel() for shape in point.shapes])),
+        "weight": torch.arange(point.size),
     }[per].to(next(iter(weights.values())).device)
-    squares = torch.cat([(weights[name] - normals[name].loc).square().flatten() for name in sites])
+    squares = point.flat({name: (weights[name] - law.loc).square() for name, law in normals.items()})
     beta = _noise_precision(bnn, others) if noise else 1.0
-    targets = _num_targets(source, bnn) if noise else 0.0
-    power = 2 if setting.curvature == "fisher" else 1
+    targets = source.total_weight * math.prod(source.first()[1].shape[1:]) if noise else 0.0
+    power = KINDS[setting.curvature].noise_power
     evidence = Evidence(point, curvature, guide, group, squares, fit, targets, beta, power)
-    flat = torch.cat([precision[name].flatten() for name in sites]).log()
+    scales = {name: law.scale.expand(weights[name].shape) for name, law in normals.items()}
+    flat = point.flat(scales).pow(-2).log()
     start = evidence.by_group(flat) / evidence.by_group(torch.ones_like(flat))
     return evidence, np.append(start, math.log(beta)) if noise else start
 
@@ -170,17 +167,9 @@ def normal_of(law: Any, name: str) -> Any:
     return law
 
 
-def _num_targets(source: Source, bnn: BNN) -> float:
-    """Return how many numbers the targets are, each counted with its weight."""
-    y = source.first()[1]
-    if isinstance(bnn.settings["likelihood"], Weighted):
-        return float(y[:, -1].sum()) * (y.shape[1] - 1)
-    return float(source.num_data * math.prod(y.shape[1:]))
-
-
 def _noise_precision(bnn: BNN, others: Mapping[str, Tensor]) -> float:
     """Return 1 / variance of the noise in the units of the model."""
-    likelihood = unweighted(bnn.settings["likelihood"])
+    likelihood = bnn.settings["likelihood"]
     scale = getattr(bnn.likelihood, "scale", None)
     if not isinstance(likelihood, Gaussian) or others or scale is None or scale.numel() != 1:
         raise InputError(
@@ -197,7 +186,9 @@ def _maximum(evidence: Evidence, start: np.ndarray) -> np.ndarray:
         return -value, -gradient
 
     bounds = [(-LARGEST_LOG, LARGEST_LOG)] * len(start)
-    return minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ROUNDS}).x
+    rounding = 10 * torch.finfo(evidence.squares.dtype).eps  # a line search below it goes astray, to NaN in SciPy 1.18
+    options = {"maxiter": _ROUNDS, "ftol": max(2.2e-9, rounding)}
+    return minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
 
 
 def _fixed_point(evidence: Evidence, start: np.ndarray) -> np.ndarray:
@@ -223,7 +214,7 @@ def _by_validation(posterior: Posterior, evidence: Evidence, source: Source, val
     @functools.cache
     def score(place: tuple[int, ...]) -> float:
         prediction = _tuned(posterior, evidence, logs(place), source).predict(validation.x, num_draws=_DRAWS)
-        return float(prediction.log_prob(validation.y).mean())
+        return validation.mean_of(prediction.log_prob(validation.y))
 
     best, last = (len(_GRID) // 2,) * len(grids), None
     while best != last:
@@ -246,14 +237,15 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: np.ndarray, source: S
         seed=posterior.seed,
         history=posterior.history,
     )
-    fit = evidence.log_likelihood_at(evidence.ratio(logs)) - source.num_data * float(source.y_scaler.log_volume())
+    fit = evidence.log_likelihood_at(evidence.ratio(logs)) - source.total_weight * float(source.y_scaler.log_volume())
     point = dataclasses.replace(evidence.point, bnn=tuned.bnn)
-    parts: dict[str, Any] = {"setting": posterior.info["laplace"]["setting"]}
-    parts |= evidence_parts(point, evidence.guide, {}, fit) | repairs(point.prior, result)
+    laplace = posterior.record.laplace
+    assert laplace is not None  # see `_checked`
+    found = laplace_record(laplace.setting, point, result, guide=evidence.guide, others={}, fit=fit)
     if evidence.num_groups <= len(evidence.point.sites):
         alphas = np.exp(np.broadcast_to(logs[: evidence.num_groups], len(evidence.point.sites)))
-        parts["precision"] = dict(zip(evidence.point.sites, alphas.tolist(), strict=True))
-    tuned.info = posterior.info | {"laplace": parts}
+        found = dataclasses.replace(found, precision=dict(zip(evidence.point.sites, alphas.tolist(), strict=True)))
+    tuned.record = dataclasses.replace(posterior.record, laplace=found)
     return tuned
 
 
@@ -263,7 +255,7 @@ def _with_prior(posterior: Posterior, evidence: Evidence, logs: np.ndarray) -> B
     likelihood = old.settings["likelihood"]
     if evidence.num_targets:
         scale = math.exp(-0.5 * logs[-1]) * float(posterior.y_scaler.scale.reshape(-1)[0])
-        likelihood = with_noise(likelihood, [scale])
+        likelihood = dataclasses.replace(likelihood, scale=scale)
     bnn = old.with_parts(prior=_prior(old, evidence, logs), likelihood=likelihood).to(posterior.example[0].device)
     bnn.scale_targets(posterior.y_scaler.scale.expand(posterior.example[1].shape[1:]))
     bnn.net.load_state_dict(old.net.state_dict())
@@ -273,20 +265,15 @@ def _with_prior(posterior: Posterior, evidence: Evidence, logs: np.ndarray) -> B
 
 
 def _prior(old: BNN, evidence: Evidence, logs: np.ndarray) -> Any:
-    alphas = torch.from_numpy(np.exp(logs[: evidence.num_groups])).to(evidence.squares)[evidence.group]
-    sites, weights = evidence.point.sites, evidence.point.weights
-    pieces = dict(zip(sites, alphas.split([weights[name].numel() for name in sites]), strict=True))
+    sites, weights, alphas = evidence.point.sites, evidence.point.weights, evidence.precisions(logs)
     laws = {name: normal_of(law, name) for name, law in prior_laws(old, {n: weights[n] for n in sites}, {}).items()}
     if evidence.num_groups > len(sites) or any(laws[name].loc.unique().numel() > 1 for name in sites):
-        moments = {
-            name: (laws[name].loc.expand(weights[name].shape), piece.rsqrt().view(weights[name].shape))
-            for name, piece in pieces.items()
-        }
+        moments = {name: (laws[name].loc.expand(alpha.shape), alpha.rsqrt()) for name, alpha in alphas.items()}
         chosen: dict[str, Any] = dict.fromkeys(sites, priors.FromPosterior(moments))
     else:
         chosen = {
-            name: priors.Normal(scale=float(piece[0]) ** -0.5, loc=float(laws[name].loc.reshape(-1)[0]))
-            for name, piece in pieces.items()
+            name: priors.Normal(scale=float(alpha.reshape(-1)[0]) ** -0.5, loc=float(laws[name].loc.reshape(-1)[0]))
+            for name, alpha in alphas.items()
         }
     return chosen | untuned(old, sites)
 
@@ -294,7 +281,7 @@ def _prior(old: BNN, evidence: Evidence, logs: np.ndarray) -> Any:
 def untuned(old: BNN, sites: list[str]) -> dict[str, Any]:
     """Return the priors of the parameters that were not tuned, by pattern."""
     prior = old.settings["prior"]
-    choices = dict(prior.choices) if hasattr(prior, "choices") else {"*": prior}
+    choices = dict(prior.choices) if isinstance(prior, ByName) else {"*": prior}
     names = [name for name, value in old.net.named_parameters() if value.requires_grad] + list(old.site_names)
     remaining = [name for name in names if name not in sites]
     kept = {}

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,13 +15,12 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.history import EngineRecord
+from pyrobnn.inference.base import BaseMethod, Offer, Run
 from pyrobnn.inference.mcmc.potential import LogJoint
-from pyrobnn.inference.monitor import Callback
 from pyrobnn.inference.preparing import fresh_model, running
 from pyrobnn.inference.source import Source, make_source, refuse_checkpoints
-from pyrobnn.inference.svi.engine import Engine
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import EngineRecord, FitRecord
 
 Init = Literal["prior", "net"]
 _JITTER = 0.1
@@ -36,31 +35,24 @@ class Chains(NamedTuple):
         draws: unconstrained latents, (chain, draw, P).
         statistics: a number for each draw, (chain, draw) by name.
         engine: how the gradients were computed.
-        notes: what else to keep in `Posterior.info`.
+        num_diverging: number of draws whose trajectory diverged, where the method knows.
     """
 
     draws: Tensor
     statistics: dict[str, Tensor]
     engine: EngineRecord
-    notes: dict[str, Any]
+    num_diverging: int | None = None
 
 
 class Target:
     """The joint density of a model on its device, and points for chains to start from.
-
-    Args:
-        bnn: the model as declared.
-        source: the data.
-        device: as in `fit`.
-        seed: seed of the fit.
-        init: where chains start.
 
     Attributes:
         bnn: a copy of the model in the units of the data.
         example: a row of data.
         sites: its latent sites.
         log_joint: the density.
-        source: as given.
+        source: the data.
     """
 
     def __init__(self, bnn: BNN, source: Source, device: str, seed: int, init: Init) -> None:
@@ -72,11 +64,7 @@ class Target:
         self.log_joint = LogJoint(self.bnn, self.sites, source.num_data)
 
     def start(self, chain: int, is_usable: Callable[[Tensor], bool]) -> Tensor:
-        """Return unconstrained latents (P,) for a chain to start from; each chain has a random stream of its own.
-
-        Args:
-            chain: its number.
-            is_usable: says of a point whether density and gradient are finite there.
+        """Return unconstrained latents (P,) for a chain, with a random stream of its own, where a point is usable.
 
         Raises:
             InputError: no usable point was found.
@@ -103,7 +91,7 @@ class Target:
         return point + _JITTER * torch.randn_like(point)
 
 
-class ChainMethod:
+class ChainMethod(BaseMethod[Posterior]):
     """Base of the methods that run Markov chains: write `sample`, the rest is inherited.
 
     Attributes:
@@ -126,37 +114,28 @@ class ChainMethod:
         """The number of steps of each chain, those before the first draw included."""
         raise NotImplementedError
 
-    def sample(self, target: Target, *, seed: int, engine: Engine, progress: bool) -> Chains:
+    def sample(self, target: Target, run: Run) -> Chains:
         """Run the chains."""
         raise NotImplementedError
 
-    def run(
-        self,
-        bnn: BNN,
-        data: Any,
-        *,
-        seed: int,
-        device: str = "auto",
-        engine: Engine = "auto",
-        progress: bool = True,
-        callbacks: Sequence[Callback] = (),
-    ) -> Posterior:
-        """Infer the posterior; the arguments are those of `pyrobnn.fit`.
+    def offer(self) -> Offer:
+        """Return what the method has beside `run`."""
+        return Offer(callbacks=False, copies=self.num_chains)
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
+        """Infer the posterior.
 
         Raises:
-            InputError: parameters without a prior, data that do not fit, callbacks, or no start with a finite density.
+            InputError: parameters without a prior, data that do not fit, or no start with a finite density.
         """
-        name, started = type(self).__name__, time.perf_counter()
-        if callbacks:
-            raise InputError(f"`callbacks` see the steps of SVI, and {name} has none: leave them out.")
-        with seeded(seed, "data"):
+        with seeded(run.seed, "data"):
             source = make_source(data, bnn, self.batch_size)
-        check_all_inferred(bnn, name)
-        with running(bnn, source.batch_size(self.batch_size), seed, "fit") as threads:
-            target = Target(bnn, source, device, seed, self.init)
-            chains = self.sample(target, seed=seed, engine=engine, progress=progress)
-            posterior = self._posterior(target, chains, seed)
-        posterior.info |= {"threads": threads, "seconds": time.perf_counter() - started}
+        check_all_inferred(bnn, type(self).__name__)
+        with running(bnn, source.batch_size(self.batch_size), run.seed, "fit") as threads:
+            target = Target(bnn, source, run.device, run.seed, self.init)
+            posterior = self._posterior(target, self.sample(target, run), run.seed)
+        seconds = time.perf_counter() - run.started
+        posterior.record = dataclasses.replace(posterior.record, threads=threads, seconds=seconds)
         return posterior
 
     def _posterior(self, target: Target, chains: Chains, seed: int) -> Posterior:
@@ -165,15 +144,16 @@ class ChainMethod:
         guide = setting.build(target.bnn, *target.example)
         kept = torch.stack([*statistics.values()], -1) if statistics else guide.statistics
         guide.hold(target.log_joint.constrain(chains.draws), kept)
-        info = {
-            "method": to_dict(self) | {"guide": to_dict(setting)},
-            "num_data": source.num_data,
-            "feature_names": source.feature_names,
-            "num_steps": self.num_steps,
-            "stop_reason": "all steps done",
-            "device": str(target.example[0].device),
-            "engine": dataclasses.asdict(chains.engine),
-        }
+        record = FitRecord(
+            method=to_dict(self) | {"guide": to_dict(setting)},
+            num_data=source.num_data,
+            feature_names=source.feature_names,
+            num_steps=self.num_steps,
+            stop_reason="all steps done",
+            device=str(target.example[0].device),
+            engine=chains.engine,
+            num_diverging=chains.num_diverging,
+        )
         return Posterior(
             target.bnn,
             guide,
@@ -181,7 +161,7 @@ class ChainMethod:
             x_scaler=source.x_scaler,
             y_scaler=source.y_scaler,
             seed=seed,
-            info=info | chains.notes,
+            info=record,
         )
 
 

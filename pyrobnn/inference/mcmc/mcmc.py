@@ -11,14 +11,12 @@ from torch import Tensor
 from tqdm.std import tqdm
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting
 from pyrobnn.data.in_memory import Data
+from pyrobnn.inference.base import Run, registry
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potential
-from pyrobnn.inference.method import registry
-from pyrobnn.inference.svi.engine import Engine
 
 Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -43,7 +41,7 @@ class Hamiltonian(ChainMethod):
         """Return Pyro's kernel for one chain."""
         raise NotImplementedError
 
-    def sample(self, target: Target, *, seed: int, engine: Engine, progress: bool) -> Chains:
+    def sample(self, target: Target, run: Run) -> Chains:
         """Run the chains, one after the other.
 
         Raises:
@@ -55,13 +53,13 @@ class Hamiltonian(ChainMethod):
                 f"{name} uses all data at every step: pass Data(x, y) instead of a {type(source.data).__name__}, or "
                 "use SGLD or SGHMC."
             )
-        data = source.scaled(target.bnn, source.data.x, source.data.y)
+        data = source.scaled(target.bnn, *source.data.tensors)
         like = target.start(0, lambda point: True)
         expected = self.num_chains * self.num_steps * _TYPICAL_STEPS
-        potential, record = make_potential(target.log_joint, data, like, engine, expected)
+        potential, record = make_potential(target.log_joint, data, like, run.engine, expected)
         total = self.num_chains * self.num_steps
-        with tqdm(total=total, disable=not progress, desc=name, unit="step") as bar:
-            runs = [self._run_chain(chain, target, potential, seed, bar) for chain in range(self.num_chains)]
+        with tqdm(total=total, disable=not run.progress, desc=name, unit="step") as bar:
+            runs = [self._run_chain(chain, target, potential, run.seed, bar) for chain in range(self.num_chains)]
         statistics = torch.stack([numbers for _, numbers in runs])
         diverging = int(statistics[..., 0].sum())
         if diverging:
@@ -71,7 +69,7 @@ class Hamiltonian(ChainMethod):
                 stacklevel=2,
             )
         by_name = dict(zip(_STATISTICS, statistics.unbind(-1), strict=True))
-        return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, {"num_diverging": diverging})
+        return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, diverging)
 
     def _run_chain(
         self, chain: int, target: Target, potential: Potential, seed: int, bar: "tqdm[Any]"
@@ -85,7 +83,6 @@ class Hamiltonian(ChainMethod):
             kernel.setup(self.warmup)
             watch = _Watch(kernel, potential)
             for step in range(self.num_steps):
-                ONE_THREAD.let_waiting_in()
                 point = kernel.sample(point)
                 numbers = watch.look(step - self.warmup if step >= self.warmup else step)
                 bar.update()

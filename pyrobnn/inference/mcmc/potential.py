@@ -1,7 +1,5 @@
 """The density that chains sample: of unconstrained latents given data, with its gradient, eager or compiled."""
 
-import time
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call, grad_and_value
 
+from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.empirical import segments
 from pyrobnn.guides.sites import Site
-from pyrobnn.inference.history import EngineRecord
-from pyrobnn.inference.svi.capture.errors import NotCapturable
-from pyrobnn.inference.svi.cost import Work
-from pyrobnn.inference.svi.engine import Engine, no_word_of_cuda
+from pyrobnn.inference.cost import Work
+from pyrobnn.inference.engine import Choice, Engine, capture, choose
+from pyrobnn.posterior.record import EngineRecord
 
 ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -30,14 +28,6 @@ class LogJoint(nn.Module):
 
     w(z) is Pyro's bijection to the support of each site, the identity for weights on the real line. The log-likelihood
     of a part of the data is scaled by N / B, by the plate of the model, so that it is unbiased for that of all.
-
-    Args:
-        bnn: the model.
-        sites: its latent sites.
-        num_data: N.
-
-    Attributes:
-        bnn: as given.
     """
 
     def __init__(self, bnn: BNN, sites: list[Site], num_data: int) -> None:
@@ -47,7 +37,7 @@ class LogJoint(nn.Module):
         self._transforms = {site.name: site.transform for site in sites}
         self._shapes = [site.unconstrained.shape for site in sites]
 
-    def forward(self, z: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def forward(self, z: Tensor, *batch: Tensor) -> Tensor:
         """Return the log density, (), of latents z (P,) and a batch in the units of the model."""
         values, volumes = {}, []
         for (name, transform), part in zip(self._transforms.items(), segments(z, self._shapes), strict=True):
@@ -56,7 +46,7 @@ class LogJoint(nn.Module):
                 volumes.append(transform.log_abs_det_jacobian(part, values[name]).sum())
         with poutine.block():
             model = poutine.condition(self.bnn, data=values)
-            trace = poutine.trace(model).get_trace(x, y, num_data=self._num_data)
+            trace = poutine.trace(model).get_trace(*batch, num_data=self._num_data)
         trace.compute_log_prob(lambda name, node: not site_is_subsample(node))
         densities = [node["log_prob_sum"] for node in trace.nodes.values() if "log_prob_sum" in node]
         return torch.stack([*densities, *volumes]).sum()
@@ -89,6 +79,7 @@ class Potential:
 
     def __call__(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """Return U(z), (), from which autograd gets the gradient that `evaluate` returned."""
+        ONE_THREAD.let_waiting_in()
         self.num_evaluations += 1
         return _Evaluated.apply(parameters["z"], self.evaluate)
 
@@ -129,12 +120,6 @@ def captured_potential(
 
     Numbers of the model are inputs of the graph: the same library serves a model with others.
 
-    Args:
-        log_joint: the density.
-        data: all examples.
-        like: some latents (P,).
-        compiler: what makes the recorded graph a function; inductor if not given.
-
     Raises:
         NotCapturable: with the reason.
     """
@@ -145,9 +130,9 @@ def captured_potential(
 
     model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
 
-    def step(place: Tensor, value: Tensor, gradient: Tensor, x: Tensor, y: Tensor, *tensors: Tensor) -> tuple[()]:
-        state = dict(zip(model, tensors, strict=True))
-        found, energy = grad_and_value(lambda z: -functional_call(log_joint, state, (z, x, y)))(place)
+    def step(place: Tensor, value: Tensor, gradient: Tensor, *tensors: Tensor) -> tuple[()]:
+        batch, state = tensors[: len(data)], dict(zip(model, tensors[len(data) :], strict=True))
+        found, energy = grad_and_value(lambda z: -functional_call(log_joint, state, (z, *batch)))(place)
         value.copy_(energy)
         gradient.copy_(found)
         return ()
@@ -173,34 +158,20 @@ def make_potential(
 ) -> tuple[Potential, EngineRecord]:
     """Return the potential under the engine that was asked for or pays, and the record of that choice.
 
-    Args:
-        log_joint: the density.
-        data: all examples.
-        like: some latents (P,), at which the work of an evaluation is counted.
-        engine: "eager", "captured", or "auto" for captured if it is predicted to end sooner.
-        num_evaluations: how many evaluations there will be, roughly.
+    "auto" counts the work of an evaluation at the latents `like`, (P,), and multiplies it by their rough number.
     """
     eager = eager_potential(log_joint, data)
-    if engine == "eager":
-        return Potential(eager), EngineRecord("eager", "eager", "asked for")
-    seconds, reason = None, "asked for"
+    choice = Choice(engine, engine)
     if engine == "auto":
         with Work() as work:
             eager(like)
-        cost = work.cost(num_evaluations, like.device.type)
-        seconds, reason = cost.step, str(cost)
-        if cost.eager <= cost.captured:
-            return Potential(eager), EngineRecord("auto", "eager", reason, eager_seconds=seconds)
-    started = time.perf_counter()
-    try:
-        with no_word_of_cuda():
-            evaluate, _ = captured_potential(log_joint, data, like)
-    except NotCapturable as error:
-        if engine == "captured":
-            warnings.warn(f"The chains run eagerly, since {error}.", stacklevel=2)
-        return Potential(eager), EngineRecord(engine, "eager", f"not capturable: {error}", eager_seconds=seconds)
-    compiling = time.perf_counter() - started
-    return Potential(evaluate), EngineRecord(engine, "captured", reason, 1, seconds, compiling)
+        choice = choose(work, num_evaluations, like.device.type)
+
+    def make(compiler: Any) -> ValueAndGradient:
+        return captured_potential(log_joint, data, like, compiler)[0]
+
+    captured, record = capture(choice, make, what="chains run", from_step=1)
+    return Potential(captured or eager), record
 
 
 def is_finite(evaluate: ValueAndGradient, z: Tensor) -> bool:

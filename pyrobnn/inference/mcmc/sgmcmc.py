@@ -17,12 +17,11 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.vectorize import vmap_or_loop
 from pyrobnn.data.batches import Batch, TensorBatches
-from pyrobnn.inference.history import EngineRecord
+from pyrobnn.inference.base import Run, registry
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, is_finite
-from pyrobnn.inference.method import registry
-from pyrobnn.inference.svi.engine import Engine
 from pyrobnn.optimizers import resolve_schedule
+from pyrobnn.posterior.record import EngineRecord
 
 Count = Annotated[int, Field(gt=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -47,7 +46,7 @@ class StochasticGradient(ChainMethod):
         """Return the transform of posteriors, for a log density of all chains and a step size or schedule."""
         raise NotImplementedError
 
-    def sample(self, target: Target, *, seed: int, engine: Engine, progress: bool) -> Chains:
+    def sample(self, target: Target, run: Run) -> Chains:
         """Run the chains side by side, each on mini-batches of its own; those of a DataLoader serve all chains.
 
         Raises:
@@ -55,18 +54,18 @@ class StochasticGradient(ChainMethod):
             FloatingPointError: a chain is no longer finite.
         """
         posteriors, name = _posteriors(type(self).__name__), type(self).__name__
-        if engine == "captured":
+        if run.engine == "captured":
             warnings.warn(f"The chains run eagerly: {name} has no captured form.", stacklevel=2)
-        streams = self._streams(target, seed)
+        streams = self._streams(target, run.seed)
         batches = _joined(streams)
         first, own_batches = next(batches), len(streams) > 1
-        evaluate = eager_potential(target.log_joint, (first[0][0], first[1][0]) if own_batches else first)
+        evaluate = eager_potential(target.log_joint, tuple(v[0] for v in first) if own_batches else first)
         points = torch.stack([target.start(c, lambda z: is_finite(evaluate, z)) for c in range(self.num_chains)])
         rates = self._rates().to(points.device)
         log_posterior = _log_posterior(target.log_joint, points, first, own_batches=own_batches)
         transform = self.transform(posteriors, log_posterior, lambda step: rates[step])
         draws = []
-        with seeded(seed, "transitions"), tqdm(total=self.num_steps, disable=not progress, desc=name) as bar:
+        with seeded(run.seed, "transitions"), tqdm(total=self.num_steps, disable=not run.progress, desc=name) as bar:
             state = transform.init(points)
             for step in range(1, self.num_steps + 1):
                 ONE_THREAD.let_waiting_in()
@@ -76,8 +75,8 @@ class StochasticGradient(ChainMethod):
                 if step % _BLOCK == 0 or step == self.num_steps:
                     _check_finite(state.params, step, name)
                     bar.update(step - bar.n)
-        record = EngineRecord(engine, "eager", f"{name} runs eagerly, its chains side by side")
-        return Chains(torch.stack(draws, 1), {}, record, {})
+        record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
+        return Chains(torch.stack(draws, 1), {}, record)
 
     def _streams(self, target: Target, seed: int) -> list[Any]:
         """Return the batches of each chain, or one stream for all where each batch is the whole set or a loader's."""
@@ -85,7 +84,7 @@ class StochasticGradient(ChainMethod):
         first = target.source.batches(target.bnn, self.batch_size, seeds[0])
         if not isinstance(first, TensorBatches) or first.batch_size is None:
             return [first]
-        return [first, *(TensorBatches(first.x, first.y, first.batch_size, own) for own in seeds[1:])]
+        return [first, *(TensorBatches(first.data, first.batch_size, own) for own in seeds[1:])]
 
     def _rates(self) -> Tensor:
         """Return the step size of each step, (steps,)."""
@@ -195,10 +194,9 @@ def _joined(streams: list[Any]) -> Iterator[Batch]:
     if len(streams) == 1:
         while True:
             yield next(streams[0])
-    x, y = streams[0].x, streams[0].y
     while True:
         for rows in torch.stack([stream.rows(_BLOCK) for stream in streams], 1):
-            yield x[rows], y[rows]
+            yield tuple(values[rows] for values in streams[0].data)
 
 
 def _log_posterior(
@@ -210,12 +208,12 @@ def _log_posterior(
     cannot take is run chain by chain.
     """
 
-    def one_by_one(z: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        pairs = zip(x, y, strict=True) if own_batches else itertools.repeat((x, y))
-        return torch.stack([log_joint(row, *pair) for row, pair in zip(z, pairs, strict=False)])
+    def one_by_one(z: Tensor, *data: Tensor) -> Tensor:
+        batches = zip(*data, strict=True) if own_batches else itertools.repeat(data)
+        return torch.stack([log_joint(row, *own) for row, own in zip(z, batches, strict=False)])
 
     place = 0 if own_batches else None
-    each = vmap_or_loop(vmap(log_joint, in_dims=(0, place, place)), one_by_one, points, *batch)
+    each = vmap_or_loop(vmap(log_joint, in_dims=(0, *[place] * len(batch))), one_by_one, points, *batch)
 
     def log_posterior(z: Tensor, data: Batch) -> tuple[Tensor, Tensor]:
         densities = each(z, *data)

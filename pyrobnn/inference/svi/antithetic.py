@@ -49,9 +49,6 @@ class MirroredNoise(TorchFunctionMode):
     """Gives the mirror images of recorded numbers, each once, for the same requests in the same order.
 
     What is asked for otherwise, where a run takes another path, is drawn anew.
-
-    Args:
-        draws: what was drawn.
     """
 
     def __init__(self, draws: list[Draw]) -> None:

@@ -19,13 +19,7 @@ from pyrobnn.inference.svi.eager import Eager
 class Captured:
     """Fits in progress, one or several replicates side by side, as a compiled graph.
 
-    Args:
-        fits: fits after at least one step, of the same shape; their parameters, optimisers, schedules and batches
-            are used on.
-        compiler: what makes the recorded graph a function.
-
-    Attributes:
-        step: the captured step.
+    They are of the same shape and have done a step; their parameters, optimisers, schedules and batches are used on.
 
     Raises:
         NotCapturable: with the reason; the fits are as they were.
@@ -39,13 +33,12 @@ class Captured:
             _check_schedule(fit)
         if isinstance(first.batches, TensorBatches):
             batch_size = first.batches.batch_size
-            data = _distinct([(fit.batches.x, fit.batches.y) for fit in fits])  # type: ignore[attr-defined]
+            data = _distinct([fit.batches.data for fit in fits])  # type: ignore[attr-defined]
         else:
-            x, y = first.batches.peek()
-            batch_size, data = None, [(x.clone(), y.clone())]
+            batch_size, data = None, [tuple(values.clone() for values in first.batches.peek())]
         self._shapes = [value.shape for value in data[0]]
         with torch.random.fork_rng():
-            check_reparameterized(first.bnn, first.guide, data[0][0][:1], data[0][1][:1])
+            check_reparameterized(first.guide, *(values[:1] for values in data[0]))
             self.step = CapturedStep(
                 [Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl=fit.method.kl) for fit in fits],
                 [fit.optimizer for fit in fits],
@@ -88,7 +81,7 @@ class Captured:
 
 def _distinct(data: list[Batch]) -> list[Batch]:
     """Return the data of each fit, or a single entry if they are the same."""
-    return data if any(x is not data[0][0] or y is not data[0][1] for x, y in data) else data[:1]
+    return data if any(a is not b for batch in data for a, b in zip(batch, data[0], strict=True)) else data[:1]
 
 
 def _check_schedule(fit: Eager) -> None:
@@ -105,6 +98,9 @@ def check_same_program(fits: Sequence[Eager]) -> None:
         NotCapturable: with the first difference.
     """
     for fit in fits[1:]:
+        for key, value in fits[0].first_settings.items():
+            if key != "lr" and fit.first_settings[key] != value:
+                raise NotCapturable(f"replicates differ in `{key}` of the optimiser")
         for part in ("prior", "likelihood"):
             mine, theirs = (one.bnn.settings[part] for one in (fits[0], fit))
             if _kind(mine) != _kind(theirs):

@@ -10,27 +10,26 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import ignored_warnings
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, State
-from pyrobnn.inference.svi.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo
+from pyrobnn.guides.built import rate_factors
+from pyrobnn.inference.svi.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo, tabulate
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.optimizers import Schedule
 
 
 class Eager:
     """A fit in progress that runs Pyro at each step.
 
-    Args:
-        bnn: the model, whose parameters are optimised.
-        guide: its guide, likewise.
-        method: the settings.
-        batches: where batches come from.
-        example: a row of data, to check the model with.
-        num_data: N.
-        num_steps: the length of the fit, for the schedule.
+    Model and guide are optimised in place. An example is a row of data, to check them with; the schedule follows the
+    number of steps.
 
     Attributes:
         done: number of steps done.
         moved: the parameters that have a gradient in a step, once there was one.
+        parameters: those of model and guide that are trained.
+        schedule_steps: number of steps of the schedule.
         rate_factor: factor on the learning rates that the schedule gives.
         all_reduce: averages the gradients and the two terms of the ELBO of a step over processes, in place.
 
@@ -51,21 +50,25 @@ class Eager:
         num_data: int,
         num_steps: int,
     ) -> None:
-        self._parameters = [p for p in (*bnn.parameters(), *guide.parameters()) if p.requires_grad]
-        if not self._parameters:
+        self.parameters = [p for p in (*bnn.parameters(), *guide.parameters()) if p.requires_grad]
+        if not self.parameters:
             raise InputError("There is nothing to optimise: model and guide have no parameters.")
+        if method.kl == "quadrature":
+            tabulate(bnn)
         if method.kl in DIVERGENCES:
             names = {"guide_name": repr(method.guide), "prior_name": repr(bnn.settings["prior"])}
             check_divergence(bnn, guide, example, kl=method.kl, **names)
         self.bnn, self.guide, self.method, self.batches, self.num_data = bnn, guide, method, batches, num_data
         self.example = example
-        self.optimizer = method.optimizer.build(self._parameters, lr=method.lr)
+        self.optimizer = method.make_optimizer(bnn, guide, self.parameters, example)
         self.first_settings = {
             k: v for k, v in self.optimizer.param_groups[0].items() if k not in ("params", "initial_lr")
         }
+        named = dict(guide.named_parameters())
+        self._damped = [(named[name], factor) for name, factor in rate_factors(guide).items()]
         self._elbo = make_elbo(method.kl, method.num_particles, antithetic=method.antithetic)
-        self._num_steps = num_steps
-        self._schedule = method.schedule.build(self.optimizer, num_steps) if method.schedule else None
+        self.schedule_steps, self._schedule_start = num_steps, 0
+        self._schedule = self._new_schedule()
         self.moved: list[Tensor] = []
         self.done = 0
         self.rate_factor = 1.0
@@ -83,11 +86,15 @@ class Eager:
     def update(self) -> None:
         """Move the parameters by their gradients."""
         if self.method.clip_norm is not None:
-            clip_grad_norm_(self._parameters, self.method.clip_norm)
+            clip_grad_norm_(self.parameters, self.method.clip_norm)
         scheduled = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["lr"] = group["lr"] * self.rate_factor
+        before = [(parameter, factor, parameter.detach().clone()) for parameter, factor in self._damped]
         self.optimizer.step()
+        with torch.no_grad():
+            for parameter, factor, value in before:
+                parameter.copy_(value.lerp(parameter, factor))
         for group, rate in zip(self.optimizer.param_groups, scheduled, strict=True):
             group["lr"] = rate
         self._move_on()
@@ -98,19 +105,37 @@ class Eager:
         with WeightLatents(self.method.kl_weight(self.done)):
             loss = self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
         loss.backward()
-        self.moved = [p for p in self._parameters if p.grad is not None]
+        self.moved = [p for p in self.parameters if p.grad is not None]
         terms = torch.stack([self._elbo.log_likelihood, self._elbo.kl])
         if self.all_reduce is not None:
             self.all_reduce([*(p.grad for p in self.moved if p.grad is not None), terms])
         return terms
 
+    def evaluate(self, batch: Batch) -> Tensor:
+        """Return log-likelihood and KL for a batch, (2,), without gradients."""
+        with torch.no_grad(), WeightLatents(self.method.temperature):
+            self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
+        return torch.stack([self._elbo.log_likelihood, self._elbo.kl])
+
     def hand_over(self, num_steps: int) -> list[tuple[float, float]]:
         """Count the next steps as done, which another engine does, with learning rate and factor on the KL of each."""
         factors = []
-        for _ in range(num_steps):
-            factors.append((self.rate, self.method.kl_weight(self.done)))
-            self._move_on()
+        with ignored_warnings("Detected call of `lr_scheduler.step"):  # the steps are done elsewhere
+            for _ in range(num_steps):
+                factors.append((self.rate, self.method.kl_weight(self.done)))
+                self._move_on()
         return factors
+
+    def begin_schedule(self, num_steps: int) -> None:
+        """Start the schedule anew, for that many steps from here."""
+        self.schedule_steps, self._schedule_start = num_steps, self.done
+        self._restart_schedule(self.done)
+
+    def _new_schedule(self) -> Any:
+        schedule = self.method.schedule
+        if schedule is None and self.method.ends_by_itself:
+            schedule = Schedule("cosine_annealing_lr")
+        return None if schedule is None else schedule.build(self.optimizer, self.schedule_steps)
 
     @property
     def rate(self) -> float:
@@ -129,13 +154,14 @@ class Eager:
 
     def state(self) -> State:
         """Return everything that the next steps depend on, apart from random states; tensors are shared."""
-        memories = [self.optimizer.state.get(p, {}) for p in self._parameters]
+        memories = [self.optimizer.state.get(p, {}) for p in self.parameters]
         return {
             "done": self.done,
+            "schedule": [self.schedule_steps, self._schedule_start],
             "rate_factor": self.rate_factor,
             "trained": dict(self.trained.state_dict()),
             "memories": [dict(memory) for memory in memories],
-            "with_gradient": [i for i, p in enumerate(self._parameters) if any(p is other for other in self.moved)],
+            "with_gradient": [i for i, p in enumerate(self.parameters) if any(p is other for other in self.moved)],
             "batches": self.batches.state(),
         }
 
@@ -148,10 +174,11 @@ class Eager:
         """
         with torch.no_grad():
             self.trained.load_state_dict(state["trained"])
-            for parameter, saved in zip(self._parameters, state["memories"], strict=True):
+            for parameter, saved in zip(self.parameters, state["memories"], strict=True):
                 self._restore_memory(parameter, saved, state["done"], in_place=in_place)
-        self.moved = [self._parameters[index] for index in state["with_gradient"]] or self.moved
-        self.rate_factor, self.done = state["rate_factor"], 0
+        self.moved = [self.parameters[index] for index in state["with_gradient"]] or self.moved
+        self.rate_factor = state["rate_factor"]
+        self.schedule_steps, self._schedule_start = state["schedule"]
         self._restart_schedule(state["done"])
         self.batches.restore(state["batches"])
 
@@ -170,17 +197,17 @@ class Eager:
         self.optimizer.param_groups[0].update(self.first_settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of a schedule that goes ahead of its optimiser
-            self._schedule = self.method.schedule.build(self.optimizer, self._num_steps) if self._schedule else None
-            for _ in range(done):
+            self._schedule, self.done = self._new_schedule(), self._schedule_start
+            for _ in range(done - self._schedule_start):
                 self._move_on()
 
     def is_finite(self) -> bool:
         """Return whether every parameter is finite."""
-        return bool(torch.stack([p.detach().isfinite().all() for p in self._parameters]).all())
+        return bool(torch.stack([p.detach().isfinite().all() for p in self.parameters]).all())
 
     def has_finite_gradients(self) -> bool:
         """Return whether every gradient of the last step is finite."""
-        return all(bool(p.grad.isfinite().all()) for p in self._parameters if p.grad is not None)
+        return all(bool(p.grad.isfinite().all()) for p in self.parameters if p.grad is not None)
 
 
 def _moved(value: Any, like: Tensor) -> Any:

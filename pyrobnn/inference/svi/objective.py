@@ -9,17 +9,20 @@ from pyro import poutine
 from pyro.distributions.util import is_identically_zero, scale_and_mask, sum_rightmost
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.trace_elbo import _compute_log_r
+from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Independent, Normal, constraints, kl_divergence
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.distributions.latents import ScaleMixtureNormal
+from pyrobnn.guides.built import built
 from pyrobnn.guides.joint import RealPart
 from pyrobnn.inference.svi.antithetic import RecordedNoise
+from pyrobnn.priors.scale_mixture import ScaleMixturePrior
 
-KL = Literal["mc", "analytic", "quadrature"]
+KL = Literal["auto", "mc", "analytic", "quadrature"]
 _QUADRATURE_POINTS = 32
 
 
@@ -55,6 +58,13 @@ def quadrature_kl(q: Any, p: Any) -> Tensor:
     else:
         log_p = _gauss_hermite(density.log_prob, entries.loc, entries.scale)
     return sum_rightmost(-entries.entropy() - log_p, q.event_dim)
+
+
+def tabulate(model: nn.Module) -> None:
+    """Have the scale mixtures of a model whose numbers stay as they are read their expectations from tables."""
+    for module in model.modules():
+        if isinstance(module, ScaleMixturePrior):
+            module.tabulate()
 
 
 def _entries(distribution: Any) -> Any:
@@ -216,9 +226,9 @@ def _unweighted(node: Any) -> Tensor:
 
 
 def make_elbo(kl: KL, num_particles: int, *, antithetic: bool = False) -> "DrawnELBO | DivergenceELBO":
-    """Return Pyro's ELBO: the KL from the draws ("mc"), in closed form ("analytic"), or also by "quadrature"."""
+    """Return Pyro's ELBO: the KL in closed form ("analytic"), or also by "quadrature", or from the draws."""
     elbo: DrawnELBO | DivergenceELBO
-    if kl == "mc":
+    if kl not in DIVERGENCES:
         elbo = DrawnELBO(num_particles=num_particles)
     else:
         elbo = DivergenceELBO(num_particles=num_particles)
@@ -233,8 +243,34 @@ def check_divergence(model: Any, guide: Any, args: Any, *, kl: KL, guide_name: s
     A guide that draws through auxiliary sites has none either, though the point masses it ends in seem to. One whose
     gradient follows the draws of log q would get none from a KL without draws.
     """
-    if any(getattr(module, "path_derivative", False) for module in guide.modules()):
+    if follows_draws(guide):
         raise InputError(f"{guide_name} follows log q along its draws, which kl={kl!r} has none of: use kl='mc'.")
+    name = site_without(model, guide, args, kl=kl)
+    if name is not None:
+        raise InputError(
+            f"kl={kl!r} needs {_NEEDS[kl]} at {name!r} for the guide {guide_name} with the prior {prior_name}: "
+            "use kl='mc'."
+        )
+
+
+def follows_draws(guide: Any) -> bool:
+    """Return whether a part of the guide has the gradient of log q along its draws alone."""
+    parts = (module for module in guide.modules() if isinstance(module, PyroModule))
+    return any(built(part).path_derivative for part in parts)
+
+
+def site_without(
+    model: Any, guide: Any, args: Any, *, kl: KL, suits: Callable[[Any], bool] | None = None
+) -> str | None:
+    """Return the first site whose guide and prior have no such KL, or None.
+
+    Args:
+        model: the model.
+        guide: its guide.
+        args: a batch to run both with.
+        kl: "analytic" or "quadrature".
+        suits: says of the prior of a site without a closed form whether a quadrature may serve it; None for any.
+    """
     guide_trace, model_trace = _run(model, guide, args)
     for name, node in guide_trace.nodes.items():
         if node["type"] != "sample":
@@ -243,13 +279,13 @@ def check_divergence(model: Any, guide: Any, args: Any, *, kl: KL, guide_name: s
             if node["infer"].get("is_auxiliary"):
                 raise NotImplementedError
             divergence = DIVERGENCES[kl](node["fn"], model_trace.nodes[name]["fn"])
+            if suits is not None and not suits(model_trace.nodes[name]["fn"]):
+                kl_divergence(node["fn"], model_trace.nodes[name]["fn"])
             if isinstance(node["fn"], RealPart):
                 _check_same(divergence, kl, name, _run(model, guide, args))
         except NotImplementedError:
-            raise InputError(
-                f"kl={kl!r} needs {_NEEDS[kl]} at {name!r} for the guide {guide_name} with the prior {prior_name}: "
-                "use kl='mc'."
-            ) from None
+            return str(name)
+    return None
 
 
 def _run(model: Any, guide: Any, args: Any) -> tuple[Any, Any]:

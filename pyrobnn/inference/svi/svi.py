@@ -1,40 +1,59 @@
-"""Stochastic variational inference as a method for `fit`: the settings, and the loop that follows them."""
+"""Stochastic variational inference as a method for `fit`: its settings."""
 
-from typing import Annotated, Any, ClassVar
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
+from torch import Tensor
+from torch.optim import Optimizer
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn._core.verbs import verb
 from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch
+from pyrobnn.inference.base import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.svi.objective import KL
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
 
 Count = Annotated[int, Field(gt=0)]
+_FIRST_CYCLE = 2500
+"""Steps of the first cycle of a fit that ends by itself."""
+_USUAL_STEPS = 10_000
+"""Steps that a fit which ends by itself is expected to take."""
+_TOLERANCE, _SMALLEST_TOLERANCE = 2e-3, 0.05
+"""Nats an example, and nats."""
 
 
+@registry.register
 @setting
-class SVI:
+class SVI(BaseMethod[Posterior]):
     """Maximise the ELBO, E_q[log p(D|w)] - KL(q || p), by stochastic gradients.
 
     Attributes:
         guide: the family of q: a guide, its name, the name of a Pyro autoguide, or a mapping from site-name patterns.
-        steps: number of optimiser steps; 2000 if neither `steps` nor `epochs` is given.
+        steps: number of optimiser steps. Without `steps` and `epochs` the fit ends by itself: it runs cycles of the
+            schedule, each with twice as many steps as the one before, until one gains less than `tolerance`.
         epochs: number of passes over the data, instead of steps.
+        max_steps: steps after which a fit ends that has not converged by itself.
+        tolerance: nats that twice as many steps again may still gain; None for 0.002 nats an example, and at least
+            0.05.
         lr: learning rate.
         batch_size: examples in a mini-batch; None for all of them at every step.
         optimizer: an optimiser of `torch.optim` by name, or a table with `type` and its options.
-        schedule: a schedule of `torch.optim.lr_scheduler`, likewise, or None.
+        schedule: a schedule of `torch.optim.lr_scheduler`, likewise; None for a constant rate, or for a cosine from
+            `lr` to 0 in each cycle of a fit that ends by itself.
         num_particles: draws of the weights for each estimate of the ELBO.
         antithetic: draw particles in pairs, the second from the mirror image of the first's noise (-eps for normal eps,
             1 - u for uniform u): what is odd in the noise then cancels. `num_particles` must be even.
         kl: "mc" estimates the KL from the same draws (`Trace_ELBO`), "analytic" uses its closed form
             (`TraceMeanField_ELBO`) and refuses guides and priors that have none. "quadrature" uses the closed form or,
             for an independent normal guide with a prior that has none, one-dimensional quadrature for each weight: the
-            KL of a mixture prior without the noise of "mc".
+            KL of a mixture prior without the noise of "mc". "auto": "mc" where the length is given, `steps` or
+            `epochs`; else "analytic" where guide and prior have it at every site, "quadrature" where a fixed
+            `ScaleMixture` is in the place of a closed form, and "mc" otherwise.
         temperature: factor on the KL; 1 is Bayes, less than 1 a cold posterior.
         clip_norm: bound on the norm of the gradient of all parameters together, or None for none.
         kl_warmup: number of first steps over which the factor on the KL grows from 0 to the temperature.
@@ -45,39 +64,74 @@ class SVI:
     guide: Annotated[Any, BeforeValidator(guides.resolve)] = guides.MeanField()
     steps: Count | None = None
     epochs: Count | None = None
+    max_steps: Count = 100_000
+    tolerance: Annotated[float, Field(gt=0)] | None = None
     lr: Annotated[float, Field(gt=0)] = 0.01
     batch_size: Count | None = None
     optimizer: Annotated[Any, BeforeValidator(resolve_optimizer)] = resolve_optimizer("adam")
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     num_particles: Count = 1
     antithetic: bool = False
-    kl: KL = "mc"
+    kl: KL = "auto"
     temperature: Annotated[float, Field(gt=0)] = 1.0
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     kl_warmup: Annotated[int, Field(ge=0)] = 0
     patience: Count | None = None
     eval_every: Count = 100
-    resumable: ClassVar[bool] = True
-    follows_validation: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse two lengths at once, and a particle without a pair."""
         if self.steps is not None and self.epochs is not None:
-            raise InputError("SVI: give `steps` or `epochs`, not both.")
+            raise InputError(f"{type(self).__name__}: give `steps` or `epochs`, not both.")
         if self.antithetic and self.num_particles % 2:
             raise InputError(
-                "SVI: `antithetic` draws particles in pairs, so `num_particles` must be even, got "
+                f"{type(self).__name__}: `antithetic` draws particles in pairs, so `num_particles` must be even, got "
                 f"{self.num_particles}."
             )
 
-    def run(self, bnn: BNN, data: Any, **arguments: Any) -> Posterior:
-        """Fit one posterior; the arguments are those of `pyrobnn.fit`."""
-        posterior: Posterior = verb("inference.alone:fit_by_svi")(bnn, self, data, **arguments)
+    def offer(self) -> Offer:
+        """Return what the method has beside `run`."""
+        return Offer(guide=self.guide, follows_validation=True, resumable=True)
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
+        """Fit one posterior."""
+        posterior: Posterior = verb("inference.session:fit_by_svi")(bnn, self, data, run)
         return posterior
 
+    def side_by_side(self, bnn: Any, data: Any, run: Run, *, replicates: int, bootstrap: bool) -> list[Posterior]:
+        """Fit several posteriors, as `fit_replicates` does."""
+        posteriors: list[Posterior] = verb("inference.replicates:fit_side_by_side")(
+            bnn, self, data, run, replicates=replicates, bootstrap=bootstrap
+        )
+        return posteriors
+
+    def make_optimizer(self, bnn: BNN, guide: Any, parameters: Sequence[Tensor], example: Batch) -> Optimizer:
+        """Return the optimiser of the parameters of a model and its guide; the example is a row of data to run them."""
+        optimizer: Optimizer = self.optimizer.build(parameters, lr=self.lr)
+        return optimizer
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether the length is automatic."""
+        return self.steps is None and self.epochs is None
+
     def num_steps(self, batches_per_epoch: int) -> int:
-        """Return the number of optimiser steps for an epoch of that many batches."""
-        return self.epochs * batches_per_epoch if self.epochs is not None else self.steps or 2000
+        """Return the number of optimiser steps, at most, for an epoch of that many batches."""
+        return self.epochs * batches_per_epoch if self.epochs is not None else self.steps or self.max_steps
+
+    def first_steps(self, batches_per_epoch: int) -> int:
+        """Return the number of steps of the schedule: of its first cycle where there are several."""
+        most = self.num_steps(batches_per_epoch)
+        return min(most, _FIRST_CYCLE) if self.ends_by_itself else most
+
+    def expected_steps(self, batches_per_epoch: int) -> int:
+        """Return the number of steps to plan with."""
+        most = self.num_steps(batches_per_epoch)
+        return min(most, _USUAL_STEPS) if self.ends_by_itself else most
+
+    def nats(self, num_data: int) -> float:
+        """Return the tolerance for that many examples."""
+        return max(_SMALLEST_TOLERANCE, _TOLERANCE * num_data) if self.tolerance is None else self.tolerance
 
     def kl_weight(self, step: int) -> float:
         """Return the factor on the KL at a step, counted from 0."""

@@ -3,7 +3,6 @@
 import copy
 import ctypes
 import logging
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pyrobnn._torch.private import private
+from pyrobnn._core.lock import ONE_THREAD, ignored_warnings
+from pyrobnn._torch.private import in_turns, load, private, replaced
 from pyrobnn.inference.svi.capture import store
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.record import ATEN_RANDOM
@@ -25,6 +25,15 @@ _ON_CPU = {
     "cpp.enable_floating_point_contract_flag": "fast",
     "aot_inductor.allow_stack_allocation": True,
 }
+_NEEDED = (
+    "init_backend_registration",
+    "LoopBody",
+    "CppBuilder",
+    "SizeVarAllocator",
+    "FakeTensorMode",
+    "joint_graph_passes",
+    "compile_fx_inner",
+)
 _WITHOUT_STACK = {"aot_inductor.allow_stack_allocation": False}
 """What to compile with where an operation does not take tensors on the stack, as some that change theirs do not."""
 
@@ -77,9 +86,18 @@ def _is_sound(library: Path) -> bool:
 
 
 def _try_to_compile(graph: fx.GraphModule, attempts: list[dict[str, Any]], *, on_cpu: bool) -> Any:
+    load(*_NEEDED)
+    with ONE_THREAD.others_let_in():
+        private("init_backend_registration")()
     for settings in attempts:
         try:
-            with private("inductor_config").patch(ATEN_RANDOM | settings), _quiet(), _unread_stays_in_memory():
+            with (
+                private("inductor_config").patch(ATEN_RANDOM | settings),
+                _quiet(),
+                in_turns("SizeVarAllocator.simplify", "FakeTensorMode.dispatch"),
+                replaced("LoopBody.get_read_expr", _unread_stays_in_memory),
+                replaced("CppBuilder.build", _elsewhere),
+            ):
                 return _compile(copy.deepcopy(graph), on_cpu=on_cpu)
         except Exception as error:
             failure = error
@@ -94,22 +112,18 @@ def _quiet() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with ignored_warnings():
             yield
     finally:
         logger.setLevel(level)
 
 
-@contextmanager
-def _unread_stays_in_memory() -> Iterator[None]:
+def _unread_stays_in_memory(ask: Any) -> Any:
     """Let a loop say where it reads a buffer that it only waits for: nowhere.
 
     Inductor asks every user of a buffer before it moves it into the loops around them, and fails with a KeyError where
     a user overwrites what the buffer was made of, as a step of Adam does (pytorch/pytorch issue 188228).
     """
-    loop_body = private("LoopBody")
-    ask = loop_body.get_read_expr
 
     def read_expr(self: Any, buffer_name: str) -> Any:
         try:
@@ -117,11 +131,17 @@ def _unread_stays_in_memory() -> Iterator[None]:
         except KeyError:
             return None
 
-    loop_body.get_read_expr = read_expr
-    try:
-        yield
-    finally:
-        loop_body.get_read_expr = ask
+    return read_expr
+
+
+def _elsewhere(work: Any) -> Any:
+    """Let other threads in while another program works."""
+
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        with ONE_THREAD.others_let_in():
+            return work(*args, **kwargs)
+
+    return wait
 
 
 def _compile(graph: fx.GraphModule, *, on_cpu: bool) -> Callable[[list[Tensor]], Any]:

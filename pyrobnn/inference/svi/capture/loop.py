@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._torch.private import private
 from pyrobnn.inference.svi.capture import store
 from pyrobnn.inference.svi.capture.compiler import Program, entry
@@ -125,7 +126,8 @@ def _repeat() -> Any:
     name = store.fingerprint(_SOURCE)
     library = store.find(name)
     if library is None:
-        library = Path(private("CppCodeCache").load(_SOURCE)._name)
+        with ONE_THREAD.others_let_in():
+            library = Path(private("CppCodeCache").load(_SOURCE)._name)
         store.keep(name, library)
     return ctypes.PyDLL(str(library)).repeat
 

@@ -1,8 +1,9 @@
 """The ELBO as a function of tensors alone: what the captured step records."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.nn import PyroModule
@@ -15,7 +16,7 @@ from pyrobnn._torch.private import tree_leaves
 from pyrobnn.bnn import BNN
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.inference.svi.capture.errors import NotCapturable
-from pyrobnn.inference.svi.objective import DIVERGENCES, KL
+from pyrobnn.inference.svi.objective import DIVERGENCES, KL, quadrature_kl
 
 
 class Objective(nn.Module):
@@ -36,22 +37,22 @@ class Objective(nn.Module):
         self.bnn, self.guide = bnn, guide
         self._num_data, self._divergence = num_data, DIVERGENCES.get(kl)
 
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw once and return the estimates of the expected log-likelihood and of KL(q || prior), both scalars."""
+    def forward(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw once and return estimates of the expected log-likelihood and of KL(q || prior), both scalars."""
         arguments = {"num_data": self._num_data}
         with poutine.block():
-            guide_trace = poutine.trace(self.guide).get_trace(x, y, **arguments)
-            model_trace = poutine.trace(poutine.replay(self.bnn, trace=guide_trace)).get_trace(x, y, **arguments)
+            guide_trace = poutine.trace(self.guide).get_trace(*batch, **arguments)
+            model_trace = poutine.trace(poutine.replay(self.bnn, trace=guide_trace)).get_trace(*batch, **arguments)
         drawn, latent = list(_samples(guide_trace, observed=False)), list(_samples(model_trace, observed=False))
         log_likelihood = _sum(_log_density(node).double() for node in _samples(model_trace, observed=True))
         if self._divergence is not None:
             by_name = {node["name"]: node for node in drawn}
-            pairs = ((by_name[node["name"]], node) for node in latent)
-            return log_likelihood, _sum(_scaled(self._divergence(q["fn"], p["fn"]), q).double() for q, p in pairs)
+            pairs = [(by_name[node["name"]], node) for node in latent]
+            return log_likelihood, _joint_divergence(self._divergence, pairs)
         return log_likelihood, _joint_log_density(drawn).double() - _joint_log_density(latent).double()
 
 
-def check_reparameterized(bnn: BNN, guide: PyroModule, x: Tensor, y: Tensor) -> None:
+def check_reparameterized(guide: PyroModule, *batch: Tensor) -> None:
     """Refuse guides whose gradient needs more than the derivative of the ELBO along a draw.
 
     Raises:
@@ -59,7 +60,7 @@ def check_reparameterized(bnn: BNN, guide: PyroModule, x: Tensor, y: Tensor) -> 
             gradient is a score function).
     """
     with poutine.block():
-        trace = poutine.trace(guide).get_trace(x, y)
+        trace = poutine.trace(guide).get_trace(*batch)
     for node in _samples(trace, observed=True):
         raise NotCapturable(f"the guide has the factor {node['name']!r}")
     for node in _samples(trace, observed=False):
@@ -91,6 +92,25 @@ def _joint_log_density(nodes: list[Any]) -> Tensor:
             key, parameters = member
             families.setdefault(key, []).append((node["value"], parameters))
     return _sum([*others, *(_family_log_density(key[0], members) for key, members in families.items())])
+
+
+def _joint_divergence(divergence: Callable[[Any, Any], Tensor], pairs: list[tuple[Any, Any]]) -> Tensor:
+    """Return the KL of all sites, nodes of guide and model, those under one scale mixture at once."""
+    mixtures: dict[Any, list[tuple[Any, Any]]] = {}
+    terms = []
+    for q, p in pairs:
+        own, prior = _elementwise(q), _elementwise(p)
+        if divergence is quadrature_kl and own and prior and own[0] == (Normal,) and prior[0] != (Normal,):
+            mixtures.setdefault(prior[0], []).append((own[1], p["fn"]))
+        else:
+            terms.append(_scaled(divergence(q["fn"], p["fn"]), q).double())
+    for members in mixtures.values():
+        loc, scale = (torch.cat([own[key].reshape(-1) for own, _ in members]) for key in ("loc", "scale"))
+        prior = members[0][1]
+        while isinstance(prior, Independent):
+            prior = prior.base_dist
+        terms.append(divergence(dist.Normal(loc, scale, validate_args=False), prior.expand(loc.shape)).sum().double())
+    return _sum(terms)
 
 
 def _elementwise(node: Any) -> tuple[Any, dict[str, Tensor]] | None:
@@ -130,7 +150,8 @@ def _log_density(node: Any) -> Tensor:
 def _scaled(terms: Tensor, node: Any) -> Tensor:
     if node["mask"] is not None:
         terms = torch.where(torch.as_tensor(node["mask"], device=terms.device), terms, torch.zeros_like(terms))
-    return terms.sum() * node["scale"]
+    scale = node["scale"]
+    return (terms * scale).sum() if isinstance(scale, Tensor) and scale.ndim else terms.sum() * scale
 
 
 class FreshNoise(TorchFunctionMode):

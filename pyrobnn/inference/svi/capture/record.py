@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 
-from pyrobnn._torch.private import private
+from pyrobnn._torch.private import in_turns, load, private
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.objective import FreshNoise
@@ -30,7 +30,13 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
         NotCapturable: what the function does depends on the values of tensors, or is not an operation of torch.
     """
     try:
-        with fast_pyro(), FreshNoise(), private("inductor_config").patch(ATEN_RANDOM):
+        load("make_fx", "select_decomp_table", "inductor_config", "FakeTensorMode")
+        with (
+            fast_pyro(),
+            FreshNoise(),
+            private("inductor_config").patch(ATEN_RANDOM),
+            in_turns("FakeTensorMode.dispatch"),
+        ):
             traced = private("make_fx")(
                 functionalize(function),
                 decomposition_table=private("select_decomp_table")(),

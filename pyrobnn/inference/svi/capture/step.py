@@ -1,6 +1,6 @@
 """The captured step: a graph that advances its own state, parameters and position in its tables, each time it runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,8 @@ from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 
 from pyrobnn._torch.private import private, tree_map
+from pyrobnn.data.batches import Batch
+from pyrobnn.guides.built import rate_factors
 from pyrobnn.inference.svi.antithetic import RecordedNoise
 from pyrobnn.inference.svi.capture.compiler import Program, compile_graph
 from pyrobnn.inference.svi.capture.errors import NotCapturable
@@ -22,8 +24,7 @@ MAX_BLOCK = 256
 """Steps for which the tables of a captured step have room."""
 Tree = dict[str, Any]
 Compiler = Callable[[fx.GraphModule, torch.device], Program]
-Data = tuple[Tensor, Tensor]
-Estimate = Callable[[Tree, Data], tuple[Tensor, Tensor]]
+Estimate = Callable[[Tree, Batch], tuple[Tensor, Tensor]]
 """Estimates of log-likelihood and KL for the tensors of an objective and a batch."""
 
 
@@ -40,7 +41,7 @@ class CapturedStep:
         objectives: model and guide of each replicate; their tensors are those that train, changed in place.
         optimizers: the optimiser of each after at least one step, whose state goes on.
         trained: the parameters that each changes.
-        data: all inputs and targets, on the device and in the units of the model; with one entry for all replicates
+        data: all examples, on the device and in the units of the model; with one entry for all replicates
             or one for each.
         batch_size: rows of a mini-batch, or None for all of them.
         num_particles: draws for each estimate.
@@ -60,7 +61,7 @@ class CapturedStep:
         objectives: Sequence[Objective],
         optimizers: Sequence[Optimizer],
         trained: Sequence[Sequence[Tensor]],
-        data: Sequence[Data],
+        data: Sequence[Batch],
         *,
         batch_size: int | None,
         num_particles: int,
@@ -69,7 +70,8 @@ class CapturedStep:
         compiler: Compiler = compile_graph,
     ) -> None:
         estimate = _make_estimate(objectives[0], num_particles, antithetic=antithetic)
-        update = _make_update(estimate, optimizers[0], clip_norm)
+        factors = {f"guide.{name}": factor for name, factor in rate_factors(objectives[0].guide).items()}
+        update = _make_update(estimate, optimizers[0], clip_norm, factors)
         self._rates, self._group = UPDATES[type(optimizers[0])].rates, optimizers[0].param_groups[0]
         states = [_training_state(*parts) for parts in zip(objectives, optimizers, trained, strict=True)]
         replicates = (len(states),) if len(states) > 1 else ()
@@ -100,14 +102,14 @@ class CapturedStep:
             position = state["position"].reshape(1)
             row = {name: table.index_select(0, position).squeeze(0) for name, table in state["tables"].items()}
             new, terms = update(state["training"], state["data"], row.get("rows", {}), row["rates"], row["kl_weight"])
-            tree_map(lambda old, value: old.copy_(value), {key: state["training"][key] for key in new}, new)
+            _write(state["training"], new)
             state["terms"].index_copy_(0, position, terms.unsqueeze(0))
             state["position"].add_(1)
             return ()
 
         return step
 
-    def feed(self, batch: Data) -> None:
+    def feed(self, batch: Batch) -> None:
         """Put a batch in the place of the data."""
         for place, value in zip(self._state["data"], batch, strict=True):
             place.copy_(value)
@@ -139,33 +141,40 @@ class CapturedStep:
         return self._state["terms"][:num_steps].clone()
 
 
+def _write(tree: Tree, new: Tree) -> None:
+    """Write new values in the place of old ones; the others stay."""
+    for key, value in new.items():
+        if isinstance(value, dict):
+            _write(tree[key], value)
+        else:
+            tree[key].copy_(value)
+
+
 def _placeholder(graph: fx.GraphModule, leaf: Tensor, leaves: list[Tensor]) -> fx.Node:
     return graph.graph.find_nodes(op="placeholder")[next(i for i, other in enumerate(leaves) if other is leaf)]
 
 
 def _make_update(
-    estimate: Estimate, optimizer: Optimizer, clip_norm: float | None
+    estimate: Estimate, optimizer: Optimizer, clip_norm: float | None, factors: Mapping[str, float]
 ) -> Callable[..., tuple[Tree, Tensor]]:
     """Return the pure function that does one step: training state, data, rows and rates in, new state and terms out."""
     if type(optimizer) not in UPDATES:
         raise NotCapturable(f"the optimiser {type(optimizer).__name__} has no recorded form")
-    apply, group = UPDATES[type(optimizer)].apply, {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    own, group = UPDATES[type(optimizer)], {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
 
-    def loss(trained: Tree, fixed: Tree, batch: Data, kl_weight: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(trained: Tree, fixed: Tree, batch: Batch, kl_weight: Tensor) -> tuple[Tensor, Tensor]:
         log_likelihood, kl = estimate(trained | fixed, batch)
         return kl_weight * kl - log_likelihood, torch.stack([log_likelihood, kl])
 
-    def update(state: Tree, data: Data, rows: Any, rates: Tensor, kl_weight: Tensor) -> tuple[Tree, Tensor]:
-        batch = (data[0][rows], data[1][rows]) if isinstance(rows, Tensor) else data
+    def update(state: Tree, data: Batch, rows: Any, rates: Tensor, kl_weight: Tensor) -> tuple[Tree, Tensor]:
+        batch = tuple(values[rows] for values in data) if isinstance(rows, Tensor) else data
         trained = state["trained"]
         gradients, terms = grad(loss, has_aux=True)(trained, state["fixed"], batch, kl_weight)
         if clip_norm is not None:
             gradients = clip(gradients, clip_norm)
-        new = {name: apply(trained[name], gradients[name], state["optimizer"][name], rates, group) for name in trained}
-        return {
-            "trained": {name: value for name, (value, _) in new.items()},
-            "optimizer": {name: memory for name, (_, memory) in new.items()},
-        }, terms
+        new, memories = own.of_all(trained, gradients, state["optimizer"], rates, group)
+        damped = {name: trained[name].lerp(new[name], factor) for name, factor in factors.items() if name in new}
+        return {"trained": new | damped, "optimizer": memories}, terms
 
     return update
 
@@ -173,10 +182,10 @@ def _make_update(
 def _make_estimate(objective: Objective, num_particles: int, *, antithetic: bool) -> Estimate:
     """Return the function that gives log-likelihood and KL averaged over the particles, for tensors and a batch."""
 
-    def one(tensors: Tree, batch: Data) -> tuple[Tensor, Tensor]:
+    def one(tensors: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
         return functional_call(objective, tensors, batch)
 
-    def pair(tensors: Tree, batch: Data) -> tuple[Tensor, Tensor]:
+    def pair(tensors: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
         noise = RecordedNoise()
         with noise:
             first = one(tensors, batch)
@@ -186,7 +195,7 @@ def _make_estimate(objective: Objective, num_particles: int, *, antithetic: bool
 
     draw, count = (pair, num_particles // 2) if antithetic else (one, num_particles)
 
-    def several(tensors: Tree, batch: Data) -> tuple[Tensor, Tensor]:
+    def several(tensors: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
         draws = vmap(lambda _: draw(tensors, batch), randomness="different")
         log_likelihood, kl = draws(batch[0].new_empty(count, 0))
         return log_likelihood.mean(), kl.mean()

@@ -12,8 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobnn.inference.svi.newton import VariationalNewton, natural_step
+
+Tensors = dict[str, Tensor]
 State = dict[str, Tensor]
 Group = Mapping[str, Any]
+_LOC, _RHO = "guide.loc", "guide.rho"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +32,29 @@ class Update:
 
     apply: Callable[[Tensor, Tensor, State, Tensor, Group], tuple[Tensor, State]]
     rates: Callable[[Group, int], tuple[float, ...]] = lambda _group, _step: ()
+
+    def of_all(
+        self, values: Tensors, gradients: Tensors, states: dict[str, State], rates: Tensor, group: Group
+    ) -> tuple[Tensors, dict[str, State]]:
+        """Return new parameters by name, and what is new of their states."""
+        new = {name: self.apply(values[name], gradients[name], states[name], rates, group) for name in values}
+        return {name: value for name, (value, _) in new.items()}, {name: state for name, (_, state) in new.items()}
+
+
+class NewtonUpdate(Update):
+    """The update of `VariationalNewton`: that of IVON for the guide, that of Adam for other parameters."""
+
+    def of_all(
+        self, values: Tensors, gradients: Tensors, states: dict[str, State], rates: Tensor, group: Group
+    ) -> tuple[Tensors, dict[str, State]]:
+        """Return new parameters by name, and what is new of their states."""
+        lr, correction, *adams = rates.unbind()
+        pair, slopes = (values[_LOC], values[_RHO]), (gradients[_LOC], gradients[_RHO])
+        loc, rho, momentum = natural_step(pair, slopes, states[_LOC], (lr, correction), group)
+        others = {name: value for name, value in values.items() if name not in (_LOC, _RHO)}
+        adam_rates = torch.stack([lr * group["adam_factor"], *adams])
+        new, memories = super().of_all(others, gradients, states, adam_rates, group)
+        return {_LOC: loc, _RHO: rho} | new, {_LOC: {"momentum": momentum}} | memories
 
 
 def adam(value: Tensor, gradient: Tensor, state: State, rates: Tensor, group: Group) -> tuple[Tensor, State]:
@@ -83,6 +110,9 @@ UPDATES: dict[type, Update] = {
     torch.optim.AdamW: Update(adam, bias_corrections),
     torch.optim.SGD: Update(sgd),
     torch.optim.RMSprop: Update(rmsprop),
+    VariationalNewton: NewtonUpdate(
+        adam, lambda group, step: (1 - group["beta1"] ** step, *bias_corrections(group, step))
+    ),
 }
 
 

@@ -8,13 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
-
-_INPUTS_SECOND = (nn.Linear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
-"""Layers whose weights have shape (out, in)."""
-_INPUTS_FIRST = (nn.Embedding, nn.EmbeddingBag)
-"""Layers whose weights have shape (in, out)."""
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+from pyrobnn._torch.layers import dropout_rate, kind_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,16 +59,20 @@ def fed_weights(model: Callable[..., Any]) -> list[FedWeight]:
             "pass a BNN."
         )
     _refuse_own_dropout(net)
-    found = []
+    found: list[FedWeight] = []
     for prefix, module in net.named_modules():
-        if isinstance(module, (*_INPUTS_SECOND, *_INPUTS_FIRST, *_CONVOLUTIONS)):
-            found += [_fed_weight(f"{prefix}.{name}".lstrip("."), v, module) for name, v in _weights(module)]
-    return [dataclasses.replace(weight, is_first=index == 0) for index, weight in enumerate(found)]
+        kind = kind_of(module)
+        if kind is not None and kind.inputs is not None:
+            groups = module.groups if kind.channel == 1 else 1
+            for name, value in _weights(module):
+                full = f"{prefix}.{name}".lstrip(".")
+                found.append(FedWeight(full, value.shape, kind.inputs == 0, groups, is_first=not found))
+    return found
 
 
 def _refuse_own_dropout(net: nn.Module) -> None:
     for name, module in net.named_modules():
-        p = _own_dropout(module)
+        p = dropout_rate(module)
         if p > 0:
             raise InputError(
                 f"The network has a dropout layer of its own, {name!r} with p={p} ({type(module).__name__}), which "
@@ -82,20 +80,6 @@ def _refuse_own_dropout(net: nn.Module) -> None:
             )
 
 
-def _own_dropout(module: nn.Module) -> float:
-    if isinstance(module, _DROPOUT):
-        return module.p
-    if isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1):
-        return module.dropout
-    return 0.0
-
-
 def _weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     named = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     return ((name, value) for name, value in named if "weight" in name and value.ndim > 1)
-
-
-def _fed_weight(name: str, value: Tensor, module: nn.Module) -> FedWeight:
-    if isinstance(module, _CONVOLUTIONS):
-        return FedWeight(name, value.shape, module.transposed, module.groups, is_first=False)
-    return FedWeight(name, value.shape, isinstance(module, _INPUTS_FIRST), 1, is_first=False)

@@ -11,6 +11,10 @@ from pyrobnn._torch.private import OperationMode, tree_leaves
 _RECORDING, _COMPILING, _COMPILING_OPERATION = 2.0, 8.0, 0.012
 """Seconds to record a step, to compile it, and more for each of its operations. A library kept from before counts as
 one still to compile, so that the same call makes the same choice whatever ran before it."""
+_SPEED_UP = 2.0
+"""Least factor by which captured steps are expected to be faster on a GPU."""
+_LONG_RUN = 100.0
+"""On a GPU, seconds that the captured steps must take for compiling to be worth it."""
 
 
 class Figures(NamedTuple):
@@ -51,6 +55,11 @@ class Cost:
 
     def __str__(self) -> str:
         return f"predicted {self.eager:.3g} s eager and {self.captured:.3g} s captured"
+
+
+def compiling_pays(device: str, eager_seconds: float) -> bool:
+    """Return False for a run on a GPU too short for it, in seconds of eager steps: recorded kernels are replayed."""
+    return device == "cpu" or eager_seconds / _SPEED_UP > _LONG_RUN
 
 
 class Work(OperationMode):

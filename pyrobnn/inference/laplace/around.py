@@ -24,6 +24,7 @@ from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source, as_data
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import FitRecord
 
 
 def laplace_around(
@@ -46,13 +47,20 @@ def laplace_around(
         example = source.example(bnn)
         sites = latent_sites(bnn, *example)
     guide = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
-    posterior = Posterior(bnn, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
-    posterior.info = {
-        "method": to_dict(method),
-        "num_data": source.num_data,
-        "feature_names": source.feature_names,
-        "device": str(example[0].device),
-    }
+    posterior = Posterior(
+        bnn,
+        guide,
+        example=example,
+        x_scaler=source.x_scaler,
+        y_scaler=source.y_scaler,
+        seed=seed,
+        info=FitRecord(
+            method=to_dict(method),
+            num_data=source.num_data,
+            feature_names=source.feature_names,
+            device=str(example[0].device),
+        ),
+    )
     return curve(posterior, setting, source, sites, progress=progress)
 
 

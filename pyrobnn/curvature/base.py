@@ -1,0 +1,182 @@
+"""What a kind of curvature is: one interface, which says what it can be kept as; and what it gives."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pyrobnn._core.errors import InputError
+from pyrobnn.bnn import BNN
+from pyrobnn.curvature.metric import Likelihood
+from pyrobnn.data.batches import Batch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Point:
+    """Where curvature is taken.
+
+    Attributes:
+        bnn: the model, in evaluation mode.
+        weights: values of all its weights by name.
+        likelihood: maps outputs to the distribution of targets, other latent sites at their values.
+        sites: names of the weights of interest.
+    """
+
+    bnn: BNN
+    weights: Mapping[str, Tensor]
+    likelihood: Likelihood
+    sites: list[str]
+
+    @property
+    def shapes(self) -> list[torch.Size]:
+        """The shapes of the sites."""
+        return [self.weights[name].shape for name in self.sites]
+
+    @property
+    def size(self) -> int:
+        """The number of weights of interest."""
+        return sum(shape.numel() for shape in self.shapes)
+
+    def flat(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Return values by site as one vector over the sites, (D,)."""
+        return torch.cat([values[name].reshape(-1) for name in self.sites])
+
+    def by_site(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the parts of a vector over the sites, by name and in their shapes."""
+        parts = flat.split([shape.numel() for shape in self.shapes])
+        return {name: part.view(shape) for name, part, shape in zip(self.sites, parts, self.shapes, strict=True)}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Examples:
+    """All examples, in parts, each time they are iterated over.
+
+    Attributes:
+        passes: gives the parts.
+        at_once: the most examples that a network may take at once.
+    """
+
+    passes: Callable[[], Iterable[Batch]]
+    at_once: int = 1024
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.passes())
+
+
+@dataclasses.dataclass(eq=False)
+class Factors:
+    """The Kronecker factors of one layer: the curvature is outer (x) inner, about.
+
+    Attributes:
+        sites: weight, bias, or both.
+        transposed: whether the weight is held as (inputs, outputs).
+        outer: (O, O), the sum of outer products of derivatives in outputs.
+        inner: (I, I), the sum of those of inputs, of which the bias's is 1, until it is divided by `count`.
+        count: number of examples, with their weights, times positions.
+    """
+
+    sites: tuple[str, ...]
+    transposed: bool
+    outer: Tensor
+    inner: Tensor
+    count: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curvature:
+    """Curvature of the negative log-likelihood of all data by parts: every site stands in one of them.
+
+    Attributes:
+        diagonal: second derivatives by site, in its shape.
+        factors: Kronecker factors of layers.
+        full: the whole matrix over all sites in their order, or over `index`.
+        index: which entries `full` covers, if not all.
+        low_rank: eigenvectors (D, rank) and eigenvalues of the curvature over the sites, whitened by the prior.
+        slow: sites whose layer is not known, and whose derivatives were taken example by example.
+        log_likelihood: that of all data in the units of the model, if the curvature brought it about.
+    """
+
+    diagonal: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    factors: list[Factors] = dataclasses.field(default_factory=list)
+    full: Tensor | None = None
+    index: Tensor | None = None
+    low_rank: tuple[Tensor, Tensor] | None = None
+    slow: list[str] = dataclasses.field(default_factory=list)
+    log_likelihood: float | None = None
+
+    def scaled(self, factor: float) -> "Curvature":
+        """Return the diagonal, factors and whole matrix of a likelihood to that power."""
+        return dataclasses.replace(
+            self,
+            diagonal={name: factor * value for name, value in self.diagonal.items()},
+            factors=[dataclasses.replace(one, outer=factor * one.outer) for one in self.factors],
+            full=None if self.full is None else factor * self.full,
+        )
+
+    def require_finite(self, sites: list[str]) -> None:
+        """Refuse what is not finite; the sites are those of the whole matrix."""
+        for name, value in self.diagonal.items():
+            require_finite(value, name)
+        for one in self.factors:
+            require_finite(one.outer, one.sites[0])
+            require_finite(one.inner, one.sites[0])
+        if self.full is not None:
+            require_finite(self.full, ", ".join(sites))
+
+
+class Kind(ABC):
+    """A kind of curvature of the negative log-likelihood of all data in some weights of a network, at a point.
+
+    Attributes:
+        name: in settings.
+        structures: what it can be kept as, of "kron", "full", "diag" and "low_rank"; the methods of others raise
+            `InputError`.
+        noise_power: power of the precision of Gaussian noise with which it grows.
+    """
+
+    name: ClassVar[str]
+    structures: ClassVar[tuple[str, ...]]
+    noise_power: ClassVar[int] = 1
+
+    def lacks(self, structure: str) -> InputError:
+        """Return the error that says which structures the kind has instead."""
+        possible = " or ".join(map(repr, self.structures))
+        return InputError(f"Laplace: curvature={self.name!r} has structure {possible}, got {structure!r}.")
+
+    def check(self, bnn: BNN, weights: Mapping[str, Tensor]) -> None:  # noqa: B027
+        """Refuse a network that the kind does not take, with `InputError`; most take all."""
+
+    @abstractmethod
+    def diagonal(self, point: Point, data: Examples) -> Curvature:
+        """Return the diagonal."""
+
+    def full(self, point: Point, data: Examples, index: Tensor | None = None) -> Curvature:
+        """Return the whole matrix over the sites, or over the entries at `index`."""
+        raise self.lacks("full")
+
+    def kronecker(self, point: Point, data: Examples, *, sharing: str, joint_bias: bool) -> Curvature:
+        """Return factors of the layers that are matrices, and the diagonal of all other sites.
+
+        Args:
+            point: where.
+            data: all examples.
+            sharing: "expand" or "reduce".
+            joint_bias: whether a bias is one more input of its weight.
+        """
+        raise self.lacks("kron")
+
+    def low_rank(self, point: Point, data: Examples, prior: Tensor, rank: int) -> Curvature:
+        """Return the largest eigenvalues and their vectors, whitened by the precision of the prior, (D,)."""
+        raise self.lacks("low_rank")
+
+
+def require_finite(value: Tensor, name: str) -> None:
+    """Refuse curvature that is not finite."""
+    if not bool(value.isfinite().all()):
+        raise FloatingPointError(
+            f"Laplace: the curvature in {name} is not finite. Look for infinities in the data, or for weights that "
+            "have run away: a smaller learning rate or a narrower prior keeps them."
+        )

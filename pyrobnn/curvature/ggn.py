@@ -1,0 +1,19 @@
+"""The generalised Gauss-Newton matrix: the Fisher information of the likelihood, pulled back through the network."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from pyrobnn.curvature.base import Point
+from pyrobnn.curvature.metric import fisher_columns
+from pyrobnn.curvature.outer_products import OuterProducts
+
+
+class GGN(OuterProducts):
+    """J^T F J, with F the Fisher information of a target in the outputs; never negative."""
+
+    name: ClassVar[str] = "ggn"
+
+    def columns(self, point: Point, f: Tensor, y: Tensor) -> Tensor:
+        """Return columns whose outer products are the information."""
+        return fisher_columns(point.likelihood, f)

@@ -1,0 +1,113 @@
+"""Curvature that is a sum of outer products of columns, pulled back through the network."""
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor
+from torch.func import jvp, vjp
+
+from pyrobnn._torch.forward_mode import load_forward_mode
+from pyrobnn.curvature import accumulate
+from pyrobnn.curvature.base import Curvature, Examples, Kind, Point, require_finite
+from pyrobnn.curvature.metric import log_probs
+from pyrobnn.curvature.tracker import Pulled, Tracker
+
+
+class OuterProducts(Kind):
+    """J^T (sum_k v_k v_k^T) J, for columns v_k in the space of the outputs; it can be kept as anything."""
+
+    structures: ClassVar[tuple[str, ...]] = ("kron", "full", "diag", "low_rank")
+
+    @abstractmethod
+    def columns(self, point: Point, f: Tensor, y: Tensor) -> Tensor:
+        """Return the columns, (K, B, C), for outputs (B, C) and targets."""
+
+    def weighted_columns(self, point: Point, f: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return columns whose outer products count each example with its weight, if it has one."""
+        columns = self.columns(point, f, y)
+        return columns if weights is None else columns * weights.sqrt()[:, None]
+
+    def diagonal(self, point: Point, data: Examples) -> Curvature:
+        """Return the diagonal."""
+        sweep = _Sweep(self, point, data)
+        return sweep.found(diagonal=accumulate.diagonal(sweep, point.sites))
+
+    def full(self, point: Point, data: Examples, index: Tensor | None = None) -> Curvature:
+        """Return the whole matrix over the sites, or over some of their entries."""
+        sweep = _Sweep(self, point, data, point.size)
+        return sweep.found(full=accumulate.full(sweep, point.sites, index), index=index)
+
+    def kronecker(self, point: Point, data: Examples, *, sharing: str, joint_bias: bool) -> Curvature:
+        """Return factors of the layers that are matrices, and the diagonal of all other sites."""
+        sweep = _Sweep(self, point, data)
+        factors, diagonal = accumulate.kronecker(sweep, sharing, joint_bias=joint_bias)
+        return sweep.found(factors=factors, diagonal=diagonal)
+
+    def low_rank(self, point: Point, data: Examples, prior: Tensor, rank: int) -> Curvature:
+        """Return the largest eigenvalues and their vectors by Lanczos' method."""
+        load_forward_mode()
+        root = prior.rsqrt()
+
+        def product(vector: Any) -> Any:
+            v = torch.from_numpy(np.ascontiguousarray(vector)).reshape(-1).to(root) * root
+            found = self._times(point, data, v)
+            require_finite(found, ", ".join(point.sites))
+            return (root * found).double().cpu().numpy()
+
+        start = np.random.default_rng(0).standard_normal(point.size)
+        operator = LinearOperator((point.size, point.size), matvec=product, dtype=np.float64)
+        values, vectors = eigsh(operator, k=rank, which="LA", v0=start)
+        order = np.argsort(-values)
+        parts = [torch.from_numpy(np.ascontiguousarray(part)).to(prior) for part in (vectors[:, order], values[order])]
+        return Curvature(low_rank=(parts[0], parts[1].clamp_min(0)))
+
+    def _times(self, point: Point, data: Examples, vector: Tensor) -> Tensor:
+        """Return the curvature times a vector over the sites, with two passes through the network for each part."""
+        primal = tuple(point.weights[name].detach() for name in point.sites)
+        tangent = tuple(point.by_site(vector).values())
+        total = torch.zeros_like(vector)
+        for x, *targets in data:
+
+            def outputs(*values: Tensor, x: Tensor = x) -> Tensor:
+                return point.bnn.outputs({**point.weights, **dict(zip(point.sites, values, strict=True))}, x)
+
+            f, change, *_ = jvp(outputs, primal, tangent)
+            columns = self.weighted_columns(point, f, *targets)
+            pushed = (columns * (columns * change).sum(-1, keepdim=True)).sum(0)
+            total += torch.cat([part.reshape(-1) for part in vjp(outputs, *primal)[1](pushed)])
+        return total
+
+
+class _Sweep:
+    """All data as pulled columns, in parts whose layers fit into memory with `numbers` more for each of their rows."""
+
+    def __init__(self, kind: OuterProducts, point: Point, data: Examples, numbers: int = 1) -> None:
+        self._kind, self._point, self._data, self._numbers = kind, point, data, numbers
+        self._slow: list[str] = []
+        self._log_likelihood = 0.0
+
+    def __iter__(self) -> Iterator[Pulled]:
+        point, tracker, size = self._point, None, 1
+        for batch in self._data:
+            if tracker is None:
+                tracker = Tracker(point.bnn, point.weights, point.sites, batch[0][:1])
+                self._slow = tracker.alone.others
+                columns = self._kind.columns(point, tracker.alone.f.detach(), batch[1][:1])
+                size = min(self._data.at_once, tracker.examples_at_once(len(columns), self._numbers))
+            for x, *targets in zip(*(values.split(size) for values in batch), strict=True):
+
+                def columns_at(f: Tensor, targets: Sequence[Tensor] = targets) -> Tensor:
+                    return self._kind.weighted_columns(point, f, *targets)
+
+                pulled = tracker.pull(x, columns_at)
+                self._log_likelihood += float(log_probs(point.likelihood, pulled.f, *targets).detach().double().sum())
+                yield dataclasses.replace(pulled, counts=targets[1]) if len(targets) > 1 else pulled
+
+    def found(self, **parts: Any) -> Curvature:
+        """Return the curvature that was made of the parts, with what else the sweep has found."""
+        return Curvature(**parts, slow=self._slow, log_likelihood=self._log_likelihood)

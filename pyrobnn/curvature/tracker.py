@@ -1,0 +1,209 @@
+"""The derivatives of a network's outputs in its weights, for a part of the data, as products of small tensors."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vjp, vmap
+
+from pyrobnn._torch.vectorize import vmap_or_loop
+from pyrobnn.bnn import BNN
+from pyrobnn.curvature.uses import Recorder, Use
+
+_ENTRIES = 2**24
+"""Entries of a per-example derivative that are held at once, roughly."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recording:
+    """A pass through a network.
+
+    Attributes:
+        f: outputs (B, C), with the graph that made them.
+        uses: the uses of weights whose layers are known.
+        others: names of the sites that are used in another way, or more than once.
+        last: name of the site that is used last; None if none is.
+    """
+
+    f: Tensor
+    uses: list[Use]
+    others: list[str]
+    last: str | None = None
+
+    def pull_back(self, columns: Tensor) -> list[Tensor]:
+        """Return the derivatives of sum_bc columns[k, b, c] f[b, c] in the outputs of each use, (K, B, T, O) each."""
+        if not self.uses:
+            return []
+        outputs = [use.output for use in self.uses]
+        found = torch.autograd.grad(self.f, outputs, columns, is_grads_batched=True, allow_unused=True)
+        zeros = (out.new_zeros(()).expand(len(columns), *out.shape) for out in outputs)
+        filled = (zero if gradient is None else gradient for gradient, zero in zip(found, zeros, strict=True))
+        return [use.positions(gradient) for use, gradient in zip(self.uses, filled, strict=True)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pulled:
+    """J^T v for K columns v and B examples, in the parts that layers make of it.
+
+    Attributes:
+        f: outputs of the network, (B, C).
+        uses: the layers.
+        gradients: derivative in the outputs of each of them, (K, B, T, O).
+        dense: for sites of other layers the derivatives themselves, (K, B, *shape).
+        shapes: shape of each site.
+        counts: how often each example counts in means over examples, (B,), or None for once each.
+    """
+
+    f: Tensor
+    uses: list[Use]
+    gradients: list[Tensor]
+    dense: dict[str, Tensor]
+    shapes: dict[str, torch.Size]
+    counts: Tensor | None = None
+
+    def only_matrix(self, sites: list[str]) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return derivatives (K, B, O), inputs (B, I) and the order of entries if the sites are one linear layer's.
+
+        The bias counts as one more input, the last; an entry of the sites, weight first, stands at that place in the
+        (O, I) matrix. None if they are not one layer that each example passes once.
+        """
+        if len(self.uses) != 1 or self.dense or self.uses[0].sites != sites:
+            return None
+        use, g = self.uses[0], self.gradients[0]
+        if use.kind != "matrix" or use.weight is None or g.shape[2] > 1:
+            return None
+        a = use.inputs_of(sites, use.inputs[:, 0])
+        places = torch.arange(g.shape[3] * a.shape[1], device=g.device).view(g.shape[3], a.shape[1])
+        weight = places if use.bias is None else places[:, :-1]
+        parts = [(weight.T if use.transposed else weight).flatten(), *([] if use.bias is None else [places[:, -1]])]
+        return g[:, :, 0], a, torch.cat(parts)
+
+    def rows(self, sites: Iterable[str]) -> Tensor:
+        """Return the derivatives in some sites, flat and in their order, (K, B, D)."""
+        return torch.cat([self._derivative_in(name) for name in sites], 2)
+
+    def _derivative_in(self, name: str) -> Tensor:
+        if name in self.dense:
+            return self.dense[name].flatten(2)
+        use, g = next(pair for pair in zip(self.uses, self.gradients, strict=True) if name in pair[0].sites)
+        return _derivative(use, g, name)
+
+    def squares(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Return the sum over columns and examples of the squared derivatives in some sites, in their shapes."""
+        wanted = set(names)
+        found = {name: self.dense[name].square().sum((0, 1)) for name in wanted & set(self.dense)}
+        for use, g in zip(self.uses, self.gradients, strict=True):
+            found |= self._squares(use, g, [name for name in use.sites if name in wanted])
+        return {name: value.reshape(self.shapes[name]) for name, value in found.items()}
+
+    def _squares(self, use: Use, g: Tensor, sites: list[str]) -> dict[str, Tensor]:
+        if sites and use.kind == "matrix" and g.shape[2] == 1:
+            squares = g[:, :, 0].square().sum(0)
+            found = {} if use.bias is None else {use.bias: squares.sum(0)}
+            if use.weight in sites:
+                total = squares.T @ use.inputs[:, 0].square()
+                found[use.weight] = total.T if use.transposed else total
+            return {name: found[name] for name in sites}
+        return {name: self._squares_in_parts(use, g, name) for name in sites}
+
+    def _squares_in_parts(self, use: Use, g: Tensor, name: str) -> Tensor:
+        size = examples_at_once(g.shape[0] * self.shapes[name].numel())
+        parts = [
+            _derivative(dataclasses.replace(use, inputs=a), part, name).square().sum((0, 1))
+            for a, part in zip(use.inputs.split(size), g.split(size, 1), strict=True)
+        ]
+        return torch.stack(parts).sum(0)
+
+
+def _derivative(use: Use, g: Tensor, name: str) -> Tensor:
+    """Return the derivative in the weight or bias of a use, (K, B, size)."""
+    if name == use.bias:
+        return g.sum(2)
+    if use.kind == "scale":
+        return (g * use.inputs).sum(2)
+    product = g.transpose(-1, -2) @ use.inputs
+    return (product.transpose(-1, -2) if use.transposed else product).flatten(2)
+
+
+class Tracker:
+    """Runs a network in evaluation mode at fixed weights, and takes derivatives in those of some sites.
+
+    A layer counts as known if its inputs have one row an example, which a run of one example alone confirms: a sequence
+    that comes first may be as long as the batch.
+
+    Args:
+        bnn: the model.
+        weights: values of all its weights by name.
+        sites: the names of interest.
+        example: inputs of one example, (1, *in).
+
+    Attributes:
+        alone: the recording of that example.
+    """
+
+    def __init__(self, bnn: BNN, weights: Mapping[str, Tensor], sites: list[str], example: Tensor) -> None:
+        self._bnn, self._sites = bnn, sites
+        self._fixed = {name: value.detach() for name, value in weights.items()}
+        self._tracked = self._fixed | {name: self._fixed[name].clone().requires_grad_() for name in sites}
+        self._known = set(sites)
+        self.alone = self.run(example)
+        self._known = {name for use in self.alone.uses for name in use.sites}
+
+    def run(self, x: Tensor) -> Recording:
+        """Record a pass with inputs (B, *in)."""
+        recorder = Recorder({id(self._tracked[name]): name for name in self._sites}, len(x))
+        with torch.enable_grad(), recorder:
+            f = self._bnn.outputs(self._tracked, x)
+        uses = [use for use in recorder.uses if not recorder.is_shared(use) and self._known.issuperset(use.sites)]
+        covered = {name for use in uses for name in use.sites}
+        return Recording(f, uses, [name for name in self._sites if name not in covered], recorder.last)
+
+    def pull(self, x: Tensor, columns_at: Callable[[Tensor], Tensor] | None = None) -> Pulled:
+        """Return columns pulled back through a pass with inputs (B, *in).
+
+        Args:
+            x: the inputs.
+            columns_at: gives columns (K, B, C) for outputs (B, C); by default one for each output, for the Jacobian.
+        """
+        recording = self.run(x)
+        f = recording.f.detach()
+        columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1) if columns_at is None else columns_at(f)
+        dense = {name: self._one_by_one(x, columns, name) for name in recording.others}
+        names = [*(name for use in recording.uses for name in use.sites), *recording.others]
+        shapes = {name: self._fixed[name].shape for name in names}
+        return Pulled(f, recording.uses, recording.pull_back(columns), dense, shapes)
+
+    def examples_at_once(self, num_columns: int, numbers: int) -> int:
+        """Return how many examples to pull at once, if the result holds so many numbers for each column of each."""
+        held = sum(use.inputs.numel() + num_columns * use.output.numel() for use in self.alone.uses)
+        return examples_at_once(max(held, num_columns * numbers))
+
+    def _one_by_one(self, x: Tensor, columns: Tensor, name: str) -> Tensor:
+        """Return the derivatives of sum_c columns[k, b, c] f[b, c] in a weight, example by example, (K, B, *shape)."""
+
+        def derivatives(x_row: Tensor, columns_row: Tensor) -> Tensor:
+            pull: Any = vjp(lambda w: self._bnn.outputs(self._fixed | {name: w}, x_row[None])[0], self._fixed[name])[1]
+            return vmap(pull)(columns_row)[0]
+
+        def looped(x: Tensor, rows: Tensor) -> Tensor:
+            return torch.stack([self._by_autograd(name, *pair) for pair in zip(x, rows, strict=True)])
+
+        rows = columns.transpose(0, 1)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # torch's, of operations without a rule
+            each = vmap_or_loop(vmap(derivatives), looped, x[:1], rows[:1])
+            return each(x, rows).transpose(0, 1)
+
+    def _by_autograd(self, name: str, x_row: Tensor, columns_row: Tensor) -> Tensor:
+        with torch.enable_grad():
+            weight = self._fixed[name].clone().requires_grad_()
+            f = self._bnn.outputs({**self._fixed, name: weight}, x_row[None])[0]
+            return torch.stack([torch.autograd.grad(f, weight, column, retain_graph=True)[0] for column in columns_row])
+
+
+def examples_at_once(numbers: int) -> int:
+    """Return how many examples to take at once if each needs that many numbers."""
+    return max(1, _ENTRIES // max(1, numbers))

@@ -1,0 +1,202 @@
+"""Where a network uses its weights: the inputs and outputs of its layers, recorded while it runs.
+
+The Jacobian of the outputs in the weight of a linear map is made of two small parts, the inputs of the layer and the
+derivative of the outputs in those of the layer. Curvature in every structure needs only these, never the Jacobian.
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Collection
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from pyrobnn._torch.layers import LAYERS, NAME_OF_FUNCTION
+from pyrobnn._torch.private import tree_leaves
+
+_LARGEST_TABLE = 4096
+"""Rows up to which an embedding is taken as the linear map of one-hot vectors that it is."""
+Kind = Literal["matrix", "scale"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Use:
+    """One use of a weight and a bias, at T positions of each of B examples.
+
+    A "matrix" maps inputs (B, T, I) to outputs (B, T, O); a "scale" multiplies units, and I = O. At least one of the
+    two names is given.
+
+    Attributes:
+        kind: which of the two.
+        weight: name of the site that is the weight, or None if it is not Bayesian.
+        bias: likewise.
+        inputs: (B, T, I), of a convolution the patches, of an embedding one-hot vectors.
+        output: the outputs as the network has them.
+        positions: brings a tensor (*, shape of output) to (*, B, T, O).
+        transposed: whether the weight is held as (I, O), as embeddings do, instead of (O, I).
+    """
+
+    kind: Kind
+    weight: str | None
+    bias: str | None
+    inputs: Tensor
+    output: Tensor
+    positions: Callable[[Tensor], Tensor]
+    transposed: bool = False
+
+    @property
+    def sites(self) -> list[str]:
+        """The names of the sites, weight first."""
+        return [name for name in (self.weight, self.bias) if name is not None]
+
+    def inputs_of(self, sites: Collection[str], inputs: Tensor) -> Tensor:
+        """Return the inputs (*, I) of the weight and 1 for the bias, of those of the two that are among some sites."""
+        ones = inputs.new_ones(*inputs.shape[:-1], 1)
+        return torch.cat([*[inputs] * (self.weight in sites), *[ones] * (self.bias in sites)], -1)
+
+
+class Recorder(TorchFunctionMode):
+    """Notes the calls of known layers with tensors of interest, whose sites are named by their identity.
+
+    Attributes:
+        uses: the calls whose inputs have as many rows as there are examples.
+        last: name of the site that was used last.
+    """
+
+    def __init__(self, names: dict[int, str], num_examples: int) -> None:
+        super().__init__()
+        self._names, self._num_examples = names, num_examples
+        self.uses: list[Use] = []
+        self.last: str | None = None
+        self._counts: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if isinstance(result, (Tensor, tuple, list)) and not isinstance(result, torch.Size):
+            names = [self._names[id(v)] for v in tree_leaves((args, kwargs)) if id(v) in self._names]
+            self._counts.update(names)
+            self.last = names[-1] if names else self.last
+            layer = NAME_OF_FUNCTION.get(func, "")
+            if names and layer in _READERS and isinstance(result, Tensor):
+                arguments = {"bias": None} | LAYERS[layer].arguments | LAYERS[layer].given(args, kwargs)
+                call = _Call(**arguments, out=result, names=self._names)
+                use = _READERS[layer](call) if len(call.input) == self._num_examples else None
+                self.uses += [] if use is None else [use]
+                return result.clone()  # the next layer may change it in place
+        return result
+
+    def is_shared(self, use: Use) -> bool:
+        """Say whether a site of a use appears elsewhere too."""
+        return any(self._counts[name] > 1 for name in use.sites)
+
+
+class _Call(SimpleNamespace):
+    """One call of a known function: its arguments, its result `out`, and `names` of sites by identity of tensors."""
+
+    def use(self, kind: Kind, inputs: Tensor, positions: Any, *, transposed: bool = False) -> Use:
+        """Return the use that this call makes of its weight and bias."""
+        weight, bias = (self.names.get(id(value)) for value in (self.weight, self.bias))
+        return Use(kind, weight, bias, inputs, self.out, positions, transposed)
+
+
+def _linear(call: _Call) -> Use | None:
+    if call.weight.ndim != 2:
+        return None
+    inputs = call.input.detach().reshape(len(call.input), -1, call.input.shape[-1])
+    return call.use("matrix", inputs, _last_axes(call.out.ndim))
+
+
+def _convolution(call: _Call) -> Use | None:
+    if call.input.ndim != call.weight.ndim or call.groups != 1:
+        return None
+    patches = _patches(call.input.detach(), call.weight.shape[2:], call.stride, call.padding, call.dilation)
+    return call.use("matrix", patches, _second_axis(call.out.ndim))
+
+
+def _embedding(call: _Call) -> Use | None:
+    is_plain = call.padding_idx is None and call.max_norm is None and not call.scale_grad_by_freq
+    if not is_plain or len(call.weight) > _LARGEST_TABLE:
+        return None
+    one_hot = functional.one_hot(call.input.reshape(len(call.input), -1), len(call.weight)).to(call.weight.dtype)
+    return call.use("matrix", one_hot, _last_axes(call.out.ndim), transposed=True)
+
+
+def _layer_norm(call: _Call) -> Use:
+    plain = functional.layer_norm(call.input.detach(), call.normalized_shape, None, None, call.eps)
+    positions = _last_axes(call.out.ndim, len(call.normalized_shape))
+    return call.use("scale", positions(plain), positions)
+
+
+def _group_norm(call: _Call) -> Use:
+    plain = functional.group_norm(call.input.detach(), call.num_groups, None, None, call.eps)
+    return call.use("scale", _second_axis(call.out.ndim)(plain), _second_axis(call.out.ndim))
+
+
+def _batch_norm(call: _Call) -> Use | None:
+    if call.training:
+        return None
+    statistics = (call.running_mean, call.running_var)
+    plain = functional.batch_norm(call.input.detach(), *statistics, None, None, False, 0.0, call.eps)  # noqa: FBT003
+    return call.use("scale", _second_axis(call.out.ndim)(plain), _second_axis(call.out.ndim))
+
+
+_READERS: dict[str, Callable[[_Call], Use | None]] = {
+    "linear": _linear,
+    "convolution": _convolution,
+    "embedding": _embedding,
+    "layer norm": _layer_norm,
+    "group norm": _group_norm,
+    "batch norm": _batch_norm,
+}
+
+
+def _second_axis(ndim: int) -> Callable[[Tensor], Tensor]:
+    """Return what brings (*, B, O, ...) to (*, B, T, O)."""
+
+    def positions(value: Tensor) -> Tensor:
+        lead = value.shape[: value.ndim - ndim + 2]
+        return value.reshape(*lead, -1).transpose(-1, -2)
+
+    return positions
+
+
+def _last_axes(ndim: int, axes: int = 1) -> Callable[[Tensor], Tensor]:
+    """Return what brings (*, B, ..., units on the last axes) to (*, B, T, units), for outputs of `ndim` axes."""
+
+    def positions(value: Tensor) -> Tensor:
+        lead = value.shape[: value.ndim - ndim + 1]
+        return value.reshape(*lead, -1, math.prod(value.shape[value.ndim - axes :]))
+
+    return positions
+
+
+def _patches(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Tensor:
+    """Return the patches of a convolution's inputs (B, I, *space), as (B, T, I * kernel)."""
+    axes = len(kernel)
+    dilations = _each(dilation, axes)
+    x = functional.pad(x, _padding(padding, kernel, dilations))
+    for axis, (size, step, gap) in enumerate(zip(kernel, _each(stride, axes), dilations, strict=True)):
+        x = x.unfold(2 + axis, gap * (size - 1) + 1, step)[..., ::gap]
+    return x.movedim(1, 1 + axes).flatten(1 + axes).flatten(1, axes)
+
+
+def _each(value: Any, axes: int) -> list[int]:
+    """Return a number for each axis of one for all, or of one for each."""
+    values = [value] if isinstance(value, int) else list(value)
+    return values * (axes // len(values))
+
+
+def _padding(padding: Any, kernel: Any, dilations: list[int]) -> list[int]:
+    """Return the padding as `functional.pad` takes it, last axis first."""
+    if padding == "same":
+        totals = [gap * (size - 1) for size, gap in zip(kernel, dilations, strict=True)]
+        pairs = [(total // 2, total - total // 2) for total in totals]
+    else:
+        pairs = [(pad, pad) for pad in _each(0 if padding == "valid" else padding, len(kernel))]
+    return [pad for pair in reversed(pairs) for pad in pair]

@@ -1,0 +1,50 @@
+"""What any built guide offers, those of Pyro and of other packages included."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyro.infer.autoguide import AutoContinuous, AutoGuide, AutoNormal
+from pyro.nn import PyroModule
+from torch import Tensor
+from torch.distributions import biject_to
+
+from pyrobnn.guides.base import BuiltGuide
+from pyrobnn.guides.density import independent, log_density
+
+
+def built(guide: PyroModule) -> BuiltGuide:
+    """Return what a built guide offers: the guide itself, or a view of one that does not inherit from `BuiltGuide`."""
+    if isinstance(guide, BuiltGuide):
+        return guide
+    return _Autoguide(guide) if isinstance(guide, AutoGuide) else _Foreign(guide)
+
+
+def rate_factors(guide: PyroModule) -> dict[str, float]:
+    """Return the factors on the learning rate of a guide and the guides in it, by the names of its parameters."""
+    parts = ((prefix, built(part)) for prefix, part in guide.named_modules() if isinstance(part, PyroModule))
+    return {
+        f"{prefix}.{name}".lstrip("."): factor for prefix, part in parts for name, factor in part.rate_factors().items()
+    }
+
+
+class _Foreign(BuiltGuide):
+    """A view of a guide that has some of the attributes of `BuiltGuide` without inheriting from it."""
+
+    def __init__(self, guide: Any) -> None:
+        self._guide = guide
+        names = [name for name in vars(BuiltGuide) if not name.startswith("_") and hasattr(guide, name)]
+        vars(self).update({name: getattr(guide, name) for name in names})
+
+
+class _Autoguide(_Foreign):
+    """A view of a guide of Pyro, which knows its density where it is one distribution or one normal a site."""
+
+    def log_density(self, draws: Mapping[str, Tensor]) -> Tensor | None:
+        guide = self._guide
+        names = {name: biject_to(node["fn"].support) for name, node in guide.prototype_trace.iter_stochastic_nodes()}
+        if isinstance(guide, AutoNormal):
+            return log_density(draws, names, [independent([name], *guide._get_loc_and_scale(name)) for name in names])
+        if isinstance(guide, AutoContinuous):
+            dtype, posterior = next(guide.parameters()).dtype, guide.get_posterior()
+            return log_density(draws, names, [(list(names), lambda values: posterior.log_prob(values.to(dtype)))])
+        return None

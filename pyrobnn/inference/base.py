@@ -1,0 +1,167 @@
+"""The contract of methods: a setting whose `run` gives a posterior, and what else it may declare."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.registry import Registry
+from pyrobnn.bnn import BNN
+from pyrobnn.inference.engine import Engine, check_engine
+from pyrobnn.inference.monitor import Callback
+
+
+@runtime_checkable
+class Method[R](Protocol):
+    """A method, such as `SVI` or `NUTS`. Any setting with this function will do.
+
+    A field called `method` is a method that runs inside it, as in `Ensemble`, and has a default. Where its attribute
+    `follows_validation` is true, `run` also takes `validation` of `pyrobnn.fit`; where `resumable` is, also
+    `checkpoint` and `every`.
+    """
+
+    def run(
+        self,
+        bnn: BNN,
+        data: Any,
+        *,
+        seed: int,
+        device: str,
+        engine: Engine,
+        progress: bool,
+        callbacks: Sequence[Callback],
+    ) -> R:
+        """Infer the posterior; the arguments are those of `pyrobnn.fit`.
+
+        Returns:
+            A `Posterior`, or what draws and predicts like one. Its `info` has the method with its settings and, under
+            "guide", the setting that builds the guide anew when the posterior is loaded.
+        """
+        ...
+
+
+registry = Registry("method", accepts=lambda value: isinstance(value, Method))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """The arguments of a run, as in `pyrobnn.fit`.
+
+    Attributes:
+        started: when it began, by `time.perf_counter`.
+    """
+
+    seed: int
+    device: str = "auto"
+    engine: Engine = "auto"
+    progress: bool = True
+    callbacks: Sequence[Callback] = ()
+    validation: Any = None
+    checkpoint: str | Path | None = None
+    every: int = 1000
+    started: float = dataclasses.field(init=False, default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        """Refuse what is not an engine."""
+        check_engine(self.engine)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of `Method.run`; those that not every method takes only where they are given."""
+        names = ["seed", "device", "engine", "progress", "callbacks"]
+        names += ["validation"] * (self.validation is not None) + ["checkpoint", "every"] * (
+            self.checkpoint is not None
+        )
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """What a method has beside `run`.
+
+    Attributes:
+        inner: the method that runs inside this one, its field `method`, which has a default; or None.
+        guide: the guide that it trains, its field; None if it trains none, as `NUTS`, or the inner method does.
+        follows_validation: whether a run can follow a validation score.
+        resumable: whether a run can keep checkpoints.
+        callbacks: whether a run has steps for callbacks to see.
+        copies: the number of members or chains, each of which needs a draw to predict with.
+    """
+
+    inner: Any = None
+    guide: Any = None
+    follows_validation: bool = False
+    resumable: bool = False
+    callbacks: bool = True
+    copies: int = 1
+
+
+class BaseMethod[R]:
+    """Base of the methods: write `infer`, and `offer` where there is more."""
+
+    def run(self, bnn: BNN, data: Any, **arguments: Any) -> R:
+        """Infer the posterior; the arguments are those of `pyrobnn.fit`, of which only `seed` has no default.
+
+        Raises:
+            InputError: anything that does not fit together.
+        """
+        run = Run(**arguments)
+        check_offered(self, run)
+        return self.infer(bnn, data, run)
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> R:
+        """Infer the posterior."""
+        raise NotImplementedError
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `run`."""
+        return Offer()
+
+
+class AroundAnother[R](BaseMethod[R]):
+    """Base of the methods that run another one inside, their field `method`."""
+
+    method: Any
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `run`."""
+        return Offer(inner=self.method)
+
+
+_DECLARED = {
+    "method": "inner",
+    "guide": "guide",
+    "follows_validation": "follows_validation",
+    "resumable": "resumable",
+    "num_chains": "copies",
+    "members": "copies",
+}
+"""Attributes of methods of other packages, and what they say."""
+
+
+def offer_of(method: Any) -> Offer:
+    """Return what a method has beside `run`; one of another package has it by the names in `_DECLARED`."""
+    if isinstance(method, BaseMethod):
+        return method.offer()
+    return Offer(**{name: getattr(method, own) for own, name in _DECLARED.items() if hasattr(method, own)})
+
+
+def check_offered(method: Any, run: Run) -> None:
+    """Refuse arguments that a method does not take.
+
+    Raises:
+        InputError: with what to do instead.
+    """
+    offer, name = offer_of(method), type(method).__name__
+    if run.callbacks and not offer.callbacks:
+        raise InputError(f"`callbacks` see the steps of SVI, and {name} has none: leave them out.")
+    if run.validation is not None and not offer.follows_validation:
+        raise InputError(
+            f"`validation` is followed along the steps of SVI, not by {name}: leave it out, and score the posterior "
+            "afterwards."
+        )
+    if run.checkpoint is not None and not offer.resumable:
+        raise InputError(
+            f"{name} keeps no checkpoints, which are for SVI and for an Ensemble of it: leave out `checkpoint`."
+        )

@@ -1,0 +1,93 @@
+"""The choice of the engine: Pyro at each step, or a captured graph where that is predicted to end sooner."""
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, get_args
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import one_compiler
+from pyrobnn._torch.private import MissingFromTorch
+from pyrobnn.inference.cost import Work, compiling_pays
+from pyrobnn.inference.svi.capture.errors import NotCapturable
+from pyrobnn.posterior.record import EngineRecord
+
+Engine = Literal["auto", "eager", "captured"]
+_log = logging.getLogger("pyrobnn")
+
+
+def check_engine(engine: Any) -> None:
+    """Refuse what is not an engine."""
+    if engine not in get_args(Engine):
+        raise InputError(f"`engine` must be one of {', '.join(get_args(Engine))}, got {engine!r}.")
+
+
+class Choice(NamedTuple):
+    """An engine, and why.
+
+    Attributes:
+        asked: as in `pyrobnn.fit`.
+        used: "eager" or "captured".
+        reason: in words.
+        eager_seconds: seconds of an eager step as predicted, where there was something to choose.
+        compiles: whether to compile the captured graph, or to replay its operations as they are.
+    """
+
+    asked: str
+    used: str
+    reason: str = "asked for"
+    eager_seconds: float | None = None
+    compiles: bool = True
+
+
+def choose(work: Work, num_steps: int, device: str, *, alike: int = 1, may_replay: bool = False) -> Choice:
+    """Return the engine that is predicted to end sooner.
+
+    Args:
+        work: what one step computes.
+        num_steps: how many there are.
+        device: type of the device.
+        alike: parts of a step that do the same, such as replicates and particles.
+        may_replay: whether a short run on a GPU replays operations without compiling them.
+    """
+    step = work.cost(1, device).step
+    compiles = not may_replay or compiling_pays(device, num_steps * step)
+    cost = work.cost(num_steps, device, alike=alike, compiles=compiles)
+    return Choice("auto", "captured" if cost.captured < cost.eager else "eager", str(cost), step, compiles)
+
+
+def capture[T](choice: Choice, make: Callable[[Any], T], *, what: str, from_step: int) -> tuple[T | None, EngineRecord]:
+    """Return what `make` captures with the compiler that it gets, or None, and the record; `what` is for messages."""
+    if choice.used == "eager":
+        return None, EngineRecord(choice.asked, "eager", choice.reason, eager_seconds=choice.eager_seconds)
+    started = time.perf_counter()
+    try:
+        with one_compiler(), _no_word_of_cuda():
+            from pyrobnn.inference.svi.capture.compiler import compile_graph, interpret  # eager runs do without
+
+            made = make(compile_graph if choice.compiles else interpret)
+    except (NotCapturable, MissingFromTorch) as error:
+        if choice.asked == "captured":
+            warnings.warn(f"The {what} eagerly, since {error}.", stacklevel=2)
+        reason = f"not capturable: {error}"
+        return None, EngineRecord(choice.asked, "eager", reason, eager_seconds=choice.eager_seconds)
+    seconds = time.perf_counter() - started
+    _log.info("captured from step %d: %s; compiled in %.1f s", from_step, choice.reason, seconds)
+    return made, EngineRecord(choice.asked, "captured", choice.reason, from_step, choice.eager_seconds, seconds)
+
+
+@contextmanager
+def _no_word_of_cuda() -> Iterator[None]:
+    """Drop the warning that compilers for a GPU are there but no GPU: it does not matter on a CPU."""
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    logger.addFilter(_about_other_things)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_about_other_things)
+
+
+def _about_other_things(record: logging.LogRecord) -> bool:
+    return "CUDA" not in record.getMessage()

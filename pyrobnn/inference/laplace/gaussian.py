@@ -1,0 +1,140 @@
+"""From curvature to a Gaussian: blocks filled with the likelihood's and the prior's, and what was repaired."""
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from pyrobnn._torch.symmetric import eigh
+from pyrobnn.curvature.base import Curvature, Examples, Point
+from pyrobnn.curvature.kinds import KINDS
+from pyrobnn.curvature.prior import PriorCurvature
+from pyrobnn.guides.blocks import BlockSpec, matrix_shape
+from pyrobnn.guides.laplace import BlockGuide, Laplace
+
+_PRODUCT_TOLERANCE = 1e-3
+
+
+@dataclasses.dataclass(eq=False)
+class Result:
+    """The blocks of a Gaussian.
+
+    Attributes:
+        curvature: of the likelihood, from which they come.
+        blocks: what each covers, and the arguments of its `fill`.
+        clipped: number of entries of sites where the log prior is not concave, and which take its 1 / variance.
+        repaired: number of eigenvalues or entries of the precision that were not positive and were replaced.
+        product_error: by site, the largest factor by which the prior's precision differs from the product that a
+            Kronecker block takes it for.
+    """
+
+    curvature: Curvature
+    blocks: list[tuple[BlockSpec, tuple[Tensor, ...]]] = dataclasses.field(default_factory=list)
+    clipped: dict[str, int] = dataclasses.field(default_factory=dict)
+    repaired: int = 0
+    product_error: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def fill(self, guide: BlockGuide) -> None:
+        """Give the blocks of a guide their precision."""
+        with torch.no_grad():
+            for block, (_, precision) in zip(guide.covered(), self.blocks, strict=True):
+                block.fill(*precision)
+
+
+def likelihood_curvature(setting: Laplace, point: Point, prior: PriorCurvature, data: Examples) -> Curvature:
+    """Return the curvature that a setting names; the prior decides what a subnetwork or a low rank keeps of it.
+
+    Raises:
+        InputError: a network that the curvature does not take.
+        FloatingPointError: curvature that is not finite.
+    """
+    kind = KINDS[setting.curvature]
+    if setting.structure == "kron":
+        found = kind.kronecker(point, data, sharing=setting.sharing, joint_bias=setting.joint_bias)
+    elif setting.structure == "diag":
+        found = kind.diagonal(point, data)
+    elif setting.structure == "low_rank":
+        found = kind.low_rank(point, data, point.flat(prior.precision), setting.rank)
+    elif setting.subnetwork is None:
+        found = kind.full(point, data)
+    else:  # of the largest marginal variance, by the diagonal
+        rough = kind.diagonal(point, data).diagonal
+        precision = torch.cat([(rough[name] + prior.precision[name]).flatten() for name in point.sites])
+        found = kind.full(point, data, precision.argsort(stable=True)[: setting.subnetwork].sort().values)
+    found.require_finite(point.sites)
+    return found
+
+
+def assemble(point: Point, prior: PriorCurvature, curvature: Curvature) -> Result:
+    """Return the blocks with the curvature of the likelihood and that of the prior."""
+    result = Result(curvature, clipped={name: count for name, count in prior.clipped.items() if count})
+    if curvature.full is not None:
+        _add_full(point, prior, curvature.full, result)
+    if curvature.low_rank is not None:
+        spec = BlockSpec("low_rank", tuple(point.sites), len(curvature.low_rank[1]))
+        result.blocks.append((spec, (point.flat(prior.precision), *curvature.low_rank)))
+    for one in curvature.factors:
+        spec = BlockSpec("kron", one.sites, transposed=one.transposed and point.weights[one.sites[0]].ndim > 1)
+        outer_prior, inner_prior, error = product_of(_prior_matrix(prior, spec))
+        if error > 1 + _PRODUCT_TOLERANCE:
+            result.product_error[one.sites[0]] = error
+        result.blocks.append((spec, (one.outer, one.inner, outer_prior, inner_prior)))
+    for name, value in curvature.diagonal.items():
+        own = prior.precision[name]
+        result.blocks.append((BlockSpec("diag", (name,)), (_positive(value + own, own, result).flatten(),)))
+    return result
+
+
+def _add_full(point: Point, prior: PriorCurvature, total: Tensor, result: Result) -> None:
+    index = result.curvature.index
+    own = torch.diag(point.flat(prior.precision))
+    places = point.by_site(torch.arange(point.size, device=own.device))
+    for name, joint in prior.joint.items():
+        place = places[name].flatten()
+        own[place[:, None], place] = joint
+    own = own if index is None else own[index][:, index]
+    precision = _positive_definite((total + own).double(), own.diagonal().min().double(), result)
+    spec = BlockSpec("full", tuple(point.sites), None if index is None else len(index))
+    result.blocks.append((spec, (precision,) if index is None else (precision, index)))
+
+
+def _positive(precision: Tensor, prior: Tensor, result: Result) -> Tensor:
+    """Return the precision with the prior's in the place of entries that are not positive."""
+    is_bad = ~(precision > 1e-6 * prior)
+    result.repaired += int(is_bad.sum())
+    return torch.where(is_bad, prior, precision)
+
+
+def _positive_definite(matrix: Tensor, floor: Tensor, result: Result) -> Tensor:
+    """Return the matrix with eigenvalues below zero, up to rounding, replaced by a floor."""
+    if int(torch.linalg.cholesky_ex(matrix).info) == 0:
+        return matrix
+    values, vectors = eigh(matrix)
+    is_bad = values <= 1e-6 * floor
+    result.repaired = int(is_bad.sum())
+    return vectors @ (torch.where(is_bad, floor, values)[:, None] * vectors.T)
+
+
+def _prior_matrix(prior: PriorCurvature, spec: BlockSpec) -> Tensor:
+    """Return the prior precision of a Kronecker block's sites as an (outputs, inputs) matrix, the bias last."""
+    parts = [prior.precision[name] for name in spec.sites]
+    outputs, inputs = matrix_shape(spec, {name: part.shape for name, part in zip(spec.sites, parts, strict=True)})
+    first = parts[0].flatten(1) if parts[0].ndim > 1 else parts[0][:, None]
+    first = first.T if spec.transposed else first
+    return torch.cat([first, *(part[:, None] for part in parts[1:])], 1).reshape(outputs, inputs)
+
+
+def product_of(matrix: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Return the closest product of a positive matrix, and the largest factor between the two.
+
+    Args:
+        matrix: (O, I).
+
+    Returns:
+        d_O (O,) and d_I (I,) with log d_O + log d_I closest to log matrix in squares, and exp of the largest distance.
+    """
+    logs = matrix.log()
+    rows, columns = logs.mean(1), logs.mean(0) - logs.mean()
+    error = (logs - rows[:, None] - columns).abs().max()
+    return rows.exp(), columns.exp(), math.exp(min(700.0, float(error)))

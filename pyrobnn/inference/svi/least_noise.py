@@ -1,0 +1,188 @@
+"""The choice of noise="auto" and kl="auto": the estimators of least noise for the time they take, by shapes alone."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor
+from torch.distributions import Independent
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.globs import assign
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.per_example import Layer, attach
+from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch
+from pyrobnn.distributions.latents import ScaleMixtureNormal
+from pyrobnn.guides.by_name import ByName
+from pyrobnn.guides.mean_field import MeanField, Noise
+from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference.source import Source
+from pyrobnn.inference.svi.capture.errors import NotCapturable
+from pyrobnn.inference.svi.capture.objective import check_reparameterized
+from pyrobnn.inference.svi.objective import KL, follows_draws, site_without, tabulate
+from pyrobnn.inference.svi.svi import SVI
+
+_FEWEST_SIGNS = 8
+"""Examples in a mini-batch from which on flipout pays."""
+_WEIGHT = 200
+"""Products that take as long as a captured step does with a weight beside its products: its noise, KL and update."""
+
+
+class Call(NamedTuple):
+    """A call of a layer that can give each example noise of its own.
+
+    Attributes:
+        plain: whether inputs are rows (B, units), each of which passes the weight once.
+        again: whether the weight was used before in the same pass.
+        weights: the number of entries of the weight.
+        positions: the number of outputs of an example for each unit, such as pixels.
+    """
+
+    plain: bool
+    again: bool
+    weights: int
+    positions: int
+
+
+class _Watch:
+    """A perturbation that changes nothing and notes the calls of its weight."""
+
+    def __init__(self, value: Tensor, calls: list[Call]) -> None:
+        self._value, self._calls = value, calls
+
+    def outputs(self, layer: Layer) -> Tensor:
+        """Return the outputs of the layer as it is."""
+        result = layer.function(layer.x, self._value, layer.bias)
+        positions = result[0].numel() // result.shape[layer.channel]
+        plain = layer.channel == -1 and layer.x.ndim == 2
+        self._calls.append(Call(plain, bool(layer.memory), self._value.numel(), positions))
+        layer.memory["seen"] = result
+        return result
+
+
+def layer_calls(bnn: BNN, x: Tensor) -> dict[str, list[Call]]:
+    """Return the calls of layers that can give each example noise of its own, by the name of the weight.
+
+    Args:
+        bnn: the model, in evaluation mode.
+        x: a row of inputs.
+
+    Raises:
+        InputError: a weight is used in two ways.
+    """
+    calls: dict[str, list[Call]] = {name: [] for name in bnn.initial_values}
+    weights = {}
+    for name, value in bnn.initial_values.items():
+        own = value.detach().clone()
+        weights[name] = attach(own, _Watch(own, calls[name]))
+    with torch.no_grad():
+        bnn.perturbed_outputs(weights, x)
+    return {name: found for name, found in calls.items() if found}
+
+
+def choose_noise(calls: list[Call], batch_size: int, num_data: int) -> Noise:
+    """Return how the examples of a mini-batch best share the draws of the weights that these calls use.
+
+    "local" wherever it is exact: at worst the time of a step doubles, and the gradient of the scales varies many times
+    less. "flipout" divides the variance that a mini-batch of 128 has from draws and from its choice of examples by 1.5,
+    which pays where the second product is no more than half of the step, and by 4 to 12 where all 300 examples are in
+    the batch, which always pays; some examples must be there to differ in their signs. See
+    benchmarks/results/least-noise.md.
+    """
+    if any(call.plain for call in calls) and not any(call.again for call in calls):
+        return "local"
+    weights = sum(call.weights for call in calls if not call.again)
+    products = batch_size * sum(call.weights * call.positions for call in calls)
+    pays = batch_size >= num_data or products <= _WEIGHT * weights
+    return "flipout" if calls and batch_size >= _FEWEST_SIGNS and pays else "shared"
+
+
+def choose_kl(bnn: BNN, guide: PyroModule, example: Batch) -> KL:
+    """Return how the KL of guide and prior is best estimated.
+
+    "analytic" where every site has a closed form; "quadrature" where the others have a table, as a fixed `ScaleMixture`
+    has. Nodes at each step, for learned mixtures and Student's t, cost more than they gain: 1.2 times less variance for
+    1.1 to 5 times the time on tables of 32 and 308 rows, less on larger ones.
+    """
+    try:
+        check_reparameterized(guide, *example)
+    except NotCapturable:
+        return "mc"
+    if follows_draws(guide):
+        return "mc"
+    if site_without(bnn, guide, example, kl="analytic") is None:
+        return "analytic"
+    tabulate(bnn)
+    return "mc" if site_without(bnn, guide, example, kl="quadrature", suits=_has_table) else "quadrature"
+
+
+def _has_table(prior: Any) -> bool:
+    while isinstance(prior, Independent):
+        prior = prior.base_dist
+    return isinstance(prior, ScaleMixtureNormal) and prior.table is not None
+
+
+def with_noise(method: SVI, bnn: BNN, source: Source, seed: int) -> SVI:
+    """Return the method with a guide whose noise is chosen where it is "auto".
+
+    The choices for a length that is given, in steps or epochs, are those that keep the bits of such a fit: "shared".
+    """
+    if _is_resolved(method.guide):
+        return method
+    if not method.ends_by_itself:
+        return dataclasses.replace(method, guide=_with_noise(method.guide, [], lambda _: "shared"))
+    with seeded(seed, "noise"):
+        example = source.example(bnn)
+        calls = _calls(bnn, example[0])
+        names = [site.name for site in latent_sites(bnn, *example)]
+    batch_size = source.batch_size(method.batch_size)
+
+    def choose(covered: Sequence[str]) -> Noise:
+        return choose_noise([call for name in covered for call in calls.get(name, [])], batch_size, source.num_data)
+
+    return dataclasses.replace(method, guide=_with_noise(method.guide, names, choose))
+
+
+def with_kl(method: SVI, bnn: BNN, guide: PyroModule, source: Source, seed: int) -> SVI:
+    """Return the method with a KL that is chosen where it is "auto": "mc" where the length is given."""
+    if method.kl != "auto":
+        return method
+    if not method.ends_by_itself:
+        return dataclasses.replace(method, kl="mc")
+    with seeded(seed, "kl"):
+        return dataclasses.replace(method, kl=choose_kl(bnn, guide, source.example(bnn)))
+
+
+def noise_of(guide: Any) -> str | dict[str, str] | None:
+    """Return the noise of a guide, of each by its pattern where there are several, None without any."""
+    if isinstance(guide, MeanField):
+        return guide.noise
+    if isinstance(guide, ByName):
+        found: dict[str, str] = {pattern: own.noise for pattern, own in guide.choices if isinstance(own, MeanField)}
+        return found or None
+    return None
+
+
+def _calls(bnn: BNN, x: Tensor) -> dict[str, list[Call]]:
+    """Return the calls of layers by name, none where noise for each example would be refused."""
+    try:
+        return layer_calls(bnn, x)
+    except InputError:
+        return {}
+
+
+def _is_resolved(guide: Any) -> bool:
+    found = noise_of(guide)
+    return found is None or "auto" not in (found.values() if isinstance(found, dict) else [found])
+
+
+def _with_noise(guide: Any, names: Sequence[str], choose: Callable[[Sequence[str]], Noise]) -> Any:
+    if isinstance(guide, ByName):
+        covered = assign([pattern for pattern, _ in guide.choices], names, "guide") if names else {}
+        return ByName(tuple((p, _with_noise(own, covered.get(p, []), choose)) for p, own in guide.choices))
+    if isinstance(guide, MeanField) and guide.noise == "auto":
+        return dataclasses.replace(guide, noise=choose(names))
+    return guide

@@ -1,0 +1,181 @@
+"""Automatic length: a fit goes on until training for twice as long again would change little."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobnn.data.batches import State
+from pyrobnn.posterior.record import Convergence
+
+if TYPE_CHECKING:
+    from pyrobnn.inference.svi.eager import Eager
+
+_FEWEST_MEASURED, _MOST_MEASURED = 10, 20
+"""Blocks of steps over which the objective is measured at the end of a cycle."""
+
+
+@dataclasses.dataclass
+class _Progress:
+    """All that a length knows between two looks; a cycle trains, and then measures where it came to.
+
+    Attributes:
+        start: steps done when the cycle began.
+        steps: how many it trains.
+        blocks: the objective of its latest blocks of steps, at rate 0 once it measures.
+        measures: whether the rate is 0.
+        rate: factor on the learning rate in the cycle.
+        best: the parameters of the best cycle.
+        elbo: their objective, in nats.
+        error: its standard error.
+        gain: nats that the latest cycle gained over those before it.
+        cycle_ends: steps done at the end of each cycle.
+        end: steps done at the end of the fit.
+    """
+
+    steps: int
+    start: int = 0
+    blocks: list[float] = dataclasses.field(default_factory=list)
+    measures: bool = False
+    rate: float = 1.0
+    best: list[Tensor] = dataclasses.field(default_factory=list)
+    elbo: float = -math.inf
+    error: float = math.inf
+    gain: float | None = None
+    cycle_ends: list[int] = dataclasses.field(default_factory=list)
+    end: int | None = None
+
+
+class Length:
+    """Watches one fit in blocks of steps, restarts its schedule, and says when it has converged.
+
+    The fit trains in cycles, each of which runs the schedule of the learning rate from its start to its end, twice as
+    many steps as the cycle before it, and goes on from the best result so far. At the end of a cycle the objective is
+    measured by steps at rate 0. The fit has converged when a cycle gains less than the tolerance; the best result
+    stays. So nothing rests on a rate that was small: each answer to "would more steps help?" is a longer run that
+    begins at the full rate. (Dhaka et al. 2020 and Welandawe et al. 2024 test for stationarity at each of a sequence of
+    falling rates; on networks that takes longer to a worse ELBO.)
+
+    Args:
+        fit: the fit, whose schedule is that of the first cycle.
+        tolerance: nats.
+        max_steps: steps that are not passed; a cycle that would is left out.
+    """
+
+    def __init__(self, fit: "Eager", tolerance: float, max_steps: int) -> None:
+        self._fit, self._tolerance, self._max_steps = fit, tolerance, max_steps
+        self._now = _Progress(steps=fit.schedule_steps)
+
+    @property
+    def end(self) -> int | None:
+        """Steps done at the end of the fit; None while it goes on."""
+        return self._now.end
+
+    @property
+    def converged(self) -> bool:
+        """Whether another cycle gained less than the tolerance."""
+        return self._now.gain is not None and self._now.gain < self._tolerance
+
+    def look(self, terms: np.ndarray, done: int) -> None:
+        """Take the log-likelihood and KL of a block of steps, (steps, 2), the last of which is number `done`."""
+        now, method = self._now, self._fit.method
+        if now.end is not None:
+            return
+        now.blocks.append(float((terms[:, 0] - method.temperature * terms[:, 1]).mean()))
+        if not now.measures:
+            now.blocks = now.blocks[-4:]
+            if done - now.start >= now.steps:
+                now.measures, now.blocks, now.rate = True, now.blocks[-1:], self._fit.rate_factor
+                self._fit.rate_factor = 0.0
+            return
+        count = len(now.blocks)
+        precise = count >= _FEWEST_MEASURED and _error(now.blocks) <= self._tolerance / 2
+        if precise or count >= _MOST_MEASURED:
+            self._end_cycle(done, len(terms))
+
+    def _end_cycle(self, done: int, block: int) -> None:
+        now = self._now
+        elbo = float(np.mean(now.blocks))
+        now.gain = elbo - now.elbo if now.best else None
+        if elbo > now.elbo:
+            now.best, now.elbo, now.error = _cloned(self._fit.parameters), elbo, _error(now.blocks)
+        self._put(now.best)
+        now.cycle_ends.append(done)
+        longer = 2 * now.steps
+        if self.converged or done + longer + _MOST_MEASURED * block > self._max_steps:
+            now.end = done
+            return
+        now.start, now.steps, now.measures, now.blocks = done, longer, False, []
+        self._fit.rate_factor = now.rate
+        self._fit.begin_schedule(longer)
+
+    def _put(self, values: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self._fit.parameters, values, strict=True):
+                parameter.copy_(value)
+
+    def finish(self) -> None:
+        """Leave the best result in the parameters of a fit that came to its end, whatever the optimiser did after."""
+        if self._now.end is not None:
+            self._put(self._now.best)
+
+    def __str__(self) -> str:
+        """Return cycle and objective in words."""
+        now = self._now
+        if now.end is not None:
+            return f"{'converged' if self.converged else 'ended'}, elbo={now.elbo:.1f} ± {now.error:.2g}"
+        cycle = f"cycle {len(now.cycle_ends) + 1}"
+        if len(now.blocks) < 2:
+            return cycle
+        return f"{cycle}, elbo={np.mean(now.blocks):.1f} ± {_error(now.blocks):.2g}"
+
+    def rest(self, done: int) -> int:
+        """Return the number of steps to come if this cycle is the last one, or the next if it is the first."""
+        now = self._now
+        cycles = 3 * now.steps if not now.cycle_ends else now.steps
+        return 0 if now.end is not None else max(1, now.start + cycles - done)
+
+    def reason(self) -> str:
+        """Return why the fit ended, in words."""
+        now = self._now
+        if now.gain is not None and self.converged:
+            return f"converged: {now.steps} steps more gained {now.gain:.2g} nats"
+        gained = "" if now.gain is None else f": the last {now.steps} steps gained {now.gain:.2g} nats"
+        return f"not converged within max_steps={self._max_steps}{gained}"
+
+    def record(self) -> Convergence:
+        """Return how the fit came to its end."""
+        now = self._now
+        known = bool(now.best) or len(now.blocks) > 1
+        elbo, error = (now.elbo, now.error) if now.best else (float(np.mean(now.blocks)), _error(now.blocks))
+        return Convergence(
+            converged=now.end is not None and self.converged,
+            elbo=elbo,
+            elbo_error=error if known else None,
+            gain=now.gain,
+            tolerance=self._tolerance,
+            cycle_ends=[*now.cycle_ends],
+        )
+
+    def state(self) -> State:
+        """Return all that the next looks depend on; infinities, which JSON has not, are left out."""
+        table = dataclasses.asdict(self._now)
+        return {key: value for key, value in table.items() if not (isinstance(value, float) and math.isinf(value))}
+
+    def restore(self, state: State) -> None:
+        """Go back, or on, to a state."""
+        self._now = _Progress(**copy.deepcopy(state))
+
+
+def _cloned(values: Sequence[Tensor]) -> list[Tensor]:
+    return [value.detach().clone() for value in values]
+
+
+def _error(blocks: Sequence[float]) -> float:
+    """Return the standard error of the mean of some blocks."""
+    return float(np.std(blocks, ddof=1) / math.sqrt(len(blocks))) if len(blocks) > 1 else math.inf

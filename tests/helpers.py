@@ -1,0 +1,46 @@
+"""What tests of several files share."""
+
+import numpy as np
+import torch
+
+import pyrobnn as bnn
+
+
+def quick(model, method, data, **settings):
+    """Fit without a choice of the engine and without a bar."""
+    return bnn.fit(model, method, data, **({"seed": 0, "engine": "eager", "progress": False} | settings))
+
+
+class Branching(torch.nn.Sequential):
+    """A network that vmap and the recording of steps do not take: it doubles outputs whose sum is too small."""
+
+    least = 0.0
+
+    def forward(self, x):
+        f = super().forward(x)
+        return f if bool(f.sum() > self.least) else 2 * f
+
+
+def block_covariance(guide):
+    """The covariance of all weights under blocks of a Gaussian, in the order of the sites, in double precision."""
+    sizes = {name: part.numel() for name, part in guide.points().items()}
+    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()])[:-1], strict=True))
+    whole = torch.zeros(sum(sizes.values()), sum(sizes.values()), dtype=torch.float64)
+    for block in guide.covered():
+        index = torch.cat([torch.arange(starts[name], starts[name] + sizes[name]) for name in block.shapes])
+        root = block.root(torch.eye(len(index), dtype=torch.float64))
+        whole[index[:, None], index] = root @ root.T
+    return whole
+
+
+def labelled(axis, label):
+    """The one artist of an axis with a label."""
+    (found,) = [artist for artist in axis.get_children() if artist.get_label() == label]
+    return found
+
+
+def edges(band, x):
+    """Lowest and highest y of a filled band at each x."""
+    vertices = band.get_paths()[0].vertices
+    columns = [vertices[np.isclose(vertices[:, 0], value), 1] for value in x]
+    return np.array([c.min() for c in columns]), np.array([c.max() for c in columns])

@@ -1,0 +1,236 @@
+"""Weights of examples: in every method an example of weight 2 counts as the same example twice."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from pyro import poutine
+from torch import nn
+from torch.utils.data import DataLoader
+
+import pyrobnn as bnn
+from pyrobnn._core.errors import InputError
+from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference.mcmc.potential import LogJoint, captured_potential, eager_potential
+from pyrobnn.inference.preparing import fresh_model
+from pyrobnn.inference.source import make_source
+from pyrobnn.inference.svi.capture.compiler import interpret
+
+F64 = torch.float64
+GENERATOR = torch.Generator().manual_seed(0)
+COUNTS = torch.tensor([1, 3, 2, 1, 4, 1, 2, 2])
+X = torch.randn(8, 2, generator=GENERATOR, dtype=F64) + 3.0
+Y = 10 * X[:, 0].sin() + torch.randn(8, generator=GENERATOR, dtype=F64)
+LABELS = (X[:, 1] > 3.0).long()
+
+
+def both(y=Y, *, standardize=True):
+    """The same data by weights, and by rows that stand there several times."""
+    return (
+        bnn.Data(X, y, weights=COUNTS, standardize=standardize),
+        bnn.Data(X.repeat_interleave(COUNTS, 0), y.repeat_interleave(COUNTS, 0), standardize=standardize),
+    )
+
+
+def gaussian(scale=2.0):
+    net = bnn.MLP(2, [3], 1, dtype="float64")
+    return bnn.BNN(net, prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian(scale=scale))
+
+
+def fit(model, method, data, **settings):
+    return bnn.fit(model, method, data, seed=0, progress=False, **settings)
+
+
+# The data
+
+
+def test_rows_and_summaries_carry_weights():
+    data, repeated = both()
+    assert data[2:4].weights.tolist() == [2.0, 1.0]
+    assert sum(len(part) for part in data.parts(3)) == 8
+    assert data.total_weight == repeated.total_weight == 16
+    assert repr(data) == "Data(x=(8, 2), y=(8,) float64, weights=(8,), standardize=True)"
+    for ours, theirs in ((data.x_scaler, repeated.x_scaler), (data.y_scaler, repeated.y_scaler)):
+        torch.testing.assert_close(ours.loc, theirs.loc)
+        torch.testing.assert_close(ours.scale, theirs.scale)
+
+
+REFUSED = {
+    "zero": (lambda: bnn.Data(X, Y, weights=COUNTS - 1), "`weights` must be positive, got 0: leave out such rows"),
+    "not finite": (lambda: bnn.Data(X, Y, weights=COUNTS / 0), "`weights` must be finite"),
+    "columns": (lambda: bnn.Data(X, Y, weights=X), r"one number for each of 8 rows, got \(8, 2\)"),
+    "loader": (
+        lambda: fit(gaussian(), bnn.SVI(), DataLoader(list(zip(X, Y, COUNTS, strict=True)), 4)),
+        "must yield pairs .* weights of examples are for Data",
+    ),
+    "in some replicates": (
+        lambda: bnn.fit_replicates(gaussian(), bnn.SVI(), [bnn.Data(X, Y), both()[0]], seed=0, progress=False),
+        "weights must be in all or in none",
+    ),
+    "diagnostics": (
+        lambda: bnn.heldout_elpd(fit(gaussian(), bnn.SVI(steps=1), (X, Y)), both()[0]),
+        "Every example counts once here, and these data have weights",
+    ),
+    "trees": (
+        lambda: bnn.to_datatree(fit(gaussian(), bnn.SVI(steps=1), (X, Y)), both()[0]),
+        "Every example counts once here",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_weighted_is_refused(case):
+    call, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+# The model
+
+
+def test_a_mini_batch_is_scaled_by_the_plate_and_its_weights_alone():
+    model = bnn.BNN(nn.Linear(1, 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0)).eval()
+    x, y, weights = torch.randn(4, 1), torch.randn(4), torch.tensor([0.5, 1.0, 2.0, 3.0])
+    trace = poutine.trace(model).get_trace(x, y, weights, num_data=12)
+    log_prob = torch.distributions.Normal(trace.nodes["_RETURN"]["value"][:, 0], 1.0).log_prob(y)
+    trace.compute_log_prob()
+    torch.testing.assert_close(trace.nodes["y"]["log_prob_sum"], 3 * (weights * log_prob).sum())
+
+
+def test_the_gradient_of_a_mini_batch_is_unbiased():
+    data, _ = both()
+    log_joint, everything = density(data)
+    z = torch.randn(13, dtype=F64)
+    whole = eager_potential(log_joint, everything)(z)
+    pairs = [torch.tensor(rows) for rows in itertools.combinations(range(8), 2)]
+    parts = [eager_potential(log_joint, tuple(values[rows] for values in everything))(z) for rows in pairs]
+    for found, expected in zip(zip(*parts, strict=True), whole, strict=True):
+        torch.testing.assert_close(torch.stack(found).mean(0), expected)
+
+
+def density(data):
+    """The log joint density of the model, and the data in its units."""
+    source = make_source(data, gaussian(), None)
+    model, example = fresh_model(gaussian(), source, "cpu")
+    joint = LogJoint(model, latent_sites(model, *example), source.num_data)
+    return joint, source.scaled(model, *data.tensors)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_the_potential_is_that_of_repeated_rows(captured):
+    z = torch.randn(13, dtype=F64)
+    found = []
+    for data in both():
+        joint, everything = density(data)
+        energy = eager_potential(joint, everything)
+        if captured:
+            energy, _ = captured_potential(joint, everything, z, compiler=interpret)
+        found.append(energy(z))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+# Fits
+
+METHODS = {
+    "mean_field": bnn.SVI(guide="mean_field", steps=20),
+    "quadrature": bnn.SVI(guide="mean_field", steps=20, kl="quadrature", num_particles=2, antithetic=True),
+    "ensemble": bnn.Ensemble(bnn.SVI(guide="map", steps=20), members=2),
+    "swag": bnn.SWAG(bnn.SVI(guide="map", steps=5), steps=6, every=2, rank=2, lr=1e-4),
+    "data_parallel": bnn.DataParallel(bnn.SVI(steps=10)),
+    "nuts": bnn.NUTS(num_draws=4, warmup=4, num_chains=1, target_accept=0.99),
+    "hmc": bnn.HMC(num_draws=4, warmup=4, num_chains=1),
+    "sgld": bnn.SGLD(step_size=1e-4, num_draws=4, burn_in=4, thinning=1, num_chains=2),
+    "sghmc": bnn.SGHMC(step_size=1e-3, num_draws=4, burn_in=4, thinning=1, num_chains=2),
+    "evidence": bnn.EvidenceFramework(starts=2, rounds=2, iterations=20),
+}
+
+
+@pytest.mark.one_in(9)
+@pytest.mark.parametrize("name", METHODS)
+def test_fits_are_those_to_repeated_rows(name):
+    ours, theirs = (fit(gaussian(), METHODS[name], data, engine="eager") for data in both())
+    for one, other in zip(ours.draw(3).values(), theirs.draw(3).values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    for where in ({"laplace", "evidence"} & ours.info.keys()) - {"evidence"}:
+        assert ours.info[where]["log_evidence"] == pytest.approx(theirs.info[where]["log_evidence"], rel=1e-6)
+
+
+def test_the_marginal_likelihood_is_that_of_repeated_rows():
+    inner = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=30)
+    method = bnn.MarginalLikelihood(inner, rounds=2, noise=True)
+    ours, theirs = (fit(gaussian("learned"), method, data, engine="eager") for data in both())
+    np.testing.assert_allclose(ours.info["laplace"]["rounds"], theirs.info["laplace"]["rounds"], rtol=1e-6)
+    scales = [one.bnn.settings["likelihood"].scale for one in (ours, theirs)]
+    assert scales[0] == pytest.approx(scales[1], rel=1e-5)
+
+
+STRUCTURES = [
+    *(("ggn", structure) for structure in ("kron", "full", "diag", "low_rank")),
+    *(("fisher", structure) for structure in ("kron", "full", "diag")),
+    ("hessian", "full"),
+    ("hessian", "diag"),
+    ("recursion", "diag"),
+]
+
+
+@pytest.mark.parametrize("classes", [False, True])
+@pytest.mark.parametrize(("curvature", "structure"), STRUCTURES)
+@pytest.mark.filterwarnings("ignore:Laplace")
+def test_curvature_is_that_of_repeated_rows(curvature, structure, classes):
+    setting = bnn.guides.Laplace(curvature=curvature, structure=structure, rank=3)
+    net = bnn.MLP(2, [3], 2 if classes else 1, dtype="float64")
+    model = bnn.BNN(net, likelihood="categorical" if classes else bnn.likelihoods.Gaussian(scale=2.0))
+    found = [setting.around(model, data, progress=False) for data in both(LABELS if classes else Y)]
+    ours, theirs = (one.info["laplace"] for one in found)
+    assert ours["log_evidence"] == pytest.approx(theirs["log_evidence"], rel=1e-9)
+    for one, other in zip(*(posterior.guide.state_dict().values() for posterior in found), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.slow
+def test_the_captured_step_takes_the_weights_of_its_batches():
+    sets = [bnn.Data(X.float(), Y.float(), weights=COUNTS + shift, standardize=True) for shift in (0.0, 1.0)]
+    model = bnn.BNN(nn.Linear(2, 1), likelihood=bnn.likelihoods.Gaussian(scale=2.0))
+    method = bnn.SVI(guide="map", steps=12, batch_size=3)
+    eager, captured = (
+        bnn.fit_replicates(model, method, sets, seed=0, engine=engine, progress=False)
+        for engine in ("eager", "captured")
+    )
+    assert captured[0].info["engine"]["used"] == "captured"
+    for one, other in zip(eager, captured, strict=True):
+        torch.testing.assert_close(one.history.elbo, other.history.elbo, rtol=1e-5, atol=1e-4)
+    assert not np.allclose(eager[0].history.elbo, eager[1].history.elbo, rtol=1e-3)
+
+
+def test_validation_scores_are_weighted_means():
+    method = bnn.SVI(steps=10, eval_every=5)
+    fits = [fit(gaussian(), method, (X, Y), engine="eager", validation=data) for data in both()]
+    np.testing.assert_allclose(*(one.history.validation_scores for one in fits))
+
+
+def test_a_checkpoint_knows_the_weights(tmp_path):
+    method = bnn.SVI(steps=4)
+    fit(gaussian(), method, both()[0], checkpoint=tmp_path)
+    others = bnn.Data(X, Y, weights=2 * COUNTS, standardize=True)
+    with pytest.raises(InputError, match="is of another fit, the data differ"):
+        fit(gaussian(), method, others, checkpoint=tmp_path)
+
+
+def test_elbo_and_importance_weights_count_them():
+    data, repeated = both()
+    posterior = fit(gaussian(), bnn.SVI(steps=30), data, engine="eager")
+    ours, theirs = (bnn.elbo_report(posterior, one, num_draws=10) for one in (data, repeated))
+    assert ours.elbo.mean == pytest.approx(theirs.elbo.mean)
+    assert ours.log_volume == pytest.approx(theirs.log_volume)
+    ours, theirs = (bnn.importance_weights(posterior, one, num_draws=100) for one in (data, repeated))
+    assert ours.log_evidence.mean == pytest.approx(theirs.log_evidence.mean)
+
+
+def test_real_targets_beside_integer_inputs_keep_their_digits():
+    model = bnn.BNN(nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 1)))
+    data = bnn.Data(torch.randint(0, 5, (20, 2)), torch.rand(20), weights=torch.rand(20) + 0.1)
+    _, y, weights = make_source(data, model, None).scaled(model, *data.tensors)
+    assert torch.equal(y, data.y)
+    torch.testing.assert_close(weights.double(), data.weights, rtol=1e-6, atol=0)

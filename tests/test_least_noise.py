@@ -1,0 +1,191 @@
+"""noise="auto" and kl="auto": what is chosen for which shapes, and how it is recorded."""
+
+import pytest
+import torch
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn import guides, priors
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.inference.preparing import prepare_source, start
+from pyrobnn.inference.svi.least_noise import Call, choose_noise, layer_calls
+
+ROWS = 300
+
+
+class Sequences(nn.Module):
+    """Rows seen as sequences of 2 with 2 units each, and a linear layer over the last."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 30), nn.Linear(30, 1)
+
+    def forward(self, x):
+        return self.last(self.first(x.view(len(x), 2, 2)).tanh()).mean(1)
+
+
+class Twice(nn.Module):
+    """A layer that is applied two times."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last(self.inner(self.inner(x).tanh()))
+
+
+class TwoWays(nn.Module):
+    """A weight that is used as it is and transposed."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x):
+        return (self.inner(x) @ self.inner.weight)[:, :1]
+
+
+class Convolution(nn.Module):
+    """Rows put side by side 8 times, with a kernel of 3."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = nn.Conv1d(1, 2, 3)
+
+    def forward(self, x):
+        return self.kernel(x.repeat(1, 8)[:, None]).tanh().mean((1, 2))[:, None]
+
+
+NETS = {
+    "mlp": lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)),
+    "sequences": Sequences,
+    "twice": Twice,
+    "two ways": TwoWays,
+    "convolution": Convolution,
+    "embedding": lambda: nn.Sequential(nn.Embedding(5, 1), nn.Flatten(), nn.AdaptiveAvgPool1d(1)),
+}
+
+
+def chosen(net="mlp", *, prior="normal", likelihood=None, batch_size=None, **settings):
+    """Return the method with which a fit begins."""
+    model = bnn.BNN(NETS[net](), prior=prior, likelihood=likelihood or bnn.likelihoods.Gaussian(scale=0.1))
+    x = torch.randn(ROWS, 4) if net != "embedding" else torch.zeros(ROWS, 4, dtype=torch.long)
+    method = bnn.SVI(batch_size=batch_size, **settings)
+    with seeded(0), fast_pyro():
+        source = prepare_source(model, method, bnn.Data(x, torch.zeros(ROWS)), 0)
+        return start(model, method, source, 0, "cpu")[1].method
+
+
+@pytest.mark.parametrize(
+    ("net", "batch_size", "noise"),
+    [
+        ("mlp", None, "local"),
+        ("mlp", 2, "local"),
+        ("sequences", None, "flipout"),
+        ("sequences", 16, "flipout"),
+        ("sequences", 128, "shared"),
+        ("sequences", 2, "shared"),
+        ("twice", 16, "flipout"),
+        ("twice", 128, "shared"),
+        ("two ways", 16, "shared"),
+        ("convolution", None, "flipout"),
+        ("convolution", 32, "shared"),
+        ("embedding", 16, "shared"),
+    ],
+)
+def test_noise_by_shapes(net, batch_size, noise):
+    assert chosen(net, batch_size=batch_size).guide.noise == noise
+
+
+def test_guides_by_name_choose_for_their_own_layers():
+    """The first layer sees sequences, for which flipout pays with 16 examples; the other guides have no choice."""
+    guide = {"first.weight": guides.MeanField(), "first.*": guides.MeanField(noise="shared"), "*": "full_rank"}
+    found = chosen("sequences", batch_size=16, guide=guide).guide.choices
+    assert [setting.noise for _, setting in found[:2]] == ["flipout", "shared"]
+    assert isinstance(found[2][1], guides.FullRank)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kl"),
+    [
+        ({}, "analytic"),
+        ({"guide": "full_rank"}, "analytic"),
+        ({"guide": "low_rank"}, "analytic"),
+        ({"guide": "matrix_normal"}, "analytic"),
+        ({"prior": "laplace"}, "analytic"),
+        ({"prior": "scale_mixture"}, "quadrature"),
+        ({"prior": "scale_mixture", "guide": "full_rank"}, "quadrature"),
+        ({"prior": {"*.bias": "normal", "*": "scale_mixture"}}, "quadrature"),
+        ({"prior": {"*.bias": "student_t", "*": "scale_mixture"}}, "mc"),
+        ({"prior": priors.ScaleMixture(learnable=True)}, "mc"),
+        ({"prior": "student_t"}, "mc"),
+        ({"prior": "hierarchical"}, "mc"),
+        ({"prior": "horseshoe"}, "mc"),
+        ({"prior": "spike_and_slab"}, "mc"),
+        ({"likelihood": bnn.likelihoods.Gaussian()}, "analytic"),
+        ({"guide": guides.MeanField(path_derivative=True)}, "mc"),
+        ({"guide": {"0.weight": "flow", "*": "mean_field"}}, "mc"),
+        ({"guide": {"0.weight": "full_rank", "*": "mean_field"}}, "analytic"),
+        ({"guide": "flow"}, "mc"),
+        ({"guide": "dropout"}, "mc"),
+        ({"guide": "map"}, "analytic"),
+        ({"guide": "radial"}, "analytic"),
+        ({"guide": "AutoMultivariateNormal"}, "mc"),
+    ],
+    ids=str,
+)
+def test_kl_by_guide_and_prior(settings, kl):
+    assert chosen(**settings).kl == kl
+
+
+@pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 5}], ids=str)
+def test_a_given_length_keeps_its_bits(length):
+    method = chosen(**length)
+    assert (method.guide.noise, method.kl) == ("shared", "mc")
+
+
+def test_settings_that_are_given_stay():
+    method = chosen(guide=guides.MeanField(noise="flipout"), kl="mc")
+    assert (method.guide.noise, method.kl) == ("flipout", "mc")
+
+
+def test_the_choice_draws_nothing_from_the_fit_and_is_recorded():
+    """The same bits as the same settings given; the method stays as it was asked for."""
+    model = bnn.BNN(NETS["mlp"](), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+    data = bnn.Data(torch.randn(20, 4), torch.randn(20))
+    given = {"guide": guides.MeanField(noise="local"), "kl": "analytic"}
+    methods = [bnn.SVI(max_steps=5), bnn.SVI(max_steps=5, **given), bnn.SVI(steps=5)]
+    automatic, given, fixed = (bnn.fit(model, method, data, seed=0, progress=False) for method in methods)
+    assert automatic.history.elbo.tolist() == given.history.elbo.tolist() != fixed.history.elbo.tolist()
+    assert [(found.info["noise"], found.info["kl"]) for found in (automatic, given, fixed)] == [
+        ("local", "analytic"),
+        ("local", "analytic"),
+        ("shared", "mc"),
+    ]
+    assert automatic.info["method"]["kl"] == automatic.info["method"]["guide"]["noise"] == "auto"
+
+
+def test_noise_of_guides_by_name_is_recorded():
+    guide = {"0.weight": guides.MeanField(noise="local"), "*": "map"}
+    model = bnn.BNN(NETS["mlp"](), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+    posterior = model.fit(torch.randn(20, 4), torch.randn(20), guide=guide, steps=2, seed=0, progress=False)
+    assert posterior.info["noise"] == {"0.weight": "local"}
+
+
+def test_calls_of_layers():
+    x = torch.zeros(1, 4)
+    found = {name: layer_calls(bnn.BNN(NETS[name]()), x) for name in ("mlp", "sequences", "twice", "convolution")}
+    row, sequence = (
+        Call(plain=True, again=False, weights=32, positions=1),
+        Call(plain=False, again=False, weights=60, positions=2),
+    )
+    assert found["mlp"] == {"0.weight": [row], "2.weight": [row._replace(weights=8)]}
+    assert found["sequences"] == {"first.weight": [sequence], "last.weight": [sequence._replace(weights=30)]}
+    assert [call.again for call in found["twice"]["inner.weight"]] == [False, True]
+    assert found["convolution"] == {"kernel.weight": [sequence._replace(weights=6, positions=30)]}
+
+
+def test_no_layer_leaves_nothing_to_choose():
+    assert choose_noise([], 100, 100) == "shared"

@@ -1,0 +1,100 @@
+"""The record of a fit: typed fields, and `info`, a view of them that is read only."""
+
+import copy
+import dataclasses
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn.posterior.record import EngineRecord, FitRecord
+
+LAPLACE = {
+    "setting": {"type": "laplace", "structure": "kron"},
+    "log_evidence": -3.0,
+    "log_likelihood": -1.0,
+    "log_prior": -2.0,
+    "log_det": 6.0,
+    "dimension": 3,
+    "clipped": {},
+    "repaired": 0,
+    "product_error": {"0.weight": 1.5},
+    "slow": [],
+}
+INFO = {
+    "method": {"type": "ensemble", "method": {"type": "svi", "lr": 0.1}, "guide": {"type": "map"}},
+    "num_data": 12,
+    "feature_names": ["a", "b"],
+    "engine": {"asked": "auto", "used": "eager", "reason": "short", "from_step": None, "eager_seconds": 1e-3}
+    | {"compile_seconds": None},
+    "rewinds": [{"step": 3, "back_to": 2, "lr_factor": 0.5}],
+    "laplace": LAPLACE,
+    "evidence": {
+        "starts": [{"noise": None, "log_evidence": float("-inf"), "log_left_out": -1.0}],
+        "chosen": 0,
+        "precision": {"0.weight": [1.0, 2.0], "0.bias": 3.0},
+    },
+    "data_parallel": {"world_size": 1, "backend": None},
+    "mine": {"note": None},
+}
+
+
+def posterior_with(info):
+    x = torch.linspace(-1, 1, 6)[:, None]
+    posterior = bnn.BNN(bnn.MLP(1, [2], 1)).fit(x, x[:, 0], steps=1, seed=0, engine="eager", progress=False)
+    posterior.info = info
+    return posterior
+
+
+def test_a_record_shows_the_mapping_that_it_was_read_from():
+    posterior = posterior_with(INFO)
+    assert posterior.info == INFO
+    assert json.loads(json.dumps(posterior.info)) == INFO
+    assert type(posterior.info["rewinds"][0]["step"]) is int
+    assert pickle.loads(pickle.dumps(posterior.info)) == copy.deepcopy(posterior.info) == INFO
+    record = posterior.record
+    assert record.engine == EngineRecord("auto", "eager", "short", eager_seconds=1e-3)
+    assert [table["type"] for table in record.methods] == ["ensemble", "svi"]
+    assert record.extra == {"mine": {"note": None}}
+    assert FitRecord().methods == FitRecord(method="SVI(...)").methods == []
+
+
+def test_info_changes_by_assignment_alone():
+    posterior = posterior_with(INFO)
+    for change in (
+        lambda info: info.update(num_data=3),
+        lambda info: info.pop("num_data"),
+        lambda info: info["method"].setdefault("lr", 1),
+        lambda info: info["laplace"].clear(),
+    ):
+        with pytest.raises(TypeError, match="`info` shows the record of a fit and is read only: add to it by"):
+            change(posterior.info)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        posterior.record.num_data = 3
+    posterior.info |= {"num_data": 3, "note": "second try"}
+    assert posterior.info == INFO | {"num_data": 3, "note": "second try"}
+    assert posterior.record.num_data == 3
+
+
+@pytest.mark.parametrize(
+    "info",
+    [{"num_data": "many"}, {"engine": "mine"}, {"engine": {"used": "eager"}}, {"laplace": LAPLACE | {"more": 1}}],
+)
+def test_values_that_a_field_does_not_take_are_kept_beside_the_others(info):
+    posterior = posterior_with(info | {"threads": 2})
+    assert posterior.record.extra == info
+    assert posterior.info == info | {"threads": 2}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent / "fixtures").rglob("posterior.json")), ids=lambda path: path.parent.name
+)
+def test_records_of_earlier_versions_are_read_whole(path):
+    info = json.loads(path.read_text(encoding="utf-8"))["info"]
+    record = FitRecord.of(info)
+    assert not record.extra
+    posterior = posterior_with(info)
+    assert json.dumps(posterior.info, sort_keys=True) == json.dumps(info, sort_keys=True)
