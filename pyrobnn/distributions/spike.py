@@ -77,7 +77,7 @@ def table(a: float) -> Tensor:
     nothing = torch.zeros_like(slope)
     at_zero = torch.stack([nothing, nothing, slope, -slope], -1)[:, None]
     width, height = length / _CELLS_X, 1 / _CELLS_T
-    units = torch.tensor([1.0, width, height, width * height], dtype=torch.float64)
+    units = torch.stack([torch.ones_like(width), width, torch.full_like(width, height), width * height])
     return torch.cat([at_zero, inside], 1) * units
 
 
