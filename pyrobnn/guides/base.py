@@ -1,7 +1,7 @@
 """What a guide is: a setting whose `build` gives a Pyro guide over the latent sites, and what that may offer."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pyro.nn import PyroModule
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from pyrobnn._core.registry import Registry
 
 Model = Callable[..., Any]
+Noise = Literal["auto", "shared", "local", "flipout"]
 WIDE, NARROW = -3.0, -10.0
 """Where rho starts in a fit of a given length, and in one that ends by itself."""
 
@@ -46,6 +47,20 @@ class StartsNarrow:
     def start_rho(self) -> float:
         """Where rho starts: -3, softplus of which is 0.049, if nothing else is said."""
         return WIDE if self.init_rho is None else self.init_rho
+
+
+class NoisePerExample:
+    """Base of the settings of guides that can give the examples of a mini-batch noise of their own, by a field `noise`.
+
+    The objective is the same. "shared": all examples see one draw. "flipout": each sees it with random signs (Wen et
+    al. 2018). "local": the outputs of linear layers are drawn for each example (Kingma, Salimans & Welling 2015); where
+    that would not be exact, in convolutions and along sequences, it is flipout. Linear and convolutional layers have
+    both; others, tied weights, and sites with a constrained support see the shared draw. They cost a second product a
+    layer. "auto": "shared" where `SVI` is given its length, `steps` or `epochs`, and where the guide is used without
+    it; else what varies least in the time it takes, by the shapes of layers and mini-batches.
+    """
+
+    noise: Noise
 
 
 class BuiltGuide:

@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import setting
-from pyrobnn.guides.base import Model, StartsNarrow, registry
+from pyrobnn._torch.per_example import NormalNoise, attach
+from pyrobnn.guides.base import Model, Noise, NoisePerExample, StartsNarrow, registry
 from pyrobnn.guides.joint import HALF_LOG_2PI, CorrelatedGuide, RealPart, check_size
 from pyrobnn.guides.sites import Site, latent_sites
 
 
 @registry.register
 @setting
-class LowRank(StartsNarrow):
+class LowRank(StartsNarrow, NoisePerExample):
     """q(w) = N(mu, S (I + F F^T) S) over all weights jointly, drawn as mu + S (eps + F z), eps and z standard normal.
 
     S = diag(softplus(rho)), and F has a column for each rank. (Ong, Nott & Smith 2018, "Gaussian variational
@@ -27,10 +28,12 @@ class LowRank(StartsNarrow):
         rank: number of columns R of F; D weights have D (R + 2) parameters.
         init_rho: softplus of it is the standard deviation of every weight at the start, of whose square F has half;
             None as for `MeanField`. mu starts at the network's own weights.
+        noise: how the examples of a mini-batch share eps while training, as for `MeanField`; z is shared by all.
     """
 
     rank: Annotated[int, Field(gt=0)] = 10
     init_rho: float | None = None
+    noise: Noise = "auto"
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its starting values.
@@ -53,17 +56,21 @@ class LowRankGuide(CorrelatedGuide):
         self.rho = nn.Parameter(torch.full_like(self.loc, float(half.expm1().log())))
         # A zero factor is a saddle: no direction would be better than its opposite.
         self.factor = nn.Parameter(torch.randn_like(self.loc[:, None].expand(-1, setting.rank)) / setting.rank**0.5)
+        self.noise = "shared" if setting.noise == "auto" else setting.noise
 
     def draw(self) -> list[RealPart]:
         """Return one draw; its densities follow from those of the first sites together, for every number of them."""
         scale, factor = softplus(self.rho), self.factor
-        standard = torch.randn_like(self.loc) + factor @ torch.randn_like(factor[0])
+        noise = torch.randn_like(self.loc)
+        common = factor @ torch.randn_like(factor[0])
+        standard = noise + common
         log_scales = torch.stack([part.sum() for part in scale.log().split(self._sizes)])
         squares, log_dets = self._first_sites(standard)
         shares = _increments(-0.5 * (squares + log_dets)) - log_scales
         entropies = _increments(0.5 * log_dets) + log_scales
-        drawn = self.loc + scale * standard
-        parts = zip(*map(self._split, (drawn, self.loc, self.spread())), shares, entropies, strict=True)
+        values = self._values(self.loc + scale * standard, self.loc + scale * common, scale)
+        moments = map(self._split, (self.loc, self.spread()))
+        parts = zip(values, *moments, shares, entropies, strict=True)
         return [
             RealPart(
                 value,
@@ -74,6 +81,16 @@ class LowRankGuide(CorrelatedGuide):
             )
             for value, loc, deviation, share, entropy in parts
         ]
+
+    def _values(self, drawn: Tensor, loc: Tensor, scale: Tensor) -> list[Tensor]:
+        """Return the draw of each site; given z its entries are independent, with these means and deviations."""
+        values = self._split(drawn)
+        if self.noise != "shared":
+            parts = zip(values, self._split(loc), self._split(scale), self._named(), strict=True)
+            for value, mean, deviation, (_, transform) in parts:
+                if transform is None:
+                    attach(value, NormalNoise(mean, deviation, value, local=self.noise == "local"))
+        return values
 
     def _first_sites(self, standard: Tensor) -> tuple[Tensor, Tensor]:
         """Return x^T C^-1 x and log det C for the covariance C = I + F F^T of the first 1, 2, ... sites, (sites,).
@@ -92,7 +109,7 @@ class LowRankGuide(CorrelatedGuide):
 
     def rate_factors(self) -> dict[str, float]:
         """Return the factor for F, each of whose columns moves all weights together."""
-        return {"factor": len(self.loc) ** -0.5}
+        return {"factor": len(self.loc) ** -0.25}
 
     def spread(self) -> Tensor:
         """Return the standard deviation of every entry, flat."""

@@ -13,17 +13,15 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.per_example import NormalNoise, attach
 from pyrobnn.distributions.latents import ReparameterizedNormal
-from pyrobnn.guides.base import Model, StartsNarrow, registry
+from pyrobnn.guides.base import Model, Noise, NoisePerExample, StartsNarrow, registry
 from pyrobnn.guides.density import Part, independent
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.guides.sites import Site, latent_sites
 
-Noise = Literal["auto", "shared", "local", "flipout"]
-
 
 @registry.register
 @setting
-class MeanField(StartsNarrow):
+class MeanField(StartsNarrow, NoisePerExample):
     """q(w) = N(mu, softplus(rho)^2) for each weight, drawn as mu + softplus(rho) eps (Blundell et al. 2015, sec. 3.2).
 
     Sites with a constrained support (scales, probabilities) get the same normal on the unconstrained side of Pyro's
@@ -33,13 +31,8 @@ class MeanField(StartsNarrow):
         init_loc: where mu starts: "net" at the network's own weights (random for a declared network, trained if it
             was trained), "prior" at a normal draw with the prior's mean and variance (Krasser 2019).
         init_rho: where rho starts; None for -10 in a fit that ends by itself, else -3. softplus(-3) = 0.049.
-        noise: how the examples of a mini-batch share a draw while training; the objective is the same. "shared": all
-            examples see one draw. "flipout": each sees it with random signs (Wen et al. 2018). "local": the outputs of
-            linear layers are drawn for each example (Kingma, Salimans & Welling 2015); where that would not be exact,
-            in convolutions and along sequences, it is flipout. Linear and convolutional layers have both; others, tied
-            weights, and sites with a constrained support see the shared draw. They cost a second product a layer.
-            "auto": "shared" where `SVI` is given its length, `steps` or `epochs`, and where the guide is used without
-            it; else what varies least in the time it takes, by the shapes of layers and mini-batches.
+        noise: how the examples of a mini-batch share a draw while training: "auto", "shared", "flipout" or "local", as
+            in `NoisePerExample`.
         path_derivative: leave the score of log q out of the gradient, whose expectation is zero: the gradient then has
             no variance where q is the exact posterior ("sticking the landing", Roeder, Wu & Duvenaud 2017). It needs
             kl="mc".

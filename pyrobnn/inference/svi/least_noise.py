@@ -16,8 +16,8 @@ from pyrobnn._torch.per_example import Layer, attach
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.distributions.latents import ScaleMixtureNormal
+from pyrobnn.guides.base import Noise, NoisePerExample
 from pyrobnn.guides.by_name import ByName
-from pyrobnn.guides.mean_field import MeanField, Noise
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.capture.errors import NotCapturable
@@ -158,10 +158,12 @@ def with_kl(method: SVI, bnn: BNN, guide: PyroModule, source: Source, seed: int)
 
 def noise_of(guide: Any) -> str | dict[str, str] | None:
     """Return the noise of a guide, of each by its pattern where there are several, None without any."""
-    if isinstance(guide, MeanField):
+    if isinstance(guide, NoisePerExample):
         return guide.noise
     if isinstance(guide, ByName):
-        found: dict[str, str] = {pattern: own.noise for pattern, own in guide.choices if isinstance(own, MeanField)}
+        found: dict[str, str] = {
+            pattern: own.noise for pattern, own in guide.choices if isinstance(own, NoisePerExample)
+        }
         return found or None
     return None
 
@@ -183,6 +185,6 @@ def _with_noise(guide: Any, names: Sequence[str], choose: Callable[[Sequence[str
     if isinstance(guide, ByName):
         covered = assign([pattern for pattern, _ in guide.choices], names, "guide") if names else {}
         return ByName(tuple((p, _with_noise(own, covered.get(p, []), choose)) for p, own in guide.choices))
-    if isinstance(guide, MeanField) and guide.noise == "auto":
+    if isinstance(guide, NoisePerExample) and guide.noise == "auto":
         return dataclasses.replace(guide, noise=choose(names))
     return guide

@@ -1,4 +1,4 @@
-"""Automatic length: a fit goes on until training for twice as long again would change little."""
+"""Automatic length: a fit goes on until neither more steps nor a lower rate would change it by much."""
 
 import copy
 import dataclasses
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _FEWEST_MEASURED, _MOST_MEASURED = 10, 20
 """Blocks of steps over which the objective is measured at the end of a cycle."""
+_LOWER = 0.3
+"""Factor on the learning rate once more steps at the old one gain nothing."""
 
 
 @dataclasses.dataclass
@@ -30,6 +32,7 @@ class _Progress:
         blocks: the objective of its latest blocks of steps, at rate 0 once it measures.
         measures: whether the rate is 0.
         rate: factor on the learning rate in the cycle.
+        lowered: whether the cycle is the first at its rate, after more steps at a higher one gained nothing.
         best: the parameters of the best cycle.
         elbo: their objective, in nats.
         error: its standard error.
@@ -43,6 +46,7 @@ class _Progress:
     blocks: list[float] = dataclasses.field(default_factory=list)
     measures: bool = False
     rate: float = 1.0
+    lowered: bool = False
     best: list[Tensor] = dataclasses.field(default_factory=list)
     elbo: float = -math.inf
     error: float = math.inf
@@ -54,12 +58,13 @@ class _Progress:
 class Length:
     """Watches one fit in blocks of steps, restarts its schedule, and says when it has converged.
 
-    The fit trains in cycles, each of which runs the schedule of the learning rate from its start to its end, twice as
-    many steps as the cycle before it, and goes on from the best result so far. At the end of a cycle the objective is
-    measured by steps at rate 0. The fit has converged when a cycle gains less than the tolerance; the best result
-    stays. So nothing rests on a rate that was small: each answer to "would more steps help?" is a longer run that
-    begins at the full rate. (Dhaka et al. 2020 and Welandawe et al. 2024 test for stationarity at each of a sequence of
-    falling rates; on networks that takes longer to a worse ELBO.)
+    The fit trains in cycles, each of which runs the schedule of the learning rate from its start to its end, and goes
+    on from the best result so far. At the end of a cycle the objective is measured by steps at rate 0. After a cycle
+    that gained the tolerance or more, the next one has twice as many steps. After one that gained less, the next one
+    has half as many at 0.3 times the rate: noise in the gradients can keep a fit at a high rate from a better result,
+    however many steps it has. The fit has converged when that gains less than the tolerance too; the best result stays.
+    (The order, more steps first and then lower rates, is our own. Welandawe et al. 2024 divide the rate as well, after
+    tests for stationarity, Dhaka et al. 2020, which on networks take longer to a worse ELBO.)
 
     Args:
         fit: the fit, whose schedule is that of the first cycle.
@@ -78,8 +83,12 @@ class Length:
 
     @property
     def converged(self) -> bool:
-        """Whether another cycle gained less than the tolerance."""
-        return self._now.gain is not None and self._now.gain < self._tolerance
+        """Whether neither more steps nor a lower rate gained the tolerance."""
+        return self._now.lowered and not self._gained
+
+    @property
+    def _gained(self) -> bool:
+        return self._now.gain is None or self._now.gain >= self._tolerance
 
     def look(self, terms: np.ndarray, done: int) -> None:
         """Take the log-likelihood and KL of a block of steps, (steps, 2), the last of which is number `done`."""
@@ -106,13 +115,14 @@ class Length:
             now.best, now.elbo, now.error = _cloned(self._fit.parameters), elbo, _error(now.blocks)
         self._put(now.best)
         now.cycle_ends.append(done)
-        longer = 2 * now.steps
-        if self.converged or done + longer + _MOST_MEASURED * block > self._max_steps:
+        steps = 2 * now.steps if self._gained else now.steps // 2
+        if self.converged or done + steps + _MOST_MEASURED * block > self._max_steps:
             now.end = done
             return
-        now.start, now.steps, now.measures, now.blocks = done, longer, False, []
-        self._fit.rate_factor = now.rate
-        self._fit.begin_schedule(longer)
+        now.lowered = not self._gained
+        now.start, now.steps, now.measures, now.blocks = done, steps, False, []
+        self._fit.rate_factor = now.rate * (_LOWER if now.lowered else 1.0)
+        self._fit.begin_schedule(steps)
 
     def _put(self, values: Sequence[Tensor]) -> None:
         with torch.no_grad():
@@ -143,8 +153,8 @@ class Length:
     def reason(self) -> str:
         """Return why the fit ended, in words."""
         now = self._now
-        if now.gain is not None and self.converged:
-            return f"converged: {now.steps} steps more gained {now.gain:.2g} nats"
+        if self.converged:
+            return f"converged: the last {now.steps} steps, at a lower rate, gained {now.gain:.2g} nats"
         gained = "" if now.gain is None else f": the last {now.steps} steps gained {now.gain:.2g} nats"
         return f"not converged within max_steps={self._max_steps}{gained}"
 

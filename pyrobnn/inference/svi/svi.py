@@ -23,7 +23,7 @@ _FIRST_CYCLE = 2500
 """Steps of the first cycle of a fit that ends by itself."""
 _USUAL_STEPS = 10_000
 """Steps that a fit which ends by itself is expected to take."""
-_TOLERANCE, _SMALLEST_TOLERANCE = 2e-3, 0.05
+_TOLERANCE, _SMALLEST_TOLERANCE = 5e-3, 0.05
 """Nats an example, and nats."""
 
 
@@ -35,10 +35,10 @@ class SVI(BaseMethod[Posterior]):
     Attributes:
         guide: the family of q: a guide, its name, the name of a Pyro autoguide, or a mapping from site-name patterns.
         steps: number of optimiser steps. Without `steps` and `epochs` the fit ends by itself: it runs cycles of the
-            schedule, each with twice as many steps as the one before, until one gains less than `tolerance`.
+            schedule, with twice as many steps while that gains, then at lower rates, until neither gains `tolerance`.
         epochs: number of passes over the data, instead of steps.
         max_steps: steps after which a fit ends that has not converged by itself.
-        tolerance: nats that twice as many steps again may still gain; None for 0.002 nats an example, and at least
+        tolerance: nats that more steps or a lower rate may still gain; None for 0.005 nats an example, and at least
             0.05.
         lr: learning rate.
         batch_size: examples in a mini-batch; None for all of them at every step.
@@ -64,7 +64,7 @@ class SVI(BaseMethod[Posterior]):
     guide: Annotated[Any, BeforeValidator(guides.resolve)] = guides.MeanField()
     steps: Count | None = None
     epochs: Count | None = None
-    max_steps: Count = 100_000
+    max_steps: Count = 150_000
     tolerance: Annotated[float, Field(gt=0)] | None = None
     lr: Annotated[float, Field(gt=0)] = 0.01
     batch_size: Count | None = None
