@@ -88,6 +88,38 @@ def test_a_scale_mixture_has_the_published_errors_after_600_epochs(units, bound)
     assert row["test_error"] <= bound
 
 
+SETS = ["yacht", "energy", "concrete", "wine-quality-red", "power-plant", "protein-tertiary-structure"]
+
+
+@pytest.mark.parametrize("data", SETS)
+@pytest.mark.parametrize("guide", ["matrix-normal", "low-rank", "full-rank"])
+def test_a_richer_guide_ends_with_no_lower_elbo_than_mean_field(guide, data):
+    """Five splits, split by split; two standard errors of the mean difference."""
+    richer, plain = (rows_of("uci-converged", entry=entry, data=data) for entry in (guide, "mean-field"))
+    gains = [own["elbo"] - other["elbo"] for own, other in zip(richer, plain, strict=True)]
+    errors = sum(row["elbo_error"] ** 2 for row in (*richer, *plain)) / len(gains) ** 2
+    assert len(gains) == 5
+    assert mean(gains) > -2 * math.hypot(stdev(gains) / len(gains) ** 0.5, errors**0.5)
+
+
+@pytest.mark.parametrize(("data", "bound"), [("yacht", -1.05), ("energy", -1.20)])
+def test_the_full_rank_guide_scores_well_once_it_has_converged(data, bound):
+    assert estimate("uci-converged", entry="full-rank", data=data)[0] >= bound
+
+
+@pytest.mark.parametrize("data", ["yacht", "energy"])
+@pytest.mark.xfail(strict=True, reason="80,000 to 145,000: at 10,000 steps the ELBO is 10 to 40 nats short")
+def test_mean_field_converges_within_ten_thousand_steps(data):
+    assert max(row["steps"] for row in rows_of("uci-converged", entry="mean-field", data=data)) <= 10_000
+
+
+@pytest.mark.xfail(strict=True, reason="1.99 times: the noise alone takes 0.31, closed-form mean-field by Adam 1.54")
+def test_a_step_of_ivon_takes_little_more_than_one_of_a_point():
+    table = (RESULTS / "ivon-speed.md").read_text(encoding="utf-8")
+    (row,) = [line for line in table.splitlines() if line.startswith("| IVON")]
+    assert float(row.split("|")[-2]) <= 1.15
+
+
 def test_mean_field_thompson_sampling_ends_below_epsilon_greedy_in_every_seed():
     thompson, greedy = (
         {row["seed"]: row["regret"] for row in rows_of("bandit", entry=entry)}
