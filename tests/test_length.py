@@ -104,7 +104,7 @@ def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000):
     """Return a length whose cycles measure these objectives, the number of the best, their steps and their rates."""
     parameter, method, begun, trained = torch.zeros(1), SimpleNamespace(temperature=1.0), [], []
     fit = SimpleNamespace(
-        parameters=[parameter], schedule_steps=100, rate_factor=1.0, method=method, begin_schedule=begun.append
+        parameters=[parameter], schedule_steps=100, cycle_factor=1.0, method=method, begin_schedule=begun.append
     )
     length, done = Length(fit, tolerance, max_steps), 0
     for number, objective in enumerate(objectives):
@@ -114,7 +114,7 @@ def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000):
             parameter.fill_(number)
             done += 50
             length.look(block, done)
-            rates.add(fit.rate_factor)
+            rates.add(fit.cycle_factor)
         trained.append(max(rates))
     length.finish()
     return length, float(parameter), begun, trained
@@ -124,7 +124,7 @@ def test_cycles_go_on_while_they_gain_and_the_best_stays():
     length, best, begun, rates = run_cycles([10.0, 20.0, 15.0, 20.5])
     record = length.record()
     assert (best, begun, rates) == (3.0, [200, 400, 200], [1.0, 1.0, 1.0, 0.3])
-    assert record.cycle_ends == [550, 1200, 2050, 2700]
+    assert record.cycle_ends == [600, 1300, 2200, 2900]
     assert (record.converged, record.elbo, record.gain) == (True, 20.5, 0.5)
     assert length.reason() == "converged: the last 200 steps, at a lower rate, gained 0.5 nats"
 
@@ -138,9 +138,16 @@ def test_a_lower_rate_that_gains_is_kept():
 
 def test_a_cycle_that_would_pass_max_steps_is_left_out():
     length, best, begun, _ = run_cycles([10.0, 20.0], max_steps=2000)
-    assert (best, begun, length.end) == (1.0, [200], 1200)
+    assert (best, begun, length.end) == (1.0, [200], 1300)
     assert not length.record().converged
     assert length.reason() == "not converged within max_steps=2000: the last 200 steps gained 10 nats"
+
+
+def test_what_is_left_of_max_steps_runs_at_a_lower_rate():
+    length, best, begun, rates = run_cycles([10.0, 20.0, 30.0], max_steps=2500)
+    assert (best, begun, length.end) == (2.0, [200, 200], 2000)
+    assert rates == pytest.approx([1.0, 1.0, 0.3])
+    assert not length.record().converged
 
 
 def test_a_gain_below_the_tolerance_twice_ends_the_fit():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers import Branching
 from pyro import poutine
+from pyro.infer import mcmc
 from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -19,7 +20,8 @@ from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.mcmc.chains import Target
-from pyrobnn.inference.mcmc.potential import Potential, captured_potential, eager_potential, make_potential
+from pyrobnn.inference.mcmc.kernels import CompiledHMC, CompiledNUTS, turns_back
+from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential, make_potential
 from pyrobnn.inference.source import make_source
 from pyrobnn.inference.svi.capture.compiler import compile_graph, interpret
 from pyrobnn.posterior.posterior import latent_names
@@ -185,12 +187,12 @@ def test_captured_potential_equals_the_eager_one(name, dtype):
     with fast_pyro():
         like = made.start(0, lambda z: True)
         eager = eager_potential(made.log_joint, data)
-        captured, library = captured_potential(made.log_joint, data, like, interpret)
+        captured = Leapfrog(made.log_joint, data, like, interpret)
         for z in (like, 0.1 * like, -like):
-            for found, expected in zip(captured(z), eager(z), strict=True):
+            for found, expected in zip(captured.evaluate(z), eager(z), strict=True):
                 assert found.dtype == dtype
                 torch.testing.assert_close(found, expected, **tolerance)
-    assert library is None
+    assert captured.library is None
 
 
 @pytest.mark.slow
@@ -200,23 +202,86 @@ def test_compiled_potential_equals_the_eager_one(dtype):
     with fast_pyro():
         z = made.start(0, lambda z: True)
         eager = eager_potential(made.log_joint, data)
-        compiled, library = captured_potential(made.log_joint, data, z, compile_graph)
+        compiled = Leapfrog(made.log_joint, data, z, compile_graph, num_kept=4)
         for point in (z, -z):
-            for found, expected in zip(compiled(point), eager(point), strict=True):
+            for found, expected in zip(compiled.evaluate(point), eager(point), strict=True):
                 bound = 1e-9 if dtype == F64 else 1e-4
                 torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
-    assert library is not None
+    assert compiled.library is not None
 
 
 def test_captured_results_do_not_change_with_the_next_evaluation():
     made, data = target(linear_model())
     with fast_pyro():
-        captured, _ = captured_potential(made.log_joint, data, torch.zeros(3, dtype=F64), interpret)
+        captured = Leapfrog(made.log_joint, data, torch.zeros(3, dtype=F64), interpret).evaluate
         first = captured(torch.zeros(3, dtype=F64))
         before = [tensor.clone() for tensor in first]
         captured(torch.ones(3, dtype=F64))
     for tensor, value in zip(first, before, strict=True):
         assert torch.equal(tensor, value)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_leapfrog_steps_are_those_by_hand(dense):
+    """Seven steps forwards against the formulas in float64, and seven back to where they began."""
+    made, data = target(linear_model(INFERRED_NOISE))
+    z = torch.tensor([0.4, -0.7, 0.2, -0.3], dtype=F64)
+    factor = torch.tensor([[1.0, 0, 0, 0], [0.3, 0.5, 0, 0], [0, -0.2, 2.0, 0], [0.1, 0, 0, 0.7]], dtype=F64)
+    root = factor if dense else factor.diagonal().diag()
+    with fast_pyro():
+        evaluate = eager_potential(made.log_joint, data)
+        leapfrog = Leapfrog(made.log_joint, data, z, interpret, num_kept=8, dense=dense)
+        leapfrog.set_root(root if dense else root.diagonal())
+        start = State(z, torch.tensor([1.0, -0.5, 0.3, 0.2], dtype=F64), evaluate(z)[1])
+        place, momentum, gradient = start
+        places, momenta, potentials = [], [], []
+        for _ in range(7):
+            half = momentum - 0.05 * root.T @ gradient
+            place = place + 0.1 * root @ half
+            potential, gradient = evaluate(place)
+            momentum = half - 0.05 * root.T @ gradient
+            for kept, value in zip((places, momenta, potentials), (place, momentum, potential), strict=True):
+                kept.append(value)
+        end, there = leapfrog.move(start, 0.1, 7)
+        for found, kept in zip(leapfrog.path(7), (places, momenta, potentials), strict=True):
+            torch.testing.assert_close(found, torch.stack(kept))
+        torch.testing.assert_close(tuple(end), (place, momentum, gradient))
+        torch.testing.assert_close(there, potential)
+        torch.testing.assert_close(tuple(leapfrog.move(end, -0.1, 7)[0]), tuple(start))
+
+
+def test_a_trajectory_turns_back_where_any_subtree_does():
+    """Against Pyro's criterion on every subtree, one by one; random walks of momenta of 4 sizes, seeds 0 to 199."""
+
+    def by_hand(momenta):
+        if len(momenta) == 1:
+            return False
+        way = momenta.sum(0) - (momenta[0] + momenta[-1]) / 2
+        halves = momenta.split(len(momenta) // 2)
+        return bool(momenta[0] @ way <= 0 or momenta[-1] @ way <= 0) or any(map(by_hand, halves))
+
+    found = []
+    for seed in range(200):
+        generator = torch.Generator().manual_seed(seed)
+        momenta = torch.randn(2 ** (1 + seed % 4), 3, generator=generator, dtype=F64).cumsum(0) + 1
+        found.append((turns_back(momenta), by_hand(momenta)))
+    assert all(own == other for own, other in found)
+    assert 20 < sum(own for own, _ in found) < 180
+
+
+def test_kernels_without_room_for_a_trajectory_are_those_of_pyro():
+    made, data = target(linear_model())
+    nuts, hmc = KERNELS["NUTS"], KERNELS["HMC"]
+    with fast_pyro():
+        like = torch.zeros(3, dtype=F64)
+        roomy, tight, eager = (
+            make_potential(made.log_joint, data, like, engine, 100, num_kept=kept)[0]
+            for engine, kept in (("captured", nuts.num_kept), ("captured", 0), ("eager", 0))
+        )
+    assert isinstance(nuts.kernel(roomy), CompiledNUTS)
+    assert type(nuts.kernel(tight)) is type(nuts.kernel(eager)) is mcmc.NUTS
+    assert isinstance(hmc.kernel(tight), CompiledHMC)
+    assert type(hmc.kernel(eager)) is mcmc.HMC
 
 
 @pytest.mark.slow

@@ -16,12 +16,15 @@ from pyrobnn._core.settings import setting
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.base import Run, registry
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
+from pyrobnn.inference.mcmc.kernels import CompiledHMC, CompiledNUTS
 from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potential
 
 Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 _TYPICAL_STEPS = 50
 """Leapfrog steps of a transition, for the choice of the engine: a linear model needs 5, a small network up to 1000."""
+_MOST_NUMBERS = 2**26
+"""Latents of all steps that a compiled kernel remembers, at most."""
 _STATISTICS = ("diverging", "acceptance_rate", "step_size", "n_steps")
 _ROUNDING = 1e-6
 """Relative length added to a trajectory, so that 0.3 holds three steps of 0.1."""
@@ -31,6 +34,12 @@ class Hamiltonian(ChainMethod):
     """Base of the methods that follow Hamilton's equations: write `kernel`, the rest is inherited."""
 
     warmup: int
+    full_mass: bool
+
+    @property
+    def num_kept(self) -> int:
+        """The number of steps of a trajectory that a compiled kernel remembers."""
+        return 0
 
     @property
     def num_steps(self) -> int:
@@ -56,7 +65,10 @@ class Hamiltonian(ChainMethod):
         data = source.scaled(target.bnn, *source.data.tensors)
         like = target.start(0, lambda point: True)
         expected = self.num_chains * self.num_steps * _TYPICAL_STEPS
-        potential, record = make_potential(target.log_joint, data, like, run.engine, expected)
+        kept = self.num_kept if self.num_kept * len(like) <= _MOST_NUMBERS else 0
+        potential, record = make_potential(
+            target.log_joint, data, like, run.engine, expected, num_kept=kept, dense=self.full_mass
+        )
         total = self.num_chains * self.num_steps
         with tqdm(total=total, disable=not run.progress, desc=name, unit="step") as bar:
             runs = [self._run_chain(chain, target, potential, run.seed, bar) for chain in range(self.num_chains)]
@@ -123,9 +135,15 @@ class NUTS(Hamiltonian):
     full_mass: bool = False
     init: Init = "prior"
 
+    @property
+    def num_kept(self) -> int:
+        """The number of steps of the longest subtree."""
+        return int(2 ** (self.max_tree_depth - 1))
+
     def kernel(self, potential: Potential) -> Any:
-        """Return Pyro's kernel for one chain."""
-        return mcmc.NUTS(
+        """Return Pyro's kernel for one chain, compiled where all steps of a trajectory have room."""
+        remembers = potential.leapfrog is not None and potential.leapfrog.num_kept
+        return (CompiledNUTS if remembers else mcmc.NUTS)(
             potential_fn=potential,
             full_mass=self.full_mass,
             target_accept_prob=self.target_accept,
@@ -165,7 +183,7 @@ class HMC(Hamiltonian):
     def kernel(self, potential: Potential) -> Any:
         """Return Pyro's kernel for one chain."""
         adapts = self.step_size is None
-        return mcmc.HMC(
+        return (mcmc.HMC if potential.leapfrog is None else CompiledHMC)(
             potential_fn=potential,
             step_size=self.step_size or 1.0,
             trajectory_length=self.trajectory_length * (1 + _ROUNDING),

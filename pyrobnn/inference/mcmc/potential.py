@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
@@ -21,6 +21,8 @@ from pyrobnn.inference.engine import Choice, Engine, capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
 ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
+_STEPS_AT_ONCE = 64
+"""Leapfrog steps after which other threads get a turn."""
 
 
 class LogJoint(nn.Module):
@@ -68,13 +70,14 @@ class Potential:
 
     Args:
         evaluate: returns the value (), and the gradient (P,), at z (P,), as new tensors.
+        leapfrog: compiled steps, if there are any.
 
     Attributes:
-        num_evaluations: how often it was called.
+        num_evaluations: how often it was called, and steps that kernels add.
     """
 
-    def __init__(self, evaluate: ValueAndGradient) -> None:
-        self.evaluate = evaluate
+    def __init__(self, evaluate: ValueAndGradient, leapfrog: "Leapfrog | None" = None) -> None:
+        self.evaluate, self.leapfrog = evaluate, leapfrog
         self.num_evaluations = 0
 
     def __call__(self, parameters: Mapping[str, Tensor]) -> Tensor:
@@ -113,52 +116,122 @@ def eager_potential(log_joint: LogJoint, data: Batch) -> ValueAndGradient:
     return evaluate
 
 
-def captured_potential(
-    log_joint: LogJoint, data: Batch, like: Tensor, compiler: Any = None
-) -> tuple[ValueAndGradient, Path | None]:
-    """Return U and its gradient as one compiled graph, and the library that holds it, if there is one.
+class State(NamedTuple):
+    """Where a trajectory is: latents, momenta in units of the root of the masses, and the gradient of U, each (P,)."""
 
-    Numbers of the model are inputs of the graph: the same library serves a model with others.
+    place: Tensor
+    momentum: Tensor
+    gradient: Tensor
+
+
+class Leapfrog:
+    """Leapfrog steps of Hamilton's equations, each one run of a compiled graph, and so many without a step in Python.
+
+    With masses M, a root A of their inverse (A A^T = M^-1) and momenta r in units of the root of the masses, a step of
+    size e is r - e/2 A^T dU/dz, then z + e A r, then again r - e/2 A^T dU/dz (Neal 2011, sec. 5.2.3). Numbers of the
+    model are inputs of the graph: the same library serves a model with others.
+
+    Args:
+        log_joint: the density; U is minus it.
+        data: all examples.
+        like: latents, (P,).
+        compiler: takes the graph to a program.
+        num_kept: steps that `path` can remember, 0 for none.
+        dense: whether A is a matrix (P, P), else it is a diagonal (P,).
+
+    Attributes:
+        library: the file of the compiled graph, if there is one.
+        num_kept: as given.
 
     Raises:
         NotCapturable: with the reason.
     """
-    from pyrobnn.inference.svi.capture.compiler import compile_graph  # imports that eager chains do without
-    from pyrobnn.inference.svi.capture.loop import make_loop
-    from pyrobnn.inference.svi.capture.record import lift_constants, record
-    from pyrobnn.inference.svi.capture.step import drop_unused
 
-    model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
+    def __init__(
+        self, log_joint: LogJoint, data: Batch, like: Tensor, compiler: Any, *, num_kept: int = 0, dense: bool = False
+    ) -> None:
+        from pyrobnn.inference.svi.capture.loop import make_loop  # imports that eager chains do without
+        from pyrobnn.inference.svi.capture.record import lift_constants, record
+        from pyrobnn.inference.svi.capture.step import drop_unused
 
-    def step(place: Tensor, value: Tensor, gradient: Tensor, *tensors: Tensor) -> tuple[()]:
-        batch, state = tensors[: len(data)], dict(zip(model, tensors[len(data) :], strict=True))
-        found, energy = grad_and_value(lambda z: -functional_call(log_joint, state, (z, *batch)))(place)
-        value.copy_(energy)
-        gradient.copy_(found)
-        return ()
+        model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
+        self._state = State(like.clone(), torch.zeros_like(like), torch.zeros_like(like))
+        self._potential, self._size = like.new_zeros(()), like.new_zeros(())
+        self._root = torch.eye(len(like)).to(like) if dense else torch.ones_like(like)
+        self._index = torch.zeros(1, dtype=torch.long, device=like.device)
+        kept = [like.new_zeros(num_kept, len(like)), like.new_zeros(num_kept, len(like)), like.new_zeros(num_kept)]
+        self._path = kept if num_kept else []
+        own = [*self._state, self._potential, self._size, self._root, self._index, *self._path]
+        self.num_kept = num_kept
 
-    place, value, gradient = like.clone(), like.new_zeros(()), torch.zeros_like(like)
-    leaves = [place, value, gradient, *data, *model.values()]
-    graph = record(step, leaves)
-    constants = lift_constants(graph)
-    inputs = drop_unused(graph, leaves + constants)
-    program = (compiler or compile_graph)(graph, like.device)
-    loop = make_loop(program, inputs)
+        def step(*tensors: Tensor) -> tuple[()]:
+            place, momentum, gradient, potential, size, root, index, *rest = tensors
+            path, batch = rest[: len(self._path)], rest[len(self._path) : len(self._path) + len(data)]
+            numbers = dict(zip(model, rest[len(self._path) + len(data) :], strict=True))
+            half = momentum - 0.5 * size * (root.T @ gradient if dense else root * gradient)
+            moved = place + size * (root @ half if dense else root * half)
+            slope, value = grad_and_value(lambda z: -functional_call(log_joint, numbers, (z, *batch)))(moved)
+            after = half - 0.5 * size * (root.T @ slope if dense else root * slope)
+            for mine, new in zip((place, momentum, gradient, potential), (moved, after, slope, value), strict=True):
+                mine.copy_(new)
+            if path:
+                for kept, new in zip(path, (moved, after, value), strict=True):
+                    kept.index_copy_(0, index, new.unsqueeze(0))
+                index.add_(1)
+            return ()
 
-    def evaluate(z: Tensor) -> tuple[Tensor, Tensor]:
-        place.copy_(z)
-        loop(1)
-        return value.clone(), gradient.clone()
+        leaves = [*own, *data, *model.values()]
+        graph = record(step, leaves)
+        constants = lift_constants(graph)
+        inputs = drop_unused(graph, leaves + constants)
+        program = compiler(graph, like.device)
+        self._loop = make_loop(program, inputs)
+        self.library = program if isinstance(program, Path) else None
 
-    return evaluate, program if isinstance(program, Path) else None
+    def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return U and its gradient at z (P,), by a step of size 0."""
+        self._begin(State(z, torch.zeros_like(z), torch.zeros_like(z)), 0.0)
+        self._loop(1)
+        return self._potential.clone(), self._state.gradient.clone()
+
+    def move(self, start: State, size: float, num_steps: int) -> tuple[State, Tensor]:
+        """Return where that many steps lead, and U there, ()."""
+        self._begin(start, size)
+        for done in range(0, num_steps, _STEPS_AT_ONCE):
+            ONE_THREAD.let_waiting_in()
+            self._loop(min(_STEPS_AT_ONCE, num_steps - done))
+        return State(*(tensor.clone() for tensor in self._state)), self._potential.clone()
+
+    def path(self, num_steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return latents (n, P), momenta (n, P) and U (n,) after each of the steps of the last move, until the next."""
+        places, momenta, potentials = self._path
+        return places[:num_steps], momenta[:num_steps], potentials[:num_steps]
+
+    def set_root(self, root: Tensor) -> None:
+        """Set A."""
+        self._root.copy_(root)
+
+    def _begin(self, start: State, size: float) -> None:
+        for mine, given in zip(self._state, start, strict=True):
+            mine.copy_(given)
+        self._size.fill_(size)
+        self._index.zero_()
 
 
 def make_potential(
-    log_joint: LogJoint, data: Batch, like: Tensor, engine: Engine, num_evaluations: int
+    log_joint: LogJoint,
+    data: Batch,
+    like: Tensor,
+    engine: Engine,
+    num_evaluations: int,
+    *,
+    num_kept: int = 0,
+    dense: bool = False,
 ) -> tuple[Potential, EngineRecord]:
     """Return the potential under the engine that was asked for or pays, and the record of that choice.
 
     "auto" counts the work of an evaluation at the latents `like`, (P,), and multiplies it by their rough number.
+    `num_kept` and `dense` are for `Leapfrog`.
     """
     eager = eager_potential(log_joint, data)
     choice = Choice(engine, engine)
@@ -167,11 +240,11 @@ def make_potential(
             eager(like)
         choice = choose(work, num_evaluations, like.device.type)
 
-    def make(compiler: Any) -> ValueAndGradient:
-        return captured_potential(log_joint, data, like, compiler)[0]
+    def make(compiler: Any) -> Leapfrog:
+        return Leapfrog(log_joint, data, like, compiler, num_kept=num_kept, dense=dense)
 
-    captured, record = capture(choice, make, what="chains run", from_step=1)
-    return Potential(captured or eager), record
+    leapfrog, record = capture(choice, make, what="chains run", from_step=1)
+    return Potential(eager if leapfrog is None else leapfrog.evaluate, leapfrog), record
 
 
 def is_finite(evaluate: ValueAndGradient, z: Tensor) -> bool:

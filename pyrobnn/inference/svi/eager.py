@@ -30,7 +30,8 @@ class Eager:
         moved: the parameters that have a gradient in a step, once there was one.
         parameters: those of model and guide that are trained.
         schedule_steps: number of steps of the schedule.
-        rate_factor: factor on the learning rates that the schedule gives.
+        rate_factor: factor on the learning rates that the schedule gives, below 1 after the fit diverged.
+        cycle_factor: another, of a fit that ends by itself: 0 while it measures, below 1 in cycles at a lower rate.
         all_reduce: averages the gradients and the two terms of the ELBO of a step over processes, in place.
 
     Raises:
@@ -71,7 +72,7 @@ class Eager:
         self._schedule = self._new_schedule()
         self.moved: list[Tensor] = []
         self.done = 0
-        self.rate_factor = 1.0
+        self.rate_factor = self.cycle_factor = 1.0
 
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps and return the log-likelihood and KL of each, (steps, 2)."""
@@ -89,7 +90,7 @@ class Eager:
             clip_grad_norm_(self.parameters, self.method.clip_norm)
         scheduled = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
-            group["lr"] = group["lr"] * self.rate_factor
+            group["lr"] = group["lr"] * self.rate_factor * self.cycle_factor
         before = [(parameter, factor, parameter.detach().clone()) for parameter, factor in self._damped]
         self.optimizer.step()
         with torch.no_grad():
@@ -140,10 +141,11 @@ class Eager:
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""
-        return float(self.optimizer.param_groups[0]["lr"]) * self.rate_factor
+        return float(self.optimizer.param_groups[0]["lr"]) * self.rate_factor * self.cycle_factor
 
     def _move_on(self) -> None:
-        if self._schedule is not None:
+        is_over = self.done - self._schedule_start >= self.schedule_steps
+        if self._schedule is not None and not (is_over and self.method.ends_by_itself):
             self._schedule.step()
         self.done += 1
 
@@ -159,6 +161,7 @@ class Eager:
             "done": self.done,
             "schedule": [self.schedule_steps, self._schedule_start],
             "rate_factor": self.rate_factor,
+            "cycle_factor": self.cycle_factor,
             "trained": dict(self.trained.state_dict()),
             "memories": [dict(memory) for memory in memories],
             "with_gradient": [i for i, p in enumerate(self.parameters) if any(p is other for other in self.moved)],
@@ -177,7 +180,7 @@ class Eager:
             for parameter, saved in zip(self.parameters, state["memories"], strict=True):
                 self._restore_memory(parameter, saved, state["done"], in_place=in_place)
         self.moved = [self.parameters[index] for index in state["with_gradient"]] or self.moved
-        self.rate_factor = state["rate_factor"]
+        self.rate_factor, self.cycle_factor = state["rate_factor"], state["cycle_factor"]
         self.schedule_steps, self._schedule_start = state["schedule"]
         self._restart_schedule(state["done"])
         self.batches.restore(state["batches"])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyrobnn.inference.svi.eager import Eager
 
 _FEWEST_MEASURED, _MOST_MEASURED = 10, 20
-"""Blocks of steps over which the objective is measured at the end of a cycle."""
+"""Blocks of steps over which the objective is measured at the end of a cycle, or a tenth of the cycle if that is more."""
 _LOWER = 0.3
 """Factor on the learning rate once more steps at the old one gain nothing."""
 
@@ -29,9 +29,10 @@ class _Progress:
     Attributes:
         start: steps done when the cycle began.
         steps: how many it trains.
-        blocks: the objective of its latest blocks of steps, at rate 0 once it measures.
+        latest: the objective of the latest block of steps.
+        blocks: that of blocks at rate 0, once it measures; of the latest four before.
         measures: whether the rate is 0.
-        rate: factor on the learning rate in the cycle.
+        rate: factor on the learning rate while the cycle trains.
         lowered: whether the cycle is the first at its rate, after more steps at a higher one gained nothing.
         best: the parameters of the best cycle.
         elbo: their objective, in nats.
@@ -43,6 +44,7 @@ class _Progress:
 
     steps: int
     start: int = 0
+    latest: float = math.nan
     blocks: list[float] = dataclasses.field(default_factory=list)
     measures: bool = False
     rate: float = 1.0
@@ -63,13 +65,14 @@ class Length:
     that gained the tolerance or more, the next one has twice as many steps. After one that gained less, the next one
     has half as many at 0.3 times the rate: noise in the gradients can keep a fit at a high rate from a better result,
     however many steps it has. The fit has converged when that gains less than the tolerance too; the best result stays.
+    A cycle that would pass the largest number of steps takes what is left of it at a lower rate, if that is worth it.
     (The order, more steps first and then lower rates, is our own. Welandawe et al. 2024 divide the rate as well, after
     tests for stationarity, Dhaka et al. 2020, which on networks take longer to a worse ELBO.)
 
     Args:
         fit: the fit, whose schedule is that of the first cycle.
         tolerance: nats.
-        max_steps: steps that are not passed; a cycle that would is left out.
+        max_steps: steps that are not passed.
     """
 
     def __init__(self, fit: "Eager", tolerance: float, max_steps: int) -> None:
@@ -95,16 +98,16 @@ class Length:
         now, method = self._now, self._fit.method
         if now.end is not None:
             return
-        now.blocks.append(float((terms[:, 0] - method.temperature * terms[:, 1]).mean()))
+        now.latest = float((terms[:, 0] - method.temperature * terms[:, 1]).mean())
+        now.blocks.append(now.latest)
         if not now.measures:
             now.blocks = now.blocks[-4:]
             if done - now.start >= now.steps:
-                now.measures, now.blocks, now.rate = True, now.blocks[-1:], self._fit.rate_factor
-                self._fit.rate_factor = 0.0
+                now.measures, now.blocks, self._fit.cycle_factor = True, [], 0.0
             return
         count = len(now.blocks)
         precise = count >= _FEWEST_MEASURED and _error(now.blocks) <= self._tolerance / 2
-        if precise or count >= _MOST_MEASURED:
+        if precise or count >= max(_MOST_MEASURED, now.steps // (10 * len(terms))):
             self._end_cycle(done, len(terms))
 
     def _end_cycle(self, done: int, block: int) -> None:
@@ -115,13 +118,18 @@ class Length:
             now.best, now.elbo, now.error = _cloned(self._fit.parameters), elbo, _error(now.blocks)
         self._put(now.best)
         now.cycle_ends.append(done)
-        steps = 2 * now.steps if self._gained else now.steps // 2
-        if self.converged or done + steps + _MOST_MEASURED * block > self._max_steps:
+        steps, is_lower = (2 * now.steps, False) if self._gained else (now.steps // 2, True)
+        left = self._max_steps - done
+        left = min(left - _MOST_MEASURED * block, 10 * left // 11)
+        if steps > left:
+            steps, is_lower = min(now.steps, left), True
+        if self.converged or steps < now.steps // 4:
             now.end = done
             return
         now.lowered = not self._gained
+        now.rate *= _LOWER if is_lower else 1.0
         now.start, now.steps, now.measures, now.blocks = done, steps, False, []
-        self._fit.rate_factor = now.rate * (_LOWER if now.lowered else 1.0)
+        self._fit.cycle_factor = now.rate
         self._fit.begin_schedule(steps)
 
     def _put(self, values: Sequence[Tensor]) -> None:
@@ -129,9 +137,14 @@ class Length:
             for parameter, value in zip(self._fit.parameters, values, strict=True):
                 parameter.copy_(value)
 
+    @property
+    def measures(self) -> bool:
+        """Whether the parameters stand still while the objective is measured."""
+        return self._now.measures and self._now.end is None
+
     def finish(self) -> None:
-        """Leave the best result in the parameters of a fit that came to its end, whatever the optimiser did after."""
-        if self._now.end is not None:
+        """Leave the best result in the parameters, whatever the optimiser did after, if a cycle came to its end."""
+        if self._now.best:
             self._put(self._now.best)
 
     def __str__(self) -> str:
@@ -162,7 +175,9 @@ class Length:
         """Return how the fit came to its end."""
         now = self._now
         known = bool(now.best) or len(now.blocks) > 1
-        elbo, error = (now.elbo, now.error) if now.best else (float(np.mean(now.blocks)), _error(now.blocks))
+        elbo, error = (
+            (now.elbo, now.error) if now.best else (float(np.mean(now.blocks or [now.latest])), _error(now.blocks))
+        )
         return Convergence(
             converged=now.end is not None and self.converged,
             elbo=elbo,
@@ -173,9 +188,9 @@ class Length:
         )
 
     def state(self) -> State:
-        """Return all that the next looks depend on; infinities, which JSON has not, are left out."""
+        """Return all that the next looks depend on; what is not finite, which JSON has not, is left out."""
         table = dataclasses.asdict(self._now)
-        return {key: value for key, value in table.items() if not (isinstance(value, float) and math.isinf(value))}
+        return {key: value for key, value in table.items() if not isinstance(value, float) or math.isfinite(value)}
 
     def restore(self, state: State) -> None:
         """Go back, or on, to a state."""
