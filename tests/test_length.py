@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
+from pyrobnn.inference.svi.eager import Eager
 from pyrobnn.inference.svi.length import Length
 
 NOISE = 0.3
@@ -274,3 +275,60 @@ def test_the_sinusoid_is_learned_and_doubt_is_larger_outside_its_data():
         ratios.append(float(doubt[~inside].mean() / doubt[inside].mean()))
     assert np.median(errors) <= 1.5
     assert np.median(ratios) >= 2
+
+
+def test_a_schedule_with_a_hard_end_rests_while_the_objective_is_measured():
+    """`one_cycle_lr` refuses any step after its last."""
+    schedule = {"type": "one_cycle_lr", "cycle_momentum": False}
+    posterior = fit(network(), (LINE, SINE), schedule=schedule, tolerance=1e-9, max_steps=9600)
+    assert len(posterior.record.convergence.cycle_ends) == 2
+
+
+def test_a_fit_that_is_stopped_keeps_its_best_cycle():
+    """The same parameters as a fit that ends with that cycle."""
+    kept = {}
+
+    def watch(progress):
+        kept[progress.step] = [p.detach().clone() for p in progress.guide.parameters()]
+        return progress.step == 4000
+
+    arguments = {"seed": 0, "progress": False, "engine": "captured", "callbacks": [watch]}
+    stopped = bnn.fit(network(), bnn.SVI(guide="map", tolerance=1e-9), (LINE, SINE), **arguments)
+    (end,) = stopped.record.convergence.cycle_ends
+    assert stopped.record.stop_reason == "stopped by a callback after step 4000"
+    assert end < 4000
+    for found, best in zip(stopped.guide.parameters(), kept[end], strict=True):
+        assert torch.equal(found, best)
+
+
+def test_validation_waits_while_the_objective_is_measured():
+    """No score of parameters that stand still, so that patience counts steps that train."""
+    x, y = LINE[::2], SINE[::2]
+    posterior = bnn.fit(
+        network(),
+        bnn.SVI(patience=4, eval_every=250, max_steps=9600),
+        (LINE[1::2], SINE[1::2]),
+        validation=(x, y),
+        seed=0,
+        progress=False,
+        engine="captured",
+    )
+    steps = np.array(posterior.history.validation_steps)
+    assert len(steps) > 5
+    assert not ((steps > 2550) & (steps <= 2500 + 500)).any()
+
+
+def test_a_divergence_after_a_measurement_lowers_the_rate(monkeypatch):
+    """A fit whose ELBO is NaN at the full rate in its second cycle goes back and ends at a quarter of it."""
+    step = Eager.step
+
+    def fails_when_fast(self, batch):
+        terms = step(self, batch)
+        return terms * torch.nan if self.done > 1100 and self.rate > 0.005 else terms
+
+    monkeypatch.setattr("pyrobnn.inference.svi.svi._FIRST_CYCLE", 500)
+    monkeypatch.setattr(Eager, "step", fails_when_fast)
+    posterior = bnn.fit(network(), bnn.SVI(max_steps=6000), (LINE, SINE), seed=0, progress=False, engine="eager")
+    (rewind,) = posterior.record.rewinds
+    assert rewind["lr_factor"] == 0.25
+    assert len(posterior.record.convergence.cycle_ends) > 1

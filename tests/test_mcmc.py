@@ -266,7 +266,7 @@ def test_a_trajectory_turns_back_where_any_subtree_does():
         momenta = torch.randn(2 ** (1 + seed % 4), 3, generator=generator, dtype=F64).cumsum(0) + 1
         found.append((turns_back(momenta), by_hand(momenta)))
     assert all(own == other for own, other in found)
-    assert 20 < sum(own for own, _ in found) < 180
+    assert 10 < sum(own for own, _ in found) < 190
 
 
 def test_kernels_without_room_for_a_trajectory_are_those_of_pyro():

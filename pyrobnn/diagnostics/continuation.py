@@ -206,7 +206,10 @@ def continuation_finding(posterior: Posterior | Mixture, train: Data, level: flo
             return None
         found.append((Continuation(member, method, train, seed).gain(level / len(members)), method))
     gain, method = min(found, key=lambda pair: (pair[0].p_value, -pair[0].mean))
-    return _finding(gain, method, level / len(members), of="a member" if len(members) > 1 else "the fit")
+    ended = [member.record.convergence for member in members]
+    converged = all(ending is not None and ending.converged for ending in ended)
+    of = "a member" if len(members) > 1 else "the fit"
+    return _finding(gain, method, level / len(members), of=of, converged=converged)
 
 
 def _method_of(posterior: Posterior) -> SVI | None:
@@ -229,7 +232,7 @@ def _trainable(posterior: Posterior) -> Iterator[bool]:
     return (p.requires_grad for p in (*posterior.bnn.parameters(), *posterior.guide.parameters()))
 
 
-def _finding(gain: Gain, method: SVI, level: float, *, of: str) -> Finding:
+def _finding(gain: Gain, method: SVI, level: float, *, of: str, converged: bool) -> Finding:
     numbers = f"{gain.steps} further steps of {of} at a constant learning rate of {gain.rate:.2g} change the ELBO by "
     numbers += f"{gain.mean:+.3g} ± {gain.stderr:.2g} nats; {gain.tolerance:.2g} do not matter"
     if gain.p_value < level / (len(_RATES) * len(_STAGES)):
@@ -237,7 +240,9 @@ def _finding(gain: Gain, method: SVI, level: float, *, of: str) -> Finding:
         text = f"The fit has not converged, it is {least:.3g} nats away at least: {numbers}. "
         if method.patience is not None:
             return Finding("elbo", "note", f"{text}Early stopping leaves a fit so.", gain.p_value)
-        advice = "raise `max_steps`" if method.ends_by_itself else "train longer, or leave out `steps` and `epochs`"
+        advice = "lower `tolerance`" if converged else "raise `max_steps`"
+        if not method.ends_by_itself:
+            advice = "train longer, or leave out `steps` and `epochs`"
         return Finding("elbo", "warning", f"{text}To mend it, {advice}.", gain.p_value)
     if gain.stderr > gain.tolerance:
         return Finding("elbo", "note", f"The ELBO is too noisy to tell whether the fit has converged: {numbers}.")

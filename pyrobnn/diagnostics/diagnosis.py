@@ -124,8 +124,8 @@ def _of_training(posterior: Posterior | Mixture, train: Data, level: float, seed
 
 
 def _is_annealed(posterior: Posterior | Mixture) -> bool:
-    methods = posterior.record.methods
-    return bool(methods) and bool(methods[-1].get("schedule"))
+    methods, endings = posterior.record.methods, [member.record.convergence for member in members_of(posterior)]
+    return any(endings) or (bool(methods) and bool(methods[-1].get("schedule")))
 
 
 def _against_baselines(

@@ -29,6 +29,8 @@ def ending_finding(posterior: Posterior) -> Finding | None:
     text = f"The fit {'ended' if found.converged else 'did not end'} by itself: {record.stop_reason}. {_elbo(found)}"
     if found.converged:
         return Finding("length", "fine", text)
+    if not str(record.stop_reason).startswith("not converged"):
+        return Finding("length", "note", text)
     return Finding("length", "warning", f"{text} To mend it, raise `max_steps`.")
 
 

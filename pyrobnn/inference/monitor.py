@@ -101,7 +101,8 @@ class Monitor:
         stop = False
         if done % self._block == 0 or at_end:
             stop = self._report(done)
-        if self._validate is not None and (done % self._eval_every == 0 or at_end or stop):
+        moves = not self.lengths or not all(length.measures for length in self.lengths)
+        if self._validate is not None and ((done % self._eval_every == 0 and moves) or at_end or stop):
             stop = self._validated_long_ago(done, self._validate) or stop
         return stop
 
@@ -177,7 +178,7 @@ class Monitor:
     def stop_reason_of(self, replicate: int) -> str:
         """Return why a fit ended."""
         length = self.lengths[replicate] if self.lengths else None
-        if length is None or self.stop_reason != ALL_STEPS:
+        if length is None or (self.stop_reason != ALL_STEPS and length.end is None):
             return self.stop_reason
         return length.reason()
 
@@ -188,10 +189,11 @@ class Monitor:
 
     def restore_best(self) -> None:
         """Leave what the fits found in their parameters, and go back to the best validation score where asked for."""
-        for length in self.lengths:
-            length.finish()
         if self._best_state is not None:
             self._trained.load_state_dict(self._best_state)
+            return
+        for length in self.lengths:
+            length.finish()
 
 
 def asks_to_stop(answer: object) -> bool:

@@ -52,7 +52,7 @@ def fit_replicates(
     Args:
         bnn: the model, or a list with one for each replicate: the same but for numbers such as the prior's scale.
         method: how to infer it, or a list with one for each replicate, which may differ in guide settings, learning
-            rate, schedule, temperature and KL warm-up.
+            rate, schedule, temperature, KL warm-up, `eval_every` and `tolerance`.
         data: `Data` or a tuple (x, y) for all, or a list with one for each replicate, all with the same number of
             examples.
         seed: each replicate gets a seed derived from it.

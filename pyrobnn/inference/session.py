@@ -75,14 +75,17 @@ class Session:
             eval_every=method.eval_every,
             patience=method.patience,
             block=block,
-            lengths=[Length(fit, fit.method.nats(fit.num_data), num_steps) for fit in self.fits]
-            if method.ends_by_itself
-            else [],
+            lengths=self._lengths(num_steps) if method.ends_by_itself else [],
         )
         training = Training(self.fits, self.run.engine, method.expected_steps(batches))
         record = train(training, monitor, num_steps, checkpoint=checkpoint, most_rewinds=most_rewinds)
         monitor.restore_best()
         return monitor, record
+
+    def _lengths(self, num_steps: int) -> list[Length]:
+        """Return what ends each fit; tolerances follow all data, of which a process may have its share alone."""
+        parts = zip(self.fits, self.sources, strict=True)
+        return [Length(fit, fit.method.nats(source.num_data), num_steps) for fit, source in parts]
 
     def train(self, *, validate: Callable[[], float] | None = None, checkpoint: Checkpoint | None = None) -> None:
         """Do the steps of all fits, and note in each posterior how it was fitted."""

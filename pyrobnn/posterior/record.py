@@ -40,8 +40,9 @@ class Convergence:
     """How a fit of automatic length came to its end; nats are on the scale of the whole data set.
 
     Attributes:
-        converged: whether twice as many steps again gained less than the tolerance.
-        elbo: the objective at the result: the ELBO, at the temperature of the method.
+        converged: whether neither more steps nor a lower rate gained the tolerance.
+        elbo: the objective of the best cycle: the ELBO, at the temperature of the method. That of the result, unless
+            `patience` went back to the best validation score.
         elbo_error: its standard error by Monte Carlo; None where too few steps tell.
         gain: what the last cycle of the schedule gained over those before it; None if there was only one.
         tolerance: in nats.

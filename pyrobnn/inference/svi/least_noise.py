@@ -186,5 +186,5 @@ def _with_noise(guide: Any, names: Sequence[str], choose: Callable[[Sequence[str
         covered = assign([pattern for pattern, _ in guide.choices], names, "guide") if names else {}
         return ByName(tuple((p, _with_noise(own, covered.get(p, []), choose)) for p, own in guide.choices))
     if isinstance(guide, NoisePerExample) and guide.noise == "auto":
-        return dataclasses.replace(guide, noise=choose(names))
+        return dataclasses.replace(guide, noise=choose(names))  # type: ignore[type-var]
     return guide

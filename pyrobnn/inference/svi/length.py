@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyrobnn.inference.svi.eager import Eager
 
 _FEWEST_MEASURED, _MOST_MEASURED = 10, 20
-"""Blocks of steps over which the objective is measured at the end of a cycle, or a tenth of the cycle if that is more."""
+"""Blocks of steps over which a cycle's objective is measured; at most a tenth of the cycle, if that is more."""
 _LOWER = 0.3
 """Factor on the learning rate once more steps at the old one gain nothing."""
 
