@@ -110,8 +110,9 @@ class Hamiltonian(ChainMethod):
 class NUTS(Hamiltonian):
     """The No-U-Turn sampler of Pyro (Hoffman & Gelman 2014): exact in the limit, for small networks and few data.
 
-    Where the model can be captured, a trajectory runs as one compiled loop; steps and masses adapt as in Pyro. Chains run one after the other on the unconstrained latents of weights, priors and likelihood, as one vector. Step
-    size and masses adapt in the warm-up. The posterior holds all draws in order, and `to_datatree` has them as chains.
+    Where the model can be captured, a trajectory runs as one compiled loop. Chains run
+    one after the other on the unconstrained latents of weights, priors and likelihood, as one vector. Step size and
+    masses adapt in the warm-up. The posterior holds all draws in order, and `to_datatree` has them as chains.
     Weights of a network have symmetries, so that chains agree in what they predict long before they agree in weights:
     judge them by `function_rhat`.
 
