@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
-from pyrobnn.baselines import Verdict, fit_baselines
+from pyrobnn.baselines import Baseline, Verdict, fit_baselines
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.continuation import continuation_finding
@@ -24,7 +24,7 @@ from pyrobnn.diagnostics.predictive_checks import (
     statistics_of,
 )
 from pyrobnn.diagnostics.training_checks import chain_findings, elbo_is_flat, ending_finding
-from pyrobnn.inference.ending import compare_with_baselines, sites_at_prior
+from pyrobnn.inference.ending import compare_with_baselines, memorised_targets, sites_at_prior
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -89,7 +89,11 @@ def diagnose(
     num_tests = (posterior.history is not None) + (0 if test is None else len(statistics_of(prediction)))
     level = false_alarm_rate / max(1, num_tests)
     findings = [*_of_training(posterior, train, level, seed), epistemic_finding(prediction)]
-    verdict = _against_baselines(posterior, train, None if test is None else Data(x, y), prediction.num_draws)
+    baselines = fit_baselines(posterior.bnn, train)
+    held_out = None if test is None else Data(x, y)
+    verdict = _against_baselines(posterior, train, held_out, baselines, prediction.num_draws)
+    memorised = memorised_targets(posterior, train, baselines)
+    findings += [] if memorised is None else [Finding("noise", "warning", memorised)]
     findings += [] if verdict is None else [Finding(BASELINE, **dataclasses.asdict(verdict))]
     findings += _of_layers(posterior, verdict)
     if test is None:
@@ -129,10 +133,13 @@ def _is_annealed(posterior: Posterior | Mixture) -> bool:
 
 
 def _against_baselines(
-    posterior: Posterior | Mixture, train: Data, test: Data | None, num_draws: int
+    posterior: Posterior | Mixture,
+    train: Data,
+    test: Data | None,
+    baselines: dict[str, Baseline],
+    num_draws: int,
 ) -> Verdict | None:
     """Compare with baselines on held-out data and, where these do not tell, on training data."""
-    baselines = fit_baselines(posterior.bnn, train)
 
     def by(data: Data | None) -> Verdict | None:
         return compare_with_baselines(
