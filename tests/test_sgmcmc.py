@@ -16,8 +16,8 @@ import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.mcmc.potential import LogJoint
-from pyrobnn.inference.mcmc.sgmcmc import _log_posterior
+from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential
+from pyrobnn.inference.mcmc.sgmcmc import _log_posterior, largest_curvature
 
 NOISE, SCALE, F64 = 0.5, 0.8, torch.float64
 X = torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=F64) @ torch.tensor(
@@ -204,6 +204,39 @@ def test_engine_is_eager_and_says_so(capsys):
         posterior = run(SHORT, engine="captured", progress=True)
     assert posterior.info["engine"]["used"] == "eager"
     assert "11/11" in capsys.readouterr().err
+
+
+def test_the_largest_curvature_is_that_of_the_posterior():
+    """The largest eigenvalue of the precision, to the four digits of ten power steps."""
+    made = run(bnn.SGLD(step_size=1e-4, num_draws=1, burn_in=0, num_chains=1)).bnn
+    with fast_pyro():
+        evaluate = eager_potential(LogJoint(made, latent_sites(made, X, Y), len(X)), (X, Y))
+        found = largest_curvature(evaluate, torch.zeros(2, 2, dtype=F64))
+    assert found == pytest.approx(np.linalg.eigvalsh(PRECISION).max(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        bnn.SGLD(num_draws=10, burn_in=200, thinning=15, num_chains=200),
+        bnn.SGHMC(friction=16.0, num_draws=10, burn_in=400, thinning=30, num_chains=200),
+    ],
+)
+def test_without_a_step_size_chains_have_one_that_suits(setting):
+    """A fifth of the smallest variance; 200 chains, seed 0, against the law of a chain with such steps."""
+    posterior = run(setting)
+    step_size = 0.2 / np.linalg.eigvalsh(PRECISION).max() * getattr(setting, "friction", 1.0)
+    assert np.allclose(posterior.guide.sample_stats()["step_size"], step_size, rtol=1e-3)
+    exact = stationary_covariance(dataclasses.replace(setting, step_size=step_size))
+    z = z_scores(posterior, MEAN, exact)
+    assert np.abs(z).max() < LARGEST_Z, z
+
+
+@pytest.mark.parametrize("kind", [bnn.SGLD, bnn.SGHMC])
+def test_without_a_step_size_a_narrow_posterior_does_not_diverge(kind):
+    model = bnn.BNN(bnn.MLP(2, [20], 1), likelihood=bnn.likelihoods.Gaussian(0.01))
+    posterior = run(kind(num_draws=5, burn_in=300, thinning=2, num_chains=2), model, (X, Y))
+    assert float(posterior.guide.draws.abs().max()) < 10
 
 
 def test_a_step_size_that_diverges_is_named():

@@ -27,12 +27,18 @@ Count = Annotated[int, Field(gt=0)]
 Positive = Annotated[float, Field(gt=0)]
 _BLOCK = 50
 """Steps between two looks at the chains from the host."""
+_BETWEEN_MEASURES = 100
+_SHARE = 0.2
+"""Step size, in the smallest variance of the posterior as its largest curvature tells."""
+_POWER_STEPS = 10
+_REACH = 1e-3
+"""Length of the differences that curvature is taken from."""
 
 
 class StochasticGradient(ChainMethod):
     """Base of the methods that follow noisy gradients: write `transform`, the rest is inherited."""
 
-    step_size: float
+    step_size: float | None
     schedule: Any
     burn_in: int
     thinning: int
@@ -45,6 +51,10 @@ class StochasticGradient(ChainMethod):
     def transform(self, posteriors: Any, log_posterior: Any, rate: Any) -> Any:
         """Return the transform of posteriors, for a log density of all chains and a step size or schedule."""
         raise NotImplementedError
+
+    def usual_step_size(self, smallest_variance: float) -> float:
+        """Return the step size where none is given, for the smallest variance of the posterior in any direction."""
+        return _SHARE * smallest_variance
 
     def sample(self, target: Target, run: Run) -> Chains:
         """Run the chains side by side, each on mini-batches of its own; those of a DataLoader serve all chains.
@@ -64,11 +74,15 @@ class StochasticGradient(ChainMethod):
         rates = self._rates().to(points.device)
         log_posterior = _log_posterior(target.log_joint, points, first, own_batches=own_batches)
         transform = self.transform(posteriors, log_posterior, lambda step: rates[step])
-        draws = []
+        draws, curvatures, relative = [], [], rates.clone()
         with seeded(run.seed, "transitions"), tqdm(total=self.num_steps, disable=not run.progress, desc=name) as bar:
             state = transform.init(points)
             for step in range(1, self.num_steps + 1):
                 ONE_THREAD.let_waiting_in()
+                if self.step_size is None and _is_measured(step, self.burn_in):
+                    curvatures.append(largest_curvature(evaluate, state.params))
+                    largest = max(curvatures[len(curvatures) // 2 :])
+                    rates[step - 1 :] = relative[step - 1 :] * self.usual_step_size(1 / largest)
                 state, _ = transform.update(state, first if step == 1 else next(batches))
                 if step > self.burn_in and (step - self.burn_in) % self.thinning == 0:
                     draws.append(state.params.detach().clone())
@@ -76,7 +90,8 @@ class StochasticGradient(ChainMethod):
                     _check_finite(state.params, step, name)
                     bar.update(step - bar.n)
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
-        return Chains(torch.stack(draws, 1), {}, record)
+        kept = rates[self.burn_in + self.thinning - 1 :: self.thinning].expand(self.num_chains, -1)
+        return Chains(torch.stack(draws, 1), {"step_size": kept} if self.step_size is None else {}, record)
 
     def _streams(self, target: Target, seed: int) -> list[Any]:
         """Return the batches of each chain, or one stream for all where each batch is the whole set or a loader's."""
@@ -87,10 +102,11 @@ class StochasticGradient(ChainMethod):
         return [first, *(TensorBatches(first.data, first.batch_size, own) for own in seeds[1:])]
 
     def _rates(self) -> Tensor:
-        """Return the step size of each step, (steps,)."""
+        """Return the step size of each step, (steps,), in units of that to be measured where none is given."""
+        size = 1.0 if self.step_size is None else self.step_size
         if self.schedule is None:
-            return torch.full((self.num_steps,), self.step_size, dtype=torch.float64)
-        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=self.step_size)
+            return torch.full((self.num_steps,), size, dtype=torch.float64)
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=size)
         schedule, rates = self.schedule.build(optimizer, self.num_steps), []
         optimizer.step()  # torch warns of schedules that move before the optimiser
         for _ in range(self.num_steps):
@@ -112,7 +128,9 @@ class SGLD(StochasticGradient):
     `pip install pyrobnn[sgmcmc]`.
 
     Attributes:
-        step_size: e; twice it is the step size of Welling & Teh.
+        step_size: e; twice it is the step size of Welling & Teh. None for 0.2 v, v the smallest posterior variance by
+            the largest curvature of the log density, measured at the chains every 100 steps of the burn-in and kept
+            after it.
         num_draws: draws kept of each chain.
         burn_in: steps before them.
         thinning: steps from one draw kept to the next.
@@ -124,7 +142,7 @@ class SGLD(StochasticGradient):
         init: where each chain starts, as in `NUTS`.
     """
 
-    step_size: Positive
+    step_size: Positive | None = None
     num_draws: Count = 1000
     burn_in: Annotated[int, Field(ge=0)] = 1000
     thinning: Count = 10
@@ -150,7 +168,7 @@ class SGHMC(StochasticGradient):
     needs `pip install pyrobnn[sgmcmc]`.
 
     Attributes:
-        step_size: e.
+        step_size: e; None for 0.2 a v, v measured as in `SGLD`.
         friction: a.
         num_draws: draws kept of each chain.
         burn_in: steps before them.
@@ -162,7 +180,7 @@ class SGHMC(StochasticGradient):
         init: where each chain starts, as in `NUTS`.
     """
 
-    step_size: Positive
+    step_size: Positive | None = None
     friction: Positive = 1.0
     num_draws: Count = 1000
     burn_in: Annotated[int, Field(ge=0)] = 1000
@@ -172,6 +190,10 @@ class SGHMC(StochasticGradient):
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     temperature: Positive = 1.0
     init: Init = "prior"
+
+    def usual_step_size(self, smallest_variance: float) -> float:
+        """Return 0.2 a v."""
+        return self.friction * super().usual_step_size(smallest_variance)
 
     def transform(self, posteriors: Any, log_posterior: Any, rate: Any) -> Any:
         """Return `posteriors.sgmcmc.sghmc`."""
@@ -220,6 +242,27 @@ def _log_posterior(
         return densities.sum(), densities
 
     return log_posterior
+
+
+def _is_measured(step: int, burn_in: int) -> bool:
+    return step == 1 or (step <= burn_in and (step - 1) % _BETWEEN_MEASURES == 0)
+
+
+def largest_curvature(evaluate: Callable[[Tensor], tuple[Tensor, Tensor]], points: Tensor) -> float:
+    """Return the largest curvature of U at any of some points (C, P), by power iteration on differences of gradients.
+
+    Args:
+        evaluate: U and its gradient at a point (P,).
+        points: one for each chain.
+    """
+    found = []
+    for z in points.detach():
+        direction = torch.randn_like(z)
+        for _ in range(_POWER_STEPS):
+            reach = _REACH * direction / direction.norm()
+            direction = (evaluate(z + reach)[1] - evaluate(z - reach)[1]) / (2 * _REACH)
+        found.append(float(direction.norm()))
+    return max(found)
 
 
 def _check_finite(points: Tensor, step: int, method: str) -> None:
