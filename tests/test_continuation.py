@@ -210,17 +210,17 @@ def continued(posterior, data):
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", [None, "cosine_annealing_lr"])
 def test_fits_that_are_ten_nats_away_are_caught(schedule):
-    """Seeds 0 to 3, two lengths each, of three models: at 5 %, 4 or more of at most 24 are missed in 3 % of cases."""
+    """Seeds 0 and 1, two lengths each, of three models: at 5 %, 3 or more of at most 12 are missed in 2 % of cases."""
     problems = [(*correlated(0), 1000), (*curve(), 6000), (*classes(), 2000)]
     missed, num = [], 0
     for model, data, most in problems:
-        for seed in range(4):
+        for seed in range(2):
             for posterior, away in cut_short(model, data, schedule, seed, most):
                 num += away >= AWAY
                 if away >= AWAY and continuation_finding(posterior, data, LEVEL, 0).kind != "warning":
                     missed.append((type(model.settings["net"]).__name__, seed, len(posterior.history), away))
-    assert num >= 8
-    assert len(missed) <= 3, missed
+    assert num >= 5
+    assert len(missed) <= 2, missed
 
 
 @pytest.mark.slow
