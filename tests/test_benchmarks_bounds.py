@@ -91,8 +91,17 @@ def test_a_scale_mixture_has_the_published_errors_after_600_epochs(units, bound)
 SETS = ["yacht", "energy", "concrete", "wine-quality-red", "power-plant", "protein-tertiary-structure"]
 
 
-@pytest.mark.parametrize("data", SETS)
-@pytest.mark.parametrize("guide", ["matrix-normal", "low-rank", "full-rank"])
+SHORT = pytest.mark.xfail(strict=True, reason="243 nats of 41,000 rows, 0.006 each, after 40,000 steps of 20 ms")
+
+
+@pytest.mark.parametrize(
+    ("guide", "data"),
+    [
+        pytest.param(guide, data, marks=[SHORT] if (guide, data) == ("full-rank", SETS[-1]) else [])
+        for guide in ("matrix-normal", "low-rank", "full-rank")
+        for data in SETS
+    ],
+)
 def test_a_richer_guide_ends_with_no_lower_elbo_than_mean_field(guide, data):
     """Five splits, split by split; two standard errors of the mean difference."""
     richer, plain = (rows_of("uci-converged", entry=entry, data=data) for entry in (guide, "mean-field"))
@@ -108,7 +117,7 @@ def test_the_full_rank_guide_scores_well_when_it_ends_by_itself(data, bound):
 
 
 @pytest.mark.parametrize("data", ["yacht", "energy"])
-@pytest.mark.xfail(strict=True, reason="80,000 to 145,000: at 10,000 steps the ELBO is 10 to 40 nats short")
+@pytest.mark.xfail(strict=True, reason="86,000 to 147,000: at 10,000 steps the ELBO is 10 to 40 nats short")
 def test_mean_field_converges_within_ten_thousand_steps(data):
     assert max(row["steps"] for row in rows_of("uci-converged", entry="mean-field", data=data)) <= 10_000
 
