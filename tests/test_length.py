@@ -236,6 +236,11 @@ def test_a_fit_is_narrow_at_first_unless_said():
     assert scale(guide=bnn.guides.MeanField(init_rho=-3.0)) > 0.02
 
 
+def test_the_tolerance_follows_the_number_of_examples():
+    assert [bnn.SVI().nats(number) for number in (10, 100, 250, 10_000)] == [0.05, 0.2, 1.25, 50.0]
+    assert bnn.SVI(tolerance=3.0).nats(10) == 3.0
+
+
 @pytest.mark.slow
 def test_a_fit_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path):
     method = bnn.SVI(tolerance=5.0)

@@ -25,6 +25,8 @@ _USUAL_STEPS = 10_000
 """Steps that a fit which ends by itself is expected to take."""
 _TOLERANCE, _SMALLEST_TOLERANCE = 5e-3, 0.05
 """Nats an example, and nats."""
+_SMALL = 250
+"""Examples below which a fit is quick, and may take longer for a smaller tolerance."""
 
 
 @registry.register
@@ -38,8 +40,8 @@ class SVI(BaseMethod[Posterior]):
             schedule, with twice as many steps while that gains, then at lower rates, until neither gains `tolerance`.
         epochs: number of passes over the data, instead of steps.
         max_steps: steps after which a fit ends that has not converged by itself.
-        tolerance: nats that more steps or a lower rate may still gain; None for 0.005 nats an example, and at least
-            0.05.
+        tolerance: nats that more steps or a lower rate may still gain; None for 0.005 nats an example, less for each
+            below 250 examples, and at least 0.05.
         lr: learning rate.
         batch_size: examples in a mini-batch; None for all of them at every step.
         optimizer: an optimiser of `torch.optim` by name, or a table with `type` and its options.
@@ -131,7 +133,9 @@ class SVI(BaseMethod[Posterior]):
 
     def nats(self, num_data: int) -> float:
         """Return the tolerance for that many examples."""
-        return max(_SMALLEST_TOLERANCE, _TOLERANCE * num_data) if self.tolerance is None else self.tolerance
+        if self.tolerance is not None:
+            return self.tolerance
+        return max(_SMALLEST_TOLERANCE, _TOLERANCE * num_data * min(1, num_data / _SMALL))
 
     def kl_weight(self, step: int) -> float:
         """Return the factor on the KL at a step, counted from 0."""
