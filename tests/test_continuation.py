@@ -115,9 +115,13 @@ def test_the_advice_suits_the_method(method, words):
 
 def test_noise_that_hides_a_gain_is_a_note_and_errors_of_zero_are_certain():
     method = bnn.SVI()
-    of = {"level": LEVEL, "of": "the fit"}
+    of = {"level": LEVEL, "of": "the fit", "converged": True}
     assert continuation._finding(Gain(1.0, 2.0, 100, 0.01, 0.5), method, **of).kind == "note"
     assert continuation._finding(Gain(0.1, 0.1, 100, 0.01, 0.5), method, **of).kind == "fine"
+    far = continuation._finding(Gain(9.0, 0.1, 100, 0.01, 0.5), method, **of)
+    assert (far.kind, "lower `tolerance`" in far.text) == ("warning", True)
+    far = continuation._finding(Gain(9.0, 0.1, 100, 0.01, 0.5), method, **of | {"converged": False})
+    assert "raise `max_steps`" in far.text
     assert [Gain(mean, 0.0, 1, 1.0, 0.5).p_value for mean in (0.4, 0.6)] == [1.0, 0.0]
     assert Gain(0.5 + 1.6449, 1.0, 1, 1.0, 0.5).p_value == pytest.approx(0.05, abs=1e-4)
 
@@ -208,10 +212,12 @@ def continued(posterior, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", [None, "cosine_annealing_lr"])
-def test_fits_that_are_ten_nats_away_are_caught(schedule):
-    """Seeds 0 and 1, two lengths each, of three models: at 5 %, 3 or more of at most 12 are missed in 2 % of cases."""
-    problems = [(*correlated(0), 1000), (*curve(), 6000), (*classes(), 2000)]
+@pytest.mark.parametrize(
+    ("schedule", "network", "longest"), [(None, curve, 6000), ("cosine_annealing_lr", classes, 2000)]
+)
+def test_fits_that_are_ten_nats_away_are_caught(schedule, network, longest):
+    """Seeds 0 and 1, two lengths each, of two models: at 5 %, 2 or more of at most 8 are missed in 6 % of cases."""
+    problems = [(*correlated(0), 1000), (*network(), longest)]
     missed, num = [], 0
     for model, data, most in problems:
         for seed in range(2):
@@ -219,8 +225,8 @@ def test_fits_that_are_ten_nats_away_are_caught(schedule):
                 num += away >= AWAY
                 if away >= AWAY and continuation_finding(posterior, data, LEVEL, 0).kind != "warning":
                     missed.append((type(model.settings["net"]).__name__, seed, len(posterior.history), away))
-    assert num >= 5
-    assert len(missed) <= 2, missed
+    assert num >= 4
+    assert len(missed) <= 1, missed
 
 
 @pytest.mark.slow

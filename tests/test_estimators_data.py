@@ -332,6 +332,6 @@ def test_the_notebook_page_names_the_settings_of_parts():
     assert "net__hidden" in page
     shown = model._get_params_html()
     assert shown.non_default == ("guide",)  # and not the settings of defaults
-    assert list(shown)[:5] == ["guide", "guide__rank", "guide__init_rho", "net", "net__in_features"]
+    assert list(shown)[:5] == ["guide", "guide__rank", "guide__init_rho", "guide__noise", "net"]
     assert shown.keys() == model.get_params().keys()
     assert bnn.BNNRegressor(guide="no such guide")._repr_html_()  # shown as it is; `fit` refuses it

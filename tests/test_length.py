@@ -323,6 +323,7 @@ def test_validation_waits_while_the_objective_is_measured():
     assert not ((steps > 2550) & (steps <= 2500 + 500)).any()
 
 
+@pytest.mark.slow
 def test_a_divergence_after_a_measurement_lowers_the_rate(monkeypatch):
     """A fit whose ELBO is NaN at the full rate in its second cycle goes back and ends at a quarter of it."""
     step = Eager.step

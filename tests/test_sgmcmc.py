@@ -215,6 +215,7 @@ def test_the_largest_curvature_is_that_of_the_posterior():
     assert found == pytest.approx(np.linalg.eigvalsh(PRECISION).max(), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
     [

@@ -133,7 +133,10 @@ REFUSED = {
     "a number inside": ('[fit]\ntype = "ensemble"\nmethod = 3\n', "The type of a method must be a name, got 3"),
     "patience inside": (ENSEMBLE + "patience = 3\n", r"\[fit\] Ensemble: .*members run the same number of steps"),
     "of another method": ("[fit]\nstarts = 2\n", "`starts` is a setting of evidence_framework: name the method by"),
-    "no step size": ('[fit]\ntype = "sgld"\n', r"\[fit\] SGLD: `step_size` is missing"),
+    "no positive step size": (
+        '[fit]\ntype = "sgld"\nstep_size = 0.0\n',
+        r"\[fit\] SGLD: `step_size`: Input should be greater than 0",
+    ),
     "validation": (
         NUTS,
         r"^\[data\] `validation` is followed along the steps of svi, and \[fit\] has nuts",
