@@ -164,7 +164,7 @@ def memorised_targets(posterior: Posterior | Mixture, train: Data, baselines: di
     return (
         f"The noise was learned at a point of {weights:,} weights for {len(train):,} examples and came out at "
         f"{noise:.2g}, where a linear model leaves {error:.2g}: the point has memorised its targets, and its intervals "
-        "are far too narrow. Use MarginalLikelihood(), a known scale of the noise, or guide='mean_field'."
+        "are far too narrow. Use guide='mean_field', MarginalLikelihood(), or a known scale of the noise."
     )
 
 
