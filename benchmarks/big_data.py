@@ -99,7 +99,9 @@ class Peak:
 
 def fit(data: Any, *, steps: int, batch_size: int | None, hidden: int = 50, parallel: bool = False) -> float:
     """Return the seconds from the call to the end of a fit."""
-    model = bnn.BNN(bnn.MLP(WIDTH, [hidden], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+    model = bnn.BNN(
+        bnn.MLP(WIDTH, [hidden], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.1), prior=bnn.priors.Normal(1.0)
+    )
     method: Any = bnn.SVI(steps=steps, batch_size=batch_size)
     started = time.perf_counter()
     bnn.fit(model, bnn.DataParallel(method) if parallel else method, data, seed=0, engine="eager", progress=False)

@@ -35,7 +35,11 @@ def guides() -> Figure:
     generator = torch.Generator().manual_seed(0)
     x = torch.cat([torch.linspace(-1, -0.3, 16), torch.linspace(0.3, 1, 16)])[:, None]
     data = bnn.Data(x, torch.sin(3 * x[:, 0]) + 0.1 * torch.randn(32, generator=generator))
-    model = bnn.BNN(bnn.MLP(1, [10], 1, activation="tanh"), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+    model = bnn.BNN(
+        bnn.MLP(1, [10], 1, activation="tanh"),
+        likelihood=bnn.likelihoods.Gaussian(scale=0.1),
+        prior=bnn.priors.Normal(1.0),
+    )
     long = {"steps": 10_000, "lr": 0.01, "schedule": "cosine_annealing_lr"}
     methods = {
         "mean field": bnn.SVI(**long),
@@ -49,7 +53,7 @@ def moons() -> Figure:
     """Return the classes of two moons, and where the network doubts them."""
     x, y = make_moons(200, noise=0.15, random_state=0)
     data = bnn.Data(x.astype("float32"), y)
-    model = bnn.BNN(bnn.MLP(2, [20], 2, activation="tanh"), likelihood="categorical")
+    model = bnn.BNN(bnn.MLP(2, [20], 2, activation="tanh"), likelihood="categorical", prior=bnn.priors.Normal(1.0))
     laplace = bnn.guides.Laplace(structure="full")
     return bnn.plots.decision_surface(model.fit(data, guide=laplace, steps=3000, lr=0.01, **QUIET), data)
 

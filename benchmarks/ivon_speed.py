@@ -32,7 +32,7 @@ METHODS = {
 
 def begin(method: bnn.SVI, data: bnn.Data) -> Captured:
     """Return a fit after its first step, captured."""
-    model = bnn.BNN(bnn.MLP(784, [400, 400], 10), prior="normal", likelihood="categorical")
+    model = bnn.BNN(bnn.MLP(784, [400, 400], 10), prior=bnn.priors.Normal(1.0), likelihood="categorical")
     source = prepare_source(model, method, data, 0)
     with seeded(0, "fit"), fast_pyro():
         _, fit = start(model, method, source, 0, "cpu")

@@ -76,10 +76,10 @@ def problems() -> list[Problem]:
     dense = bnn.MLP(784, [400, 400], 10)
     mixture = bnn.priors.ScaleMixture(0.25, 1.0, 0.0025)
     mnist: list[tuple[str, Any, Any, str, int, int]] = [
-        ("784-400-400-10, normal prior", dense, "normal", "analytic", 600, 5),
+        ("784-400-400-10, normal prior", dense, bnn.priors.Normal(1.0), "analytic", 600, 5),
         ("784-400-400-10, scale mixture", dense, mixture, "quadrature", 600, 5),
-        ("two convolutions and a linear layer", mixed, "normal", "analytic", 1000, 10),
-        ("three convolutions", pure, "normal", "analytic", 1000, 10),
+        ("two convolutions and a linear layer", mixed, bnn.priors.Normal(1.0), "analytic", 1000, 10),
+        ("three convolutions", pure, bnn.priors.Normal(1.0), "analytic", 1000, 10),
     ]
     return [
         Problem("6-50-1, 308 rows, all in the batch", table, small, None, 3000, 0.01, "analytic", 200),

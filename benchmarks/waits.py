@@ -47,7 +47,9 @@ def waits(method: Any, engine: str, rows: int) -> tuple[list[float], float]:
     x = torch.linspace(-1, 1, rows)[:, None]
     y = torch.sin(6.28 * x[:, 0]) + 0.1 * torch.randn(rows)
     model = bnn.BNN(
-        bnn.MLP(1, [50], 1), likelihood=bnn.likelihoods.Gaussian("learned" if "Evid" in str(method) else 0.1)
+        bnn.MLP(1, [50], 1),
+        likelihood=bnn.likelihoods.Gaussian("learned" if "Evid" in str(method) else 0.1),
+        prior=bnn.priors.Normal(1.0),
     )
     posterior = bnn.fit(model, bnn.SVI(steps=10), (x, y), seed=0, engine="eager", progress=False)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SGLD,
         SVI,
         SWAG,
+        Automatic,
         DataParallel,
         Ensemble,
         EvidenceFramework,
@@ -55,6 +56,7 @@ __all__ = [
     "SGLD",
     "SVI",
     "SWAG",
+    "Automatic",
     "BNNClassifier",
     "BNNRegressor",
     "Data",
@@ -120,8 +122,8 @@ _NAMES_OF = {
     "diagnostics.simulation": "vsbc",
     "diagnostics.trees": "load_datatree save_datatree",
     "estimators": "BNNClassifier BNNRegressor",
-    "inference": "DataParallel Ensemble EvidenceFramework HMC IVON MarginalLikelihood NUTS SGHMC SGLD SVI SWAG fit "
-    "fit_replicates",
+    "inference": "Automatic DataParallel Ensemble EvidenceFramework HMC IVON MarginalLikelihood NUTS SGHMC SGLD SVI "
+    "SWAG fit fit_replicates",
     "inference.laplace.tuning": "tune_prior",
     "metrics": "compare_scores score score_ood",
     "nets": "MLP",

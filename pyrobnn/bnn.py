@@ -80,6 +80,7 @@ class BNN(PyroModule):
         }
         self.units: tuple[Scaler, Scaler] | None = None
         self._start: dict[str, Tensor] = {}
+        self._likelihood_start: dict[str, Tensor] = {}
         with local_parameters():
             self._build()
 
@@ -116,6 +117,8 @@ class BNN(PyroModule):
         """
         with local_parameters():
             self.likelihood = self.settings["likelihood"].build(self.like, target_scale)
+        if self._likelihood_start:
+            self.likelihood.load_state_dict(self._likelihood_start)
 
     @property
     def like(self) -> Tensor:
@@ -259,6 +262,8 @@ class BNN(PyroModule):
         copied = BNN(**(self.settings | parts))
         copied.units = self.units
         copied.start_at(self._start)
+        if "likelihood" not in parts:
+            copied.start_likelihood_at(self._likelihood_start)
         return copied
 
     def start_at(self, state: Mapping[str, Tensor]) -> None:
@@ -266,6 +271,10 @@ class BNN(PyroModule):
         self._start = dict(state)
         if state:
             self.net.load_state_dict(self._start)
+
+    def start_likelihood_at(self, state: Mapping[str, Tensor]) -> None:
+        """Have the likelihood start there, in the units that a fit gives the model."""
+        self._likelihood_start = dict(state)
 
     def state_at(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return a copy of the network's state with given values of the Bayesian parameters, tied ones included."""

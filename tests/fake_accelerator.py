@@ -149,7 +149,7 @@ def reads_in_a_step(net: nn.Module, data: bnn.Data, **settings: Any) -> int:
 
 def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield a setting of every prior, guide and likelihood beside plain others, by name."""
-    plain = {"prior": priors.Normal(), "likelihood": likelihoods.Gaussian(0.3), "guide": guides.MeanField()}
+    plain = {"prior": priors.Normal(1.0), "likelihood": likelihoods.Gaussian(0.3), "guide": guides.MeanField()}
     for kind, settings in {
         "prior": {type(one): one for one in PRIORS}.values(),
         "likelihood": LIKELIHOODS,

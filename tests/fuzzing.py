@@ -492,7 +492,7 @@ def saved_posteriors():
         "one": bnn.SVI(steps=_STEPS),
         "two": bnn.Ensemble(bnn.SVI(guide="map", steps=_STEPS), members=2),
     }.items():
-        model = bnn.BNN(bnn.MLP(1, [2], 1))
+        model = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0))
         posterior = bnn.fit(model, method, (x, x[:, 0]), seed=0, engine="eager", progress=False)
         made.append(posterior.save(workplace() / name))
     return made

@@ -36,11 +36,11 @@ def data_of(name):
 def linear(start=0.0):
     net = nn.Linear(2, 1, bias=False).double()
     nn.init.constant_(net.weight, start)
-    return bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
+    return bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=NOISE), prior=bnn.priors.Normal(1.0))
 
 
 def declared():
-    return bnn.BNN(bnn.MLP(2, [4], 1))
+    return bnn.BNN(bnn.MLP(2, [4], 1), prior=bnn.priors.Normal(1.0))
 
 
 MODES = {

@@ -20,7 +20,9 @@ GRID = torch.linspace(-1.2, 1.2, 5)[:, None]
 
 
 def fits(data, outputs, likelihood, count=2):
-    model = bnn.BNN(bnn.MLP(data.x.shape[1], [3], outputs, activation="tanh"), likelihood=likelihood)
+    model = bnn.BNN(
+        bnn.MLP(data.x.shape[1], [3], outputs, activation="tanh"), likelihood=likelihood, prior=bnn.priors.Normal(1.0)
+    )
     return [model.fit(data, steps=40, lr=0.05, seed=s, engine="eager", progress=False) for s in range(count)]
 
 

@@ -46,7 +46,7 @@ def test_reported_kl_equals_the_closed_form(hidden, kl):
 
 def test_history_with_analytic_kl_holds_the_exact_kl():
     data = bnn.datasets.sinusoid()
-    model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     for temperature, warmup in ((1.0, 0), (0.1, 0), (1.0, 50)):
         method = bnn.SVI(steps=1, lr=1e-12, kl="analytic", temperature=temperature, kl_warmup=warmup)
         posterior = bnn.fit(model, method, data, seed=0, progress=False)
@@ -95,7 +95,7 @@ def test_elbo_with_mixture_prior_agrees_with_quadrature():
 
 def test_report_says_how_standardised_targets_change_the_scale():
     data = bnn.datasets.sinusoid()
-    model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     scaled = bnn.Data(data.x, data.y, standardize=True)
     posterior = model.fit(scaled, steps=5, seed=0, progress=False)
     report = bnn.elbo_report(posterior, scaled, num_draws=300)
@@ -107,7 +107,7 @@ def test_report_says_how_standardised_targets_change_the_scale():
 
 def test_report_reads_as_a_table():
     data = bnn.datasets.sinusoid()
-    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     text = str(bnn.elbo_report(model.fit(data, steps=2, seed=0, progress=False), data, num_draws=20))
     first, *rest = text.splitlines()
     assert first.split() == ["site", "size", "log", "prior", "entropy", "KL", "KL", "exact"]
@@ -124,7 +124,9 @@ def test_report_reads_as_a_table():
 
 def test_pruned_weights_have_no_elbo():
     data = bnn.datasets.sinusoid()
-    posterior = bnn.BNN(bnn.MLP(1, [3], 1)).fit(data, steps=2, seed=0, engine="eager", progress=False)
+    posterior = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(1.0)).fit(
+        data, steps=2, seed=0, engine="eager", progress=False
+    )
     with pytest.raises(bnn.InputError, match="pruned weights are points at zero, so q has no density beside"):
         bnn.elbo_report(bnn.prune(posterior, 0.3), data)
     whole, unpruned = (bnn.elbo_report(p, data, num_draws=20).elbo for p in (posterior, bnn.prune(posterior, 0.0)))
@@ -133,7 +135,7 @@ def test_pruned_weights_have_no_elbo():
 
 def test_autoguide_without_closed_form_is_reported_in_total():
     data = bnn.datasets.sinusoid()
-    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     posterior = model.fit(data, guide="AutoMultivariateNormal", steps=2, seed=0, progress=False)
     report = bnn.elbo_report(posterior, data, num_draws=200)
     assert report.kl_exact is None

@@ -72,7 +72,7 @@ def fitted(name):
     """The baselines of a likelihood, fitted to the first half of the data, and the second half."""
     likelihood, outputs = LIKELIHOODS[name]
     x, y = problem()[0], all_targets(name)
-    model = bnn.BNN(bnn.MLP(FEATURES, [2], outputs), likelihood=likelihood)
+    model = bnn.BNN(bnn.MLP(FEATURES, [2], outputs), likelihood=likelihood, prior=bnn.priors.Normal(1.0))
     return fit_baselines(model, bnn.Data(x[:NUM], y[:NUM])), bnn.Data(x[NUM:], y[NUM:])
 
 
@@ -131,7 +131,9 @@ def test_pure_noise_is_shrunk_to_a_constant():
     x = torch.randn(600, 1, 10, 20, generator=generator)
     y = torch.randint(2, (600,), generator=generator)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(200, 3))
-    found = fit_baselines(bnn.BNN(net, likelihood="categorical"), bnn.Data(x[:100], y[:100]))
+    found = fit_baselines(
+        bnn.BNN(net, likelihood="categorical", prior=bnn.priors.Normal(1.0)), bnn.Data(x[:100], y[:100])
+    )
     new = bnn.Data(x[100:], y[100:])
     assert score(found["linear"], new) > score(found["constant"], new) - 0.05
     unseen = found["constant"].predict(x[:1]).class_probs[0, 2]
@@ -140,10 +142,10 @@ def test_pure_noise_is_shrunk_to_a_constant():
 
 def test_what_has_no_baselines():
     x, y = torch.randn(10, 2), torch.randn(10)
-    model = bnn.BNN(bnn.MLP(2, [2], 1))
+    model = bnn.BNN(bnn.MLP(2, [2], 1), prior=bnn.priors.Normal(1.0))
     assert fit_baselines(model, bnn.Data(x[:1], y[:1])) == {}
     assert fit_baselines(model, bnn.Data(x, y, weights=torch.ones(10))) == {}
-    wide = bnn.BNN(torch.nn.Linear(20_001, 1))
+    wide = bnn.BNN(torch.nn.Linear(20_001, 1), prior=bnn.priors.Normal(1.0))
     assert list(fit_baselines(wide, bnn.Data(torch.randn(4, 20_001), y[:4]))) == ["constant"]
 
 
@@ -231,7 +233,7 @@ def sines(num=100):
 def collapsed():
     """Where a long mean-field fit of the sines ends: a layer at the prior, outputs near 0, noise of the targets."""
     train, test = sines()
-    model = bnn.BNN(bnn.MLP(3, [50, 50], 1))
+    model = bnn.BNN(bnn.MLP(3, [50, 50], 1), prior=bnn.priors.Normal(1.0))
     posterior = bnn.fit(model, bnn.SVI(steps=1), train, seed=0, progress=False, engine="eager")
     with torch.no_grad():
         guide = posterior.guide
@@ -266,7 +268,7 @@ def test_a_fit_that_misses_what_is_linear_is_told(name, slope):
     train, test = (
         bnn.Data(x[part], y[part], standardize=name == "gaussian") for part in (slice(NUM), slice(NUM, NUM + 100))
     )
-    model = bnn.BNN(torch.nn.Linear(FEATURES, 1), likelihood=likelihood)
+    model = bnn.BNN(torch.nn.Linear(FEATURES, 1), likelihood=likelihood, prior=bnn.priors.Normal(1.0))
     right = {"negative_binomial": 1.0, "bernoulli": 2.0, "gaussian": 0.85}[name]
     for factor, kinds in ((slope, {"warning"}), (1.0, {"note", "fine"})):
         weight = factor * right * torch.tensor([[1.0, -0.5, 0.0, 0.0]])
@@ -297,7 +299,7 @@ def test_a_fit_that_misses_what_is_linear_is_told(name, slope):
 def test_a_point_that_has_memorised_its_targets_is_told(guide, scale, num, is_told, capfd):
     """250 weights: more than 60 examples, fewer than 400."""
     train, test = sines(num)
-    model = bnn.BNN(bnn.MLP(3, [50], 1), likelihood=likelihoods.Gaussian(scale=scale))
+    model = bnn.BNN(bnn.MLP(3, [50], 1), likelihood=likelihoods.Gaussian(scale=scale), prior=bnn.priors.Normal(1.0))
     posterior = bnn.fit(model, bnn.SVI(guide=guide, steps=3000), train, seed=0, engine="captured")
     words = "the point has memorised its targets"
     assert (words in capfd.readouterr().err) == is_told
@@ -308,7 +310,7 @@ def test_a_point_that_has_memorised_its_targets_is_told(guide, scale, num, is_to
 @pytest.mark.slow
 def test_the_end_of_a_fit_says_so_where_progress_is_shown(capfd):
     train, test = sines()
-    model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale=9.0))
+    model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale=9.0), prior=bnn.priors.Normal(1.0))
     options = {"seed": 0, "engine": "eager"}
     for extra in ({}, {"validation": test}):
         bnn.fit(model, bnn.SVI(steps=20), train, **options, **extra)
@@ -317,7 +319,7 @@ def test_the_end_of_a_fit_says_so_where_progress_is_shown(capfd):
     assert "predicts no better than a constant" in capfd.readouterr().err
     bnn.fit(model, bnn.SVI(steps=20), train, progress=False, **options)
     assert capfd.readouterr().err == ""
-    line = bnn.BNN(torch.nn.Linear(1, 1), likelihood=likelihoods.Gaussian(scale=0.5))
+    line = bnn.BNN(torch.nn.Linear(1, 1), likelihood=likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
     x = train.x[:, :1]
     bnn.fit(line, bnn.SVI(steps=300, lr=0.05), bnn.Data(x, 3 * x[:, 0] + noise(100, 0.5)), **options)
     assert "predicts" not in capfd.readouterr().err

@@ -122,7 +122,7 @@ def test_an_incomplete_repeat_favours_no_example():
 
 def test_a_learner_goes_on_from_where_it_stopped():
     x, y = torch.rand(4, 2, generator=torch.Generator().manual_seed(0)), torch.ones(4)
-    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.3))
+    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.3), prior=bnn.priors.Normal(1.0))
     settings = {"steps": 2, "lr": 1e-6}
     on, anew = (
         Growing(model, bnn.guides.Map(), size=8, settings=settings, resume=resume, engine="eager")

@@ -20,7 +20,7 @@ SUITE = {
     "num_splits": 2,
     "base": {
         "net": {"type": "mlp", "hidden": [3]},
-        "prior": {"type": "normal"},
+        "prior": {"type": "normal", "scale": 1.0},
         "fit": {"type": "svi", "steps": 40, "lr": 0.05, "engine": "eager"},
         "predict": {"num_draws": 20},
     },
@@ -110,7 +110,7 @@ def test_rows_are_the_same_for_the_same_settings_and_scores_are_those_of_the_exa
     train, test = dataset.split(1)
     data = bnn.Data(train.x, train.y, standardize=True)
     others = bnn.Data(*(getattr(dataset.split(0)[0], name) for name in "xy"), standardize=True)
-    model = bnn.BNN(bnn.MLP(10, [3], 1))
+    model = bnn.BNN(bnn.MLP(10, [3], 1), prior=bnn.priors.Normal(1.0))
     method = bnn.SVI(guide="map", steps=40, lr=0.05)
     members = bnn.fit_replicates(model, method, [others, others, data, data], seed=0, engine="eager", progress=False)[
         2:

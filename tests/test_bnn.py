@@ -16,7 +16,10 @@ X = torch.linspace(-1, 1, 12)[:, None]
 Y = torch.sin(3 * X[:, 0])
 
 
-def small_model(prior="normal", scale=0.3):
+UNIT = bnn.priors.Normal(1.0)
+
+
+def small_model(prior=UNIT, scale=0.3):
     return bnn.BNN(bnn.MLP(1, [4], 1, activation="tanh"), prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=scale))
 
 
@@ -121,7 +124,7 @@ def test_two_models_share_nothing():
 def test_the_network_given_is_never_changed_and_later_changes_of_it_do_not_reach_the_model():
     net = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
     before = copy.deepcopy(net.state_dict())
-    model = bnn.BNN(net, likelihood="gaussian")
+    model = bnn.BNN(net, likelihood="gaussian", prior=bnn.priors.Normal(1.0))
     model.fit(X, Y, steps=20, seed=0, progress=False)
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
     assert all(isinstance(p, nn.Parameter) for p in (net[0].weight, net[2].bias))
@@ -175,7 +178,7 @@ def test_tied_parameters_are_one_site():
         def forward(self, x):
             return self.second(torch.tanh(self.first(x)))
 
-    model = bnn.BNN(Tied(), likelihood=bnn.likelihoods.Gaussian(scale=1.0)).double()
+    model = bnn.BNN(Tied(), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)).double()
     assert model.site_names == ("first.weight",)
     weight = torch.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=torch.float64)
     x = torch.tensor([[0.3, -0.2]], dtype=torch.float64)

@@ -95,7 +95,7 @@ def with_batch_statistics():
 
 
 CONVOLUTION = nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 4, 2), nn.GELU(), nn.Flatten(), nn.Linear(8, 1))
-CLASSIFIER = bnn.BNN(bnn.MLP(3, [8], 3), prior="normal", likelihood="categorical")
+CLASSIFIER = bnn.BNN(bnn.MLP(3, [8], 3), prior=bnn.priors.Normal(1.0), likelihood="categorical")
 SMALL = {"steps": 30, "batch_size": 10}
 FITS = {
     "a loader, the smaller last batch too": lambda: (
@@ -318,7 +318,7 @@ def test_engines_agree_for_the_same_noise_whatever_is_drawn_at_once(particles, a
         drawn.extend(table[:num_steps].reshape(-1, table.shape[-1]).clone())
 
     monkeypatch.setattr(Noise, "draw", noted)
-    model = bnn.BNN(bnn.MLP(3, [], 1), likelihood=bnn.likelihoods.Gaussian(0.2))
+    model = bnn.BNN(bnn.MLP(3, [], 1), likelihood=bnn.likelihoods.Gaussian(0.2), prior=bnn.priors.Normal(1.0))
     method = bnn.SVI(steps=5, num_particles=particles, antithetic=antithetic, batch_size=16)
 
     def train(name, noise=None):

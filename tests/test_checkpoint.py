@@ -165,7 +165,10 @@ def test_checkpoints_do_not_change_the_fit(tmp_path):
 @pytest.mark.slow
 def test_laplace_and_networks_with_buffers(tmp_path):
     net = torch.nn.Sequential(torch.nn.Linear(1, 6), torch.nn.BatchNorm1d(6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
-    settings = {"bnn_model": bnn.BNN(net), "method": bnn.SVI(guide="laplace", steps=STEPS)}
+    settings = {
+        "bnn_model": bnn.BNN(net, prior=bnn.priors.Normal(1.0)),
+        "method": bnn.SVI(guide="laplace", steps=STEPS),
+    }
     interrupted(tmp_path, **settings)
     again, straight = resumed(tmp_path, **settings), go(**settings)
     assert same(again, straight)
@@ -221,7 +224,7 @@ def test_what_does_not_show_in_words_is_another_fit_too(name, tmp_path):
 
 def test_other_starting_weights_are_another_fit(tmp_path):
     torch.manual_seed(0)
-    nets = [bnn.BNN(torch.nn.Sequential(torch.nn.Linear(1, 1))) for _ in range(2)]
+    nets = [bnn.BNN(torch.nn.Sequential(torch.nn.Linear(1, 1)), prior=bnn.priors.Normal(1.0)) for _ in range(2)]
     go(bnn_model=nets[0], checkpoint=tmp_path)
     with pytest.raises(InputError, match="the starting values differ"):
         go(bnn_model=nets[1], checkpoint=tmp_path)

@@ -170,7 +170,11 @@ def curve():
     generator = torch.Generator().manual_seed(0)
     x = 4 * torch.rand(40, 1, generator=generator) - 2
     y = torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(40, generator=generator)
-    model = bnn.BNN(bnn.MLP(1, [20], 1, activation="tanh"), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+    model = bnn.BNN(
+        bnn.MLP(1, [20], 1, activation="tanh"),
+        likelihood=bnn.likelihoods.Gaussian(scale=0.1),
+        prior=bnn.priors.Normal(1.0),
+    )
     return model, bnn.Data(x, y, standardize=False)
 
 
@@ -179,7 +183,7 @@ def classes():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(100, 3, generator=generator)
     y = (x[:, 0] * x[:, 1] > 0).long() + (x[:, 2] > 0.5).long()
-    return bnn.BNN(bnn.MLP(3, [10], 3), likelihood="categorical"), bnn.Data(x, y)
+    return bnn.BNN(bnn.MLP(3, [10], 3), likelihood="categorical", prior=bnn.priors.Normal(1.0)), bnn.Data(x, y)
 
 
 def elbo(posterior, data):

@@ -18,8 +18,10 @@ X = torch.linspace(-1, 1, 24)[:, None] * torch.tensor([1.0, -0.5]) + torch.tenso
 WAVE = torch.sin(3 * X[:, 0]) + 0.1 * torch.randn(24, generator=torch.Generator().manual_seed(0))
 S = 60
 
+UNIT = bnn.priors.Normal(1.0)
 
-def fit(data, *, outputs=1, likelihood="gaussian", guide="mean_field", hidden=(4,), prior="normal"):
+
+def fit(data, *, outputs=1, likelihood="gaussian", guide="mean_field", hidden=(4,), prior=UNIT):
     net = bnn.MLP(data.x.shape[1], hidden, outputs, activation="tanh")
     model = bnn.BNN(net, prior=prior, likelihood=likelihood)
     return model.fit(data, guide=guide, steps=60, lr=0.05, seed=3, progress=False)
@@ -248,7 +250,7 @@ def test_large_network_keeps_some_weights_and_the_norms():
 def test_many_sites_share_the_cap():
     net = torch.nn.Sequential(*[torch.nn.Linear(6, 6) for _ in range(60)], torch.nn.Linear(6, 1))
     data = bnn.Data(torch.ones(5, 6), torch.zeros(5))
-    posterior = bnn.BNN(net).fit(data, steps=2, seed=0, progress=False)
+    posterior = bnn.BNN(net, prior=bnn.priors.Normal(1.0)).fit(data, steps=2, seed=0, progress=False)
     kept = bnn.to_datatree(posterior, data, num_draws=3)["posterior"].data_vars
     assert sum(v[0, 0].size for name, v in kept.items() if name != NORM) <= MAX_WHOLE
 
@@ -275,7 +277,7 @@ def test_sizes_that_disagree_and_images_get_names_of_their_own():
             return x.flatten(1) @ self.weight + self.bias
 
     data = bnn.Data(torch.ones(5, 2, 3), torch.zeros(5, 2))
-    posterior = bnn.BNN(Odd()).fit(data, steps=2, seed=0, progress=False)
+    posterior = bnn.BNN(Odd(), prior=bnn.priors.Normal(1.0)).fit(data, steps=2, seed=0, progress=False)
     tree = bnn.to_datatree(posterior, data, num_draws=4)
     assert tree["posterior"]["weight"].dims[2:] == ("out", "in")
     assert tree["posterior"]["bias"].dims[2:] == ("bias.dim_0",)

@@ -17,7 +17,7 @@ K, S = 3, 20
 
 
 def model():
-    return bnn.BNN(bnn.MLP(1, [3], 1, activation="tanh"), likelihood="gaussian")
+    return bnn.BNN(bnn.MLP(1, [3], 1, activation="tanh"), likelihood="gaussian", prior=bnn.priors.Normal(1.0))
 
 
 def fit(guide="mean_field", steps=30):
@@ -129,7 +129,7 @@ def test_a_member_without_density_has_nan_and_unequal_records_are_left_out():
 @pytest.fixture(scope="module")
 def sampled():
     net = nn.Linear(1, 1).double()
-    linear = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+    linear = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
     method = bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=6, warmup=2, num_chains=2)
     data = bnn.Data(X.double(), X[:, 0].double())
     fits = [bnn.fit(linear, method, data, seed=seed, progress=False, engine="eager") for seed in (0, 1)]
@@ -166,7 +166,7 @@ def test_the_elbo_of_a_mixture_is_that_of_its_members_and_at_most_log_k_more():
     x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
     y = torch.tensor([0.5, 1.4], dtype=torch.float64)
     net = nn.Linear(1, 1, bias=False).double()
-    declared = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+    declared = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
     guide = bnn.guides.MeanField(init_rho=-2.0)
     steps = (1, 60)
     members = [declared.fit(x, y, guide=guide, steps=n, lr=0.02, seed=0, progress=False) for n in steps]

@@ -99,7 +99,7 @@ def test_held_out_density_is_that_of_the_exact_predictive():
 
 def test_held_out_density_is_the_log_score_times_the_number_of_examples():
     x, y = TEST.x, 40 + 7 * TEST.y
-    model = bnn.BNN(bnn.MLP(3, [4], 1))
+    model = bnn.BNN(bnn.MLP(3, [4], 1), prior=bnn.priors.Normal(1.0))
     method = bnn.Ensemble(bnn.SVI(steps=5), members=2)
     mixture = bnn.fit(model, method, bnn.Data(x, y, standardize=True), seed=0, engine="eager", progress=False)
     found = bnn.heldout_elpd(mixture, (x, y), num_draws=30, seed=3)
@@ -209,7 +209,7 @@ def test_chains_have_their_efficiency(monkeypatch):
     ],
 )
 def test_leave_one_out_refuses(guide, arguments, message):
-    model = bnn.BNN(bnn.MLP(3, [4], 1))
+    model = bnn.BNN(bnn.MLP(3, [4], 1), prior=bnn.priors.Normal(1.0))
     posterior = model.fit(TRAIN, guide=guide, steps=2, seed=0, engine="eager", progress=False)
     with pytest.raises(bnn.InputError, match=message):
         bnn.loo(posterior, TRAIN, **arguments)
@@ -270,7 +270,9 @@ class Noted:
 
 def noted(y, *, likelihood="gaussian", **arguments):
     """The rows that each fit but the last did not see, and the seeds of all."""
-    model = bnn.BNN(nn.Linear(1, 3 if likelihood == "categorical" else 1), likelihood=likelihood)
+    model = bnn.BNN(
+        nn.Linear(1, 3 if likelihood == "categorical" else 1), likelihood=likelihood, prior=bnn.priors.Normal(1.0)
+    )
     method = Noted()
     bnn.kfold(model, method, (torch.arange(len(y)).float()[:, None], y), progress=False, num_draws=2, **arguments)
     assert method.rows[-1] == list(range(len(y)))
@@ -302,7 +304,7 @@ def test_folds_are_those_of_a_loop_by_hand():
     """The same bits: the whole data and the fold of another size by `fit`, the two of one size by `fit_replicates`."""
     x, y = DATA.x[:14].float(), (40 + 7 * DATA.y[:14]).float()
     data, labels = bnn.Data(x, y, standardize=True), np.array([0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2, 1, 0, 2])
-    model, method = bnn.BNN(bnn.MLP(3, [4], 1)), bnn.SVI(steps=20, lr=0.05)
+    model, method = bnn.BNN(bnn.MLP(3, [4], 1), prior=bnn.priors.Normal(1.0)), bnn.SVI(steps=20, lr=0.05)
     options = {"engine": "eager", "progress": False}
     found = bnn.kfold(model, method, data, folds=labels, seed=5, num_draws=50, **options)
     alone = bnn.fit(model, method, data[labels != 1], seed=derive(5, "fit 1"), **options)

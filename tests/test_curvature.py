@@ -385,7 +385,7 @@ def sequence_case(pool, activation=None):
     with seeded(9):
         net = Sequence(pool, activation).double()
         x = torch.randn(5, 4, 2, dtype=F64)
-        return net, bnn.BNN(net, likelihood=likelihoods.Gaussian(0.5)).eval(), x
+        return net, bnn.BNN(net, likelihood=likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(1.0)).eval(), x
 
 
 def kron(factors):
@@ -581,7 +581,7 @@ def sinusoid():
         net = nn.Sequential(nn.Linear(1, HIDDEN, bias=False), nn.Sigmoid(), nn.Linear(HIDDEN, 1, bias=False)).double()
     x = torch.linspace(-3, 3, 20, dtype=F64)[:, None]
     y = torch.sin(x[:, 0])
-    return net, bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE)).eval(), x, y
+    return net, bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)).eval(), x, y
 
 
 def recursion_in_loops(x, y, w, v, beta):
@@ -629,7 +629,7 @@ def test_recursion_differs_from_the_exact_diagonal_by_the_terms_that_it_drops():
         layers = [nn.Linear(2, 3), nn.Sigmoid(), nn.Linear(3, 3), nn.Sigmoid(), nn.Linear(3, 1)]
         net = nn.Sequential(*layers).double()
         x, y = torch.randn(12, 2, dtype=F64), torch.randn(12, dtype=F64)
-    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE)).eval()
+    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)).eval()
     found, exact, ggn = diagonals(model, x, y)
     dropped = torch.zeros_like(net[0].weight)
     for x_n, y_n in zip(x, y, strict=True):
@@ -654,9 +654,9 @@ def test_recursion_takes_one_activation_twice_and_activations_in_place():
     with seeded(6):
         net = nn.Sequential(nn.Linear(2, 3), act, nn.Linear(3, 2), act, nn.Linear(2, 1), nn.SiLU(inplace=True)).double()
         x, y = torch.randn(9, 2, dtype=F64), torch.randn(9, dtype=F64)
-    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE)).eval()
+    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)).eval()
     plain = nn.Sequential(net[0], nn.Tanh(), net[2], nn.Tanh(), net[4], nn.SiLU())
-    twin = bnn.BNN(plain, likelihood=likelihoods.Gaussian(NOISE)).eval()
+    twin = bnn.BNN(plain, likelihood=likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)).eval()
     found, exact, _ = diagonals(model, x, y)
     expected, *_ = diagonals(twin, x, y)
     for name, value in expected.items():
@@ -688,7 +688,7 @@ REFUSED_NETS = {
 @pytest.mark.parametrize("name", REFUSED_NETS)
 def test_recursion_refuses_what_it_cannot_run_through(name):
     make, message = REFUSED_NETS[name]
-    model = bnn.BNN(make().double(), likelihood=likelihoods.Gaussian(NOISE)).eval()
+    model = bnn.BNN(make().double(), likelihood=likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)).eval()
     x, y = (torch.zeros(3, 4, 2), torch.zeros(3, 4)) if name == "sequence" else (torch.zeros(3, 2), torch.zeros(3))
     x, y = x.double(), y.double()
     with pytest.raises(InputError, match=message):

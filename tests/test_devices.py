@@ -99,7 +99,7 @@ def test_a_fit_that_runs_out_of_memory_names_the_batch_size(settings, monkeypatc
         monkeypatch.setattr(curve, "likelihood_curvature", run_out)
     else:
         settings = settings | {"callbacks": [run_out]}
-    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(0.1))
+    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(0.1), prior=bnn.priors.Normal(1.0))
     shared = {"seed": 0, "steps": 10, "batch_size": 24, "engine": "eager", "progress": False}
     with pytest.raises(torch.OutOfMemoryError, match=r"batch_size=24: set a smaller .* allocate 2.00 GiB\.$"):
         model.fit(torch.randn(50, 2), torch.randn(50), **shared, **settings)

@@ -363,7 +363,7 @@ def test_counts_take_fewer_draws():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 1, generator=generator)
     data = bnn.Data(x, torch.poisson(torch.exp(x[:, 0]), generator=generator))
-    posterior = bnn.BNN(bnn.MLP(1, [3], 1), likelihood="poisson").fit(
+    posterior = bnn.BNN(bnn.MLP(1, [3], 1), likelihood="poisson", prior=bnn.priors.Normal(1.0)).fit(
         data, seed=0, steps=150, lr=0.02, progress=False, engine="eager"
     )
     assert {"bias", "spread"} <= {f.name for f in bnn.diagnose(posterior, data, data, num_draws=500).findings}

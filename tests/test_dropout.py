@@ -542,7 +542,7 @@ def test_replicates_have_rates_of_their_own(monkeypatch):
 @pytest.mark.parametrize("setting", [{"input_rate": 0.3}, {"learned": True}, {"per_example": True}], ids=str)
 def test_saved_and_loaded_it_draws_the_same(setting, tmp_path):
     with seeded(0):
-        model = bnn.BNN(bnn.MLP(INPUTS, [HIDDEN], 1))
+        model = bnn.BNN(bnn.MLP(INPUTS, [HIDDEN], 1), prior=bnn.priors.Normal(1.0))
     posterior = model.fit(X, Y, guide=Dropout(0.3, **setting), steps=3, seed=0, progress=False)
     bnn.save(posterior, tmp_path / "saved")
     again = bnn.load(tmp_path / "saved")

@@ -50,7 +50,7 @@ def test_members_of_a_deep_ensemble_reach_the_mode():
 def test_members_that_differ_pass_without_a_warning():
     """Warnings are errors here."""
     method = bnn.SVI(guide="map", steps=3)
-    declared = bnn.BNN(bnn.MLP(2, [3], 1))
+    declared = bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0))
     for model, different in (
         (linear_model(), {"bootstrap": True}),
         (linear_model(), {"anchored": True}),
@@ -136,7 +136,7 @@ def regression():
 
 @pytest.fixture(scope="module")
 def mixture():
-    model = bnn.BNN(bnn.MLP(1, [6], 1), prior="normal", likelihood="gaussian")
+    model = bnn.BNN(bnn.MLP(1, [6], 1), prior=bnn.priors.Normal(1.0), likelihood="gaussian")
     method = bnn.SVI(steps=60, lr=0.05)
     data = bnn.Data(*regression(), standardize=True)
     return bnn.fit(model, bnn.Ensemble(method, members=3), data, seed=0, progress=False)
@@ -167,10 +167,12 @@ def test_concatenation_keeps_every_density(likelihood):
 def test_a_mixture_refuses_what_does_not_belong_together(mixture):
     with pytest.raises(InputError, match="at least one posterior"):
         bnn.Mixture([])
-    other = bnn.BNN(bnn.MLP(1, [5], 1)).fit(*regression(), seed=0, steps=2, progress=False)
+    other = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0)).fit(
+        *regression(), seed=0, steps=2, progress=False
+    )
     with pytest.raises(InputError, match="the same weights"):
         bnn.Mixture([mixture.members[0], other])
-    raw = bnn.BNN(bnn.MLP(1, [6], 1)).fit(*regression(), seed=0, steps=2, progress=False)
+    raw = bnn.BNN(bnn.MLP(1, [6], 1), prior=bnn.priors.Normal(1.0)).fit(*regression(), seed=0, steps=2, progress=False)
     with pytest.raises(InputError, match="same units"):
         bnn.Mixture([mixture.members[0], raw])
     with pytest.raises(InputError, match="at least 3, one for each member"):

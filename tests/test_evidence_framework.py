@@ -35,7 +35,7 @@ def fit(model, method, x, y, **arguments):
 def test_scales_of_a_linear_model_maximise_its_exact_evidence(per):
     x, y = linear_data()
     x = x[:, :2]  # all precisions have a finite maximum
-    model = bnn.BNN(bnn.MLP(2, [], 1, bias=False, dtype="float64"))
+    model = bnn.BNN(bnn.MLP(2, [], 1, bias=False, dtype="float64"), prior=bnn.priors.Normal(1.0))
     posterior = fit(model, bnn.EvidenceFramework(starts=1, rounds=30, per=per), x, y)
     groups = 2 if per == "input" else 1
     found = minimize(
@@ -50,7 +50,7 @@ def test_scales_of_a_linear_model_maximise_its_exact_evidence(per):
 
 def test_the_score_left_out_is_that_of_fits_without_each_example():
     x, y = linear_data(12)
-    posterior = fit(bnn.BNN(linear_net()), QUICK, x, y)
+    posterior = fit(bnn.BNN(linear_net(), prior=bnn.priors.Normal(1.0)), QUICK, x, y)
     alphas = np.array(posterior.info["evidence"]["precision"]["0.weight"])
     noise = posterior.bnn.settings["likelihood"].scale
     total = 0.0
@@ -93,7 +93,7 @@ def test_columns_of_targets_have_noise_of_their_own():
     x, _ = linear_data(200)
     rng = np.random.default_rng(1)
     y = np.stack([x[:, 0] + 0.1 * rng.normal(size=200), x[:, 1] + 0.8 * rng.normal(size=200)], 1)
-    posterior = fit(bnn.BNN(bnn.MLP(3, [], 2, dtype="float64")), QUICK, x, y)
+    posterior = fit(bnn.BNN(bnn.MLP(3, [], 2, dtype="float64"), prior=bnn.priors.Normal(1.0)), QUICK, x, y)
     # the standard error of a standard deviation is 1 / sqrt(2 N); 4 of them
     np.testing.assert_allclose(posterior.bnn.settings["likelihood"].scale, [0.1, 0.8], rtol=4 / np.sqrt(400))
 
@@ -178,7 +178,7 @@ def test_models_that_it_cannot_tune_are_refused(model, match):
 
 def test_callbacks_and_other_curvatures_are_refused():
     with pytest.raises(InputError, match="EvidenceFramework has none"):
-        fit(bnn.BNN(linear_net()), QUICK, *linear_data(), callbacks=[print])
+        fit(bnn.BNN(linear_net(), prior=bnn.priors.Normal(1.0)), QUICK, *linear_data(), callbacks=[print])
     with pytest.raises(InputError, match="must have curvature='ggn'"):
         bnn.EvidenceFramework(guide=bnn.guides.Laplace(curvature="fisher"))
 
@@ -198,7 +198,7 @@ def test_another_guide_is_trained_under_the_tuned_scales():
     x, y = linear_data(200)
     x = x[:, :2]
     method = bnn.EvidenceFramework(guide="mean_field", starts=1, rounds=10, guide_steps=2000)
-    posterior = fit(bnn.BNN(bnn.MLP(2, [], 1, bias=False, dtype="float64")), method, x, y)
+    posterior = fit(bnn.BNN(bnn.MLP(2, [], 1, bias=False, dtype="float64"), prior=bnn.priors.Normal(1.0)), method, x, y)
     assert posterior.info["method"]["guide"]["type"] == "mean_field"
     alphas = np.array(posterior.info["evidence"]["precision"]["0.weight"])
     noise = posterior.bnn.settings["likelihood"].scale

@@ -289,7 +289,11 @@ def test_replicates_follow_their_own_schedules_and_warm_ups_as_torch_does():
         bnn.SVI(guide="map", optimizer="sgd", lr=0.005, steps=12, schedule=schedule, kl_warmup=warm_up)
         for (schedule, _), warm_up in zip(SCHEDULES, warm_ups, strict=True)
     ]
-    model = bnn.BNN(bnn.MLP(3, [], 1, bias=False, dtype="float64"), likelihood=bnn.likelihoods.Gaussian(1.0))
+    model = bnn.BNN(
+        bnn.MLP(3, [], 1, bias=False, dtype="float64"),
+        likelihood=bnn.likelihoods.Gaussian(1.0),
+        prior=bnn.priors.Normal(1.0),
+    )
     found = bnn.fit_replicates(model, methods, (X, Y), seed=3, **KIND)
     for posterior, (_, build), warm_up in zip(found, SCHEDULES, warm_ups, strict=True):
         still = bnn.fit(model, bnn.SVI(guide="map", lr=1e-300, steps=1), (X, Y), seed=posterior.seed, **KIND)

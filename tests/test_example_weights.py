@@ -90,7 +90,9 @@ def test_what_cannot_be_weighted_is_refused(case):
 
 
 def test_a_mini_batch_is_scaled_by_the_plate_and_its_weights_alone():
-    model = bnn.BNN(nn.Linear(1, 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0)).eval()
+    model = bnn.BNN(
+        nn.Linear(1, 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)
+    ).eval()
     x, y, weights = torch.randn(4, 1), torch.randn(4), torch.tensor([0.5, 1.0, 2.0, 3.0])
     trace = poutine.trace(model).get_trace(x, y, weights, num_data=12)
     log_prob = torch.distributions.Normal(trace.nodes["_RETURN"]["value"][:, 0], 1.0).log_prob(y)
@@ -181,7 +183,9 @@ STRUCTURES = [
 def test_curvature_is_that_of_repeated_rows(curvature, structure, classes):
     setting = bnn.guides.Laplace(curvature=curvature, structure=structure, rank=3)
     net = bnn.MLP(2, [3], 2 if classes else 1, dtype="float64")
-    model = bnn.BNN(net, likelihood="categorical" if classes else bnn.likelihoods.Gaussian(scale=2.0))
+    model = bnn.BNN(
+        net, likelihood="categorical" if classes else bnn.likelihoods.Gaussian(scale=2.0), prior=bnn.priors.Normal(1.0)
+    )
     found = [setting.around(model, data, progress=False) for data in both(LABELS if classes else Y)]
     ours, theirs = (one.info["laplace"] for one in found)
     assert ours["log_evidence"] == pytest.approx(theirs["log_evidence"], rel=1e-9)
@@ -192,7 +196,7 @@ def test_curvature_is_that_of_repeated_rows(curvature, structure, classes):
 @pytest.mark.slow
 def test_the_captured_step_takes_the_weights_of_its_batches():
     sets = [bnn.Data(X.float(), Y.float(), weights=COUNTS + shift, standardize=True) for shift in (0.0, 1.0)]
-    model = bnn.BNN(nn.Linear(2, 1), likelihood=bnn.likelihoods.Gaussian(scale=2.0))
+    model = bnn.BNN(nn.Linear(2, 1), likelihood=bnn.likelihoods.Gaussian(scale=2.0), prior=bnn.priors.Normal(1.0))
     method = bnn.SVI(guide="map", steps=12, batch_size=3)
     eager, captured = (
         bnn.fit_replicates(model, method, sets, seed=0, engine=engine, progress=False)
@@ -229,7 +233,7 @@ def test_elbo_and_importance_weights_count_them():
 
 
 def test_real_targets_beside_integer_inputs_keep_their_digits():
-    model = bnn.BNN(nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 1)))
+    model = bnn.BNN(nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 1)), prior=bnn.priors.Normal(1.0))
     data = bnn.Data(torch.randint(0, 5, (20, 2)), torch.rand(20), weights=torch.rand(20) + 0.1)
     _, y, weights = make_source(data, model, None).scaled(model, *data.tensors)
     assert torch.equal(y, data.y)

@@ -53,7 +53,9 @@ def network(inputs, outputs, dtype, *, linear=False):
 
 
 def fit(x, y, *, dtype=torch.float32, likelihood="gaussian", outputs=1, linear=False, standardize=True, **settings):
-    model = bnn.BNN(network(x.shape[1], outputs, dtype, linear=linear), likelihood=likelihood)
+    model = bnn.BNN(
+        network(x.shape[1], outputs, dtype, linear=linear), likelihood=likelihood, prior=bnn.priors.Normal(1.0)
+    )
     settings = {"steps": 20, "lr": 0.01, "engine": "eager"} | settings
     return model.fit(x, y, seed=0, standardize=standardize, progress=False, **settings)
 
@@ -84,7 +86,7 @@ def test_targets_far_from_zero_keep_their_digits():
 def test_networks_in_half_precision_are_inferred_in_full(dtype):
     posterior = fit(X, Y, dtype=dtype)
     assert {value.dtype for value in posterior.draw(2).values()} == {torch.float32}
-    full = bnn.BNN(network(3, 1, dtype).float())
+    full = bnn.BNN(network(3, 1, dtype).float(), prior=bnn.priors.Normal(1.0))
     expected = full.fit(X, Y, seed=0, standardize=True, progress=False, steps=20, lr=0.01, engine="eager")
     assert torch.equal(posterior.predict(X).mean, expected.predict(X).mean)
 
@@ -135,7 +137,9 @@ class Fails(nn.Module):
 
 
 def fit_failing(calls, **settings):
-    return bnn.BNN(Fails(calls)).fit(X, Y, seed=0, engine="eager", progress=False, lr=1e-3, **settings)
+    return bnn.BNN(Fails(calls), prior=bnn.priors.Normal(1.0)).fit(
+        X, Y, seed=0, engine="eager", progress=False, lr=1e-3, **settings
+    )
 
 
 @pytest.mark.one_in(2)
@@ -175,7 +179,7 @@ def test_rewinds_survive_an_interruption(engine, tmp_path):
 @pytest.mark.slow
 def test_replicates_go_back_together_and_only_the_one_concerned_slows_down():
     def replicates(*rates):
-        model = bnn.BNN(network(3, 1, torch.float32), likelihood="poisson")
+        model = bnn.BNN(network(3, 1, torch.float32), likelihood="poisson", prior=bnn.priors.Normal(1.0))
         methods = [bnn.SVI(steps=40, lr=lr, optimizer="sgd") for lr in rates]
         return bnn.fit_replicates(model, methods, (X, K), seed=0, engine="eager", progress=False)
 
@@ -224,7 +228,9 @@ class BadGradient(nn.Module):
 @pytest.mark.parametrize("steps", [60, 1])
 def test_a_gradient_that_is_not_finite_names_its_site_also_in_the_very_last_step(steps):
     with pytest.raises(FloatingPointError, match="the gradient at site 'first.weight' is"):
-        bnn.BNN(BadGradient()).fit(X, Y, seed=0, engine="eager", progress=False, steps=steps)
+        bnn.BNN(BadGradient(), prior=bnn.priors.Normal(1.0)).fit(
+            X, Y, seed=0, engine="eager", progress=False, steps=steps
+        )
 
 
 def test_draws_and_densities_that_are_not_finite_are_named():

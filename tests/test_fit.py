@@ -275,7 +275,7 @@ def test_progress_bar_shows_the_elbo_and_can_be_switched_off(capsys):
 def test_constant_columns_survive_standardisation():
     x, y = linear_problem()
     x = torch.cat([x, torch.full((30, 1), 0.1, dtype=torch.float64)], 1)
-    model = bnn.BNN(bnn.MLP(3, [4], 1), likelihood="gaussian")
+    model = bnn.BNN(bnn.MLP(3, [4], 1), likelihood="gaussian", prior=bnn.priors.Normal(1.0))
     posterior = fit(model, bnn.Data(x, y, standardize=True))
     assert torch.isfinite(posterior.predict(x).mean).all()
     assert torch.isfinite(fit(model, bnn.Data(x, torch.ones(30), standardize=True)).predict(x).mean).all()
@@ -297,7 +297,7 @@ def test_constant_columns_survive_standardisation():
 def test_every_kind_of_target_improves_with_training(likelihood, targets, outputs):
     x, _ = linear_problem()
     data = bnn.Data(x, targets(x), standardize=True)
-    model = bnn.BNN(bnn.MLP(2, [8], outputs), likelihood=likelihood)
+    model = bnn.BNN(bnn.MLP(2, [8], outputs), likelihood=likelihood, prior=bnn.priors.Normal(1.0))
     early = fit(model, data, steps=1, lr=1e-6)
     late = fit(model, data, steps=150, lr=0.05)
     scores = [float(posterior.predict(x, num_draws=100).log_prob(data.y).mean()) for posterior in (early, late)]
@@ -345,7 +345,9 @@ def test_small_fits_take_one_thread_and_give_the_others_back():
 def test_whole_number_targets_are_standardised_where_the_likelihood_is_real_valued():
     x, y = linear_problem()
     prices = (50_000 + 1000 * y).round().long()
-    posterior = fit(bnn.BNN(bnn.MLP(2, [5], 1)), bnn.Data(x, prices, standardize=True), steps=60)
+    posterior = fit(
+        bnn.BNN(bnn.MLP(2, [5], 1), prior=bnn.priors.Normal(1.0)), bnn.Data(x, prices, standardize=True), steps=60
+    )
     assert float(posterior.y_scaler.scale) == pytest.approx(float(prices.double().std(correction=0)))
     assert (posterior.predict(x).mean - prices).square().mean().sqrt() < prices.double().std()
 
@@ -353,7 +355,9 @@ def test_whole_number_targets_are_standardised_where_the_likelihood_is_real_valu
 def test_noise_for_different_purposes_is_independent():
     """With one seed everywhere: predictive samples have the predictive variance, and differ from the draws' noise."""
     x = torch.eye(10)
-    model = bnn.BNN(nn.Linear(10, 1, bias=False), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(
+        nn.Linear(10, 1, bias=False), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)
+    )
     posterior = fit(model, (x, torch.zeros(10)), steps=1, lr=1e-9, guide=bnn.guides.MeanField(init_rho=0.5))
     num = 4000
     prediction = posterior.predict(x, num_draws=num, seed=0)
@@ -364,7 +368,7 @@ def test_noise_for_different_purposes_is_independent():
 @pytest.mark.parametrize("kl", ["mc", "analytic"])
 def test_history_keeps_the_kl_beside_a_huge_log_likelihood(kl):
     x = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
-    model = bnn.BNN(nn.Linear(1, 1), likelihood=bnn.likelihoods.Gaussian(scale=1e-3))
+    model = bnn.BNN(nn.Linear(1, 1), likelihood=bnn.likelihoods.Gaussian(scale=1e-3), prior=bnn.priors.Normal(1.0))
     posterior = fit(model, (x, 1000 * x[:, 0]), steps=1, lr=1e-12, kl=kl, kl_warmup=5000)
     loc, scale = posterior.guide.loc.detach().double(), softplus(posterior.guide.rho).detach().double()
     exact = 0.5 * float((scale.square() + loc.square() - 1 - 2 * scale.log()).sum())
@@ -376,7 +380,7 @@ def test_history_keeps_the_kl_beside_a_huge_log_likelihood(kl):
 @pytest.mark.slow
 def test_the_model_given_keeps_its_batch_statistics():
     net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
-    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     posterior = fit(model)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -397,7 +401,11 @@ class Lookup(nn.Module):
 @pytest.mark.slow
 def test_embedding_networks_take_integers():
     x = torch.randint(5, (8, 2), generator=torch.Generator().manual_seed(0))
-    posterior = fit(bnn.BNN(Lookup(), likelihood=bnn.likelihoods.Gaussian(scale=1.0)), (x, torch.zeros(8)), steps=3)
+    posterior = fit(
+        bnn.BNN(Lookup(), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)),
+        (x, torch.zeros(8)),
+        steps=3,
+    )
     assert posterior.predict(x.numpy(), num_draws=4).mean.shape == (8,)
 
 
@@ -405,6 +413,6 @@ def test_embedding_networks_take_integers():
 def test_frozen_parameters_stay_as_they_are():
     net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
     net[0].requires_grad_(requires_grad=False)
-    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     assert model.site_names == ("2.weight", "2.bias")
     assert torch.equal(fit(model).bnn.net[0].weight, net[0].weight)

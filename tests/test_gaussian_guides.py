@@ -339,14 +339,14 @@ def test_kl_without_draws_is_refused_by_name(name, kl):
     ids=["full_rank", "flow", "low_rank"],
 )
 def test_guide_that_does_not_fit_is_refused(setting, needed):
-    model = bnn.BNN(bnn.MLP(99, [1000], 1), prior="normal")
+    model = bnn.BNN(bnn.MLP(99, [1000], 1), prior=bnn.priors.Normal(1.0))
     assert model.num_weights == 101_001
     with pytest.raises(bnn.InputError, match=needed):
         setting.build(model, torch.zeros(2, 99), torch.zeros(2))
 
 
 def test_matrix_normal_with_a_long_side_is_refused():
-    model = bnn.BNN(nn.Sequential(nn.Linear(50_000, 1)))
+    model = bnn.BNN(nn.Sequential(nn.Linear(50_000, 1)), prior=bnn.priors.Normal(1.0))
     with pytest.raises(bnn.InputError, match="use MatrixNormal\\(factors='diagonal'\\)"):
         guides.MatrixNormal().build(model, torch.zeros(2, 50_000), torch.zeros(2))
     assert guides.MatrixNormal("diagonal").build(model, torch.zeros(2, 50_000), torch.zeros(2))
@@ -485,7 +485,9 @@ def test_flow_bends_towards_the_posterior():
 def test_matrix_normal_takes_convolutions():
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(3, 1))
     with seeded(0):
-        guide = guides.MatrixNormal().build(bnn.BNN(net), torch.randn(4, 2, 3, 3), torch.zeros(4))
+        guide = guides.MatrixNormal().build(
+            bnn.BNN(net, prior=bnn.priors.Normal(1.0)), torch.randn(4, 2, 3, 3), torch.zeros(4)
+        )
     kernel = guide.factors[0]
     assert (len(kernel.rows.rho), len(kernel.columns.rho)) == (3, 18)
     assert guide(X)["0.weight"].shape == (3, 2, 3, 3)

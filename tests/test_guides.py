@@ -167,11 +167,13 @@ class Following:
 
 def test_a_foreign_guide_that_follows_its_density_needs_draws():
     with pytest.raises(bnn.InputError, match="follows log q along its draws"):
-        bnn.BNN(bnn.MLP(2, [3], 1)).fit(X, Y, guide=Following(), kl="analytic", steps=1, seed=0, progress=False)
+        bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0)).fit(
+            X, Y, guide=Following(), kl="analytic", steps=1, seed=0, progress=False
+        )
 
 
 def test_chains_of_a_foreign_guide_need_no_statistics():
-    posterior = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(0.5)).fit(
+    posterior = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(1.0)).fit(
         X, Y, steps=2, seed=0, progress=False
     )
     draws = {name: values.view(2, 4, *values.shape[1:]) for name, values in posterior.draw(8).items()}

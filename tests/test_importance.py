@@ -236,7 +236,11 @@ GUIDES = [
 def test_density_anywhere_is_the_guides_own_at_its_draws(guide):
     """Of a network with a constrained latent; Laplace has none there, as it holds such a site at a point."""
     scale = 0.3 if guide == "laplace" else {"type": "half_normal", "scale": 1.0}
-    model = bnn.BNN(bnn.MLP(2, [3], 1).build().double(), likelihood=bnn.likelihoods.Gaussian(scale=scale))
+    model = bnn.BNN(
+        bnn.MLP(2, [3], 1).build().double(),
+        likelihood=bnn.likelihoods.Gaussian(scale=scale),
+        prior=bnn.priors.Normal(1.0),
+    )
     posterior = model.fit(DATA, guide=guide, steps=5, lr=0.05, seed=0, engine="eager", progress=False)
     parts = posterior.map_draws(lambda draws, log_q: (draws, log_q), 20)
     draws, log_q = parts[0]
@@ -273,7 +277,7 @@ def test_laplace_weighs_the_model_that_predicts():
     weights = bnn.importance_weights(posterior, DATA, num_draws=500)
     assert weights.log_evidence.mean == pytest.approx(EVIDENCE, abs=0.05)
     net = bnn.MLP(2, [3], 1, activation="tanh").build().double()
-    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.3))
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.3), prior=bnn.priors.Normal(1.0))
     bent = model.fit(DATA, guide="laplace", steps=200, lr=0.05, seed=0, engine="eager", progress=False)
     linear = bnn.importance_weights(bent, DATA, num_draws=500)
     network = bnn.importance_weights(bent, DATA, num_draws=500, linearized=False)
@@ -340,7 +344,7 @@ def test_points_among_the_sites_are_given():
         def forward(self, x):
             return self.a(x[:, :1]) + self.b(x[:, 1:])
 
-    model = bnn.BNN(Two(), likelihood=bnn.likelihoods.Gaussian(scale=NOISE))
+    model = bnn.BNN(Two(), likelihood=bnn.likelihoods.Gaussian(scale=NOISE), prior=bnn.priors.Normal(1.0))
     guide = {"a.*": "mean_field", "b.*": "map"}
     posterior = model.fit(DATA, guide=guide, steps=300, lr=0.05, seed=0, engine="eager", progress=False)
     weights = bnn.importance_weights(posterior, DATA, num_draws=2000, seed=0)

@@ -418,7 +418,7 @@ def tried(model=None, x=X, y=Y, **settings):
     return lambda: around(model or model_with(), x, y, **settings)
 
 
-WIDE = bnn.BNN(nn.Linear(60_000, 1, bias=False), likelihood=likelihoods.Gaussian(0.3))
+WIDE = bnn.BNN(nn.Linear(60_000, 1, bias=False), likelihood=likelihoods.Gaussian(0.3), prior=bnn.priors.Normal(1.0))
 FLAT = dist.Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1e200, dtype=torch.float64))
 REFUSALS = {
     "recursion' has structure 'diag', got 'kron'": lambda: Laplace(curvature="recursion"),
@@ -596,7 +596,11 @@ def test_networks_on_which_pyros_laplace_raises(hidden):
     with seeded(9):
         x = torch.randn(200, 13)
         y = torch.sin(x[:, 0]) + 0.5 * x[:, 1] * x[:, 2] + 0.1 * torch.randn(200)
-        model = bnn.BNN(bnn.MLP(13, [hidden], 1, activation="tanh"), likelihood=likelihoods.Gaussian(0.1))
+        model = bnn.BNN(
+            bnn.MLP(13, [hidden], 1, activation="tanh"),
+            likelihood=likelihoods.Gaussian(0.1),
+            prior=bnn.priors.Normal(1.0),
+        )
     method = bnn.SVI(guide=Laplace(structure="full"), steps=150, lr=0.02)
     posterior = bnn.fit(model, method, bnn.Data(x, y), seed=0, engine="eager", progress=False, device="cpu")
     found = posterior.info["laplace"]
@@ -612,7 +616,7 @@ def test_networks_on_which_pyros_laplace_raises(hidden):
 
 def test_the_cost_of_a_wide_layer_is_said_before_the_fit():
     """The first step of the training already finds it said."""
-    model = bnn.BNN(nn.Sequential(nn.Linear(5000, 1)))
+    model = bnn.BNN(nn.Sequential(nn.Linear(5000, 1)), prior=bnn.priors.Normal(1.0))
     data = (torch.randn(4, 5000, generator=torch.Generator().manual_seed(0)), torch.zeros(4))
 
     class Reached(Exception):

@@ -425,17 +425,20 @@ def test_checkpointing_is_refused(use_reentrant):
     message = f"with use_reentrant={use_reentrant} .*use_reentrant={not use_reentrant} is refused, too.*batch_size"
     for method in (bnn.SVI(steps=3), bnn.NUTS(num_draws=2, warmup=2)):
         net = Checkpointed(use_reentrant=use_reentrant, always=True)
-        model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(0.5))
+        model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(1.0))
         with pytest.raises(InputError, match=message):
             bnn.fit(model, method, (x, x[:, 0]), seed=0, progress=False)
-    model = bnn.BNN(Checkpointed(use_reentrant=use_reentrant, always=False))
+    model = bnn.BNN(Checkpointed(use_reentrant=use_reentrant, always=False), prior=bnn.priors.Normal(1.0))
     with pytest.raises(InputError, match=message):
         bnn.fit(model, bnn.SVI(steps=3), (x, x[:, 0]), seed=0, progress=False)
 
 
 def test_the_look_for_checkpointing_leaves_no_trace():
     x = torch.randn(32, 2, generator=torch.Generator().manual_seed(0))
-    model = bnn.BNN(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)))
+    model = bnn.BNN(
+        nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)),
+        prior=bnn.priors.Normal(1.0),
+    )
     source = make_source((x, x[:, 0]), model, None)
     before, random_state = {k: v.clone() for k, v in model.net.state_dict().items()}, torch.get_rng_state()
     refuse_checkpoints(model, source, training=True)

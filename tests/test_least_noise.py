@@ -153,7 +153,7 @@ def test_settings_that_are_given_stay():
 
 def test_the_choice_draws_nothing_from_the_fit_and_is_recorded():
     """The same bits as the same settings given; the method stays as it was asked for."""
-    model = bnn.BNN(NETS["mlp"](), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+    model = bnn.BNN(NETS["mlp"](), likelihood=bnn.likelihoods.Gaussian(scale=0.1), prior=bnn.priors.Normal(1.0))
     data = bnn.Data(torch.randn(20, 4), torch.randn(20))
     given = {"guide": guides.MeanField(noise="local"), "kl": "analytic"}
     methods = [bnn.SVI(max_steps=5), bnn.SVI(max_steps=5, **given), bnn.SVI(steps=5)]
@@ -169,14 +169,17 @@ def test_the_choice_draws_nothing_from_the_fit_and_is_recorded():
 
 def test_noise_of_guides_by_name_is_recorded():
     guide = {"0.weight": guides.MeanField(noise="local"), "*": "map"}
-    model = bnn.BNN(NETS["mlp"](), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+    model = bnn.BNN(NETS["mlp"](), likelihood=bnn.likelihoods.Gaussian(scale=0.1), prior=bnn.priors.Normal(1.0))
     posterior = model.fit(torch.randn(20, 4), torch.randn(20), guide=guide, steps=2, seed=0, progress=False)
     assert posterior.info["noise"] == {"0.weight": "local"}
 
 
 def test_calls_of_layers():
     x = torch.zeros(1, 4)
-    found = {name: layer_calls(bnn.BNN(NETS[name]()), x) for name in ("mlp", "sequences", "twice", "convolution")}
+    found = {
+        name: layer_calls(bnn.BNN(NETS[name](), prior=bnn.priors.Normal(1.0)), x)
+        for name in ("mlp", "sequences", "twice", "convolution")
+    }
     row, sequence = (
         Call(plain=True, again=False, weights=32, positions=1),
         Call(plain=False, again=False, weights=60, positions=2),

@@ -30,7 +30,7 @@ def linear(prior=1.0):
 
 
 def network(scale=0.1):
-    return bnn.BNN(bnn.MLP(1, [8], 1), likelihood=bnn.likelihoods.Gaussian(scale=scale))
+    return bnn.BNN(bnn.MLP(1, [8], 1), likelihood=bnn.likelihoods.Gaussian(scale=scale), prior=bnn.priors.Normal(1.0))
 
 
 def fit(model, data=(X, Y), *, seed=0, method=None, **settings):

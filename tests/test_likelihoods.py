@@ -335,7 +335,9 @@ REFUSED = {
     "label not whole": (check(Ordinal(3), [0.5], 1), "Ordinal(num_classes=3) needs whole-number labels"),
     "width of ordinal": (check(Ordinal(3), [0, 1, 2], 3), "Ordinal(num_classes=3) needs 1 network output(s)"),
     "counts in a fit": (
-        lambda: bnn.BNN(bnn.MLP(2, [3], 1), likelihood="poisson").fit(X, X[:, 0] + 0.5, steps=1, seed=0),
+        lambda: bnn.BNN(bnn.MLP(2, [3], 1), likelihood="poisson", prior=bnn.priors.Normal(1.0)).fit(
+            X, X[:, 0] + 0.5, steps=1, seed=0
+        ),
         "Poisson needs whole-number counts",
     ),
 }
@@ -353,7 +355,10 @@ def test_replicates_have_priors_of_their_own_for_the_noise(monkeypatch):
     """One graph, two priors of the noise: each replicate follows its own, as the fits alone do."""
     monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
     x = torch.linspace(-1, 1, 8)[:, None]
-    models = [bnn.BNN(nn.Linear(1, 1), likelihood=Gaussian(noise.Gamma(200.0, rate))) for rate in (20.0, 2000.0)]
+    models = [
+        bnn.BNN(nn.Linear(1, 1), likelihood=Gaussian(noise.Gamma(200.0, rate)), prior=bnn.priors.Normal(1.0))
+        for rate in (20.0, 2000.0)
+    ]
     method = bnn.SVI(guide=bnn.guides.Map(), steps=120, lr=0.1)
     together = bnn.fit_replicates(models, method, (x, x[:, 0]), seed=0, engine="captured", progress=False)
     scales = [posterior.mean()["likelihood.scale"].item() for posterior in together]

@@ -158,7 +158,7 @@ def test_noise_under_a_prior_has_the_posterior_of_quadrature(monkeypatch):
 
 def test_predictions_take_the_noise_of_each_draw():
     x = torch.linspace(-1, 1, 20)[:, None]
-    model = bnn.BNN(bnn.MLP(1, [4], 1), likelihood=Gaussian(noise.HalfNormal(1.0)))
+    model = bnn.BNN(bnn.MLP(1, [4], 1), likelihood=Gaussian(noise.HalfNormal(1.0)), prior=bnn.priors.Normal(1.0))
     posterior = model.fit(x, x[:, 0], standardize=True, steps=5, seed=0, progress=False)
     draws = posterior.draw(7, seed=2)
     prediction = posterior.predict(x, draws=draws)

@@ -66,7 +66,9 @@ def classifier(num_data=8, weights=None):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(num_data, 2, generator=generator, dtype=torch.float64)
     y = torch.arange(num_data) % 3
-    model = bnn.BNN(bnn.MLP(2, [4], 3, activation="tanh", dtype="float64"), likelihood="categorical").eval()
+    model = bnn.BNN(
+        bnn.MLP(2, [4], 3, activation="tanh", dtype="float64"), likelihood="categorical", prior=bnn.priors.Normal(1.0)
+    ).eval()
     values = {name: value + 0.1 for name, value in model.initial_values.items()}
     return Point(model, values, model.likelihood, list(values)), x, y
 
@@ -108,7 +110,7 @@ def test_an_example_of_classes_is_left_out_by_dividing_its_term_away():
 
 def test_scores_by_draws_agree_with_quadrature():
     """E softmax over normal outputs, 512 draws in mirrored pairs: 4 standard errors of one draw's spread."""
-    model = bnn.BNN(bnn.MLP(2, [4], 1, dtype="float64"), likelihood="bernoulli").eval()
+    model = bnn.BNN(bnn.MLP(2, [4], 1, dtype="float64"), likelihood="bernoulli", prior=bnn.priors.Normal(1.0)).eval()
     point = Point(model, dict(model.initial_values), model.likelihood, [])
     mean = torch.tensor([[0.3], [-2.0], [4.0]], dtype=torch.float64)
     covariance = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)[:, None, None]
@@ -123,7 +125,7 @@ def test_scores_by_draws_agree_with_quadrature():
 
 
 def test_scores_of_gaussian_noise_are_in_closed_form():
-    model = bnn.BNN(bnn.MLP(2, [4], 1, dtype="float64")).eval()
+    model = bnn.BNN(bnn.MLP(2, [4], 1, dtype="float64"), prior=bnn.priors.Normal(1.0)).eval()
     point = Point(model, dict(model.initial_values), model.likelihood, [])
     y, mean = torch.tensor([0.5], dtype=torch.float64), torch.tensor([[0.2]], dtype=torch.float64)
     noise, covariance = torch.tensor([0.3], dtype=torch.float64), torch.tensor([[[0.16]]], dtype=torch.float64)

@@ -188,7 +188,7 @@ def problem(name):
 
 def posterior_of(name, **settings):
     net, x, y = problem(name)
-    model = bnn.BNN(net, likelihood="categorical")
+    model = bnn.BNN(net, likelihood="categorical", prior=bnn.priors.Normal(1.0))
     data = bnn.Data(x, y, standardize=False)
     return Laplace(**settings).around(model, data, progress=False, device="cpu"), net, x
 
@@ -257,7 +257,7 @@ def regression_posterior(**settings):
     with seeded(5):
         net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 2)).double()
         x, y = torch.randn(15, 2, dtype=F64), torch.randn(15, 2, dtype=F64)
-    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(0.5))
+    model = bnn.BNN(net, likelihood=likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(1.0))
     return Laplace(**settings).around(model, bnn.Data(x, y, standardize=False), progress=False, device="cpu"), x
 
 
@@ -373,7 +373,7 @@ def test_bernoulli_network_gives_the_law_of_its_log_odds():
     with seeded(6):
         net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double()
         x, y = torch.randn(10, 2, dtype=F64), torch.randint(0, 2, (10,))
-    model = bnn.BNN(net, likelihood="bernoulli")
+    model = bnn.BNN(net, likelihood="bernoulli", prior=bnn.priors.Normal(1.0))
     posterior = Laplace().around(model, bnn.Data(x, y, standardize=False), progress=False, device="cpu")
     normal = functional(posterior, x)
     probs = torch.sigmoid(normal.mean[:, 0] / (1 + math.pi / 8 * normal.variance[:, 0]).sqrt())
@@ -391,7 +391,9 @@ def test_links_refuse():
 
 def test_only_laplace_guides_have_a_law_of_the_outputs():
     x = torch.linspace(-1, 1, 8)[:, None]
-    posterior = bnn.BNN(bnn.MLP(1, [3], 1)).fit(x, x[:, 0], seed=0, steps=2, progress=False, device="cpu")
+    posterior = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(1.0)).fit(
+        x, x[:, 0], seed=0, steps=2, progress=False, device="cpu"
+    )
     with pytest.raises(InputError, match="has a closed form for Laplace guides alone"):
         functional(posterior, x)
     linear = posterior.predict(x, num_draws=5, linearized=True).distribution.loc

@@ -305,7 +305,9 @@ def test_engine_is_chosen_by_the_predicted_time():
 
 
 def test_network_that_branches_runs_eagerly_and_says_why():
-    model = bnn.BNN(Branching(nn.Linear(2, 1)), likelihood=bnn.likelihoods.Gaussian(NOISE))
+    model = bnn.BNN(
+        Branching(nn.Linear(2, 1)), likelihood=bnn.likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)
+    )
     setting = bnn.HMC(step_size=0.01, trajectory_length=0.02, num_draws=3, warmup=1, num_chains=1)
     with pytest.warns(UserWarning, match="The chains run eagerly, since the model branches on values"):
         posterior = run(setting, model, engine="captured")
@@ -368,7 +370,10 @@ def test_starts_at_the_network():
     """A network given starts every chain near its weights, a declared one draws new weights for each."""
     model = linear_model()
     given, _ = target(model, init="net")
-    declared, _ = target(bnn.BNN(bnn.MLP(2, [5], 1), likelihood=bnn.likelihoods.Gaussian(NOISE)), init="net")
+    declared, _ = target(
+        bnn.BNN(bnn.MLP(2, [5], 1), likelihood=bnn.likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)),
+        init="net",
+    )
     with fast_pyro():
         near = torch.stack([given.start(chain, lambda z: True) for chain in range(20)])
         apart = [declared.start(chain, lambda z: True) for chain in range(2)]
@@ -379,7 +384,7 @@ def test_starts_at_the_network():
 
 def test_inputs_are_standardised_as_in_other_fits():
     data = bnn.Data(10 + 5 * X, 100 + 20 * Y, standardize=True)
-    model = bnn.BNN(nn.Linear(2, 1), likelihood=bnn.likelihoods.Gaussian(20 * NOISE))
+    model = bnn.BNN(nn.Linear(2, 1), likelihood=bnn.likelihoods.Gaussian(20 * NOISE), prior=bnn.priors.Normal(1.0))
     setting = bnn.NUTS(num_draws=30, warmup=30, num_chains=1, max_tree_depth=4)
     prediction = run(setting, model, data, engine="captured").predict(data.x)
     assert float((prediction.mean - data.y).abs().mean()) < 20.0
@@ -464,7 +469,9 @@ def test_function_rhat_is_near_one_for_chains_that_agree_and_large_for_a_stuck_o
 
 def test_function_rhat_does_not_see_symmetries_of_the_weights():
     """Chains in mirror images of one mode, all signs of the hidden units flipped, agree in the function."""
-    model = bnn.BNN(bnn.MLP(2, [2], 1, activation="tanh"), likelihood=bnn.likelihoods.Gaussian(NOISE))
+    model = bnn.BNN(
+        bnn.MLP(2, [2], 1, activation="tanh"), likelihood=bnn.likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)
+    )
     made = run(bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=30, warmup=1, num_chains=2), model)
     flips = torch.tensor([-1.0] * 8 + [1.0])  # two hidden units: weights 2 x 2, biases 2, outgoing weights 2; bias 1
     mirrored = shifted(made, lambda draws: draws * flips)
@@ -473,7 +480,7 @@ def test_function_rhat_does_not_see_symmetries_of_the_weights():
 
 
 def test_function_rhat_of_classes():
-    model = bnn.BNN(bnn.MLP(2, [2], 3), likelihood="categorical")
+    model = bnn.BNN(bnn.MLP(2, [2], 3), likelihood="categorical", prior=bnn.priors.Normal(1.0))
     setting = bnn.HMC(step_size=0.05, trajectory_length=0.1, num_draws=10, warmup=1, num_chains=2)
     convergence = bnn.function_rhat(run(setting, model, (X, torch.arange(20) % 3)), X[:4])
     assert convergence.rhat.shape == (4, 3)

@@ -21,7 +21,11 @@ def data():
 
 
 def fitted(data, guide="mean_field", outputs=1, **arguments):
-    model = bnn.BNN(bnn.MLP(data.x.shape[1], [4], outputs), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(
+        bnn.MLP(data.x.shape[1], [4], outputs),
+        likelihood=bnn.likelihoods.Gaussian(scale=1.0),
+        prior=bnn.priors.Normal(1.0),
+    )
     return bnn.fit(model, bnn.SVI(guide=guide, steps=30), data, seed=0, engine="eager", progress=False, **arguments)
 
 
@@ -132,7 +136,9 @@ def test_fit_1d_refuses(posterior, data):
     with pytest.raises(bnn.InputError, match=r"`fit_1d` draws one input, got x of shapes \(16, 1\) and \(5, 2\)"):
         plots.fit_1d(posterior, data, torch.zeros(5, 2))
     labels = bnn.Data(data.x, (data.y > 0).long())
-    binary = bnn.BNN(bnn.MLP(1, [], 1), likelihood="bernoulli").fit(labels, seed=0, steps=2, progress=False)
+    binary = bnn.BNN(bnn.MLP(1, [], 1), likelihood="bernoulli", prior=bnn.priors.Normal(1.0)).fit(
+        labels, seed=0, steps=2, progress=False
+    )
     with pytest.raises(bnn.InputError, match="`fit_1d` needs real targets, got Prediction"):
         plots.fit_1d(binary, labels)
 
@@ -302,7 +308,9 @@ def test_weights_of_a_point_estimate_say_that_there_is_no_spread(data):
 
 
 def test_weights_of_many_layers_join_the_small_ones(data):
-    model = bnn.BNN(bnn.MLP(1, [9, 8, 7, 6, 2, 2], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(
+        bnn.MLP(1, [9, 8, 7, 6, 2, 2], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)
+    )
     posterior = model.fit(data, seed=0, steps=2, progress=False)
     labels = [text.get_text() for text in plots.weights(posterior).axes[0].get_legend().get_texts()]
     assert labels[-1].startswith("2 smaller layers")

@@ -23,7 +23,11 @@ def classifier(num_outputs, steps=60, **arguments):
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long() + ((x[:, 1] > 0) & (x[:, 0] > 0)).long() * (num_outputs > 1)
     data = bnn.Data(x, y)
-    model = bnn.BNN(bnn.MLP(2, [4], num_outputs), likelihood="categorical" if num_outputs > 1 else "bernoulli")
+    model = bnn.BNN(
+        bnn.MLP(2, [4], num_outputs),
+        likelihood="categorical" if num_outputs > 1 else "bernoulli",
+        prior=bnn.priors.Normal(1.0),
+    )
     return model.fit(data, steps=steps, lr=0.05, **FIT, **arguments), data
 
 
@@ -32,7 +36,9 @@ def line():
     """A linear model with weight and bias from N(0, 1), so that f(x) ~ N(0, 1 + x^2) before there are data."""
     data = bnn.datasets.sinusoid(12)
     noise = bnn.likelihoods.Gaussian(scale={"type": "half_normal", "scale": 3.0})
-    return bnn.BNN(bnn.MLP(1, [], 1), likelihood=noise).fit(data, steps=100, lr=0.05, **FIT), data
+    return bnn.BNN(bnn.MLP(1, [], 1), likelihood=noise, prior=bnn.priors.Normal(1.0)).fit(
+        data, steps=100, lr=0.05, **FIT
+    ), data
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +144,9 @@ def test_prior_posterior_of_classes_shows_the_probability_of_the_observed_one(nu
 
 def test_prior_posterior_of_a_point_estimate_and_of_a_mixture(line):
     data = line[1]
-    point = bnn.BNN(bnn.MLP(1, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0)).fit(
-        data, guide="map", steps=5, **FIT
-    )
+    point = bnn.BNN(
+        bnn.MLP(1, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)
+    ).fit(data, guide="map", steps=5, **FIT)
     first, _ = plots.prior_posterior(point, data[[0, 1]], num_draws=20).axes
     assert first.lines[-1].get_xdata()[0] == pytest.approx(float(point.predict(data.x, at_mean=True).mean[0]), rel=1e-5)
     assert len(plots.prior_posterior(bnn.Mixture([line[0]] * 3), data[[0]], num_draws=30).axes) == 2
@@ -173,7 +179,7 @@ def test_prior_predictive_of_one_input_shows_functions_and_bands(line):
 
 
 def test_prior_predictive_of_more_inputs_shows_values_and_their_spread():
-    model = bnn.BNN(bnn.MLP(2, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(bnn.MLP(2, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     values, spread = plots.prior_predictive(model, torch.eye(2).repeat(8, 1), num_draws=300).axes
     assert values.patches[0].get_x() == pytest.approx(-1.96 * np.sqrt(2), abs=0.6)
     assert spread.patches[0].get_x() >= 0
@@ -294,7 +300,7 @@ def test_boundaries_and_levels_are_where_the_prediction_says(two, three):
 def test_planes_of_real_targets_show_mean_and_standard_deviations():
     x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
     data = bnn.Data(x, 100 + x.sum(1))
-    model = bnn.BNN(bnn.MLP(2, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(bnn.MLP(2, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     posterior = model.fit(data, steps=5, **FIT)
     axes = plots.decision_surface(posterior, data, num_draws=20).axes
     assert [heading(axis) for axis in axes[:3]] == ["Mean", "Standard deviation", "Epistemic standard deviation"]

@@ -113,7 +113,7 @@ def test_binary_targets_have_two_classes_and_several_add_their_entropies():
 @functools.cache
 def fitted():
     data = bnn.datasets.sinusoid()
-    model = bnn.BNN(bnn.MLP(1, [8], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(bnn.MLP(1, [8], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     return model.fit(data, steps=5, lr=0.02, seed=0, engine="eager", progress=False), data
 
 
@@ -205,7 +205,7 @@ def test_draws_together_give_the_outputs_of_single_draws(name, budget, monkeypat
     """Odd numbers of draws and inputs, chunks that do not divide them, and the inputs left as they were."""
     monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", budget)
     net = {**SEQUENCES, **OTHERS}[name]().double()
-    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0)).eval()
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)).eval()
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(13, 3, generator=generator, dtype=torch.float64)
     draws = {
@@ -223,7 +223,7 @@ def test_draws_together_give_the_outputs_of_single_draws(name, budget, monkeypat
 
 def test_dropout_that_is_on_is_left_to_the_network():
     net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Dropout(), torch.nn.Linear(5, 2))
-    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     draws = {site: value[None] for site, value in model.initial_values.items()}
     assert stack_linear(model.eval().net, draws) is not None
     assert stack_linear(model.train().net, draws) is None
@@ -271,7 +271,7 @@ def test_latents_of_a_likelihood_belong_to_their_draws():
 
 def test_columns_of_a_frame_that_are_missing_are_refused():
     frame = pd.DataFrame(torch.randn(20, 3).numpy(), columns=["a", "b", "c"])
-    model = bnn.BNN(bnn.MLP(3, [4], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    model = bnn.BNN(bnn.MLP(3, [4], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     posterior = model.fit(frame, frame["a"], steps=2, seed=0, engine="eager", progress=False)
     with pytest.raises(bnn.InputError, match="must have the columns of the training inputs; 'a' is missing"):
         posterior.predict(frame.rename(columns={"a": "z"}))

@@ -44,7 +44,9 @@ INFO = {
 
 def posterior_with(info):
     x = torch.linspace(-1, 1, 6)[:, None]
-    posterior = bnn.BNN(bnn.MLP(1, [2], 1)).fit(x, x[:, 0], steps=1, seed=0, engine="eager", progress=False)
+    posterior = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0)).fit(
+        x, x[:, 0], steps=1, seed=0, engine="eager", progress=False
+    )
     posterior.info = info
     return posterior
 

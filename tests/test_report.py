@@ -26,7 +26,7 @@ MANIFEST = {"pyrobnn": "0.1.0", "git": {"commit": "abc", "changed": None}, "note
 
 
 def fitted(data, likelihood, outputs=1, guide="mean_field", hidden=(3,), **arguments):
-    model = bnn.BNN(bnn.MLP(data.x.shape[1], hidden, outputs), likelihood=likelihood)
+    model = bnn.BNN(bnn.MLP(data.x.shape[1], hidden, outputs), likelihood=likelihood, prior=bnn.priors.Normal(1.0))
     return quick(model, bnn.SVI(guide=guide, steps=20), data, **arguments)
 
 
@@ -213,7 +213,7 @@ def test_a_laplace_approximation_shows_its_evidence(regression):
 def test_a_point_estimate_is_called_one(regression):
     train, _ = regression
     net = torch.nn.Sequential(torch.nn.Linear(1, 1))
-    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
     posterior = quick(model, bnn.SVI(guide="map", steps=2), train)
     assert "2 uncertain weights (Sequential; normal prior" in words.sentence(posterior, train)
     text = flat_text(report(posterior, train, diagnosis=bnn.diagnose(posterior, train)))
@@ -225,7 +225,7 @@ def test_a_point_estimate_is_called_one(regression):
 
 
 def ensemble(train, guide):
-    model = bnn.BNN(bnn.MLP(1, (3,), 1), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+    model = bnn.BNN(bnn.MLP(1, (3,), 1), likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
     method = bnn.Ensemble(bnn.SVI(guide=guide, steps=60), members=2)
     return quick(model, method, train)
 
@@ -251,7 +251,9 @@ def test_a_mixture_has_the_elbo_of_each_member_up_to_a_number(regression, monkey
 
 @pytest.fixture(scope="module")
 def sampled():
-    model = bnn.BNN(torch.nn.Linear(1, 1).double(), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+    model = bnn.BNN(
+        torch.nn.Linear(1, 1).double(), likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0)
+    )
     data = bnn.Data(torch.linspace(-1, 1, 30).double()[:, None], torch.linspace(-2, 2, 30).double())
     method = bnn.HMC(step_size=0.15, trajectory_length=0.45, num_draws=60, warmup=20, num_chains=2)
     return data, quick(model, method, data)

@@ -213,7 +213,7 @@ def page(names):
 
     x = torch.linspace(-1, 1, 24)[:, None]
     data = bnn.Data(x, (x[:, 0] > 0).long(), feature_names=names[:1], target_name=names[1])
-    model = bnn.BNN(bnn.MLP(1, [2], 2), likelihood="categorical")
+    model = bnn.BNN(bnn.MLP(1, [2], 2), likelihood="categorical", prior=bnn.priors.Normal(1.0))
     posterior = model.fit(data, steps=2, seed=0, engine="eager", progress=False)
     posterior.info |= {"method": {"type": names[6], "guide": {"type": "mean_field"}}}
     return render(
@@ -241,12 +241,16 @@ def test_no_element_or_attribute_of_the_page_comes_from_data_and_names_are_shown
 def test_names_with_dollar_signs_are_drawn_as_they_are():
     x = torch.linspace(-1, 1, 24)[:, None]
     data = bnn.Data(x, x[:, 0], feature_names=["$x_$"], target_name="$y^$")
-    posterior = bnn.BNN(bnn.MLP(1, [2], 1)).fit(data, steps=2, seed=0, engine="eager", progress=False)
+    posterior = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0)).fit(
+        data, steps=2, seed=0, engine="eager", progress=False
+    )
     figure = bnn.plots.fit_1d(posterior, data)
     figure.savefig(io.BytesIO())
     assert figure.axes[0].get_xlabel() == r"\$x_\$"
     plane = bnn.Data(x.repeat(1, 2), x[:, 0], feature_names=["$x_$", "$\\frac$"])
-    posterior = bnn.BNN(bnn.MLP(2, [2], 1)).fit(plane, steps=2, seed=0, engine="eager", progress=False)
+    posterior = bnn.BNN(bnn.MLP(2, [2], 1), prior=bnn.priors.Normal(1.0)).fit(
+        plane, steps=2, seed=0, engine="eager", progress=False
+    )
     bnn.plots.decision_surface(posterior, plane).savefig(io.BytesIO())
     plt.close("all")
 

@@ -180,7 +180,11 @@ def test_schedule_lowers_the_step_size():
 
 
 def test_chains_of_a_network_save_and_predict(tmp_path):
-    model = bnn.BNN(bnn.MLP(2, [4], 1), likelihood=bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0}))
+    model = bnn.BNN(
+        bnn.MLP(2, [4], 1),
+        likelihood=bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0}),
+        prior=bnn.priors.Normal(1.0),
+    )
     data = bnn.Data(10 * X, 5 * Y, standardize=True)
     posterior = run(SHORT, model, data)
     again = bnn.load(bnn.save(posterior, tmp_path / "saved"))
@@ -235,7 +239,7 @@ def test_without_a_step_size_chains_have_one_that_suits(setting):
 
 @pytest.mark.parametrize("kind", [bnn.SGLD, bnn.SGHMC])
 def test_without_a_step_size_a_narrow_posterior_does_not_diverge(kind):
-    model = bnn.BNN(bnn.MLP(2, [20], 1), likelihood=bnn.likelihoods.Gaussian(0.01))
+    model = bnn.BNN(bnn.MLP(2, [20], 1), likelihood=bnn.likelihoods.Gaussian(0.01), prior=bnn.priors.Normal(1.0))
     posterior = run(kind(num_draws=5, burn_in=300, thinning=2, num_chains=2), model, (X, Y))
     assert float(posterior.guide.draws.abs().max()) < 10
 

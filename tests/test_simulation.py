@@ -151,7 +151,7 @@ def test_verdict_counts_all_hypotheses():
 def test_variational_fits_end_to_end():
     """A network with noise of its own: every quantity is there, and prior, targets and fits go together."""
     noise = bnn.likelihoods.Gaussian(scale={"type": "half_normal", "scale": 1.0})
-    model = bnn.BNN(bnn.MLP(1, [3], 1, activation="tanh"), likelihood=noise)
+    model = bnn.BNN(bnn.MLP(1, [3], 1, activation="tanh"), likelihood=noise, prior=bnn.priors.Normal(1.0))
     x = torch.linspace(-1, 1, 8)[:, None]
     report = vsbc(model, bnn.SVI(steps=2, lr=0.05), x, probes=x[:3], num_draws=50)
     assert list(report.table.index) == ["mu[0]", "mu[1]", "mu[2]", "likelihood.scale"]
@@ -164,7 +164,7 @@ def test_variational_fits_end_to_end():
     ("likelihood", "outputs", "shape"), [("bernoulli", 1, (20, 2)), ("categorical", 3, (20, 2, 3))]
 )
 def test_classes_are_compared_by_their_probabilities(likelihood, outputs, shape):
-    model = bnn.BNN(bnn.MLP(1, [2], outputs), likelihood=likelihood)
+    model = bnn.BNN(bnn.MLP(1, [2], outputs), likelihood=likelihood, prior=bnn.priors.Normal(1.0))
     x = torch.linspace(-1, 1, 6)[:, None]
     svi = bnn.SVI(guide="mean_field", steps=2)
     method = bnn.Ensemble(svi, members=2) if likelihood == "bernoulli" else svi

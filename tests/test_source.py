@@ -38,7 +38,7 @@ class Noisy(Dataset):
 
 def fit(dataset, *, steps=5, **options):
     loader = DataLoader(dataset, batch_size=8, **options)
-    model = bnn.BNN(bnn.MLP(2, [3], 1))
+    model = bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0))
     return bnn.fit(model, bnn.SVI(steps=steps), loader, seed=0, engine="eager", progress=False)
 
 

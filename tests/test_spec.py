@@ -89,7 +89,7 @@ def test_defaults(tmp_path):
     assert spec.data == DataSpec(name="diabetes", split=0, standardize=True, validation=None)
     assert spec.predict.num_draws == 500
     prepared = spec.prepare()
-    assert prepared.spec.likelihood == bnn.likelihoods.Gaussian(scale="learned")
+    assert prepared.spec.likelihood == bnn.likelihoods.Gaussian(scale="tuned")
     assert prepared.validation is None
     assert prepared.train.standardize
     assert not diabetes(tmp_path, "data.standardize=false").prepare().train.standardize

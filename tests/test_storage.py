@@ -167,7 +167,9 @@ def test_whole_numbers_as_inputs_come_back(tmp_path):
         return nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 1))
 
     words = torch.arange(12).view(6, 2) % 5
-    posterior = bnn.BNN(net()).fit(words, torch.arange(6.0), steps=2, seed=0, engine="eager", progress=False)
+    posterior = bnn.BNN(net(), prior=bnn.priors.Normal(1.0)).fit(
+        words, torch.arange(6.0), steps=2, seed=0, engine="eager", progress=False
+    )
     loaded = load_posterior(posterior.save(tmp_path / "p"), net=net())
     assert loaded.example[0].dtype == torch.int64
     assert torch.equal(loaded.predict(words, num_draws=3).mean, posterior.predict(words, num_draws=3).mean)
@@ -199,7 +201,14 @@ def test_what_json_does_not_have_is_refused_before_anything_is_written(value, tm
 
 def test_a_mixture_comes_back_with_the_records_of_its_members(tmp_path):
     ensemble = bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2)
-    mixture = bnn.fit(bnn.BNN(bnn.MLP(2, [3], 1)), ensemble, (X, Y), seed=0, engine="eager", progress=False)
+    mixture = bnn.fit(
+        bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0)),
+        ensemble,
+        (X, Y),
+        seed=0,
+        engine="eager",
+        progress=False,
+    )
     loaded = load_posterior(mixture.save(tmp_path / "m"))
     assert torch.equal(loaded.predict(X, num_draws=4).draw_means, mixture.predict(X, num_draws=4).draw_means)
     assert_same_record(loaded.history, mixture.history)

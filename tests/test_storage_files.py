@@ -24,7 +24,7 @@ X = torch.linspace(-1, 1, 12)[:, None].repeat(1, 2)
 def saved(tmp_path_factory):
     """The folders of a posterior and of a mixture, not to be changed."""
     folder = tmp_path_factory.mktemp("saved")
-    model, data = bnn.BNN(bnn.MLP(2, [3], 1)), (X, X.sum(1))
+    model, data = bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0)), (X, X.sum(1))
     settings = {"seed": 0, "engine": "eager", "progress": False}
     bnn.fit(model, bnn.SVI(steps=2), data, **settings).save(folder / "p")
     bnn.fit(model, bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2), data, **settings).save(folder / "m")

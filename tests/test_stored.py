@@ -199,7 +199,7 @@ def test_shares_of_a_batch_are_its_parts(stored):
 
 
 def model():
-    return bnn.BNN(bnn.MLP(3, [4], 1))
+    return bnn.BNN(bnn.MLP(3, [4], 1), prior=bnn.priors.Normal(1.0))
 
 
 def fit(data, **settings):
@@ -231,7 +231,9 @@ def test_a_map_fit_on_row_groups_reaches_the_mode(tmp_path):
     stored = parquet(tmp_path, standardize=True)
     x, y = (s.transform(torch.tensor(v).double()) for s, v in ((stored.x_scaler, X), (stored.y_scaler, Y)))
     ridge = bnn.BNN(
-        nn.Linear(3, 1, bias=False), likelihood=bnn.likelihoods.Gaussian(scale=float(stored.y_scaler.scale))
+        nn.Linear(3, 1, bias=False),
+        likelihood=bnn.likelihoods.Gaussian(scale=float(stored.y_scaler.scale)),
+        prior=bnn.priors.Normal(1.0),
     )
     decay = {"type": "exponential_lr", "gamma": 0.965}
     method = bnn.SVI(guide="map", steps=240, lr=0.1, batch_size=51, schedule=decay)
@@ -273,7 +275,7 @@ def test_other_methods_and_what_sums_over_all_examples_pass_over_the_files(store
     report = [bnn.elbo_report(fit(data, steps=1), source, num_draws=50).elbo.mean for source in (stored, data)]
     np.testing.assert_allclose(*report, rtol=1e-5)
     method = bnn.SGLD(step_size=1e-4, num_chains=2, num_draws=3, burn_in=2, batch_size=20)
-    ridge = bnn.BNN(nn.Linear(3, 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    ridge = bnn.BNN(nn.Linear(3, 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     assert bnn.fit(ridge, method, stored, seed=0, **LOUD).info["num_data"] == NUM
     around = bnn.guides.Laplace().around(nn.Linear(3, 1), stored, progress=False)
     assert around.info["num_data"] == NUM
@@ -360,7 +362,13 @@ def not_parquet(folder):
 def labels(folder, *, last=1, store=arrays):
     y = bad(np.arange(NUM) % 3, 77, value=last)
     data = arrays(folder, y=y) if store is arrays else parquet(folder, FRAME.assign(t=y))
-    return bnn.fit(bnn.BNN(bnn.MLP(3, [4], 3), likelihood="categorical"), bnn.SVI(batch_size=8), data, seed=0, **LOUD)
+    return bnn.fit(
+        bnn.BNN(bnn.MLP(3, [4], 3), likelihood="categorical", prior=bnn.priors.Normal(1.0)),
+        bnn.SVI(batch_size=8),
+        data,
+        seed=0,
+        **LOUD,
+    )
 
 
 REFUSED = {
@@ -420,7 +428,11 @@ REFUSED = {
     "all inputs": (lambda f: arrays(f).x, "All data are needed in memory here .`x`."),
     "all at once": (lambda f: bnn.Data(X, arrays(f).y), "are needed in memory here .*pass some of their rows"),
     "nuts": (
-        lambda f: quick(bnn.BNN(nn.Linear(3, 1), likelihood=bnn.likelihoods.Gaussian(1.0)), bnn.NUTS(), arrays(f)),
+        lambda f: quick(
+            bnn.BNN(nn.Linear(3, 1), likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0)),
+            bnn.NUTS(),
+            arrays(f),
+        ),
         "pass Data",
     ),
     "ensemble": (

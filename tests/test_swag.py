@@ -54,7 +54,7 @@ def test_it_saves_and_loads(posterior, tmp_path):
 
 def test_members_of_a_multi_swag_start_apart():
     method = bnn.SWAG(bnn.SVI(guide="map", steps=30, lr=0.05, batch_size=20), steps=40, every=10, rank=2)
-    model = bnn.BNN(bnn.MLP(2, [4], 1))
+    model = bnn.BNN(bnn.MLP(2, [4], 1), prior=bnn.priors.Normal(1.0))
     mixture = quick(model, bnn.Ensemble(method, members=2, bootstrap=True), problem())
     first, second = (member.mean()["0.weight"] for member in mixture.members)
     assert not torch.allclose(first, second, atol=0.1)

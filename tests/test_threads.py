@@ -22,7 +22,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn.inference.svi.capture import compiler
 
 X = torch.linspace(-1, 1, 20)[:, None]
-MODEL = bnn.BNN(bnn.MLP(1, [4], 1))
+MODEL = bnn.BNN(bnn.MLP(1, [4], 1), prior=bnn.priors.Normal(1.0))
 NOISE = bnn.likelihoods.Gaussian(0.2)
 
 
@@ -75,7 +75,9 @@ class Waits(torch.nn.Sequential):
 
 
 def test_weights_swapped_by_another_thread_are_not_seen(monkeypatch):
-    posterior = quick(bnn.BNN(Waits(torch.nn.Linear(1, 1))), bnn.SVI(steps=2), (X, X[:, 0]))
+    posterior = quick(
+        bnn.BNN(Waits(torch.nn.Linear(1, 1)), prior=bnn.priors.Normal(1.0)), bnn.SVI(steps=2), (X, X[:, 0])
+    )
     monkeypatch.setattr(Waits, "runs_slowly", True)
     with ThreadPoolExecutor(2) as pool:
         slow = pool.submit(posterior.predict, X, num_draws=3, seed=0)
@@ -193,7 +195,11 @@ def test_another_thread_predicts_while_a_method_runs(name, monkeypatch):
     """It gets the bits that it gets alone, before the method ends, and the method the bits that it has alone."""
     posterior, method = fit(0), METHODS[name]
     wanted = posterior.predict(X, num_draws=5, seed=1).mean
-    model = bnn.BNN(Asks(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)), likelihood=NOISE)
+    model = bnn.BNN(
+        Asks(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)),
+        likelihood=NOISE,
+        prior=bnn.priors.Normal(1.0),
+    )
 
     def run():
         return quick(model, method, (X, X[:, 0]), seed=2).draw(20)
@@ -253,7 +259,11 @@ def nothing_compiled(monkeypatch):
 def test_an_interrupt_leaves_the_process_as_it_was(name, share, monkeypatch):
     """It comes when the network runs: in a step, while one is recorded, in a chain, in a sweep over the data."""
     method = (METHODS | {"captured": bnn.SVI(steps=60), "evidence": bnn.EvidenceFramework(starts=1, rounds=1)})[name]
-    model = bnn.BNN(Interrupted(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)), likelihood=NOISE)
+    model = bnn.BNN(
+        Interrupted(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)),
+        likelihood=NOISE,
+        prior=bnn.priors.Normal(1.0),
+    )
 
     def run():
         monkeypatch.setattr(Interrupted, "runs", 0)
@@ -313,7 +323,9 @@ def test_a_prediction_waits_for_a_turn_and_not_for_a_fit(engine, steps, tmp_path
     posterior, waits = fit(0), []
 
     def run():
-        model = bnn.BNN(bnn.MLP(1, [17], 1), likelihood=NOISE)  # of a size of its own: nothing is compiled before
+        model = bnn.BNN(
+            bnn.MLP(1, [17], 1), likelihood=NOISE, prior=bnn.priors.Normal(1.0)
+        )  # of a size of its own: nothing is compiled before
         bnn.fit(model, bnn.SVI(steps=steps), (X, X[:, 0]), seed=0, engine=engine, progress=False)
 
     thread = threading.Thread(target=run)

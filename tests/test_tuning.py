@@ -219,7 +219,11 @@ def test_training_by_the_marginal_likelihood_raises_it_and_finds_the_noise():
     generator = torch.Generator().manual_seed(0)
     x = 4 * torch.rand(60, 1, generator=generator) - 2
     data = bnn.Data(x, torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(60, generator=generator))
-    model = bnn.BNN(bnn.MLP(1, [10], 1, activation="tanh"), likelihood=bnn.likelihoods.Gaussian(scale=0.4))
+    model = bnn.BNN(
+        bnn.MLP(1, [10], 1, activation="tanh"),
+        likelihood=bnn.likelihoods.Gaussian(scale=0.4),
+        prior=bnn.priors.Normal(1.0),
+    )
     inner = bnn.SVI(guide=guides.Laplace(structure="full"), steps=150, lr=0.05)
     method = bnn.MarginalLikelihood(inner, rounds=4, noise=True)
     posterior = quick(model, method, data)
@@ -268,7 +272,7 @@ def test_what_cannot_be_tuned_is_refused(made, asked, message):
 
 def test_other_guides_and_methods_without_evidence_are_refused():
     data = bnn.Data(torch.randn(5, 1), torch.randn(5))
-    posterior = quick(bnn.BNN(bnn.MLP(1, [2], 1)), bnn.SVI(steps=2), data)
+    posterior = quick(bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0)), bnn.SVI(steps=2), data)
     with pytest.raises(bnn.InputError, match="tune_prior takes the posterior of a Laplace guide, this is MeanF"):
         bnn.tune_prior(posterior, data)
     with pytest.raises(bnn.InputError, match="its method needs a Laplace guide, got MeanField"):

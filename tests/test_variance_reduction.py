@@ -154,7 +154,7 @@ def test_examples_have_noise_of_their_own(noise):
 def test_perturbed_inputs():
     """As dropout masks them; a second call with the weight has the same masks."""
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
-    model = bnn.BNN(net).train()
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0)).train()
     x, masks = torch.randn(4, 3), torch.randint(2, (4, 3)).float()
     values = {name: value.clone() for name, value in model.initial_values.items()}
     plain = values["0.weight"].clone()
@@ -214,7 +214,7 @@ class TimeFirst(nn.Module):
 @pytest.mark.parametrize("noise", PER_EXAMPLE)
 def test_other_layers_keep_the_shared_draw(net, noise):
     with seeded(0):
-        model = bnn.BNN(nn.Sequential(net()), likelihood="categorical").train()
+        model = bnn.BNN(nn.Sequential(net()), likelihood="categorical", prior=bnn.priors.Normal(1.0)).train()
         x = torch.randint(6, (5, 4))
         guide = PER_EXAMPLE[noise].build(model, x, torch.zeros(5).long())
     f, values = outputs(model, guide, x)
@@ -249,7 +249,9 @@ class Twice(nn.Module):
 
 
 def draw_twice(guide, **options):
-    model = bnn.BNN(nn.Sequential(Twice(**options)), likelihood=bnn.likelihoods.Gaussian(1.0)).train()
+    model = bnn.BNN(
+        nn.Sequential(Twice(**options)), likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0)
+    ).train()
     x = torch.randn(4, 3)
     built = guide.build(model, x, torch.zeros(4, 3))
     return outputs(model, built, x), x, built
@@ -388,7 +390,7 @@ def wide_gradients(setting, draws=12):
     x = torch.rand(128, 784, generator=generator) * (torch.rand(128, 784, generator=generator) < 0.2)
     y = torch.randint(10, (128,), generator=generator)
     torch.manual_seed(0)
-    model = bnn.BNN(bnn.MLP(784, [400, 400], 10), likelihood="categorical")
+    model = bnn.BNN(bnn.MLP(784, [400, 400], 10), likelihood="categorical", prior=bnn.priors.Normal(1.0))
     with fast_pyro():
         guide = setting.build(model.eval(), x[:1], y[:1])
         model.train()

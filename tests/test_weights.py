@@ -17,7 +17,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def posterior():
-    return quick(bnn.BNN(bnn.MLP(1, [8], 1)), bnn.SVI(steps=40, lr=0.05), problem())
+    return quick(bnn.BNN(bnn.MLP(1, [8], 1), prior=bnn.priors.Normal(1.0)), bnn.SVI(steps=40, lr=0.05), problem())
 
 
 def test_the_table_has_a_row_for_every_weight(posterior):
@@ -32,7 +32,9 @@ def test_the_table_has_a_row_for_every_weight(posterior):
 
 @pytest.mark.slow
 def test_moments_without_a_formula_come_from_draws(posterior):
-    flow = quick(bnn.BNN(bnn.MLP(1, [8], 1)), bnn.SVI(steps=2, guide="AutoIAFNormal"), problem())
+    flow = quick(
+        bnn.BNN(bnn.MLP(1, [8], 1), prior=bnn.priors.Normal(1.0)), bnn.SVI(steps=2, guide="AutoIAFNormal"), problem()
+    )
     table = bnn.weight_table(flow)
     draws = flow.draw(1000)["2.weight"]
     found = table[table.site == "2.weight"]
@@ -155,7 +157,7 @@ def test_an_updated_prior_carries_over_what_has_none(tmp_path):
 
 @pytest.mark.parametrize("guide", ["map", bnn.guides.Laplace(sites="last_layer"), "pruned"], ids=str)
 def test_points_are_no_prior(guide):
-    model = bnn.BNN(bnn.MLP(1, [4], 1))
+    model = bnn.BNN(bnn.MLP(1, [4], 1), prior=bnn.priors.Normal(1.0))
     settings = to_the_mode(steps=2) | ({} if guide == "pruned" else {"guide": guide})
     posterior = model.fit(*problem(), **settings)
     posterior = bnn.prune(posterior, 0.5) if guide == "pruned" else posterior
@@ -165,7 +167,7 @@ def test_points_are_no_prior(guide):
 
 def test_a_function_of_a_mixture_is_that_of_one_member():
     x = torch.linspace(-1, 1, 10)[:, None]
-    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.1), prior=bnn.priors.Normal(1.0))
     mixture = quick(model, bnn.Ensemble(bnn.SVI(guide="map", steps=5), members=3), (x, x[:, 0]))
     curves = [member.predict(x, num_draws=1).mean for member in mixture.members]  # points: all draws are alike
     picked = []

@@ -14,7 +14,7 @@ from rows import Row
 import pyrobnn as bnn
 
 X = torch.linspace(-1, 1, 40)[:, None].repeat(1, 3)
-MODEL = bnn.BNN(bnn.MLP(3, [8], 1))
+MODEL = bnn.BNN(bnn.MLP(3, [8], 1), prior=bnn.priors.Normal(1.0))
 _THREADS, _PROCESSES = 8, 4
 
 

@@ -56,7 +56,7 @@ CHAINS: dict[str, tuple[int, dict[str, Any]]] = {
 SPEC = {
     "data": {"name": "sinusoid"},
     "net": {"hidden": [8]},
-    "prior": {"type": "normal"},
+    "prior": {"type": "normal", "scale": 1.0},
     "fit": {"type": "svi", "steps": 1500, "engine": "eager"},
     "predict": {"num_draws": 50},
 }
@@ -168,7 +168,7 @@ class _FitChain(_Chain):
 
     def work(self) -> None:
         method = self.settings["method"]()
-        model = bnn.BNN(bnn.MLP(1, [8], 1))
+        model = bnn.BNN(bnn.MLP(1, [8], 1), prior=bnn.priors.Normal(1.0))
         data = self.settings.get("data", lambda: (X, Y))()
         arguments = {"engine": self.settings["engine"], "callbacks": [self.note], "progress": False, "device": "cpu"}
         fitted = bnn.fit(model, method, data, seed=0, checkpoint=self.place, every=self.every, **arguments)

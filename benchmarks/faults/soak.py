@@ -60,7 +60,9 @@ def _once(kind: dict[str, Any], index: int) -> None:
     """Fit data of one of three shapes with one of two widths, and predict."""
     rows, columns = [(40, 3), (64, 3), (40, 5)][index % 3]
     x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(index))
-    model = bnn.BNN(bnn.MLP(columns, [8], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+    model = bnn.BNN(
+        bnn.MLP(columns, [8], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0)
+    )
     posterior = model.fit(x, x.sum(1), steps=60, seed=index, progress=False, device="cpu", **kind)
     posterior.predict(x, num_draws=50)
     del posterior, model

@@ -134,7 +134,9 @@ def memory(structure: str) -> None:
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
     small, small_x, small_y = make((4, 4, CLASSES), 8)
     bnn.guides.Laplace(structure=structure).around(
-        bnn.BNN(small, likelihood="categorical"), bnn.Data(small_x, small_y), progress=False
+        bnn.BNN(small, likelihood="categorical", prior=bnn.priors.Normal(1.0)),
+        bnn.Data(small_x, small_y),
+        progress=False,
     )
     before = peak()
     setting = bnn.guides.Laplace(structure=structure, batch_size=BATCH)

@@ -100,7 +100,7 @@ def check_fit(name: str, tables: dict[str, Any], *more: str) -> None:
 def make_spec(sections: dict[str, Any], data: str, **more: Any) -> RunSpec:
     """Return a spec. What it leaves out stays as it is here, whatever the defaults of a run become."""
     fit = {"type": "svi"} | sections.get("fit", {})
-    plain = {"net": {"type": "mlp"}, "prior": {"type": "normal"}}
+    plain = {"net": {"type": "mlp"}, "prior": {"type": "normal", "scale": 1.0}}
     return RunSpec.from_dict(plain | sections | {"fit": fit, "data": {"name": data}} | more)
 
 

@@ -108,13 +108,18 @@ def linear_model(point: Point, x: Tensor, *targets: Tensor) -> tuple[LinearModel
     for x_part, *rest in zip(*(values.split(size) for values in (x, *targets)), strict=True):
         pulled = tracker.pull(x_part)
         jacobian = pulled.rows(point.sites).movedim(0, 1)
-        columns = _GGN.weighted_columns(point, pulled.f, *rest).movedim(0, 2)
-        parts.append((jacobian.detach().double(), columns.detach().double(), pulled.f.double()))
+        parts.append((jacobian.detach().double(), information(point, pulled.f, *rest), pulled.f.double()))
     jacobian, columns, f = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
     for name, value in (("derivatives of the outputs", jacobian), ("information about the outputs", columns)):
         if not bool(value.isfinite().all()):
             raise FloatingPointError(f"The {name} are not finite: look for extreme values in the data.")
     return LinearModel(jacobian, columns), f
+
+
+def information(point: Point, f: Tensor, *targets: Tensor) -> Tensor:
+    """Return the `columns` of a linear model at outputs f, (N, C)."""
+    columns: Tensor = _GGN.weighted_columns(point, f, *targets).movedim(0, 2)
+    return columns.detach().double()
 
 
 def check_entries(num_data: int, num_outputs: int, size: int) -> None:
@@ -141,14 +146,18 @@ def log_scores(point: Point, y: Tensor, mean: Tensor, covariance: Tensor, noise:
     if noise is not None:
         law = torch.distributions.MultivariateNormal(mean, covariance + noise.square().diag())
         return law.log_prob(y.view(mean.shape).double())
+    like = next(iter(point.weights.values()))
+    single = [point.likelihood(draw.to(like)).log_prob(y) for draw in normal_draws(mean, covariance, _DRAWS)]
+    return torch.stack(single).double().logsumexp(0) - math.log(_DRAWS)
+
+
+def normal_draws(mean: Tensor, covariance: Tensor, num_draws: int) -> Tensor:
+    """Return draws (S, N, C) of normal outputs in mirrored pairs, the same at every call."""
     values, vectors = torch.linalg.eigh(covariance)
     with seeded(0, "outputs"):
-        half = torch.randn(_DRAWS // 2, *mean.shape, 1, dtype=mean.dtype, device=mean.device)
+        half = torch.randn(num_draws // 2, *mean.shape, 1, dtype=mean.dtype, device=mean.device)
     eps = torch.cat([half, -half])
-    draws = mean + ((vectors * values.clamp_min(0).sqrt()[:, None, :]) @ eps)[..., 0]
-    like = next(iter(point.weights.values()))
-    single = [point.likelihood(draw.to(like)).log_prob(y) for draw in draws]
-    return torch.stack(single).double().logsumexp(0) - math.log(_DRAWS)
+    return mean + ((vectors * values.clamp_min(0).sqrt()[:, None, :]) @ eps)[..., 0]
 
 
 def groups_of_inputs(weights: dict[str, Tensor], sites: Iterable[str], num_inputs: int | None) -> Tensor:

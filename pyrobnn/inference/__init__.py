@@ -1,5 +1,6 @@
 """Inference: from a model and data to a posterior."""
 
+from pyrobnn.inference.automatic import Automatic
 from pyrobnn.inference.base import Method
 from pyrobnn.inference.ensemble import Ensemble
 from pyrobnn.inference.fit import fit
@@ -24,6 +25,7 @@ __all__ = [
     "SGLD",
     "SVI",
     "SWAG",
+    "Automatic",
     "DataParallel",
     "Ensemble",
     "EvidenceFramework",

@@ -87,6 +87,7 @@ class Offer:
         resumable: whether a run can keep checkpoints.
         callbacks: whether a run has steps for callbacks to see.
         copies: the number of members or chains, each of which needs a draw to predict with.
+        measures_scales: whether `pyrobnn.fit` is to find the scales that the model leaves open before a run.
     """
 
     inner: Any = None
@@ -95,6 +96,7 @@ class Offer:
     resumable: bool = False
     callbacks: bool = True
     copies: int = 1
+    measures_scales: bool = False
 
 
 class BaseMethod[R]:
@@ -126,7 +128,7 @@ class AroundAnother[R](BaseMethod[R]):
 
     def offer(self) -> Offer:
         """Return what the method has beside `run`."""
-        return Offer(inner=self.method)
+        return Offer(inner=self.method, measures_scales=self.method.offer().measures_scales)
 
 
 _DECLARED = {

@@ -18,6 +18,7 @@ from pyrobnn.guides.empirical import EmpiricalGuide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.inference.source import as_data
 from pyrobnn.inference.svi.objective import quadrature_kl
+from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.likelihoods.noise import NoisyLikelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -149,7 +150,7 @@ def memorised_targets(posterior: Posterior | Mixture, train: Data, baselines: di
     below 0.3 times the error of a cross-validated linear model. Noise tuned by an evidence is left out.
     """
     likelihood = posterior.bnn.settings["likelihood"]
-    learned = isinstance(likelihood, NoisyLikelihood) and likelihood.scale == "learned"
+    learned = isinstance(likelihood, NoisyLikelihood) and "scale" in open_numbers(likelihood)
     if not (learned and isinstance(posterior, Posterior) and "linear" in baselines and train.y.ndim == 1):
         return None
     record, weights = posterior.record, posterior.bnn.num_weights
@@ -198,6 +199,6 @@ def _at_prior(posterior: Posterior) -> list[str]:
 def advice(posterior: Posterior | Mixture) -> str:
     """Say what to try with a fit that predicts badly."""
     likelihood = posterior.bnn.settings["likelihood"]
-    learns_noise = isinstance(likelihood, NoisyLikelihood) and likelihood.scale == "learned"
+    learns_noise = isinstance(likelihood, NoisyLikelihood) and "scale" in open_numbers(likelihood)
     noise = "a known, small scale of the noise in place of a learned one, " if learns_noise else ""
     return f"Try {noise}one hidden layer with fewer units, MarginalLikelihood(), or NUTS where weights are few."

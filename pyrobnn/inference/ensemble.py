@@ -56,7 +56,13 @@ class Ensemble(BaseMethod[Mixture]):
 
     def offer(self) -> Offer:
         """Return what the method has beside `run`."""
-        return Offer(inner=self.method, resumable=isinstance(self.method, SVI), copies=self.members)
+        measures = self.method.offer().measures_scales
+        return Offer(
+            inner=self.method,
+            resumable=isinstance(self.method, SVI),
+            copies=self.members,
+            measures_scales=measures,
+        )
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Mixture:
         """Fit the members and return their mixture."""

@@ -153,6 +153,18 @@ def opened(
         yield Session(posteriors, fits, methods, sources, run, threads)
 
 
+def check_parts(bnn: BNN, method: Any, data: Any, run: Run) -> None:
+    """Refuse model, method and data that do not go together, before anything takes time.
+
+    Raises:
+        InputError: with what does not.
+    """
+    if isinstance(method, SVI):
+        source = prepare_source(bnn, method, data, run.seed)
+        with opened([bnn], [method], [source], [run.seed], run):
+            pass
+
+
 def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:
     """Fit by SVI, with a validation score to follow and a checkpoint to keep where the run has them."""
     if method.patience is not None and run.validation is None:

@@ -9,15 +9,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
+from torch.utils.data import DataLoader
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
+from pyrobnn.curvature.metric import log_probs
 from pyrobnn.guides.low_rank import LowRank, LowRankGuide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.inference.base import AroundAnother, Run, registry
+from pyrobnn.inference.mcmc.sgmcmc import largest_curvature
 from pyrobnn.inference.preparing import prepare_source, running
 from pyrobnn.inference.replicates import own_storage, resampled
 from pyrobnn.inference.session import Session
@@ -28,6 +31,11 @@ from pyrobnn.optimizers import Optimizer
 from pyrobnn.posterior.posterior import Posterior
 
 _SMALLEST_SCALE = 1e-8
+_PARTS = 10
+_MOST_LOOKED_AT = 1000
+_STABLE = 0.1
+"""Learning rate times the largest curvature of the mean loss."""
+_TINY = 1e-12
 
 
 @registry.register
@@ -37,12 +45,15 @@ class SWAG(AroundAnother[Posterior]):
 
     The weights after every `every` steps of SGD have mean m, variances v and, of the last R of them, deviations D from
     the running mean. Then q(w) = N(m, diag(v) / 2 + D D^T / (2 (R - 1))), a `LowRank` guide of rank R. The noise of
-    mini-batches makes the path spread: without a `batch_size` it ends in a point.
+    mini-batches makes the path spread: with a given `lr` and no `batch_size` it ends in a point.
 
     Attributes:
         method: how the mode is found; its guide must be "map".
-        lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper; with
-            small Gaussian noise, whose loss is steep, 1e-5 to 1e-4.
+        lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper. None
+            for the one whose path comes closest to the posterior (Mandt, Hoffman & Blei 2017, "Stochastic Gradient
+            Descent as Approximate Bayesian Inference", sec. 4.1), measured at the mode, or for a tenth of the inverse
+            of the largest curvature there, where that is smaller. Mini-batches of the path then have a tenth of the
+            examples if the method names no `batch_size`.
         momentum: of SGD.
         steps: steps of SGD.
         every: steps between two collected weights.
@@ -50,7 +61,7 @@ class SWAG(AroundAnother[Posterior]):
     """
 
     method: SVI = SVI(guide="map")
-    lr: Annotated[float, Field(gt=0)] = 0.01
+    lr: Annotated[float, Field(gt=0)] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     steps: Annotated[int, Field(gt=0)] = 1000
     every: Annotated[int, Field(gt=0)] = 20
@@ -86,11 +97,16 @@ class SWAG(AroundAnother[Posterior]):
 
     def _walk(self, modes: list[Posterior], sources: list[Source], run: Run) -> "list[_Path]":
         """Take the steps of SGD, in place, and return what was collected of each."""
+        batch_size, lr = self.method.batch_size, self.lr
+        if lr is None:
+            batch_size = batch_size or max(1, sources[0].num_data // _PARTS)
+            lr = min(_rate(*parts, batch_size, self.momentum) for parts in zip(modes, sources, strict=True))
         walk = dataclasses.replace(
             self.method,
             steps=self.steps,
             epochs=None,
-            lr=self.lr / sources[0].total_weight,
+            batch_size=None if isinstance(sources[0].data, DataLoader) else batch_size,
+            lr=lr / sources[0].total_weight,
             optimizer=Optimizer("sgd", {"momentum": self.momentum}),
             schedule=None,
             kl_warmup=0,
@@ -103,16 +119,15 @@ class SWAG(AroundAnother[Posterior]):
                 for path, guide in zip(paths, guides, strict=True):
                     path.add(_flat(guide))
 
-        batch_size = sources[0].batch_size(walk.batch_size)
-        with running(modes[0].bnn, batch_size, run.seed, "swag", copies=len(modes)):
+        with running(modes[0].bnn, sources[0].batch_size(walk.batch_size), run.seed, "swag", copies=len(modes)):
             fits = [_fit_from(*parts, walk) for parts in zip(modes, sources, strict=True)]
             session = Session(modes, fits, [walk], sources, dataclasses.replace(run, callbacks=[collect]))
             try:
                 session.steps(block=self.every, most_rewinds=0)
             except FloatingPointError as error:
                 raise FloatingPointError(
-                    f"SWAG left the mode in its steps of SGD, with lr={self.lr}: the less noise targets have, "
-                    f"the smaller the rate must be; try {self.lr / 10:g}. {error}"
+                    f"SWAG left the mode in its steps of SGD, with lr={lr:g}: the less noise targets have, "
+                    f"the smaller the rate must be; try {lr / 10:g}. {error}"
                 ) from error
         for mode in modes:
             own_storage(mode)
@@ -159,6 +174,41 @@ class _Path:
             guide.loc.copy_(self._mean)
             guide.rho.copy_(scale + torch.log(-torch.expm1(-scale)))
             guide.factor.copy_(columns / softplus(guide.rho.double())[:, None])
+
+
+def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> float:
+    """Return the learning rate on the mean loss at which SGD stays as close to the posterior as it can, or is stable.
+
+    The first is 2 (1 - momentum) B / N times the number of weights over the trace of the covariance of the gradients of
+    single examples, which comes from those of ten parts of the data.
+    """
+    size = min(source.num_data, _MOST_LOOKED_AT)
+    x, *targets = next(source.batches(mode.bnn, size, derive(mode.seed, "swag rate")))
+    names, shapes = list(mode.bnn.site_names), [mode.bnn.initial_values[name].shape for name in mode.bnn.site_names]
+    place = torch.cat([mode.guide.points_by_name()[name].detach().reshape(-1) for name in names])
+
+    def weights(z: Tensor) -> dict[str, Tensor]:
+        parts = z.split([shape.numel() for shape in shapes])
+        return {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+
+    def slope(z: Tensor, rows: slice) -> Tensor:
+        z = z.detach().requires_grad_()
+        chosen = [values[rows] for values in targets]
+        found = log_probs(mode.bnn.likelihood, mode.bnn.outputs(weights(z), x[rows]), *chosen)
+        return -torch.autograd.grad(found.mean(), z)[0]
+
+    def evaluate(z: Tensor) -> tuple[Tensor, Tensor]:
+        return z.new_zeros(()), slope(z, slice(None))
+
+    with seeded(mode.seed, "swag rate"):
+        steepest = largest_curvature(evaluate, place[None])
+    width = max(1, len(x) // _PARTS)
+    parts = torch.stack(
+        [slope(place, slice(start, start + width)) for start in range(0, width * _PARTS, width)][: len(x)]
+    )
+    trace = width * float(parts.var(0).sum())
+    closest = 2 * (1 - momentum) * batch_size / source.num_data * len(place) / max(trace, _TINY)
+    return min(closest, _STABLE / max(steepest, _TINY))
 
 
 def _fit_from(mode: Posterior, source: Source, walk: SVI) -> Eager:

@@ -1,6 +1,7 @@
 """What a likelihood is: a setting whose `build` gives a module from network outputs to a distribution of targets."""
 
-from typing import ClassVar, Protocol, runtime_checkable
+import dataclasses
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from pyro.nn import PyroModule
@@ -8,6 +9,9 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import Registry
+
+OPEN = ("tuned", "learned")
+"""What stands in the place of a number of a likelihood that is estimated from the data."""
 
 
 @runtime_checkable
@@ -88,3 +92,10 @@ def squeeze_single(f: Tensor) -> tuple[Tensor, int]:
 
 
 registry = Registry("likelihood", accepts=lambda value: isinstance(value, Likelihood))
+
+
+def open_numbers(likelihood: Any, values: tuple[str, ...] = OPEN) -> list[str]:
+    """Return the names of a likelihood's numbers that are estimated from the data, such as "scale"."""
+    fields = dataclasses.fields(likelihood) if dataclasses.is_dataclass(likelihood) else ()
+    found = ((field.name, getattr(likelihood, field.name)) for field in fields)
+    return [name for name, value in found if isinstance(value, str) and value in values]

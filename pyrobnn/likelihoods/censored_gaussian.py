@@ -33,7 +33,7 @@ class CensoredGaussian(NoisyLikelihood):
 
     lower: float | None = None
     upper: float | None = None
-    scale: Scale = "learned"
+    scale: Scale = "tuned"
     standardizes_targets: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

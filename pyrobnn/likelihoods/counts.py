@@ -69,11 +69,12 @@ class NegativeBinomial(CountLikelihood):
     `CountLikelihood`.
 
     Attributes:
-        dispersion: a number of at least 1e-6, or "learned" for one value a target column, optimised with the guide; it
-            starts at 1 and stays above 1e-6, where the distribution is all but Poisson.
+        dispersion: a number of at least 1e-6, "learned" for one value a target column, optimised with the guide, which
+            starts at 1 and stays above 1e-6, where the distribution is all but Poisson, or "tuned" for one that the
+            evidence chooses, as in `pyrobnn.likelihoods.noise.Scale`.
     """
 
-    dispersion: Annotated[float, Field(ge=_SMALLEST_DISPERSION)] | Literal["learned"] = "learned"
+    dispersion: Annotated[float, Field(ge=_SMALLEST_DISPERSION)] | Literal["tuned", "learned"] = "tuned"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps log means to negative binomial distributions."""
@@ -83,9 +84,9 @@ class NegativeBinomial(CountLikelihood):
 class NegativeBinomialCounts(PyroModule):
     """Counts whose log means are the network's outputs, with a dispersion that is a buffer or a parameter."""
 
-    def __init__(self, dispersion: float | Literal["learned"], like: Tensor, target_scale: Tensor) -> None:
+    def __init__(self, dispersion: float | Literal["tuned", "learned"], like: Tensor, target_scale: Tensor) -> None:
         super().__init__()
-        if dispersion == "learned":
+        if isinstance(dispersion, str):
             allowed = constraints.greater_than(_SMALLEST_DISPERSION)
             self.dispersion = PyroParam(like.new_ones(target_scale.shape), allowed)
         else:

@@ -15,11 +15,11 @@ class Gaussian(NoisyLikelihood):
     """y ~ N(f, scale^2), independently for each target column.
 
     Attributes:
-        scale: noise standard deviation in the units of y: a number, a tuple with one for each target column, "learned",
-            a prior, or "heteroscedastic"; see `pyrobnn.likelihoods.noise.Scale`.
+        scale: noise standard deviation in the units of y: a number, a tuple with one for each target column, "tuned",
+            "learned", a prior, or "heteroscedastic"; see `pyrobnn.likelihoods.noise.Scale`.
     """
 
-    scale: Scale = "learned"
+    scale: Scale = "tuned"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps outputs to Normal distributions."""

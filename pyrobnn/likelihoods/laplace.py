@@ -20,7 +20,7 @@ class Laplace(NoisyLikelihood):
             `pyrobnn.likelihoods.noise.Scale`.
     """
 
-    scale: Scale = "learned"
+    scale: Scale = "tuned"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps outputs to Laplace distributions."""

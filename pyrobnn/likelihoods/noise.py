@@ -16,12 +16,12 @@ from torch.nn.functional import softplus
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import check_width, num_columns, squeeze_single
+from pyrobnn.likelihoods.base import OPEN, check_width, num_columns, squeeze_single
 
 _SMALLEST_SCALE = 1e-3
 _EXPECTED = (
-    'a positive number, a tuple of them (one a target column), "learned", "heteroscedastic", or a prior such as '
-    '{"type": "half_normal", "scale": 1.0}'
+    'a positive number, a tuple of them (one a target column), "tuned", "learned", "heteroscedastic", or a prior such '
+    'as {"type": "half_normal", "scale": 1.0}'
 )
 
 
@@ -97,7 +97,7 @@ class Gamma(NoisePrior):
 
 def _as_scale(value: Any) -> Any:
     """Return a scale as it is kept in a setting; refuse what is none."""
-    if isinstance(value, str) and value in ("learned", "heteroscedastic"):
+    if isinstance(value, str) and value in (*OPEN, "heteroscedastic"):
         return value
     if isinstance(value, (Mapping, NoisePrior)):
         return registry.resolve(value)
@@ -112,16 +112,18 @@ def _is_positive(value: Any) -> bool:
 
 
 Scale = Annotated[
-    float | tuple[float, ...] | Literal["learned", "heteroscedastic"] | NoisePrior, PlainValidator(_as_scale)
+    float | tuple[float, ...] | Literal["tuned", "learned", "heteroscedastic"] | NoisePrior, PlainValidator(_as_scale)
 ]
 """What a noise scale may be.
 
 A number, in the units of y; a tuple with one for each target column; "learned" for one value a target column, optimised
-with the guide (it starts at 1 in the units that the model sees); a prior (`HalfNormal`, `HalfCauchy`, `Gamma`, or a
-table with their `type`), under which any guide infers it, one value a target column, as the site "likelihood.scale" in
-the units that the model sees; or "heteroscedastic" for noise that depends on the input. The network then has 2 K
-outputs for K targets, the locations first, and the scale is softplus(second half) + 0.001 in the units that the model
-sees, so that no output, however extreme, gives a density or a gradient that is not finite.
+with the guide (it starts at 1 in the units that the model sees); "tuned" for one that the evidence of a Laplace
+approximation chooses before a fit whose length is open (`pyrobnn.fit`), and that is "learned" in other fits; a prior
+(`HalfNormal`, `HalfCauchy`, `Gamma`, or a table with their `type`), under which any guide infers it, one value a target
+column, as the site "likelihood.scale" in the units that the model sees; or "heteroscedastic" for noise that depends on
+the input. The network then has 2 K outputs for K targets, the locations first, and the scale is softplus(second half) +
+0.001 in the units that the model sees, so that no output, however extreme, gives a density or a gradient that is not
+finite.
 """
 
 
@@ -167,7 +169,7 @@ class NoisyOutputs(PyroModule):
             for name, number in scale.numbers(unit).items():
                 self.register_buffer(f"prior_{name}", number.to(like.device, like.dtype), persistent=False)
             self.scale = PyroSample(_ScalePrior(scale, tuple(scale.numbers(unit)), unit.ndim))
-        elif scale == "learned":
+        elif isinstance(scale, str) and scale in OPEN:
             self.scale = PyroParam(like.new_ones(unit.shape), constraints.positive)
         elif not self.is_heteroscedastic:
             known = torch.tensor(scale, dtype=torch.float64, device=unit.device) / unit

@@ -33,7 +33,7 @@ class StudentT(NoisyLikelihood):
             infinite, and so are the aleatoric and total variance of predictions, but not log scores and intervals.
     """
 
-    scale: Scale = "learned"
+    scale: Scale = "tuned"
     df: Annotated[float, Field(gt=1)] | Literal["learned"] = _FIRST_DF
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:

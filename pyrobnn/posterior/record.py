@@ -120,6 +120,38 @@ class EvidenceRecord:
     precision: dict[str, float | list[float]]
 
 
+@dataclasses.dataclass(frozen=True)
+class CandidateRecord:
+    """A method that was tried.
+
+    Attributes:
+        name: its name.
+        log_score: mean log score of the examples held out, in the original units of the targets.
+        error: its standard error over examples.
+        seconds: how long its fits took.
+    """
+
+    name: str
+    log_score: float
+    error: float
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class AutomaticRecord:
+    """How a method was chosen.
+
+    Attributes:
+        method: the settings of `Automatic`.
+        candidates: what was tried, in this order.
+        chosen: the name of the one that was fitted to all data.
+    """
+
+    method: Table
+    candidates: list[CandidateRecord]
+    chosen: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitRecord:
     """How a posterior was inferred; a field that does not apply is None.
@@ -144,7 +176,8 @@ class FitRecord:
         replicates: how many these were.
         seconds: how long the fit took.
         laplace: the Laplace approximation.
-        evidence: the evidence framework.
+        evidence: the evidence framework, also where it only found the scales that the model left open.
+        automatic: the methods that were tried where none was given.
         data_parallel: number of processes ("world_size"), and how they talked ("backend").
         extra: what others have put into `info`.
     """
@@ -169,6 +202,7 @@ class FitRecord:
     seconds: float | None = None
     laplace: LaplaceRecord | None = None
     evidence: EvidenceRecord | None = None
+    automatic: AutomaticRecord | None = None
     data_parallel: dict[str, int | str | None] | None = None
     extra: Table = dataclasses.field(default_factory=dict)
 
@@ -209,7 +243,16 @@ class FitRecord:
 
 _NAMES = {field.name for field in dataclasses.fields(FitRecord)} - {"extra"}
 _READER = pydantic.TypeAdapter(FitRecord)
-_RECORDS = (FitRecord, EngineRecord, Convergence, LaplaceRecord, EvidenceRecord, StartRecord)
+_RECORDS = (
+    FitRecord,
+    EngineRecord,
+    Convergence,
+    LaplaceRecord,
+    EvidenceRecord,
+    StartRecord,
+    AutomaticRecord,
+    CandidateRecord,
+)
 _PARTIAL = (FitRecord, LaplaceRecord)
 """Records that show the fields that are set."""
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from pyrobnn._core.registry import Registry
 
 Positive = Annotated[float, Field(gt=0)]
-Scale = Positive | Literal["fan_in", "he"]
-"""A scale: a number, or "fan_in" or "he" for one that follows the width of each layer (`scale_of`)."""
+Scale = Positive | Literal["tuned", "he", "fan_in"]
+"""A scale: a number, or a name for one that follows the width of each layer, or the data (`scale_of`)."""
 
 
 @runtime_checkable
@@ -186,10 +186,10 @@ def scale_of(scale: float | str | Tensor, value: Tensor) -> Tensor:
 
     "fan_in" is 1 / sqrt(fan-in), which keeps the prior over functions the same at every width (Neal 1996); "he" is
     sqrt(2 / fan-in), which keeps normal weights from changing the variance of ReLU activations (He et al. 2015). Under
-    both, biases have scale 1.
+    both, biases have scale 1. "tuned" is "he" until a fit has measured the scale (`inference.open_scales`).
     """
     if isinstance(scale, str):
-        gain = 2.0 if scale == "he" and value.ndim > 1 else 1.0
+        gain = 1.0 if scale == "fan_in" or value.ndim < 2 else 2.0
         return constant(math.sqrt(gain / fan_in(value.shape)), value)
     return constant(scale, value)
 

@@ -18,11 +18,11 @@ class StudentT(SitePrior):
 
     Attributes:
         df: degrees of freedom; 1 is the Cauchy distribution, and the normal is the limit of many.
-        scale: the scale, a number, or "fan_in" or "he" as in `Normal`.
+        scale: the scale, a number, "tuned", "fan_in" or "he" as in `Normal`.
     """
 
     df: Positive = 3.0
-    scale: Scale = 1.0
+    scale: Scale = "tuned"
 
     def site(self, name: str, value: Tensor) -> latents.StudentT:
         """Return the t distribution with the scale of this parameter."""
@@ -38,10 +38,11 @@ class Laplace(SitePrior):
     has a closed form, so `kl="analytic"` works with `MeanField`.
 
     Attributes:
-        scale: the scale, a number, or "fan_in" or "he" as in `Normal`; the standard deviation is sqrt(2) times it.
+        scale: the scale, a number, "tuned", "fan_in" or "he" as in `Normal`; the standard deviation is sqrt(2) times
+            it.
     """
 
-    scale: Scale = 1.0
+    scale: Scale = "tuned"
 
     def site(self, name: str, value: Tensor) -> dist.Laplace:
         """Return the Laplace distribution with the scale of this parameter."""

@@ -13,13 +13,15 @@ class Normal(SitePrior):
     """Independent normals, w ~ N(loc, scale^2).
 
     Attributes:
-        scale: standard deviation; "fan_in" for 1 / sqrt(fan-in), which keeps the prior over functions the same at
-            every width (Neal 1996), or "he" for sqrt(2 / fan-in), which keeps ReLU activations at the same variance
-            (He et al. 2015). Under both, biases have standard deviation 1.
+        scale: standard deviation: a number; "fan_in" for 1 / sqrt(fan-in), which keeps the prior over functions the
+            same at every width (Neal 1996); "he" for sqrt(2 / fan-in), which keeps ReLU activations at the same
+            variance (He et al. 2015); under both, biases have standard deviation 1. "tuned" for one number for each
+            parameter, which the evidence of a Laplace approximation chooses before a fit whose length is open; in
+            other fits, and where that is too costly, it is "he" (`pyrobnn.fit`).
         loc: mean.
     """
 
-    scale: Scale = 1.0
+    scale: Scale = "tuned"
     loc: float = 0.0
 
     def site(self, name: str, value: Tensor) -> dist.Normal:

@@ -29,7 +29,9 @@ def checks(setting: Setting) -> Iterator[Check]:
 def _problem() -> tuple[bnn.BNN, bnn.Data]:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 4, generator=generator)
-    return bnn.BNN(bnn.MLP(4, [20], 1), likelihood=bnn.likelihoods.Gaussian(0.1)), bnn.Data(x, x.sum(1))
+    return bnn.BNN(
+        bnn.MLP(4, [20], 1), likelihood=bnn.likelihoods.Gaussian(0.1), prior=bnn.priors.Normal(1.0)
+    ), bnn.Data(x, x.sum(1))
 
 
 def _fit(device: str, engine: Any, callbacks: Any = (), **settings: Any) -> bnn.Posterior:
@@ -90,7 +92,7 @@ def _too_much(setting: Setting) -> Found:
     """Ask for a step of 2^20 examples through a layer of 2^20 units: 4 TiB of activations."""
     if setting.device != "cuda":
         raise NotHere("memory ends without an error on a CPU")
-    model = bnn.BNN(bnn.MLP(1, [2**20], 1), likelihood=bnn.likelihoods.Gaussian(0.1))
+    model = bnn.BNN(bnn.MLP(1, [2**20], 1), likelihood=bnn.likelihoods.Gaussian(0.1), prior=bnn.priors.Normal(1.0))
     data = bnn.Data(torch.zeros(2**20, 1), torch.zeros(2**20), standardize=False)
     said = []
     for engine in ("eager", "auto"):

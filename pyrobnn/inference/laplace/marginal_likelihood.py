@@ -13,16 +13,16 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.laplace import Laplace
-from pyrobnn.inference.base import AroundAnother, Run, registry
+from pyrobnn.inference.base import AroundAnother, Offer, Run, registry
 from pyrobnn.inference.laplace.tuning import Per, tune_prior
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.session import opened
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods import Gaussian
+from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.posterior.posterior import Posterior
 
-_LEARNED = Gaussian(scale="learned")
 _UNEXPLAINED, _FIRST_NOISE = 0.95, 0.3
 """Noise, in units of the spread of the targets, above which a mode is a constant, and noise to begin with then."""
 _BATCH = 4096
@@ -53,7 +53,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
     method: Annotated[SVI, BeforeValidator(registry.resolve)] = SVI(guide=Laplace(), steps=1000)
     rounds: Annotated[int, Field(gt=0)] = 5
     per: Per = "site"
-    noise: bool | Literal["auto"] = False
+    noise: bool | Literal["auto"] = "auto"
     by: Literal["evidence", "mackay"] = "evidence"
 
     def __post_init__(self) -> None:
@@ -62,6 +62,10 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             raise InputError(f"MarginalLikelihood: its method needs a Laplace guide, got {self.method.guide!r}.")
         if self.method.patience is not None:
             raise InputError("MarginalLikelihood: rounds have a fixed length: leave `patience` out of the method.")
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `run`; it finds scales itself."""
+        return Offer(inner=self.method)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit and tune in turns; `info["laplace"]["rounds"]` of the last posterior has the evidence of each.
@@ -75,7 +79,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             own = dataclasses.replace(run, seed=derive(run.seed, f"round {index}"))
             trained = self._round(bnn, posterior, data, own)
             noise = _has_one_scale_to_learn(trained) if noise is None else noise
-            if index == 0 and noise and bnn.settings["likelihood"] == _LEARNED:
+            if index == 0 and noise and _learns_noise(bnn):
                 spread = _spread(trained.bnn, prepare_source(bnn, self.method, data, run.seed))
                 if float(trained.bnn.likelihood.scale.detach()) > _UNEXPLAINED * spread:
                     known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
@@ -109,7 +113,12 @@ class MarginalLikelihood(AroundAnother[Posterior]):
 
 def _has_one_scale_to_learn(posterior: Posterior) -> bool:
     """Return whether the noise is Gaussian with one scale, which is learned."""
-    return posterior.bnn.settings["likelihood"] == _LEARNED and math.prod(posterior.example[1].shape[1:]) == 1
+    return _learns_noise(posterior.bnn) and math.prod(posterior.example[1].shape[1:]) == 1
+
+
+def _learns_noise(bnn: BNN) -> bool:
+    likelihood = bnn.settings["likelihood"]
+    return isinstance(likelihood, Gaussian) and "scale" in open_numbers(likelihood)
 
 
 def _spread(bnn: BNN, source: Source) -> float:

@@ -120,7 +120,7 @@ class ChainMethod(BaseMethod[Posterior]):
 
     def offer(self) -> Offer:
         """Return what the method has beside `run`."""
-        return Offer(callbacks=False, copies=self.num_chains)
+        return Offer(callbacks=False, copies=self.num_chains, measures_scales=True)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Infer the posterior.

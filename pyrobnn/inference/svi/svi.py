@@ -93,7 +93,7 @@ class SVI(BaseMethod[Posterior]):
 
     def offer(self) -> Offer:
         """Return what the method has beside `run`."""
-        return Offer(guide=self.guide, follows_validation=True, resumable=True)
+        return Offer(guide=self.guide, follows_validation=True, resumable=True, measures_scales=self.ends_by_itself)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit one posterior."""

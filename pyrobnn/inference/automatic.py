@@ -1,0 +1,169 @@
+"""The method that nobody has to choose: candidates by size, judged by examples that they have not seen."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from pyrobnn import guides
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
+from pyrobnn._core.settings import setting, to_dict
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
+from pyrobnn.inference.base import BaseMethod, Method, Offer, Run, registry
+from pyrobnn.inference.ensemble import Ensemble
+from pyrobnn.inference.mcmc.mcmc import NUTS
+from pyrobnn.inference.source import as_data, make_source
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import AutomaticRecord, CandidateRecord
+
+_MOST_FULL, _MOST_KRON = 3_000, 1_000_000
+"""Weights whose joint covariance is kept, and those that have Kronecker factors: of more, only the last layer's."""
+_MOST_SAMPLED = 30_000
+"""Weights times examples for which chains end in time."""
+_BATCH, _MOST_AT_ONCE = 128, 500
+_FEW = 200
+_FOLDS = {_FEW: (4, 2)}
+"""Up to that many examples: in how many folds they are cut, and how many of these are held out, one after another."""
+_ONE_FOLD = (5, 1)
+_DRAWS = 200
+
+
+@registry.register
+@setting
+class Automatic(BaseMethod[Posterior | Mixture]):
+    """Try what suits the size of network and data, and keep what predicts held-out examples best.
+
+    Candidates are a Laplace approximation, a mean-field guide, chains by NUTS where weights and examples are few, and
+    an anchored ensemble where they are many. Each is fitted to a part of the data and scored on the rest, under the
+    scales that were measured on all of them. Of those within a standard
+    error of the best the first is taken, since it is the cheapest, and fitted to all data. The evidence lower bounds of
+    different guides are not compared: a guide that has collapsed may have the highest.
+
+    Attributes:
+        max_seconds: no candidate is begun that would not leave time for the fit to all data. The first one always is.
+
+    Example:
+        >>> import pyrobnn as bnn
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior.record.automatic.chosen in [one.name for one in posterior.record.automatic.candidates]
+        True
+    """
+
+    max_seconds: Annotated[float, Field(gt=0)] = 120.0
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `run`."""
+        return Offer(callbacks=False, measures_scales=True)
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
+        """Choose, and fit to all data; `record.automatic` has the candidates and their scores.
+
+        Raises:
+            InputError: data in files or loaders, or fewer than 5 examples.
+            FloatingPointError: no candidate whose fit stayed finite.
+        """
+        data = as_data(data)
+        if not isinstance(data, Data) or len(data) < _ONE_FOLD[0]:
+            raise InputError(
+                "Without a method, candidates are compared on data in memory, at least 5 examples: pass Data(x, y), or "
+                "a method such as SVI()."
+            )
+        make_source(data, bnn, None)
+        parts = _splits(data, derive(run.seed, "folds"))
+        methods = candidates(bnn, len(data))
+        tried: list[CandidateRecord] = []
+        scores: list[Tensor] = []
+        with tqdm(methods.items(), desc="methods", disable=not run.progress) as bar:
+            for name, method in bar:
+                bar.set_postfix_str(name)
+                if tried and not self._has_time(tried, len(parts), run):
+                    break
+                started = time.perf_counter()
+                scores.append(_held_out_scores(name, method, bnn, parts, run))
+                tried.append(_record(name, scores[-1], time.perf_counter() - started))
+        chosen = tried[_first_of_the_best(scores)].name
+        own = dataclasses.replace(run, progress=False)
+        posterior: Posterior | Mixture = methods[chosen].run(bnn, data, **own.arguments())
+        posterior.record = dataclasses.replace(
+            posterior.record,
+            automatic=AutomaticRecord(to_dict(self), tried, chosen),
+            seconds=time.perf_counter() - run.started,
+        )
+        return posterior
+
+    def _has_time(self, tried: Sequence[CandidateRecord], parts: int, run: Run) -> bool:
+        """Return whether a candidate as slow as the slowest, and a fit to all data, end in time."""
+        slowest = max(one.seconds for one in tried)
+        return time.perf_counter() - run.started + slowest * (1 + 1.5 / parts) < self.max_seconds
+
+
+def candidates(bnn: BNN, num_data: int) -> dict[str, Method[Any]]:
+    """Return the methods to try on a model and that many examples, by name, the cheapest first."""
+    batch_size = _BATCH if num_data > _MOST_AT_ONCE else None
+    size = bnn.num_weights
+    if size <= _MOST_FULL:
+        laplace = guides.Laplace(structure="full")
+    elif size <= _MOST_KRON:
+        laplace = guides.Laplace(structure="kron")
+    else:
+        laplace = guides.Laplace(structure="kron", sites=("last_layer",))
+    found: dict[str, Method[Any]] = {
+        "laplace": SVI(guide=laplace, batch_size=batch_size),
+        "mean_field": SVI(batch_size=batch_size),
+    }
+    if size * num_data <= _MOST_SAMPLED:
+        found["nuts"] = NUTS(num_draws=300, warmup=300, num_chains=2)
+    else:
+        found["ensemble"] = Ensemble(SVI(guide="map", batch_size=batch_size), anchored=True)
+    return found
+
+
+def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
+    """Return pairs of a training part and a held-out part."""
+    folds, used = next((_FOLDS[most] for most in _FOLDS if len(data) <= most), _ONE_FOLD)
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    label = torch.empty_like(order)
+    label[order] = torch.arange(len(data)) % folds
+    return [(data[label != fold], data[label == fold]) for fold in range(used)]
+
+
+def _held_out_scores(name: str, method: Any, bnn: BNN, parts: list[tuple[Data, Data]], run: Run) -> Tensor:
+    """Return the log score of each example held out; -infinity for a fit whose numbers did not stay finite."""
+    found = []
+    for index, (train, rest) in enumerate(parts):
+        own = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"), progress=False)
+        try:
+            posterior = method.run(bnn, train, **own.arguments())
+        except FloatingPointError:
+            found.append(torch.full((len(rest),), -math.inf, dtype=torch.float64))
+        else:
+            found.append(posterior.predict(rest.x, num_draws=_DRAWS).log_prob(rest.y).double().cpu())
+    return torch.cat(found)
+
+
+def _record(name: str, scores: Tensor, seconds: float) -> CandidateRecord:
+    error = float(scores.std()) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
+    return CandidateRecord(name, float(scores.mean()), error, seconds)
+
+
+def _first_of_the_best(scores: Sequence[Tensor]) -> int:
+    """Return the number of the first whose mean is within a standard error of the best, of paired differences."""
+    best = max(scores, key=lambda found: float(found.mean()))
+    if not bool(best.isfinite().all()):
+        raise FloatingPointError("No method kept to finite numbers. Look for extreme values in the data.")
+    for index, found in enumerate(scores):
+        lost = best - found
+        if float(lost.mean()) <= float(lost.std(correction=0)) / math.sqrt(len(lost)):
+            return index
+    return 0

@@ -1,0 +1,182 @@
+"""Scales that a model leaves open, measured before a fit: those of its prior, and the noise."""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobnn import priors
+from pyrobnn._core.random import seeded
+from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch
+from pyrobnn.data.in_memory import Data
+from pyrobnn.inference.base import Method, Run, offer_of
+from pyrobnn.inference.cost import Work
+from pyrobnn.inference.laplace.tuned_mode import STEPS, TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.method import innermost
+from pyrobnn.inference.preparing import prepare_source
+from pyrobnn.inference.session import check_parts
+from pyrobnn.inference.source import Source, as_data
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.likelihoods.base import open_numbers
+from pyrobnn.likelihoods.noise import NoisePrior, NoisyLikelihood
+from pyrobnn.posterior.record import EvidenceRecord, Fitted
+from pyrobnn.priors.by_name import ByName
+
+_TUNED = "tuned"
+_MOST_ROWS, _FEWEST_ROWS = 500, 100
+_MOST_ENTRIES = 2**25
+"""Derivatives of outputs in weights that are held, 256 MiB."""
+_SECONDS = 10.0
+_SMALLEST = 0.05
+"""Prior scale of weights that the data do not need, so that chains can still move."""
+_MOST_STARTS, _ROUNDS, _ITERATIONS = 4, 12, 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A model whose open scales are closed.
+
+    Attributes:
+        bnn: the model with numbers for scales.
+        record: how they were found.
+    """
+
+    bnn: BNN
+    record: EvidenceRecord
+
+
+def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured | None:
+    """Return the model with the prior scales and the noise that its "tuned" stands for.
+
+    As the `EvidenceFramework` does: from several starts, modes and the scales that make the data most probable. It
+    looks at up to 500 examples, fewer where the network is large. What they say of the prior is kept. So is the noise
+    where they were all that there are, or no more than the weights: the ELBO prefers noise to weights there, and a mode
+    memorises its targets. Else the guide trains the noise from there. A prior whose scale is a number keeps it;
+    normals with tuned scales stand in for priors of other families meanwhile.
+
+    Args:
+        bnn: the model, which stays as it is.
+        data: the training data.
+        run: the arguments of the fit.
+        starts_there: whether the network is to start at the mode that was found: not the members of an ensemble.
+
+    Returns:
+        None where nothing is open, or where it costs too much to look: data in files and loaders, parameters without
+        a prior, and networks of which a few L-BFGS runs on 100 examples would take far longer than 10 seconds.
+    """
+    sites = {name: prior for name, prior in prior_by_site(bnn).items() if _is_open(prior)}
+    numbers = open_numbers(bnn.settings["likelihood"], (_TUNED,))
+    data = as_data(data)
+    if not (sites or numbers) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
+        return None
+    source = prepare_source(bnn, SVI(), data, run.seed)
+    size = _affordable(bnn, source)
+    if size is None:
+        return None
+    rows, starts = _rows(size[0], source.num_data, run.seed), size[1]
+    stand_in, held = _with_normals(bnn)
+
+    def examples(model: BNN) -> Batch:
+        return source.scaled(model, *(values[rows] for values in data.tensors))
+
+    lengths: dict[str, Any] = {"starts": starts, "rounds": _ROUNDS, "iterations": _ITERATIONS}
+    try:
+        found, chosen = tuned_modes(stand_in, source, len(rows), examples, run, per="site", held=held, **lengths)
+    except FloatingPointError:
+        return None  # the fit itself says what is not finite
+    keeps_noise = len(rows) == len(data) or bnn.num_weights >= len(data)
+    closed = _closed(bnn, found[chosen], source, sites, keeps_noise=keeps_noise, starts_there=starts_there)
+    return Measured(closed, evidence_record(found, chosen, source))
+
+
+def run_measured[R](bnn: BNN, method: Method[R], data: Any, run: Run) -> R:
+    """Run a method on a model whose open scales are measured first, where the method leaves that to others."""
+    offer, closed = offer_of(method), None
+    if offer.measures_scales:
+        check_parts(bnn, innermost(method), data, run)
+        closed = measured(bnn, data, run, starts_there=offer.guide is not None)
+    found = method.run(bnn if closed is None else closed.bnn, data, **run.arguments())
+    if closed is not None and isinstance(found, Fitted):
+        seconds = time.perf_counter() - run.started
+        found.record = dataclasses.replace(found.record, evidence=closed.record, seconds=seconds)
+    return found
+
+
+def prior_by_site(bnn: BNN) -> dict[str, Any]:
+    """Return the setting of the prior of each weight, by name."""
+    prior = bnn.settings["prior"]
+    choices = prior.choices if isinstance(prior, ByName) else (("*", prior),)
+    return {name: next(choice for pattern, choice in choices if fnmatchcase(name, pattern)) for name in bnn.site_names}
+
+
+def _is_open(prior: Any) -> bool:
+    return isinstance(prior, (priors.Normal, priors.StudentT, priors.Laplace)) and prior.scale == _TUNED
+
+
+def _with_normals(bnn: BNN) -> tuple[BNN, list[str]]:
+    """Return the model without latent sites but weights, whose priors are normal; and names of priors that were."""
+    given = prior_by_site(bnn)
+    held = [name for name, prior in given.items() if isinstance(prior, priors.Normal) and not _is_open(prior)]
+    chosen = {name: prior if name in held else priors.Normal() for name, prior in given.items()}
+    likelihood = bnn.settings["likelihood"]
+    if isinstance(likelihood, NoisyLikelihood) and isinstance(likelihood.scale, NoisePrior):
+        likelihood = dataclasses.replace(likelihood, scale=_TUNED)  # type: ignore[type-var]
+    return bnn.with_parts(prior=chosen, likelihood=likelihood), held
+
+
+def _affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
+    """Return the number of examples to look at, and that of starts, which take 10 seconds; None if too few do."""
+    most = min(source.num_data, _MOST_ROWS // source.outputs, _MOST_ENTRIES // (source.outputs * bnn.num_weights))
+    least = min(source.num_data, _FEWEST_ROWS)
+    for num_rows in sorted({max(least, most // divisor) for divisor in (1, 2, 4)}, reverse=True):
+        starts = min(_MOST_STARTS, int(_SECONDS / _seconds(bnn, source, num_rows))) if num_rows <= most else 0
+        if starts >= min(_MOST_STARTS, 2) or (starts and num_rows == least):
+            return num_rows, starts
+    return None
+
+
+def _rows(size: int, num_data: int, seed: int) -> Tensor:
+    """Return the numbers of the examples to look at."""
+    if size == num_data:
+        return torch.arange(num_data)
+    with seeded(seed, "rows"):
+        return torch.randperm(num_data)[:size].sort().values
+
+
+def _seconds(bnn: BNN, source: Source, num_rows: int) -> float:
+    """Return the seconds that a start is predicted to take: gradients, and solutions of the linear model."""
+    model = bnn.fresh().eval()
+    x, *_ = source.scaled(model, source.head[0][:num_rows], source.head[1][:num_rows])
+    weights = {name: value.clone().requires_grad_() for name, value in model.initial_values.items()}
+    with Work() as work:
+        torch.autograd.grad(model.outputs(weights, x).sum(), list(weights.values()), allow_unused=True)
+    columns, size = num_rows * source.outputs, bnn.num_weights
+    smaller = min(columns, size)
+    solutions = Work()
+    solutions.products = STEPS * (4 * smaller * columns * size + 10 * smaller**3)
+    return work.cost(_ROUNDS * _ITERATIONS, "cpu").eager + solutions.cost(_ROUNDS, "cpu").eager
+
+
+def _closed(
+    bnn: BNN, mode: TunedMode, source: Source, sites: Mapping[str, Any], *, keeps_noise: bool, starts_there: bool
+) -> BNN:
+    scales = mode.scales()
+    chosen = {
+        name: dataclasses.replace(prior, scale=max(scales[name], _SMALLEST)) if name in sites else prior
+        for name, prior in prior_by_site(bnn).items()
+    }
+    likelihood = bnn.settings["likelihood"]
+    parts: dict[str, Any] = {"prior": chosen} if sites else {}
+    if open_numbers(likelihood, (_TUNED,)) and keeps_noise:
+        parts["likelihood"] = mode.closed(likelihood, source)
+    closed = bnn.with_parts(**parts)
+    if starts_there:
+        closed.start_at(mode.bnn.state_at(mode.weights))
+    if not keeps_noise and "likelihood" not in parts and open_numbers(likelihood, (_TUNED,)):
+        closed.start_likelihood_at(mode.bnn.likelihood.state_dict())
+    return closed
