@@ -1,0 +1,224 @@
+"""Scales that a model leaves open, and methods that nobody chose."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn._core.errors import InputError
+from pyrobnn.inference import automatic
+from pyrobnn.inference.base import Run
+from pyrobnn.inference.open_scales import measured
+
+ROWS, COLUMNS = 60, 3
+_RNG = np.random.default_rng(0)
+X = _RNG.normal(size=(ROWS, COLUMNS))
+Y = X @ [1.0, -0.5, 0.0] + 0.4 * _RNG.normal(size=ROWS)
+
+
+class Linear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(COLUMNS, 1, bias=False).double()
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def closed(likelihood="gaussian", prior="normal", data=(X, Y), net=None):
+    model = bnn.BNN(net or Linear(), prior=prior, likelihood=likelihood)
+    return measured(model, bnn.Data(*data), Run(seed=0, progress=False), starts_there=True)
+
+
+def most_probable(held=None):
+    """Prior scale and noise of largest evidence, N(y; 0, s^2 X X^T + noise^2 I), by SciPy."""
+
+    def loss(logs):
+        scale, noise = np.exp(logs) if held is None else (held, np.exp(logs[0]))
+        return -stats.multivariate_normal(cov=scale**2 * X @ X.T + noise**2 * np.eye(ROWS)).logpdf(Y)
+
+    return np.exp(optimize.minimize(loss, np.zeros(2 if held is None else 1), method="Nelder-Mead").x)
+
+
+def test_scales_of_a_linear_model_are_those_of_largest_evidence():
+    found = closed().bnn.settings
+    (prior,) = dict(found["prior"].choices).values()
+    np.testing.assert_allclose([prior.scale, found["likelihood"].scale], most_probable(), rtol=2e-3)
+
+
+def test_a_prior_with_a_number_keeps_it_and_the_noise_goes_with_it():
+    found = closed(prior=bnn.priors.Normal(0.3)).bnn.settings
+    assert found["prior"] == bnn.priors.Normal(0.3)
+    np.testing.assert_allclose([found["likelihood"].scale], most_probable(held=0.3), rtol=2e-3)
+
+
+def test_other_noise_than_gaussian_is_tuned_by_em():
+    """Student-t noise of many degrees of freedom is Gaussian; 64 draws in mirrored pairs leave 1 % (seed 0)."""
+    found = closed(likelihood=bnn.likelihoods.StudentT(df=1e6)).bnn.settings
+    np.testing.assert_allclose(found["likelihood"].scale, most_probable()[1], rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "noise"),
+    [
+        (bnn.likelihoods.StudentT(df=3.0), lambda g, n: g.standard_t(3.0, n)),
+        (bnn.likelihoods.Laplace(), lambda g, n: g.laplace(size=n)),
+        (bnn.likelihoods.CensoredGaussian(upper=1.0), lambda g, n: g.normal(size=n)),
+    ],
+    ids=["student_t", "laplace", "censored"],
+)
+def test_noise_is_found_again(likelihood, noise):
+    """Of 500 rows the scale has a standard error of about 4 %; within four of them (seed 1)."""
+    g = np.random.default_rng(1)
+    x = g.normal(size=(500, COLUMNS))
+    y = x @ [1.0, -0.5, 0.0] + 0.4 * noise(g, 500)
+    if isinstance(likelihood, bnn.likelihoods.CensoredGaussian):
+        y = np.minimum(y, 1.0)
+    assert closed(likelihood=likelihood, data=(x, y)).bnn.settings["likelihood"].scale == pytest.approx(0.4, rel=0.16)
+
+
+def test_dispersion_is_found_again():
+    """Of 500 counts the dispersion has a standard error of about 12 % (seed 2)."""
+    g = np.random.default_rng(2)
+    x = g.normal(size=(500, COLUMNS))
+    mean = np.exp(1.0 + 0.3 * x[:, 0])
+    y = g.poisson(mean * g.gamma(2.0, 0.5, 500))
+    found = closed(likelihood="negative_binomial", data=(x, y), net=bnn.MLP(COLUMNS, [], 1, dtype="float64"))
+    assert found.bnn.settings["likelihood"].dispersion == pytest.approx(0.5, rel=0.4)
+
+
+def test_noise_under_a_prior_stays_a_site():
+    noise = {"type": "half_normal", "scale": 1.0}
+    found = closed(likelihood=bnn.likelihoods.Gaussian(scale=noise)).bnn.settings
+    assert found["likelihood"] == bnn.likelihoods.Gaussian(scale=noise)
+    (prior,) = dict(found["prior"].choices).values()
+    assert prior.scale == pytest.approx(most_probable()[0], rel=2e-3)
+
+
+def test_what_is_not_open_or_cannot_be_looked_at_stays():
+    assert closed(likelihood=bnn.likelihoods.Gaussian(0.3), prior=bnn.priors.Normal(1.0)) is None
+    model = bnn.BNN(bnn.MLP(COLUMNS, [4], 1), prior={"2.*": "normal", "*": None})
+    run = Run(seed=0, progress=False)
+    assert measured(model, bnn.Data(X, Y), run, starts_there=True) is None
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)), 10)
+    assert measured(bnn.BNN(Linear()), loader, run, starts_there=True) is None
+    wide = bnn.BNN(bnn.MLP(COLUMNS, [2**20], 1))
+    assert measured(wide, bnn.Data(X, Y), run, starts_there=True) is None
+
+
+def test_more_rows_than_are_looked_at_leave_the_noise_to_the_guide():
+    g = np.random.default_rng(3)
+    x = g.normal(size=(2000, COLUMNS))
+    found = closed(data=(x, x @ [1.0, -0.5, 0.0] + 0.4 * g.normal(size=2000))).bnn
+    assert found.settings["likelihood"].scale == "tuned"
+    found.scale_targets(torch.tensor(1.0))
+    start, copied = (model.likelihood.scale.detach() for model in (found, found.fresh()))
+    assert float(start) == pytest.approx(0.4, rel=0.15)
+    assert torch.equal(start, copied)
+
+
+def test_a_fit_of_given_length_takes_the_model_as_it_is():
+    model = bnn.BNN(bnn.MLP(COLUMNS, [4], 1))
+    fixed = model.fit(X, Y, steps=5, seed=0, progress=False)
+    assert fixed.bnn.settings["prior"] == bnn.priors.Normal("tuned")
+    assert fixed.record.evidence is None
+    prior = fixed.bnn.prior("0.weight", fixed.bnn.net.get_buffer("0.weight"))
+    assert float(prior.base_dist.scale.flatten()[0]) == pytest.approx((2 / COLUMNS) ** 0.5)
+    ended = model.fit(X, Y, max_steps=50, seed=0, progress=False)
+    assert ended.record.evidence is not None
+    assert isinstance(ended.bnn.settings["likelihood"].scale, float)
+    again = model.fit(X, Y, max_steps=50, seed=0, progress=False)
+    assert all(torch.equal(a, b) for a, b in zip(ended.mean().values(), again.mean().values(), strict=True))
+
+
+def test_bad_parts_are_refused_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr("pyrobnn.inference.open_scales.tuned_modes", None)
+    with pytest.raises(InputError, match="nothing"):
+        bnn.BNN(bnn.MLP(COLUMNS, [4], 1)).fit(X, Y, guide={"nothing.*": "map", "*": "mean_field"}, seed=0)
+
+
+def cubic(seed):
+    g = np.random.default_rng(seed)
+    x = g.uniform(-4, 4, (20, 1))
+    return bnn.Data(x, x[:, 0] ** 3 + 3 * g.normal(size=20), standardize=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", ["mean_field", "low_rank", "full_rank", "matrix_normal", "radial", "dropout", "map"])
+def test_no_guide_by_its_name_collapses_on_the_cubic(guide):
+    """Noise learned. NUTS has an error of 2 to 3 inside the data; the curve's own spread is 24."""
+    found = bnn.BNN(bnn.MLP(1, [100], 1)).fit(cubic(0), guide=guide, max_steps=20_000, seed=0, progress=False)
+    x = np.linspace(-4, 4, 100)[:, None]
+    prediction = found.predict(x, num_draws=200)
+    assert np.sqrt(np.mean((prediction.mean.numpy() - x[:, 0] ** 3) ** 2)) < 5
+    assert float(prediction.epistemic_std.mean()) < 7
+
+
+# Automatic
+
+
+def test_the_first_within_a_standard_error_of_the_best_is_chosen():
+    g = torch.Generator().manual_seed(0)
+    best = torch.randn(50, generator=g, dtype=torch.float64)
+    noise = torch.randn(50, generator=g, dtype=torch.float64)
+    alike, worse = best - 0.01 + 0.5 * (noise - noise.mean()), best - 1 + 0.5 * noise
+    assert automatic._first_of_the_best([worse, alike, best]) == 1
+    assert automatic._first_of_the_best([best, alike]) == 0
+    lost = torch.full((50,), -torch.inf, dtype=torch.float64)
+    assert automatic._first_of_the_best([lost, best]) == 1
+    with pytest.raises(FloatingPointError, match="No method kept to finite numbers"):
+        automatic._first_of_the_best([lost])
+
+
+def test_without_a_method_several_are_tried(monkeypatch, tmp_path):
+    """A constant cannot win where the targets are linear, and the record says what was tried."""
+    methods = {
+        "bad": bnn.SVI(guide="map", steps=1, lr=1e-9),
+        "good": bnn.SVI(guide=bnn.guides.MeanField(init_rho=-4.0), steps=400, lr=0.05),
+    }
+    monkeypatch.setattr(automatic, "candidates", lambda *_: methods)
+    found = bnn.fit(bnn.BNN(Linear()), bnn.Data(X, Y), seed=0, progress=False)
+    record = found.record.automatic
+    assert (record.chosen, [one.name for one in record.candidates]) == ("good", ["bad", "good"])
+    assert record.candidates[1].log_score > record.candidates[0].log_score + 0.3
+    assert all(one.seconds > 0 and one.error > 0 for one in record.candidates)
+    assert found.info["automatic"]["chosen"] == "good"
+    assert bnn.load(found.save(tmp_path / "kept"), net=Linear()).record.automatic == record
+    short = bnn.fit(bnn.BNN(Linear()), bnn.Automatic(max_seconds=1e-9), (X, Y), seed=0, progress=False)
+    assert [one.name for one in short.record.automatic.candidates] == ["bad"]
+
+
+def test_candidates_follow_from_sizes():
+    sizes = {(10, 50): ["laplace", "mean_field", "nuts"], (50, 5000): ["laplace", "mean_field", "ensemble"]}
+    for (hidden, rows), names in sizes.items():
+        found = automatic.candidates(bnn.BNN(bnn.MLP(3, [hidden], 1)), rows)
+        assert list(found) == names
+        assert found["mean_field"].batch_size == (None if rows == 50 else 128)
+    deep = automatic.candidates(bnn.BNN(bnn.MLP(3, [100, 100], 1)), 500)
+    assert deep["laplace"].guide.structure == "kron"
+
+
+def test_without_a_method_data_must_be_in_memory():
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)), 10)
+    for data in (loader, bnn.Data(X[:4], Y[:4])):
+        with pytest.raises(InputError, match="Without a method, candidates are compared on data in memory"):
+            bnn.fit(bnn.BNN(Linear()), data, seed=0, progress=False)
+
+
+# SWAG
+
+
+def test_swag_finds_a_rate_that_neither_leaves_the_mode_nor_stays_a_point():
+    """Known noise of 0.01 has a steep loss: the path at the rate 0.01 leaves the mode."""
+    model = bnn.BNN(Linear(), likelihood=bnn.likelihoods.Gaussian(0.01), prior=bnn.priors.Normal(1.0))
+    y = X @ [1.0, -0.5, 0.0] + 0.01 * np.random.default_rng(4).normal(size=ROWS)
+    mode = bnn.SVI(guide="map", steps=500, lr=0.05, schedule="cosine_annealing_lr")
+    with pytest.raises(FloatingPointError, match="left the mode"):
+        bnn.fit(model, bnn.SWAG(mode, lr=0.01), (X, y), seed=0, progress=False)
+    found = bnn.fit(model, bnn.SWAG(mode, rank=10), (X, y), seed=0, progress=False)
+    exact = np.sqrt(np.diag(np.linalg.inv(X.T @ X / 0.01**2 + np.eye(COLUMNS))))
+    drawn = found.draw(2000, seed=0)["layer.weight"].reshape(2000, -1).std(0).numpy()
+    assert (drawn / exact > 0.2).all()
+    assert (drawn / exact < 5).all()
