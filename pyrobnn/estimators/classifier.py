@@ -24,7 +24,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
     Args:
         net: the network; a hidden layer of 50 units in double precision if None.
-        prior: the prior of the weights; N(0, 1) if None.
+        prior: the prior of the weights; Normal(), whose scales are tuned, if None.
         likelihood: how labels arise; Categorical if None.
         guide: what the method, or the one inside it, trains; if None as the method says.
         method: how the posterior is inferred; `SVI` if None, with a mean-field guide if none is given.
