@@ -280,8 +280,8 @@ def report(path: Path) -> None:
     lines = [
         "# Every part by its name alone",
         "",
-        "`python -m benchmarks.defaults` fits each guide, method and prior with nothing set but its name, to eight small",
-        f"problems (seeds {seeds[0]} to {seeds[-1]}; the rules were made on seeds 0 to 9). The error is the root",
+        "`python -m benchmarks.defaults` fits each guide, method and prior with nothing set but its name, to eight",
+        f"small problems (seeds {seeds[0]} to {seeds[-1]}; the rules were made on seeds 0 to 9). The error is the root",
         "mean square over the spread of the targets (of the cubic: of its curve), of moons the share of wrong",
         "labels. The log score is a mean over test examples, in nats. Seconds are of one core beside other work.",
         "Means over seeds.",
