@@ -31,7 +31,7 @@ from pyrobnn.baselines import fit_baselines
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["problem", "kind", "name", "seed", "error", "log_score", "coverage", "epistemic", "seconds", "note"]
-GUIDES = ["mean_field", "low_rank", "full_rank", "matrix_normal", "radial", "flow", "dropout", "map", "laplace"]
+GUIDES = ["mean_field", "low_rank", "full_rank", "matrix_normal", "radial", "dropout", "map", "laplace", "flow"]
 PRIORS = ["normal", "student_t", "laplace", "scale_mixture", "horseshoe", "hierarchical"]
 METHODS: dict[str, Callable[[], Any]] = {
     "automatic": bnn.Automatic,

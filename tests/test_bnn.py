@@ -133,7 +133,7 @@ def test_the_network_given_is_never_changed_and_later_changes_of_it_do_not_reach
 
 
 def test_prior_none_leaves_parameters_deterministic_and_learned():
-    model = small_model(prior={"2.*": "normal", "*": None})
+    model = small_model(prior={"2.*": bnn.priors.Normal(1.0), "*": None})
     assert model.site_names == ("2.weight", "2.bias")
     assert [name for name, _ in model.named_parameters()] == ["net.0.weight", "net.0.bias"]
     posterior = model.fit(X, Y, steps=60, lr=0.05, seed=0, progress=False)
@@ -144,7 +144,7 @@ def test_prior_none_leaves_parameters_deterministic_and_learned():
 
 
 def test_pyro_svi_takes_mini_batches_and_learns_deterministic_parameters_too():
-    model = small_model(prior={"2.*": "normal", "*": None})
+    model = small_model(prior={"2.*": bnn.priors.Normal(1.0), "*": None})
     start = model.net.get_parameter("0.weight").detach().clone()
     svi = SVI(model, autoguide.AutoDiagonalNormal(model), pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
     for _ in range(5):

@@ -432,7 +432,11 @@ def test_replicates_that_one_graph_cannot_serve_run_eagerly(monkeypatch):
     [
         ((bnn.priors.Normal("fan_in"), bnn.priors.Normal("he")), (None, None), "differ in prior"),
         ((bnn.priors.Normal(1.0), bnn.priors.Normal("he")), (None, None), "differ in prior"),
-        (({"0.*": "normal", "*": None}, {"2.*": "normal", "*": None}), (None, None), "differ in prior"),
+        (
+            ({"0.*": bnn.priors.Normal(1.0), "*": None}, {"2.*": bnn.priors.Normal(1.0), "*": None}),
+            (None, None),
+            "differ in prior",
+        ),
         (("normal", "scale_mixture"), (None, None), "differ in prior"),
         (("normal", "normal"), (None, "one_cycle_lr"), "schedule changes"),
     ],

@@ -203,7 +203,8 @@ OTHERS = {
     "stored": ({"data": stored(Y)}, {"data": stored(Y.flip(0))}),
     "standardised": ({"data": stored(Y)}, {"data": stored(Y, standardize=True)}),
     "distributions": tuple(
-        {"bnn_model": model(prior={"0.weight": Normal(0.0, s * torch.ones(6, 1)), "*": "normal"})} for s in (1.0, 0.1)
+        {"bnn_model": model(prior={"0.weight": Normal(0.0, s * torch.ones(6, 1)), "*": bnn.priors.Normal(1.0)})}
+        for s in (1.0, 0.1)
     ),
     "functions": tuple(
         {"bnn_model": model(prior=lambda name, value, s=s: Normal(0.0, s).expand(value.shape).to_event())}

@@ -60,7 +60,7 @@ CASES = {
     "autoguide by site": (PLAIN, {"guide": "AutoNormal"}),
     "point": (PLAIN, {"guide": "map"}),
     "latent scale": (PLAIN, {"prior": Scaled()}),
-    "last layer": (PLAIN, {"prior": {"2.*": "normal", "*": None}}),
+    "last layer": (PLAIN, {"prior": {"2.*": bnn.priors.Normal(1.0), "*": None}}),
 }
 
 

@@ -31,6 +31,8 @@ from pyrobnn.inference.laplace.gaussian import product_of
 F64 = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 
+UNIT = bnn.priors.Normal(1.0)
+
 
 @pytest.fixture(autouse=True)
 def _local():
@@ -291,7 +293,7 @@ NETS = {
 }
 
 
-def case(name, likelihood="categorical", prior="normal"):
+def case(name, likelihood="categorical", prior=UNIT):
     """The model, inputs and labels of a network of the table, with random statistics in its normalisations."""
     make, shape, others = NETS[name]
     with seeded(7):
@@ -543,7 +545,11 @@ def test_curvature_of_some_sites_alone():
     diagonal = Hessian().diagonal(point, data).diagonal
     torch.testing.assert_close(diagonal["2.weight"].reshape(-1), expected.diagonal()[16:28], **EXACT)
     torch.testing.assert_close(Hessian().full(point, data).full, expected[16:28, 16:28], **EXACT)
-    model = bnn.BNN(net, prior={"2.bias": "normal", "0.weight": "normal", "*": None}, likelihood="categorical").eval()
+    model = bnn.BNN(
+        net,
+        prior={"2.bias": bnn.priors.Normal(1.0), "0.weight": bnn.priors.Normal(1.0), "*": None},
+        likelihood="categorical",
+    ).eval()
     assert model.site_names == ("0.weight", "2.bias")
     found = accumulate.full(pulled(model, x), list(model.site_names))
     torch.testing.assert_close(found, explicit_ggn(net, model, x), **EXACT)

@@ -185,7 +185,7 @@ X = np.column_stack([SIZES, SIZES[::-1]])
             "becomes the prior of the next fit, and '0.weight' has weights without a spread under BlockGuide",
         ),
         (
-            lambda: regressor(prior={"2.*": "normal", "*": None}).partial_fit(X, Y).partial_fit(X, Y),
+            lambda: regressor(prior={"2.*": bnn.priors.Normal(1.0), "*": None}).partial_fit(X, Y).partial_fit(X, Y),
             "partial_fit makes the posterior .* '0.weight' has no prior: give all weights one",
         ),
     ],

@@ -23,6 +23,8 @@ from pyrobnn.inference.svi.objective import quadrature_kl
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.testing.models import HierarchicalNormal
 
+UNIT = bnn.priors.Normal(1.0)
+
 X = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = X.sum(1)
 NORMALS = {
@@ -42,7 +44,7 @@ def _local():
         yield
 
 
-def make(prior="normal"):
+def make(prior=UNIT):
     return bnn.BNN(bnn.MLP(2, [3], 1).build().double(), prior=prior, likelihood=bnn.likelihoods.Gaussian(1.0))
 
 

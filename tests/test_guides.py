@@ -13,6 +13,8 @@ from pyrobnn import guides, priors
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.guides.sites import latent_sites
 
+UNIT = bnn.priors.Normal(1.0)
+
 X = torch.linspace(-1, 1, 12).reshape(6, 2)
 Y = X.sum(1)
 
@@ -51,7 +53,7 @@ def student(df):
     return lambda shape: dist.StudentT(df).expand(shape)
 
 
-def make(prior="normal", net=None):
+def make(prior=UNIT, net=None):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return bnn.BNN(net or bnn.MLP(2, [3], 1), prior=prior)

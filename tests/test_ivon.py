@@ -15,6 +15,8 @@ from pyrobnn.inference.svi.capture.compiler import interpret
 from pyrobnn.inference.svi.newton import VariationalNewton
 from pyrobnn.testing.captured import require_capturable
 
+UNIT = bnn.priors.Normal(1.0)
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)) @ (np.eye(3) + 0.3 * RNG.normal(size=(3, 3)))
 Y = X @ [1.0, -0.5, 0.2] + 0.5 * RNG.normal(size=40)
@@ -24,13 +26,18 @@ MEAN = np.linalg.solve(PRECISION, X.T @ Y / NOISE**2)
 SMALL = {"steps": 12, "batch_size": 10}
 
 
-def linear(prior="normal"):
+def linear(prior=UNIT):
     return bnn.BNN(nn.Linear(3, 1, bias=False).double(), prior=prior, likelihood=bnn.likelihoods.Gaussian(NOISE))
 
 
 def network(**parts):
     """One layer without a prior, one whose prior is not normal, one that is, and noise that is learned."""
-    prior = {"0.weight": bnn.priors.Normal(0.7, loc=0.1), "0.bias": "laplace", "2.weight": "normal", "2.bias": None}
+    prior = {
+        "0.weight": bnn.priors.Normal(0.7, loc=0.1),
+        "0.bias": "laplace",
+        "2.weight": bnn.priors.Normal(1.0),
+        "2.bias": None,
+    }
     return bnn.BNN(bnn.MLP(3, [5], 1), **({"prior": prior, "likelihood": "gaussian"} | parts))
 
 

@@ -21,6 +21,8 @@ from pyrobnn.testing.captured import require_capturable
 
 N, STEPS, F64 = 12, 8, torch.float64
 
+UNIT = bnn.priors.Normal(1.0)
+
 
 class Residual(nn.Module):
     def __init__(self):
@@ -116,11 +118,11 @@ def make_data(name, num=N):
     return bnn.Data(x, x.flatten(1).float().mean(1))
 
 
-def make_model(net, prior="normal"):
+def make_model(net, prior=UNIT):
     return bnn.BNN(net, prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=0.3))
 
 
-def fit(net, data, *, prior="normal", engine="eager", **settings):
+def fit(net, data, *, prior=UNIT, engine="eager", **settings):
     method = bnn.SVI(**{"steps": STEPS} | settings)
     return bnn.fit(make_model(net, prior), method, data, seed=0, engine=engine, device="cpu", progress=False)
 
@@ -285,7 +287,7 @@ def test_affine_weights_without_a_prior_are_trained_or_left_frozen(layer, tmp_pa
         net[1].bias.requires_grad_(not frozen)
         return net
 
-    data, prior = make_data("residual, batch norm"), {"1.*": None, "*": "normal"}
+    data, prior = make_data("residual, batch norm"), {"1.*": None, "*": bnn.priors.Normal(1.0)}
     posterior = fit(make(), data, prior=prior)
     assert posterior.bnn.site_names == ("0.weight", "0.bias", "3.weight", "3.bias")
     trained = posterior.bnn.net[1]
@@ -400,7 +402,7 @@ def test_embeddings_that_change_their_weights_are_refused(layer):
     net(torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(InputError, match=rf"The layer '0', {layer.__name__}\(max_norm=1.0\), changes its weights"):
         make_model(net)
-    assert make_model(net, {"0.*": None, "*": "normal"}).site_names == ("2.weight", "2.bias")
+    assert make_model(net, {"0.*": None, "*": bnn.priors.Normal(1.0)}).site_names == ("2.weight", "2.bias")
 
 
 class Checkpointed(nn.Module):

@@ -11,6 +11,8 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.preparing import prepare_source, start
 from pyrobnn.inference.svi.least_noise import Call, choose_noise, layer_calls
 
+UNIT = bnn.priors.Normal(1.0)
+
 ROWS = 300
 
 
@@ -68,7 +70,7 @@ NETS = {
 }
 
 
-def chosen(net="mlp", *, prior="normal", likelihood=None, batch_size=None, **settings):
+def chosen(net="mlp", *, prior=UNIT, likelihood=None, batch_size=None, **settings):
     """Return the method with which a fit begins."""
     model = bnn.BNN(NETS[net](), prior=prior, likelihood=likelihood or bnn.likelihoods.Gaussian(scale=0.1))
     x = torch.randn(ROWS, 4) if net != "embedding" else torch.zeros(ROWS, 4, dtype=torch.long)
@@ -117,7 +119,7 @@ def test_guides_by_name_choose_for_their_own_layers():
         ({"prior": "laplace"}, "analytic"),
         ({"prior": "scale_mixture"}, "quadrature"),
         ({"prior": "scale_mixture", "guide": "full_rank"}, "quadrature"),
-        ({"prior": {"*.bias": "normal", "*": "scale_mixture"}}, "quadrature"),
+        ({"prior": {"*.bias": bnn.priors.Normal(1.0), "*": "scale_mixture"}}, "quadrature"),
         ({"prior": {"*.bias": "student_t", "*": "scale_mixture"}}, "mc"),
         ({"prior": priors.ScaleMixture(learnable=True)}, "mc"),
         ({"prior": "student_t"}, "mc"),

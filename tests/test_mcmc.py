@@ -501,7 +501,9 @@ def test_parameters_without_a_prior_are_refused_by_name():
             bnn.likelihoods.Gaussian("learned")
         ),
         "and bias would have to be optimised beside it: give the weights a prior instead of None": bnn.BNN(
-            nn.Linear(2, 1), prior={"weight": "normal", "*": None}, likelihood=bnn.likelihoods.Gaussian(NOISE)
+            nn.Linear(2, 1),
+            prior={"weight": bnn.priors.Normal(1.0), "*": None},
+            likelihood=bnn.likelihoods.Gaussian(NOISE),
         ),
         "and prior.pi, prior.sigma1, prior.sigma2 would.*learnable=False": bnn.BNN(
             nn.Linear(2, 1), prior=mixture, likelihood=bnn.likelihoods.Gaussian(NOISE)
@@ -514,7 +516,7 @@ def test_parameters_without_a_prior_are_refused_by_name():
 def test_frozen_parameters_are_no_obstacle(capsys):
     net = nn.Linear(2, 1)
     net.bias.requires_grad_(requires_grad=False)
-    model = bnn.BNN(net, prior={"weight": "normal"}, likelihood=bnn.likelihoods.Gaussian(NOISE))
+    model = bnn.BNN(net, prior={"weight": bnn.priors.Normal(1.0)}, likelihood=bnn.likelihoods.Gaussian(NOISE))
     setting = bnn.HMC(step_size=0.1, trajectory_length=0.3, num_draws=5, warmup=2, num_chains=1)
     posterior = run(setting, model, progress=True)
     assert list(posterior.draw(1)) == ["weight"]

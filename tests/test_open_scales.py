@@ -17,6 +17,8 @@ _RNG = np.random.default_rng(0)
 X = _RNG.normal(size=(ROWS, COLUMNS))
 Y = X @ [1.0, -0.5, 0.0] + 0.4 * _RNG.normal(size=ROWS)
 
+UNIT = bnn.priors.Normal(1.0)
+
 
 class Linear(nn.Module):
     def __init__(self):
@@ -27,7 +29,7 @@ class Linear(nn.Module):
         return self.layer(x)
 
 
-def closed(likelihood="gaussian", prior="normal", data=(X, Y), net=None):
+def closed(likelihood="gaussian", prior=UNIT, data=(X, Y), net=None):
     model = bnn.BNN(net or Linear(), prior=prior, likelihood=likelihood)
     return measured(model, bnn.Data(*data), Run(seed=0, progress=False), starts_there=True)
 
@@ -99,7 +101,7 @@ def test_noise_under_a_prior_stays_a_site():
 
 def test_what_is_not_open_or_cannot_be_looked_at_stays():
     assert closed(likelihood=bnn.likelihoods.Gaussian(0.3), prior=bnn.priors.Normal(1.0)) is None
-    model = bnn.BNN(bnn.MLP(COLUMNS, [4], 1), prior={"2.*": "normal", "*": None})
+    model = bnn.BNN(bnn.MLP(COLUMNS, [4], 1), prior={"2.*": bnn.priors.Normal(1.0), "*": None})
     run = Run(seed=0, progress=False)
     assert measured(model, bnn.Data(X, Y), run, starts_there=True) is None
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)), 10)

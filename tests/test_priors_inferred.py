@@ -66,7 +66,7 @@ SITES = {
         {"0.0.weight.global_scale": (), "0.0.weight.local_scale": (3,), "0.0.weight.slab_variance": ()},
     ),
     "spike and slab": (
-        {"*.weight": priors.SpikeAndSlab(), "*": "normal"},
+        {"*.weight": priors.SpikeAndSlab(), "*": bnn.priors.Normal(1.0)},
         {"0.0.weight.inclusion": (), "0.2.weight.inclusion": ()},
     ),
 }

@@ -128,7 +128,7 @@ def normalised():
     """A network with statistics, and a layer without a prior."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
-    return net, bnn.BNN(net, prior={"3.*": "normal", "*": None}, likelihood=bnn.likelihoods.Gaussian(0.3))
+    return net, bnn.BNN(net, prior={"3.*": bnn.priors.Normal(1.0), "*": None}, likelihood=bnn.likelihoods.Gaussian(0.3))
 
 
 def test_an_updated_prior_carries_over_what_has_none(tmp_path):
