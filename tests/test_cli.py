@@ -156,7 +156,7 @@ def test_a_table_of_ones_own(here):
     first, second, *_ = done.output.splitlines()
     assert first == "my.csv: target 'y', to be predicted from 2 other columns."
     assert second.startswith(
-        "A regression: 'y' holds real numbers. Likelihood Gaussian(scale='learned'). Method svi with "
+        "A regression: 'y' holds real numbers. Likelihood Gaussian(scale='tuned'). Method svi with "
     )
     assert second.endswith("36 rows to train on, 4 to test on.")
     (here / "new.csv").write_text("city,a\nOslo,1.5\nParis,2\n", encoding="utf-8")

@@ -115,7 +115,7 @@ def test_a_type_of_noise_is_looked_up_among_noises(tmp_path):
 
 def test_a_type_inside_a_prior_is_looked_up_among_priors(tmp_path):
     text = '[prior]\ntype = "anchored"\nprior = {type = "scale_mixture", pi = 0.3}\n'
-    assert read(tmp_path, text, "prior.prior.type=normal").prior == bnn.priors.Anchored(bnn.priors.Normal(1.0))
+    assert read(tmp_path, text, "prior.prior.type=normal").prior == bnn.priors.Anchored(bnn.priors.Normal())
 
 
 REFUSED = {

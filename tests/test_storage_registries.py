@@ -30,6 +30,7 @@ SETTINGS = {
 """Settings beside the defaults, of other tensors."""
 FILLED_BY_METHODS = {"block_gaussian", "empirical"}
 METHODS = {  # any other is taken for one around SVI
+    "automatic": bnn.Automatic(max_seconds=1e-9),
     "svi": bnn.SVI(steps=2),
     "ivon": bnn.IVON(steps=2),
     "ensemble": bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2, bootstrap=True, anchored=True),

@@ -17,7 +17,7 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
-from pyrobnn.inference.base import BaseMethod, Method, Offer, Run, registry
+from pyrobnn.inference.base import BaseMethod, Method, Offer, Run, offer_of, registry
 from pyrobnn.inference.ensemble import Ensemble
 from pyrobnn.inference.mcmc.mcmc import NUTS
 from pyrobnn.inference.source import as_data, make_source
@@ -50,7 +50,8 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     different guides are not compared: a guide that has collapsed may have the highest.
 
     Attributes:
-        max_seconds: no candidate is begun that would not leave time for the fit to all data. The first one always is.
+        max_seconds: no candidate is begun that would not leave time for the fit to all data; the first one always is.
+            Steps end at half of it while candidates are tried, and at all of it in the last fit.
 
     Example:
         >>> import pyrobnn as bnn
@@ -90,17 +91,27 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 if tried and not self._has_time(tried, len(parts), run):
                     break
                 started = time.perf_counter()
-                scores.append(_held_out_scores(name, method, bnn, parts, run))
+                half = self._until(0.5, run, method)
+                scores.append(_held_out_scores(name, method, bnn, parts, half))
                 tried.append(_record(name, scores[-1], time.perf_counter() - started))
         chosen = tried[_first_of_the_best(scores)].name
-        own = dataclasses.replace(run, progress=False)
-        posterior: Posterior | Mixture = methods[chosen].run(bnn, data, **own.arguments())
+        whole = self._until(1.0, run, methods[chosen])
+        posterior: Posterior | Mixture = methods[chosen].run(bnn, data, **whole.arguments())
         posterior.record = dataclasses.replace(
             posterior.record,
             automatic=AutomaticRecord(to_dict(self), tried, chosen),
             seconds=time.perf_counter() - run.started,
         )
         return posterior
+
+    def _until(self, share: float, run: Run, method: Any) -> Run:
+        """Return the arguments of a fit inside, whose steps end when a share of the seconds has passed."""
+
+        def is_late(_: Any) -> bool:
+            return time.perf_counter() - run.started > share * self.max_seconds
+
+        callbacks = [is_late] if offer_of(method).callbacks else []
+        return dataclasses.replace(run, callbacks=callbacks, progress=False)
 
     def _has_time(self, tried: Sequence[CandidateRecord], parts: int, run: Run) -> bool:
         """Return whether a candidate as slow as the slowest, and a fit to all data, end in time."""
@@ -142,7 +153,7 @@ def _held_out_scores(name: str, method: Any, bnn: BNN, parts: list[tuple[Data, D
     """Return the log score of each example held out; -infinity for a fit whose numbers did not stay finite."""
     found = []
     for index, (train, rest) in enumerate(parts):
-        own = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"), progress=False)
+        own = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"))
         try:
             posterior = method.run(bnn, train, **own.arguments())
         except FloatingPointError:
