@@ -251,7 +251,7 @@ def test_a_regression_that_explains_nothing_says_so_first(collapsed):
         found = bnn.diagnose(posterior, train, data, num_draws=100)
         assert found.headlines[0].name == "baseline"
         assert str(found).startswith("! The fit predicts no better than a constant, which ignores the inputs")
-        assert "Try a known" in found.warnings[0]
+        assert "Try scale='tuned' for the noise" in found.warnings[0]
         assert found.names.count("prior") == 1
         (lost,) = (finding.text for finding in found.findings if finding.name == "prior")
         assert lost.startswith("Collapse to the prior at 2.weight: all of these weights have taken nothing")

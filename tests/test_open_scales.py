@@ -137,6 +137,19 @@ def test_a_fit_of_given_length_takes_the_model_as_it_is():
     assert all(torch.equal(a, b) for a, b in zip(ended.mean().values(), again.mean().values(), strict=True))
 
 
+def test_replicates_have_the_scales_of_a_single_fit():
+    model, data = bnn.BNN(bnn.MLP(COLUMNS, [4], 1)), bnn.Data(X, Y)
+    arguments = {"seed": 0, "engine": "eager", "progress": False}
+    pair = bnn.fit_replicates(model, bnn.SVI(max_steps=4), data, replicates=2, **arguments)
+    alone = bnn.fit(model, bnn.SVI(max_steps=4), data, **arguments)
+    assert [one.bnn.settings["likelihood"] for one in (*pair, alone)] == 3 * [pair[0].bnn.settings["likelihood"]]
+    assert isinstance(pair[0].bnn.settings["likelihood"].scale, float)
+    other = bnn.Data(X, 3 * Y)
+    first, second = bnn.fit_replicates(model, bnn.SVI(max_steps=4), [data, other], **arguments)
+    ratio = second.bnn.settings["likelihood"].scale / first.bnn.settings["likelihood"].scale
+    assert ratio == pytest.approx(3, rel=0.3)
+
+
 def test_bad_parts_are_refused_before_anything_is_measured(monkeypatch):
     monkeypatch.setattr("pyrobnn.inference.open_scales.tuned_modes", None)
     with pytest.raises(InputError, match="nothing"):

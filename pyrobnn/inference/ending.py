@@ -165,7 +165,7 @@ def memorised_targets(posterior: Posterior | Mixture, train: Data, baselines: di
     return (
         f"The noise was learned at a point of {weights:,} weights for {len(train):,} examples and came out at "
         f"{noise:.2g}, where a linear model leaves {error:.2g}: the point has memorised its targets, and its intervals "
-        "are far too narrow. Use guide='mean_field', MarginalLikelihood(), or a known scale of the noise."
+        "are far too narrow. Leave out `steps`, with scale='tuned' for the noise, or use guide='mean_field'."
     )
 
 
@@ -200,5 +200,5 @@ def advice(posterior: Posterior | Mixture) -> str:
     """Say what to try with a fit that predicts badly."""
     likelihood = posterior.bnn.settings["likelihood"]
     learns_noise = isinstance(likelihood, NoisyLikelihood) and "scale" in open_numbers(likelihood)
-    noise = "a known, small scale of the noise in place of a learned one, " if learns_noise else ""
+    noise = "scale='tuned' for the noise and no `steps`, so that it is measured first, " if learns_noise else ""
     return f"Try {noise}one hidden layer with fewer units, MarginalLikelihood(), or NUTS where weights are few."

@@ -17,6 +17,7 @@ from pyrobnn.inference.base import Run
 from pyrobnn.inference.checkpoint import open_checkpoint
 from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.monitor import Callback
+from pyrobnn.inference.open_scales import measured
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.session import opened
 from pyrobnn.inference.source import Source
@@ -74,7 +75,19 @@ def fit_replicates(
     """
     kept: dict[str, Any] = {"checkpoint": checkpoint, "every": every}
     run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
+    if all(one.ends_by_itself for one in (method if isinstance(method, list) else [method])):
+        bnn = _measured(bnn, data, run, replicates)
     return fit_side_by_side(bnn, method, data, run, replicates=replicates, bootstrap=bootstrap)
+
+
+def _measured(bnn: BNN | list[BNN], data: Any, run: Run, replicates: int | None) -> BNN | list[BNN]:
+    """Return the models with the scales that they leave open measured, once for each pair of a model and data."""
+    if not (isinstance(bnn, list) or isinstance(data, list)):
+        closed = measured(bnn, data, run, starts_there=False)
+        return bnn if closed is None else closed.bnn
+    bnns, sets = _aligned(replicates, bnn, data)
+    found = [measured(*pair, run, starts_there=False) for pair in zip(bnns, sets, strict=True)]
+    return [given if closed is None else closed.bnn for given, closed in zip(bnns, found, strict=True)]
 
 
 def fit_side_by_side(
