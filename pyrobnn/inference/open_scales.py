@@ -34,7 +34,7 @@ _MOST_ENTRIES = 2**25
 _SECONDS = 10.0
 _SMALLEST = 0.05
 """Prior scale of weights that the data do not need, so that chains can still move."""
-_MOST_STARTS, _ROUNDS, _ITERATIONS = 4, 12, 100
+_MOST_STARTS, _ROUNDS, _ITERATIONS, _TOLERANCE = 4, 12, 100, 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
     def examples(model: BNN) -> Batch:
         return source.scaled(model, *(values[rows] for values in data.tensors))
 
-    lengths: dict[str, Any] = {"starts": starts, "rounds": _ROUNDS, "iterations": _ITERATIONS}
+    lengths: dict[str, Any] = {"starts": starts, "rounds": _ROUNDS, "iterations": _ITERATIONS, "tolerance": _TOLERANCE}
     try:
         found, chosen = tuned_modes(stand_in, source, len(rows), examples, run, per="site", held=held, **lengths)
     except FloatingPointError:

@@ -44,8 +44,8 @@ _PRECISIONS = (1e-12, 1e8)
 _LEAST_NOISE = 1e-5
 _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
-_TOLERANCE, _SLOPE = 1e-12, 1e-8
-"""Relative change of the energy, and largest entry of its gradient, at which L-BFGS stops."""
+_SLOPE = 1e-8
+"""Largest entry of the gradient of the energy at which L-BFGS stops."""
 _NOISE_DRAWS, _NOISE_ITERATIONS = 64, 20
 """Draws of the outputs, and steps of L-BFGS, for other numbers of a likelihood than Gaussian noise."""
 
@@ -61,6 +61,7 @@ def tuned_modes(
     rounds: int,
     iterations: int,
     per: str,
+    tolerance: float = 1e-12,
     held: Collection[str] = (),
 ) -> tuple["list[TunedMode]", int]:
     """Return a mode for each start, with the scales that were tuned with it, and the number of the best.
@@ -75,6 +76,7 @@ def tuned_modes(
         rounds: turns of each start; with 0 the scales stay as they are.
         iterations: of L-BFGS in a round.
         per: groups of weights, "input" or "site".
+        tolerance: relative change of the energy at which L-BFGS stops.
         held: names of weights whose prior stays as it is.
 
     Raises:
@@ -102,10 +104,10 @@ def tuned_modes(
                 start.threads = threads
                 try:
                     for _ in range(rounds):
-                        start.to_mode(iterations)
+                        start.to_mode(iterations, tolerance)
                         start.tune()
                         bar.update()
-                    start.to_mode(2 * iterations)
+                    start.to_mode(2 * iterations, tolerance)
                     start.judge()
                 except FloatingPointError:
                     bar.update(rounds - bar.n % max(rounds, 1))
@@ -192,7 +194,7 @@ class TunedMode:
         parts = flat.split([value.numel() for value in self.weights.values()])
         return {name: part.view_as(self.weights[name]) for name, part in zip(self.weights, parts, strict=True)}
 
-    def to_mode(self, iterations: int) -> None:
+    def to_mode(self, iterations: int, tolerance: float) -> None:
         """Move weights, and what is learned beside them, towards the mode under the present scales."""
         leaves = {name: value.detach().clone().requires_grad_() for name, value in self.weights.items()}
         tensors = [*leaves.values(), *self._learned]
@@ -205,7 +207,7 @@ class TunedMode:
             return 0.5 * penalty - fit
 
         limits: dict[str, Any] = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
-        minimize_in_place(energy, tensors, maxcor=_MEMORY, ftol=_TOLERANCE, gtol=_SLOPE, **limits)
+        minimize_in_place(energy, tensors, maxcor=_MEMORY, ftol=tolerance, gtol=_SLOPE, **limits)
         self.weights = {name: value.detach() for name, value in leaves.items()}
 
     def _point(self) -> Point:
