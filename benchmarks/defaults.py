@@ -284,7 +284,7 @@ def report(path: Path) -> None:
         f"small problems (seeds {seeds[0]} to {seeds[-1]}; the rules were made on seeds 0 to 9). The error is the root",
         "mean square over the spread of the targets (of the cubic: of its curve), of moons the share of wrong",
         "labels. The log score is a mean over test examples, in nats. Seconds are of one core beside other work.",
-        "Means over seeds.",
+        "Means over seeds. The page holds what has been run so far: names without a row are still to come.",
         "",
         "![Errors and log scores by problem](defaults.png)",
         "",
