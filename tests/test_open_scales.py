@@ -123,6 +123,29 @@ def test_more_rows_than_are_looked_at_leave_the_noise_to_the_guide():
     assert torch.equal(start, copied)
 
 
+def test_evidence_of_some_rows_is_in_the_units_of_these_rows():
+    g = np.random.default_rng(5)
+    x = g.normal(size=(2000, COLUMNS))
+    y = x @ [1.0, -0.5, 0.0] + 0.4 * g.normal(size=2000)
+    one, ten = (
+        measured(
+            bnn.BNN(Linear()), bnn.Data(x, k * y, standardize=True), Run(seed=0, progress=False), starts_there=True
+        )
+        for k in (1.0, 10.0)
+    )
+    for before, after in zip(one.record.starts, ten.record.starts, strict=True):
+        assert before.log_evidence - after.log_evidence == pytest.approx(500 * np.log(10), rel=1e-6)
+        assert before.log_left_out - after.log_left_out == pytest.approx(500 * np.log(10), rel=1e-6)
+
+
+def test_a_tuned_prior_keeps_its_mean():
+    prior = bnn.priors.Normal(loc=0.5)
+    (found,) = dict(closed(prior=prior).bnn.settings["prior"].choices).values()
+    around = np.linalg.inv(X.T @ X) @ X.T @ Y
+    assert found.loc == 0.5
+    assert 0.5 * np.abs(around - 0.5).mean() < found.scale < 2 * np.sqrt(np.mean((around - 0.5) ** 2))
+
+
 def test_a_fit_of_given_length_takes_the_model_as_it_is():
     model = bnn.BNN(bnn.MLP(COLUMNS, [4], 1))
     fixed = model.fit(X, Y, steps=5, seed=0, progress=False)

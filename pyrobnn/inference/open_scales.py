@@ -122,7 +122,7 @@ def _with_normals(bnn: BNN) -> tuple[BNN, list[str]]:
     """Return the model without latent sites but weights, whose priors are normal; and names of priors that were."""
     given = prior_by_site(bnn)
     held = [name for name, prior in given.items() if isinstance(prior, priors.Normal) and not _is_open(prior)]
-    chosen = {name: prior if name in held else priors.Normal() for name, prior in given.items()}
+    chosen = {name: prior if isinstance(prior, priors.Normal) else priors.Normal() for name, prior in given.items()}
     likelihood = bnn.settings["likelihood"]
     if isinstance(likelihood, NoisyLikelihood) and isinstance(likelihood.scale, NoisePrior):
         likelihood = dataclasses.replace(likelihood, scale=_TUNED)  # type: ignore[type-var]
@@ -177,6 +177,6 @@ def _closed(
     closed = bnn.with_parts(**parts)
     if starts_there:
         closed.start_at(mode.bnn.state_at(mode.weights))
-    if not keeps_noise and "likelihood" not in parts and open_numbers(likelihood, (_TUNED,)):
+    if not keeps_noise and open_numbers(likelihood, (_TUNED,)):
         closed.start_likelihood_at(mode.bnn.likelihood.state_dict())
     return closed

@@ -124,7 +124,7 @@ def tuned_modes(
 
 def evidence_record(found: "Sequence[TunedMode]", chosen: int, source: Source) -> EvidenceRecord:
     """Return what tells the starts from each other, and the prior of the best."""
-    volume = source.total_weight * float(source.y_scaler.log_volume())
+    volume = float(found[chosen].counts.sum()) * float(source.y_scaler.log_volume())
     return EvidenceRecord([start.record(volume) for start in found], chosen, found[chosen].precision_by_site())
 
 
