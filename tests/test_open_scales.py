@@ -56,6 +56,30 @@ def test_a_prior_with_a_number_keeps_it_and_the_noise_goes_with_it():
     np.testing.assert_allclose([found["likelihood"].scale], most_probable(held=0.3), rtol=2e-3)
 
 
+def test_few_labels_pull_the_prior_towards_one():
+    """The mode over the precision of Laplace's evidence and a gamma prior of shape 2.5 and mean 1, by SciPy."""
+    labels = (Y > 0).astype(int)
+    (prior,) = dict(closed(likelihood="bernoulli", data=(X, labels)).bnn.settings["prior"].choices).values()
+    x = bnn.Data(X, labels).x.double().numpy()
+
+    def mode(precision):
+        def loss(w):
+            return np.logaddexp(0, -(2 * labels - 1) * (x @ w)).sum() + precision * w @ w / 2
+
+        return optimize.minimize(loss, np.zeros(COLUMNS), tol=1e-10).x
+
+    def fixed_point(log_precision):
+        precision = np.exp(log_precision)
+        w = mode(precision)
+        p = 1 / (1 + np.exp(-x @ w))
+        hessian = (x.T * (p * (1 - p))) @ x
+        gamma = np.trace(np.linalg.solve(hessian + precision * np.eye(COLUMNS), hessian))
+        return (gamma + 5) / (w @ w + 5) - precision
+
+    expected = np.exp(-0.5 * optimize.brentq(fixed_point, -6, 3))
+    np.testing.assert_allclose(prior.scale, expected, rtol=1e-2)
+
+
 def test_other_noise_than_gaussian_is_tuned_by_em():
     """Student-t noise of many degrees of freedom is Gaussian; 64 draws in mirrored pairs leave 1 % (seed 0)."""
     found = closed(likelihood=bnn.likelihoods.StudentT(df=1e6)).bnn.settings

@@ -34,6 +34,9 @@ _MOST_ENTRIES = 2**25
 _SECONDS = 10.0
 _SMALLEST = 0.05
 """Prior scale of weights that the data do not need, so that chains can still move."""
+_PRIOR_COUNTS = 5.0
+"""Counts towards a prior scale of 1, for likelihoods without noise: the evidence of few labels or counts alone takes too
+wide a prior, under which guides without correlations are overconfident."""
 _MOST_STARTS, _ROUNDS, _ITERATIONS, _TOLERANCE = 4, 12, 100, 1e-6
 
 
@@ -84,9 +87,11 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
     def examples(model: BNN) -> Batch:
         return source.scaled(model, *(values[rows] for values in data.tensors))
 
-    lengths: dict[str, Any] = {"starts": starts, "rounds": _ROUNDS, "iterations": _ITERATIONS, "tolerance": _TOLERANCE}
+    options: dict[str, Any] = {"starts": starts, "rounds": _ROUNDS, "iterations": _ITERATIONS, "tolerance": _TOLERANCE}
+    noisy = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
+    options["prior_counts"] = 0.0 if noisy else _PRIOR_COUNTS
     try:
-        found, chosen = tuned_modes(stand_in, source, len(rows), examples, run, per="site", held=held, **lengths)
+        found, chosen = tuned_modes(stand_in, source, len(rows), examples, run, per="site", held=held, **options)
     except FloatingPointError:
         return None  # the fit itself says what is not finite
     keeps_noise = len(rows) == len(data) or bnn.num_weights >= len(data)

@@ -16,11 +16,11 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
+from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.guides.low_rank import LowRank, LowRankGuide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.inference.base import AroundAnother, Run, registry
-from pyrobnn.inference.mcmc.sgmcmc import largest_curvature
 from pyrobnn.inference.preparing import prepare_source, running
 from pyrobnn.inference.replicates import own_storage, resampled
 from pyrobnn.inference.session import Session
@@ -197,11 +197,8 @@ def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> 
         found = log_probs(mode.bnn.likelihood, mode.bnn.outputs(weights(z), x[rows]), *chosen)
         return -torch.autograd.grad(found.mean(), z)[0]
 
-    def evaluate(z: Tensor) -> tuple[Tensor, Tensor]:
-        return z.new_zeros(()), slope(z, slice(None))
-
     with seeded(mode.seed, "swag rate"):
-        steepest = largest_curvature(evaluate, place[None])
+        steepest = largest_curvature(lambda z: slope(z, slice(None)), place[None])
     width = max(1, len(x) // _PARTS)
     parts = torch.stack(
         [slope(place, slice(start, start + width)) for start in range(0, width * _PARTS, width)][: len(x)]

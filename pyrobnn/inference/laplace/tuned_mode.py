@@ -63,6 +63,7 @@ def tuned_modes(
     per: str,
     tolerance: float = 1e-12,
     held: Collection[str] = (),
+    prior_counts: float = 0.0,
 ) -> tuple["list[TunedMode]", int]:
     """Return a mode for each start, with the scales that were tuned with it, and the number of the best.
 
@@ -78,6 +79,8 @@ def tuned_modes(
         per: groups of weights, "input" or "site".
         tolerance: relative change of the energy at which L-BFGS stops.
         held: names of weights whose prior stays as it is.
+        prior_counts: weights of size 1 that each group counts as well as what the data determine: a gamma prior of its
+            precision, with mean 1 and this many halves as its shape.
 
     Raises:
         InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
@@ -98,8 +101,9 @@ def tuned_modes(
                     )
                 check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
                 weights = {site.name: site.start.clone() for site in sites}
+                first = float(noise) if rounds else None
                 start = TunedMode(
-                    model, weights, examples(model), noise=float(noise) if rounds else None, per=per, held=held
+                    model, weights, examples(model), noise=first, per=per, held=held, prior_counts=prior_counts
                 )
                 start.threads = threads
                 try:
@@ -139,6 +143,7 @@ class TunedMode:
             a factor on the precisions. None to leave the scales as they are.
         per: groups of weights.
         held: names of weights whose prior stays as it is.
+        prior_counts: as for `tuned_modes`.
 
     Attributes:
         weights: the mode so far.
@@ -155,7 +160,9 @@ class TunedMode:
         noise: float | None,
         per: str,
         held: Collection[str] = (),
+        prior_counts: float = 0.0,
     ) -> None:
+        self.prior_counts = prior_counts
         self.bnn, self.weights, (self.x, *self._targets) = bnn, weights, data
         self.y = self._targets[0].double().view(len(self.x), -1)
         self.counts = self._targets[1].double() if len(data) > 2 else torch.ones_like(self.y[:, 0])
@@ -214,15 +221,18 @@ class TunedMode:
         return Point(self.bnn, self.weights, self.bnn.likelihood, list(self.weights))
 
     def tune(self) -> None:
-        """Move the precisions of the prior by MacKay's fixed point, and the likelihood's numbers, by it or by EM."""
+        """Move the precisions of the prior by MacKay's fixed point, and the likelihood's numbers, by it or by EM.
+
+        With counts of a prior the point is (gamma + counts) / (sum of squares + counts), the mode under that prior.
+        """
         point = self._point()
         model, f = linear_model(point, self.x, *self._targets)
         deviation = torch.cat([(self.weights[n] - self.loc[n]).reshape(-1) for n in self.weights]).double()
-        squares = self._by_group(deviation.square())
+        squares = self._by_group(deviation.square()) + self.prior_counts
         for _ in range(STEPS):
             ONE_THREAD.let_waiting_in()
             solution = model.solve(self.precision)
-            found = self._by_group(solution.determined) / squares.clamp_min(1e-30)
+            found = (self._by_group(solution.determined) + self.prior_counts) / squares.clamp_min(1e-30)
             self.precision = torch.where(self._is_held, self.precision, found.clamp(*_PRECISIONS)[self.group])
             if self.tuned_numbers and self._is_normal:
                 ratio = self._tune_noise(f, solution.leverage().diagonal(dim1=1, dim2=2))

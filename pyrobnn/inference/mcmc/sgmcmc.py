@@ -16,6 +16,7 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.vectorize import vmap_or_loop
+from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.base import Run, registry
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
@@ -30,9 +31,6 @@ _BLOCK = 50
 _BETWEEN_MEASURES = 100
 _SHARE = 0.2
 """Step size, in the smallest variance of the posterior as its largest curvature tells."""
-_POWER_STEPS = 10
-_REACH = 1e-3
-"""Length of the differences that curvature is taken from."""
 
 
 class StochasticGradient(ChainMethod):
@@ -80,7 +78,7 @@ class StochasticGradient(ChainMethod):
             for step in range(1, self.num_steps + 1):
                 ONE_THREAD.let_waiting_in()
                 if self.step_size is None and _is_measured(step, self.burn_in):
-                    curvatures.append(largest_curvature(evaluate, state.params))
+                    curvatures.append(largest_curvature(lambda z: evaluate(z)[1], state.params))
                     largest = max(curvatures[len(curvatures) // 2 :])
                     rates[step - 1 :] = relative[step - 1 :] * self.usual_step_size(1 / largest)
                 state, _ = transform.update(state, first if step == 1 else next(batches))
@@ -246,23 +244,6 @@ def _log_posterior(
 
 def _is_measured(step: int, burn_in: int) -> bool:
     return step == 1 or (step <= burn_in and (step - 1) % _BETWEEN_MEASURES == 0)
-
-
-def largest_curvature(evaluate: Callable[[Tensor], tuple[Tensor, Tensor]], points: Tensor) -> float:
-    """Return the largest curvature of U at any of some points (C, P), by power iteration on differences of gradients.
-
-    Args:
-        evaluate: U and its gradient at a point (P,).
-        points: one for each chain.
-    """
-    found = []
-    for z in points.detach():
-        direction = torch.randn_like(z)
-        for _ in range(_POWER_STEPS):
-            reach = _REACH * direction / direction.norm()
-            direction = (evaluate(z + reach)[1] - evaluate(z - reach)[1]) / (2 * _REACH)
-        found.append(float(direction.norm()))
-    return max(found)
 
 
 def _check_finite(points: Tensor, step: int, method: str) -> None:
