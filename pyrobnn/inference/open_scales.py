@@ -35,8 +35,8 @@ _SECONDS = 10.0
 _SMALLEST = 0.05
 """Prior scale of weights that the data do not need, so that chains can still move."""
 _PRIOR_COUNTS = 5.0
-"""Counts towards a prior scale of 1, for likelihoods without noise: the evidence of few labels or counts alone takes too
-wide a prior, under which guides without correlations are overconfident."""
+"""Counts towards a prior scale of 1, for likelihoods without noise: the evidence of few labels or counts alone takes a
+prior that is too wide, under which guides without correlations are overconfident."""
 _MOST_STARTS, _ROUNDS, _ITERATIONS, _TOLERANCE = 4, 12, 100, 1e-6
 
 
