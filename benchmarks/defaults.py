@@ -76,7 +76,8 @@ def cubic(seed: int, likelihood: Any) -> Problem:
     return Problem(x, x[:, 0] ** 3 + noise[:20], grid, grid[:, 0] ** 3 + noise[20:], grid[:, 0] ** 3, [100], likelihood)
 
 
-def _drawn(seed: int, rows: int, columns: int) -> tuple[np.random.Generator, np.ndarray, np.ndarray]:
+def drawn(seed: int, rows: int, columns: int) -> tuple[np.random.Generator, np.ndarray, np.ndarray]:
+    """Return a generator, inputs of that many rows and of 1,000 for tests, and a function of them."""
     g = np.random.default_rng(seed)
     x = g.normal(size=(rows + 1000, columns))
     return g, x, np.sin(1.5 * x[:, 0]) + 0.5 * x[:, 1] - 0.4 * x[:, 2] * x[:, 0]
@@ -87,17 +88,17 @@ def _cut(x: np.ndarray, y: np.ndarray, rows: int, hidden: list[int], likelihood:
 
 
 def _table(seed: int) -> Problem:
-    g, x, f = _drawn(seed, 100, 3)
+    g, x, f = drawn(seed, 100, 3)
     return _cut(x, f + 0.3 * g.normal(size=len(f)), 100, [50], "gaussian")
 
 
 def _outliers(seed: int) -> Problem:
-    g, x, f = _drawn(seed, 200, 4)
+    g, x, f = drawn(seed, 200, 4)
     return _cut(x, f + 0.3 * g.standard_t(3, len(f)), 200, [50], "student_t")
 
 
 def _counts(seed: int) -> Problem:
-    g, x, f = _drawn(seed, 200, 4)
+    g, x, f = drawn(seed, 200, 4)
     return _cut(x, g.poisson(np.exp(f + 0.5)), 200, [50], "poisson")
 
 
@@ -131,7 +132,8 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
 
 def model_of(problem: Problem, prior: Any = "normal") -> bnn.BNN:
     """Return the network of a problem with a prior by its name."""
-    outputs = 2 if problem.is_classification else 1
+    by_input = getattr(problem.likelihood, "scale", None) == "heteroscedastic"
+    outputs = 2 if problem.is_classification or by_input else 1
     net = bnn.MLP(problem.x.shape[1], problem.hidden, outputs)
     return bnn.BNN(net, prior=prior, likelihood=problem.likelihood)
 

@@ -285,28 +285,6 @@ def test_a_fit_that_misses_what_is_linear_is_told(name, slope):
             assert own.kind != "warning" or "predicts worse than a linear model, with" in own.text
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(
-    ("guide", "scale", "num", "is_told"),
-    [
-        ("map", "learned", 60, True),
-        ("laplace", "learned", 60, True),
-        ("mean_field", "learned", 60, False),
-        ("map", 0.01, 60, False),
-        ("map", "learned", 400, False),
-    ],
-)
-def test_a_point_that_has_memorised_its_targets_is_told(guide, scale, num, is_told, capfd):
-    """250 weights: more than 60 examples, fewer than 400."""
-    train, test = sines(num)
-    model = bnn.BNN(bnn.MLP(3, [50], 1), likelihood=likelihoods.Gaussian(scale=scale), prior=bnn.priors.Normal(1.0))
-    posterior = bnn.fit(model, bnn.SVI(guide=guide, steps=3000), train, seed=0, engine="captured")
-    words = "the point has memorised its targets"
-    assert (words in capfd.readouterr().err) == is_told
-    found = bnn.diagnose(posterior, train, test, num_draws=20)
-    assert any(words in text for text in found.warnings) == is_told
-
-
 @pytest.mark.slow
 def test_the_end_of_a_fit_says_so_where_progress_is_shown(capfd):
     train, test = sines()

@@ -24,7 +24,8 @@ from pyrobnn.diagnostics.predictive_checks import (
     statistics_of,
 )
 from pyrobnn.diagnostics.training_checks import chain_findings, elbo_is_flat, ending_finding
-from pyrobnn.inference.ending import compare_with_baselines, memorised_targets, sites_at_prior
+from pyrobnn.inference.ending import advice, compare_with_baselines, sites_at_prior
+from pyrobnn.inference.memorised import memorised_targets
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -92,8 +93,8 @@ def diagnose(
     baselines = fit_baselines(posterior.bnn, train)
     held_out = None if test is None else Data(x, y)
     verdict = _against_baselines(posterior, train, held_out, baselines, prediction.num_draws)
-    memorised = memorised_targets(posterior, train, baselines)
-    findings += [] if memorised is None else [Finding("noise", "warning", memorised)]
+    memorised = memorised_targets(posterior, train, baselines, advice(posterior))
+    findings += [] if memorised is None else [Finding("memorised", "warning", memorised)]
     findings += [] if verdict is None else [Finding(BASELINE, **dataclasses.asdict(verdict))]
     findings += _of_layers(posterior, verdict)
     if test is None:

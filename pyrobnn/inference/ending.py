@@ -15,7 +15,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.baselines import Baseline, Verdict, fit_baselines, judge
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.empirical import EmpiricalGuide
-from pyrobnn.guides.map import MapGuide
+from pyrobnn.inference.memorised import memorised_targets
 from pyrobnn.inference.source import as_data
 from pyrobnn.inference.svi.objective import quadrature_kl
 from pyrobnn.likelihoods.base import open_numbers
@@ -32,14 +32,19 @@ _PRODUCTS = 500_000_000
 """Products of a weight with an activation that the end of any fit may take, about a tenth of a second."""
 _SHARE_OF_FIT = 0.05
 _LEVEL = 0.01
-_MEMORISED = 0.3
-"""Learned noise, in errors of a linear model, below which a point with enough weights has memorised its targets."""
 _NEGLIGIBLE = 0.02
 """Nats a weight below which a site has taken nothing from the data."""
 
 
 def tell(posterior: Any, data: Any, validation: Any) -> None:
-    """Write to standard error if a fit predicts no better than a constant, far worse than a linear model, or memorises.
+    """Write to standard error what `complaint` says of a fit."""
+    text = complaint(posterior, data, validation)
+    if text is not None:
+        tqdm.write(text, file=sys.stderr)
+
+
+def complaint(posterior: Any, data: Any, validation: Any = None) -> str | None:
+    """Say if a fit predicts no better than a constant, far worse than a linear model, or has memorised its targets.
 
     It looks at up to 500 examples of the validation data, or of the training data. Data in files and loaders are not
     looked at.
@@ -48,24 +53,24 @@ def tell(posterior: Any, data: Any, validation: Any) -> None:
         posterior: what a method returned.
         data: the training data, as given to `fit`.
         validation: data held out, or None.
+
+    Returns:
+        A sentence or two; None for a fit that is none of that, and in processes of a parallel fit but the first.
     """
     data = as_data(data)
     held_out: Any = None if validation is None else as_data(validation)
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data) and is_main_process()):
-        return
+        return None
     rows, draws = _affordable(posterior)
     baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS)
-    memorised = memorised_targets(posterior, data, baselines)
-    if memorised is not None:
-        tqdm.write(memorised, file=sys.stderr)
-        return
     verdict = compare_with_baselines(
         posterior, data, baselines, held_out, num_draws=draws, level=_LEVEL, most_rows=rows
     )
     if verdict is not None and verdict.kind == "warning":
         lost = sites_at_prior(posterior)
         layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
-        tqdm.write(f"{verdict.text}{layers}", file=sys.stderr)
+        return f"{verdict.text}{layers}"
+    return memorised_targets(posterior, data, baselines, advice(posterior)) if validation is None else None
 
 
 def _affordable(posterior: Posterior | Mixture) -> tuple[int, int]:
@@ -141,32 +146,6 @@ def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
     largest = log_weights.logsumexp(0) - 0.5 * math.log(len(log_prob))
     log_weights = torch.minimum(log_weights, largest)
     return (log_weights + log_prob).logsumexp(0) - log_weights.logsumexp(0)
-
-
-def memorised_targets(posterior: Posterior | Mixture, train: Data, baselines: dict[str, Baseline]) -> str | None:
-    """Say so where noise was learned at a point that has at least as many weights as examples.
-
-    Such a point can go through all targets, and then nothing keeps the noise from 0. It counts where the noise has come
-    below 0.3 times the error of a cross-validated linear model. Noise tuned by an evidence is left out.
-    """
-    likelihood = posterior.bnn.settings["likelihood"]
-    learned = isinstance(likelihood, NoisyLikelihood) and "scale" in open_numbers(likelihood)
-    if not (learned and isinstance(posterior, Posterior) and "linear" in baselines and train.y.ndim == 1):
-        return None
-    record, weights = posterior.record, posterior.bnn.num_weights
-    is_point = isinstance(posterior.guide, MapGuide) or (record.laplace is not None and not record.laplace.precision)
-    if not is_point or weights < len(train):
-        return None
-    linear, module = baselines["linear"], posterior.bnn.likelihood
-    error = float((linear.cross_validated.mean.cpu() - train.y[linear.rows].cpu()).square().mean().sqrt())
-    noise = float(module.scale.detach().cpu()) * float(posterior.y_scaler.scale)
-    if noise > _MEMORISED * error:
-        return None
-    return (
-        f"The noise was learned at a point of {weights:,} weights for {len(train):,} examples and came out at "
-        f"{noise:.2g}, where a linear model leaves {error:.2g}: the point has memorised its targets, and its intervals "
-        "are far too narrow. Leave out `steps`, with scale='tuned' for the noise, or use guide='mean_field'."
-    )
 
 
 def sites_at_prior(posterior: Posterior | Mixture) -> tuple[str, ...]:

@@ -1,0 +1,191 @@
+"""Does the line at the end of a fit name bad fits, and only these: `uv run python -m benchmarks.alarms`.
+
+Fits are made bad in eighteen ways, and made as a user makes them in others, on small problems that a seed draws
+(`benchmarks.defaults`; rules were made on other seeds). A fit counts as bad if its log score on 1,000 new examples is
+more than 0.1 nats an example below that of a linear model of the same likelihood, and as good if it is at most 0.02
+below. Each fit is a row of benchmarks/results/alarms.csv, written as it ends, so that a run that was stopped goes on;
+alarms.md is made from the rows.
+"""
+
+import argparse
+import csv
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import pyrobnn as bnn
+from benchmarks.defaults import PROBLEMS, Problem, drawn, model_of, read
+from pyrobnn.baselines import fit_baselines
+from pyrobnn.inference.ending import complaint
+from pyrobnn.likelihoods import Gaussian, StudentT
+
+PATH = Path(__file__).parent / "results" / "alarms.csv"
+FIRST_SEED = 200
+BAD, GOOD = -0.1, -0.02
+"""Bounds on the difference to a linear model, nats an example."""
+N = bnn.priors.Normal
+LEARNED, HETEROSCEDASTIC = Gaussian("learned"), Gaussian("heteroscedastic")
+
+
+def by_input(seed: int) -> Problem:
+    """Return 200 rows whose noise depends on an input."""
+    g, x, f = drawn(seed, 200, 4)
+    y = f + np.exp(0.5 * x[:, 1] - 1) * g.normal(size=len(f))
+    return Problem(x[:200], y[:200], x[200:], y[200:], None, [50], HETEROSCEDASTIC)
+
+
+def _settings(guide: str, steps: int, **rest: Any) -> Any:
+    return bnn.SVI(guide=guide, steps=steps, **rest)
+
+
+TABLE, DIABETES, FRIEDMAN = "100 rows, 3 columns", "diabetes, 331 rows", "Friedman 1, 300 rows"
+MOONS, COUNTS, OUTLIERS, CUBIC = "moons, 60 points", "counts, 200 rows", "outliers, 200 rows", "cubic, noise learned"
+MADE_BAD: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "mean-field, N(0, 1), learned noise": (
+        TABLE,
+        _settings("mean_field", 3000),
+        {"prior": N(1.0), "likelihood": LEARNED},
+    ),
+    "three layers, N(0, 1)": (
+        DIABETES,
+        _settings("mean_field", 1500),
+        {"prior": N(1.0), "likelihood": LEARNED, "hidden": [50] * 3},
+    ),
+    "point, learned noise": (DIABETES, _settings("map", 8000), {"prior": N(1.0), "likelihood": LEARNED}),
+    "ensemble of points": (
+        DIABETES,
+        bnn.Ensemble(members=2, method=_settings("map", 6000)),
+        {"prior": N(1.0), "likelihood": LEARNED},
+    ),
+    "Laplace, noise by input": ("noise by input", _settings("laplace", 6000), {"prior": N(1.0)}),
+    "point, noise by input": ("noise by input", _settings("map", 6000), {"prior": N(1.0)}),
+    "point, learned Student-t": (
+        OUTLIERS,
+        _settings("map", 8000),
+        {"prior": N(1.0), "likelihood": StudentT(scale="learned")},
+    ),
+    "60 steps": (FRIEDMAN, _settings("mean_field", 60, lr=1e-3), {}),
+    "rate of 1": (FRIEDMAN, _settings("mean_field", 300, lr=1.0), {}),
+    "point, noise ten times too small": (
+        TABLE,
+        _settings("map", 4000),
+        {"prior": N(1.0), "likelihood": Gaussian(0.03)},
+    ),
+    "mean-field, noise ten times too small": (
+        DIABETES,
+        _settings("mean_field", 4000),
+        {"prior": N(1.0), "likelihood": Gaussian(5.0)},
+    ),
+    "noise twenty times too large": (
+        FRIEDMAN,
+        _settings("mean_field", 2000),
+        {"prior": N("he"), "likelihood": Gaussian(20.0)},
+    ),
+    "not standardised": (DIABETES, _settings("mean_field", 1000), {"standardize": False}),
+    "point, N(0, 10), labels": (MOONS, _settings("map", 8000), {"prior": N(10.0)}),
+    "point, N(0, 3), counts": (COUNTS, _settings("map", 8000), {"prior": N(3.0)}),
+    "N(0, 0.01)": (FRIEDMAN, _settings("mean_field", 3000), {"prior": N(0.01)}),
+    "SGLD that hardly moves": (
+        TABLE,
+        bnn.SGLD(step_size=1e-7, num_draws=50, burn_in=50, thinning=1, num_chains=1),
+        {"prior": N(1.0), "likelihood": Gaussian(0.3)},
+    ),
+    "NUTS without warm-up": (
+        TABLE,
+        bnn.NUTS(num_draws=6, warmup=4, num_chains=1),
+        {"prior": N(1.0), "likelihood": Gaussian(0.3)},
+    ),
+}
+USUAL: dict[str, tuple[Any, dict[str, Any]]] = {
+    "mean-field": (bnn.SVI(), {}),
+    "Laplace": (bnn.SVI(guide="laplace"), {}),
+    "point, 300 steps, he": (_settings("map", 300), {"prior": N("he")}),
+    "mean-field, 2,500 steps, he": (_settings("mean_field", 2500), {"prior": N("he")}),
+}
+ON = (TABLE, DIABETES, FRIEDMAN, MOONS, COUNTS, OUTLIERS, CUBIC, "noise by input")
+WAYS = MADE_BAD | {
+    f"{name}; {problem}": (problem, method, settings) for problem in ON for name, (method, settings) in USUAL.items()
+}
+
+
+def outcome(way: str, seed: int) -> dict[str, Any]:
+    """Fit in a way, and return how it compares with a linear model on new examples, and whether it was named."""
+    name, method, settings = WAYS[way]
+    problem = by_input(seed) if name == "noise by input" else PROBLEMS[name](seed)
+    problem = problem._replace(
+        hidden=settings.get("hidden", problem.hidden), likelihood=settings.get("likelihood", problem.likelihood)
+    )
+    model = model_of(problem, settings.get("prior", "normal"))
+    data = bnn.Data(problem.x, problem.y, standardize=settings.get("standardize", True))
+    started = time.perf_counter()
+    posterior = bnn.fit(model, method, data, seed=seed, progress=False)
+    fitted = time.perf_counter()
+    text = complaint(posterior, data)
+    ended = time.perf_counter()
+    x, y = torch.tensor(problem.test_x), torch.tensor(problem.test_y)
+    linear = fit_baselines(model, data)["linear"].predict(x)
+    over = float(posterior.predict(x, num_draws=200).log_prob(y).mean()) - float(linear.log_prob(y).mean())
+    times = {"seconds": round(fitted - started, 2), "seconds of the check": round(ended - fitted, 2)}
+    return {"over linear": round(over, 4), "named": text is not None} | times | {"words": (text or "")[:60]}
+
+
+def main() -> None:
+    """Run what is not there yet, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help=f"number of seeds, from {FIRST_SEED} on")
+    given = parser.parse_args()
+    done = {(row["way"], row["seed"]) for row in read(PATH)}
+    with warnings.catch_warnings(action="ignore"):
+        for seed in range(FIRST_SEED, FIRST_SEED + given.seeds):
+            for way in WAYS:
+                if (way, str(seed)) not in done:
+                    _append({"way": way, "seed": seed} | outcome(way, seed))
+    report()
+
+
+def _append(row: dict[str, Any]) -> None:
+    print(row, flush=True)
+    is_new = not PATH.exists()
+    with PATH.open("a", newline="") as file:
+        writer = csv.DictWriter(file, row)
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def report() -> None:
+    """Write the page from the rows."""
+    rows = read(PATH)
+    is_bad: Callable[[dict[str, str]], bool] = lambda row: float(row["over linear"]) < BAD  # noqa: E731
+    is_good: Callable[[dict[str, str]], bool] = lambda row: float(row["over linear"]) >= GOOD  # noqa: E731
+    lines = [
+        "# Bad fits, and whether the line at their end names them",
+        "",
+        "Made by `uv run python -m benchmarks.alarms`; its first lines say how. The difference to a linear model is a",
+        "mean over seeds, in nats an example, on new data.",
+        "",
+    ]
+    for text, chosen in (("bad", is_bad), ("good", is_good)):
+        own = [row for row in rows if chosen(row)]
+        lines.append(f"- {sum(row['named'] == 'True' for row in own)} of {len(own)} {text} fits were named.")
+    checks = [float(row["seconds of the check"]) for row in rows]
+    lines += [f"- The check took {np.median(checks):.2f} s (median), {max(checks):.1f} s at most.", ""]
+    lines += ["| way | over linear | named | bad fits | good fits |", "|---|---|---|---|---|"]
+    for way in WAYS:
+        own = [row for row in rows if row["way"] == way]
+        if own:
+            mean = np.mean([float(row["over linear"]) for row in own])
+            named = sum(row["named"] == "True" for row in own)
+            lines.append(
+                f"| {way} | {mean:.2f} | {named} of {len(own)} | {sum(map(is_bad, own))} | {sum(map(is_good, own))} |"
+            )
+    PATH.with_suffix(".md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
