@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.inference.defaults import parts_for
+from pyrobnn.inference.laplace.evidence_framework import _members
 
 QUICK = bnn.EvidenceFramework(starts=1, rounds=30)
 
@@ -208,3 +209,50 @@ def test_another_guide_is_trained_under_the_tuned_scales():
     found, std = posterior.guide.moments()["0.weight"]
     np.testing.assert_allclose(found[0].detach(), mean, atol=4 * np.sqrt(1 / np.diag(precision)).max() / 10)
     np.testing.assert_allclose(std[0].detach(), np.diag(precision) ** -0.5, rtol=0.15)
+
+
+@pytest.mark.parametrize(
+    ("scores", "mixes", "expected"),
+    [
+        ([-10.0, -2.0, -50.0], True, [1, 2, 0]),  # shares .27, .73, .00 of three
+        ([-2.0, -2.001, -2.0, -18.0], True, [4, 0, 0, 0]),  # one mode in three starts; .88 and .12 of four
+        ([-2.0, -2.001, -2.0, -5.0], True, [2, 0, 0, 2]),
+        ([-10.0, -2.0, float("-inf")], False, [0, 3, 0]),
+        ([-7.0], True, [1]),
+    ],
+)
+def test_starts_have_shares_by_their_scores(scores, mixes, expected):
+    assert _members(scores, mixes=mixes) == expected
+
+
+def test_modes_that_are_about_as_good_share_the_posterior():
+    """A wave in 30 rows has several; a linear network has one."""
+    x, y = linear_data(30)
+    model = bnn.BNN(bnn.MLP(3, [20], 1), prior=bnn.priors.Normal("fan_in"))
+    method = bnn.EvidenceFramework(starts=4, rounds=4)
+    mixture = fit(model, method, x, np.sin(3 * y))
+    found = mixture.info["evidence"]
+    used = [index for index, count in enumerate(found["members"]) if count]
+    assert len(mixture) == sum(found["members"]) == 4
+    assert len(used) > 1
+    assert len(set(mixture.members)) == len(used)
+    best = mixture.members[0].bnn.settings
+    assert best["prior"] == mixture.bnn.settings["prior"]
+    for index in used:
+        scores = [
+            found["starts"][k]["log_evidence"] + found["starts"][k]["log_left_out"] for k in (found["chosen"], index)
+        ]
+        assert scores[0] - scores[1] < 2 * 8 * np.log(2 * len(mixture))
+    line = bnn.BNN(linear_net(), prior=bnn.priors.Normal(1.0))
+    assert not isinstance(fit(line, bnn.EvidenceFramework(starts=3, rounds=30), x, y), bnn.Mixture)
+
+
+def test_a_mixture_of_modes_learns_on():
+    x, y = linear_data(30)
+    method = bnn.EvidenceFramework(starts=3, rounds=3)
+    model = bnn.BNNRegressor(method=method, random_state=0).fit(x, np.sin(3 * y))
+    before = model.posterior_
+    model.partial_fit(x, np.sin(3 * y))
+    assert isinstance(before, bnn.Mixture)
+    assert len(model.posterior_) == len(before)
+    assert len(set(model.posterior_.members)) == len(set(before.members))

@@ -1,6 +1,7 @@
 """Fits that have memorised their targets: exact scores of a linear model, and which fits are told."""
 
 import numpy as np
+import pyro
 import pytest
 import torch
 from scipy import stats
@@ -80,6 +81,17 @@ def test_labels_learned_by_heart_are_told(scale, is_told, capfd):
 def test_noise_by_input_that_a_mode_has_taken_to_zero_is_told(capfd):
     fit(sines(100), "laplace", bnn.likelihoods.Gaussian("heteroscedastic"), 4000, outputs=2)
     assert WORDS in capfd.readouterr().err
+
+
+def test_models_keep_their_own_parameters():
+    """Pyro's global store would give the second model the noise of the first."""
+    model = bnn.BNN(bnn.MLP(3, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian("learned"))
+    for seed in range(2):
+        posterior = bnn.fit(model, bnn.SVI(guide="map", steps=20 + 50 * seed), sines(40), seed=seed, progress=False)
+        scale = posterior.bnn.likelihood.scale.item()
+        left_out_scores(posterior, sines(40))
+        assert posterior.bnn.likelihood.scale.item() == scale
+    assert not pyro.get_param_store()
 
 
 def test_members_share_their_scores_and_what_costs_too_much_is_left():

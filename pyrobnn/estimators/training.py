@@ -36,12 +36,16 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, *, seed: in
     alone = method.method if isinstance(method, (Ensemble, MarginalLikelihood)) else method
     if isinstance(method, EvidenceFramework):
         alone = dataclasses.replace(method, starts=1, rounds=0)
-    models = [_updated(member) for member in members_of(fitted)]
-    later: list[Any] = [
-        fit(model, alone, examples, seed=derive(seed, f"member {index}"), **arguments)
-        for index, model in enumerate(models)
-    ]
-    return Mixture(later, seed=seed, info=later[0].record) if isinstance(fitted, Mixture) else later[0]
+    members = members_of(fitted)
+    models = {member: _updated(member) for member in members}
+    later: dict[Posterior, Any] = {
+        member: fit(model, alone, examples, seed=derive(seed, f"member {index}"), **arguments)
+        for index, (member, model) in enumerate(models.items())
+    }
+    first = later[members[0]]
+    if not isinstance(fitted, Mixture):
+        return first
+    return Mixture([later[member] for member in members], seed=seed, info=first.record)
 
 
 def require_learning_on(method: Any) -> None:

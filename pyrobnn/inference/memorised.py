@@ -95,14 +95,15 @@ def _of_member(posterior: Posterior, train: Data) -> Tensor | None:
     x = posterior.inputs(train.x)
     y = bnn.cast_targets(posterior.y_scaler.transform(train.y), bnn.like)
     point = Point(bnn, weights, conditioned_likelihood(bnn, others), list(weights))
-    try:
-        precision = point.flat(prior_curvature(bnn, weights, others, point.sites).precision).double()
-        model, f = linear_model(point, x, y)
-        solution = model.solve(precision)
-    except (InputError, FloatingPointError):
-        return None
-    with fast_pyro(), torch.no_grad():
+    with fast_pyro():
+        try:
+            precision = point.flat(prior_curvature(bnn, weights, others, point.sites).precision).double()
+            model, f = linear_model(point, x, y)
+            solution = model.solve(precision)
+        except (InputError, FloatingPointError):
+            return None
         (column,) = score_columns(point.likelihood, f.to(bnn.like.dtype), y)
-        centre, covariance = solution.left_out(f, column.double())
-        scores = log_scores(point, y, centre, covariance, None)
+        with torch.no_grad():
+            centre, covariance = solution.left_out(f, column.double())
+            scores = log_scores(point, y, centre, covariance, None)
     return (scores - posterior.y_scaler.log_volume()).cpu()

@@ -113,11 +113,13 @@ class EvidenceRecord:
         starts: all of them.
         chosen: the number of the best.
         precision: of its prior, by site: a number, or one for each input.
+        members: how many members of a mixture each start has; empty where the posterior is that of the best alone.
     """
 
     starts: list[StartRecord]
     chosen: int
     precision: dict[str, float | list[float]]
+    members: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import BeforeValidator, Field
 
@@ -19,17 +20,21 @@ from pyrobnn.inference.laplace.tuned_mode import TunedMode, evidence_record, tun
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord
 
 _BATCH = 4096
+_TEMPERATURE = 8.0
+_SAME = 0.01
+"""Nats within which two starts have come to the same mode."""
 _MOST_FULL = 3000
 """Weights whose joint covariance is kept."""
 
 
 @registry.register
 @setting
-class EvidenceFramework(BaseMethod[Posterior]):
+class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     """Prior precisions and noise that make the data most probable, then a posterior under them; for small tables.
 
     In turns, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on all data
@@ -41,7 +46,11 @@ class EvidenceFramework(BaseMethod[Posterior]):
     cross-validation"). The first alone prefers a constant now and then, the second a mode that follows the noise.
 
     The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
-    inference trains from there. The network runs in evaluation mode before, and every step sees all data.
+    inference trains from the best mode. With Laplace and real targets, starts whose score is not far from the best have
+    a part in the posterior: it is then a `Mixture` of as many members as starts, each mode as often as exp(score / 8)
+    gives it a share. The scores are sums over examples, and uncertain by several nats, so the factor 8 keeps one mode,
+    whose noise may be too small, from having all of it. The network runs in evaluation mode before, and every step sees
+    all data.
 
     Attributes:
         guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
@@ -87,13 +96,13 @@ class EvidenceFramework(BaseMethod[Posterior]):
         """Return what the method has beside `run`."""
         return Offer(guide=self.guide, callbacks=False)
 
-    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
         """Infer the posterior. The engine is for guides other than Laplace.
 
         Returns:
-            The posterior of the model with the tuned prior and noise. `info["evidence"]` has, for each of "starts",
-            noise, log evidence and leave-one-out log score, the number of the one "chosen", and its "precision" by
-            site.
+            The posterior of the model with the tuned prior and noise, or the mixture of those of several starts, the
+            best first. `info["evidence"]` has, for each of "starts", noise, log evidence and leave-one-out log score,
+            the number of the one "chosen", its "precision" by site, and the "members" that each start has in a mixture.
 
         Raises:
             InputError: priors that are not normal, latent sites other than weights, or a Jacobian that does not fit
@@ -107,14 +116,21 @@ class EvidenceFramework(BaseMethod[Posterior]):
 
         lengths: dict[str, Any] = {"starts": self.starts, "rounds": self.rounds, "iterations": self.iterations}
         found, chosen = tuned_modes(bnn, source, source.num_data, everything, run, per=self.per, **lengths)
-        posterior = self._around(found[chosen], bnn, data, source, run)
-        posterior.record = dataclasses.replace(
-            posterior.record,
-            method=to_dict(self) | {"guide": posterior.record.guide},
+        mixes = isinstance(self.guide, Laplace) and not bnn.settings["likelihood"].integer_targets
+        counts = _members([start.score for start in found], mixes=mixes)
+        order = sorted(range(len(found)), key=lambda index: index != chosen)
+        around = {index: self._around(found[index], bnn, data, source, run) for index in order if counts[index]}
+        record = dataclasses.replace(
+            around[chosen].record,
+            method=to_dict(self) | {"guide": around[chosen].record.guide},
             seconds=time.perf_counter() - run.started,
-            evidence=evidence_record(found, chosen, source),
+            evidence=dataclasses.replace(evidence_record(found, chosen, source), members=counts),
         )
-        return posterior
+        for posterior in around.values():
+            posterior.record = record
+        if len(around) == 1:
+            return around[chosen]
+        return Mixture([around[index] for index in order for _ in range(counts[index])], seed=run.seed, info=record)
 
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
         """Return the posterior around the mode of a start, under its prior and noise."""
@@ -134,3 +150,17 @@ class EvidenceFramework(BaseMethod[Posterior]):
         """Return the guide in a structure that can be held."""
         is_large = self.guide.structure == "full" and len(start.group) > _MOST_FULL
         return dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
+
+
+def _members(scores: list[float], *, mixes: bool) -> list[int]:
+    """Return how many members each start has: its share, rounded. Starts of the same score have one mode."""
+    ranks = np.nan_to_num(np.array(scores), nan=-np.inf)
+    shares = np.zeros(len(ranks))
+    for index in np.argsort(-ranks, kind="stable"):
+        is_new = not np.isclose(ranks[shares > 0], ranks[index], rtol=0, atol=_SAME).any()
+        if is_new and (mixes or not shares.any()):
+            shares[index] = np.exp((ranks[index] - ranks.max()) / _TEMPERATURE)
+    shares *= len(ranks) / shares.sum()
+    counts = np.floor(shares).astype(int)
+    counts[np.argsort(counts - shares, kind="stable")[: len(ranks) - counts.sum()]] += 1
+    return [int(count) for count in counts]
