@@ -1,5 +1,8 @@
 """The estimators against closed forms: the exact linear model, weights as copies, learning on, intervals."""
 
+import warnings
+from contextlib import nullcontext
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -275,3 +278,23 @@ def test_a_classifier_learns_on_with_classes_that_come_later():
     model.partial_fit(x[20:], y[20:])
     np.testing.assert_allclose(model.predict_proba(x[:20]), before, atol=0.05)
     assert model.score(x, y) == 1
+
+
+@pytest.mark.filterwarnings("default::pyrobnn.PoorFitWarning")
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_poor_fit_warns(verbose, capfd):
+    """With progress the line stands under the bars; a fit that is fine says nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 3))
+    y = x @ [1.0, -1.0, 0.0] + 0.1 * rng.normal(size=100)
+    poor = bnn.BNNRegressor(prior=bnn.priors.Normal(0.001), guide="mean_field", steps=20, random_state=0)
+    poor.set_params(verbose=verbose)
+    words = "The fit predicts no better than a constant"
+    with nullcontext() if verbose else pytest.warns(bnn.PoorFitWarning, match=words) as found:
+        poor.fit(x, y)
+    assert (words in capfd.readouterr().err) == verbose
+    if found is not None:
+        assert found[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bnn.BNNRegressor(net=bnn.MLP(3, [], 1), random_state=0).fit(x, y)

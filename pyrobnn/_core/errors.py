@@ -1,4 +1,4 @@
-"""The error that pyrobnn raises for input it cannot use, and the hint for names that it does not know."""
+"""The error for input that cannot be used, the warning of poor fits, and the hint for names that are not known."""
 
 import difflib
 from collections.abc import Iterable
@@ -12,6 +12,10 @@ class InputError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
+
+
+class PoorFitWarning(UserWarning):
+    """A fit predicts no better than a constant, far worse than a linear model, or has memorised its targets."""
 
 
 def printable(text: str) -> str:

@@ -1,5 +1,6 @@
 """What the estimators share: parameters with nested names, checked inputs, fitting, and pickling."""
 
+import warnings
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from pathlib import Path
@@ -13,7 +14,7 @@ from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from pyrobnn._core.columns import as_table, encoded_names, is_frame, make_encoder, require_complete
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, PoorFitWarning
 from pyrobnn._core.tables import Task
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -21,12 +22,14 @@ from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, make_model, require_learning_on
 from pyrobnn.inference import defaults
+from pyrobnn.inference.ending import complaint
 from pyrobnn.inference.fit import fit
 from pyrobnn.inference.method import guide_of, with_guide, with_innermost
 from pyrobnn.inference.parts import PARTS
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import RunSpec
 
+_PACKAGE = str(Path(__file__).parents[1])
 _LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24
 """Numbers that predictions of one block of rows may hold."""
@@ -169,6 +172,9 @@ class AbstractBNN(BaseEstimator):
             self.posterior_ = fit(model, method, examples, **arguments)
         else:
             self.posterior_ = fit_on(self.posterior_, method, examples, **arguments)
+        poor = None if self.verbose else complaint(self.posterior_, examples)
+        if poor is not None:
+            warnings.warn(poor, PoorFitWarning, skip_file_prefixes=(_PACKAGE,))
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
