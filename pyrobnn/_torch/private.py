@@ -39,6 +39,7 @@ PLACES = {
     "FakeTensorMode": "torch._subclasses.fake_tensor:FakeTensorMode",
     "SizeVarAllocator": "torch._inductor.sizevars:SizeVarAllocator",
     "CppBuilder": "torch._inductor.cpp_builder:CppBuilder",
+    "VecISA": "torch._inductor.cpu_vec_isa:VecISA",
     "CppCodeCache": "torch._inductor.codecache:CppCodeCache",
     "cache_dir": "torch._inductor.runtime.cache_dir_utils:cache_dir",
     "unsafe_alloc_void_ptrs_from_tensors": "torch._C._aoti:unsafe_alloc_void_ptrs_from_tensors",
