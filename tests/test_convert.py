@@ -257,7 +257,7 @@ def test_many_sites_share_the_cap():
 
 def test_blocks_of_draws_are_one_set_of_draws(made, monkeypatch):
     posterior, data, whole = made("plain")
-    monkeypatch.setattr("pyrobnn.posterior.posterior.draws_at_once", lambda num_weights: 25)
+    monkeypatch.setattr("pyrobnn.posterior.posterior.draws_at_once", lambda num_weights, device: 25)
     tree = bnn.to_datatree(posterior, data, num_draws=S, seed=11)
     draws = posterior.draw(S, seed=11)
     assert tree["posterior"].sizes == whole["posterior"].sizes

@@ -13,7 +13,12 @@ from pyrobnn._torch.layers import ENTRYWISE
 from pyrobnn._torch.private import tree_leaves
 
 _BUDGET = 2**26
-"""Floats that the weights of a block of draws, or one chunk of activations on an accelerator, may hold."""
+"""Floats that the weights of a block of draws, or one chunk of activations, may hold on an accelerator."""
+_KEPT = 2**22
+"""Floats that the weights of a block of draws may hold on a CPU: 16 MiB in float32, which a process keeps for the next
+block; larger blocks are given back to the system and mapped anew."""
+_WIDE = 512
+"""Width of a layer from which one draw after the other is faster than many at a time."""
 
 _CACHE = 2**20
 """Floats that one chunk of activations may hold on a CPU: 4 MiB in float32."""
@@ -36,9 +41,9 @@ def widest_activation(net: nn.Module, call: Callable[[], object]) -> int:
     return max(sizes)
 
 
-def draws_at_once(num_weights: int) -> int:
+def draws_at_once(num_weights: int, device: torch.device) -> int:
     """Return how many draws of a network of that many weights to hold at the same time."""
-    return max(1, _BUDGET // max(1, num_weights))
+    return max(1, (_KEPT if device.type == "cpu" else _BUDGET) // max(1, num_weights))
 
 
 def chunks(num_draws: int, x: Tensor, per_pair: int) -> Iterator[tuple[slice, slice]]:
@@ -78,6 +83,17 @@ class StackedLinear(NamedTuple):
         out = torch.matmul(weight, h, out=memory[: math.prod(shape)].view(shape))
         if self.bias is not None:
             out.add_(self.bias[draws, :, None])
+        for module in self.after:
+            out = (ENTRYWISE[type(module)] or module)(out)
+        return out
+
+    def run_one(self, h: Tensor, draw: int, memory: Tensor) -> Tensor:
+        """Return the activations (n, out) for one draw and inputs h (n, in), written to memory."""
+        out = memory[: len(h) * self.width].view(len(h), self.width)
+        if self.bias is None:
+            torch.mm(h, self.weight[draw].T, out=out)
+        else:
+            torch.addmm(self.bias[draw], h, self.weight[draw].T, out=out)
         for module in self.after:
             out = (ENTRYWISE[type(module)] or module)(out)
         return out
@@ -148,16 +164,31 @@ def run_stacked(layers: list[StackedLinear], x: Tensor) -> Tensor:
         x: inputs (N, in).
     """
     num_draws, widest = len(layers[0].weight), max(layer.width for layer in layers)
+    outputs = x.new_empty(num_draws, len(x), layers[-1].width)
+    if x.device.type == "cpu" and widest >= _WIDE:
+        _run_in_turn(layers, x, outputs, widest)
+        return outputs
     parts = list(chunks(num_draws, x, widest))
     draws, rows = parts[0]
     memory = x.new_empty(2, draws.stop * rows.stop * widest)
-    outputs = x.new_empty(num_draws, len(x), layers[-1].width)
     for draws, rows in parts:
         h = x[rows].T
         for i, layer in enumerate(layers):
             h = layer.run(h, draws, memory[i % 2])
         outputs[draws, rows] = h.mT
     return outputs
+
+
+def _run_in_turn(layers: list[StackedLinear], x: Tensor, outputs: Tensor, widest: int) -> None:
+    """Write the outputs of one draw after the other: products of wide layers are faster with the inputs in rows."""
+    parts = x.split(max(1, _KEPT // widest))
+    memory = x.new_empty(2, len(parts[0]) * widest)
+    for draw in range(len(outputs)):
+        for part, out in zip(parts, outputs[draw].split(len(parts[0])), strict=True):
+            h = part
+            for i, layer in enumerate(layers):
+                h = layer.run_one(h, draw, memory[i % 2])
+            out.copy_(h)
 
 
 def map_draws(

@@ -70,9 +70,11 @@ class BuiltGuide:
         vmappable: whether calls can be vmapped over independent draws.
         linearized: whether predictions take the network linearised around the mean.
         path_derivative: whether the gradient follows log q along the draws, without its score.
+        is_point: whether all draws are the same.
     """
 
     vmappable: bool = False
+    is_point: bool = False
     linearized: bool = False
     path_derivative: bool = False
 

@@ -29,6 +29,7 @@ class MapGuide(BuiltGuide, PyroModule):
     """A point for every site, on the unconstrained side for sites with a constrained support."""
 
     vmappable = True
+    is_point = True
 
     def __init__(self, sites: list[Site]) -> None:
         super().__init__()

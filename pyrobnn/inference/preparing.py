@@ -14,6 +14,7 @@ from pyrobnn._core.checks import check_range
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.denormals import flushed_denormals
+from pyrobnn._torch.kept_memory import kept_memory
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
 from pyrobnn.bnn import BNN
@@ -46,6 +47,7 @@ def running(bnn: BNN, batch_size: int, seed: int, purpose: str, *, copies: int =
         fast_pyro(),
         threads_for(bnn.net, batch_size * copies) as threads,
         flushed_denormals(),
+        kept_memory(),
         named_batch_size(batch_size),
     ):
         yield threads

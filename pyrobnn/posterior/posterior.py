@@ -115,7 +115,7 @@ class Posterior(Fitted):
         """
         if num_draws < 1:
             raise InputError(f"`num_draws` must be at least 1, got {num_draws}.")
-        size = draws_at_once(self.bnn.num_weights)
+        size = draws_at_once(self.bnn.num_weights, self.bnn.like.device)
         sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
         with seeded(self.seed if seed is None else seed, "draws"), fast_pyro(), torch.no_grad():
             return [function(self._read_block(read, count)) for count in sizes]
@@ -171,12 +171,16 @@ class Posterior(Fitted):
                 draws = {name: value[None] for name, value in self.mean().items()}
             linear = built(self.guide).linearized if linearized is None else linearized
             apply = self._apply_linearized(self.mean()) if linear and not at_mean else self._apply
+            is_repeated = draws is None and built(self.guide).is_point
             if draws is not None:
                 parts = [apply(draws, inputs)]
             else:
-                parts = self.map_traces(_values, lambda block: apply(block, inputs), num_draws, seed=seed)
+                count = min(num_draws, 1) if is_repeated else num_draws
+                parts = self.map_traces(_values, lambda block: apply(block, inputs), count, seed=seed)
             outputs = torch.cat([f for f, _ in parts])
             others = {name: torch.cat([other[name] for _, other in parts]) for name in parts[0][1]}
+            if is_repeated:
+                outputs, others = _repeat(outputs, num_draws), {k: _repeat(v, num_draws) for k, v in others.items()}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
     def _apply(self, draws: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -245,6 +249,11 @@ class Posterior(Fitted):
         inputs = self.bnn.cast_inputs(self.x_scaler.transform(given))
         check_range(inputs, "x")
         return inputs
+
+
+def _repeat(values: Tensor, num_draws: int) -> Tensor:
+    """Return a single draw as that many, which share its memory."""
+    return values.expand(num_draws, *values.shape[1:])
 
 
 def latent_names(trace: Any) -> list[str]:
