@@ -130,8 +130,29 @@ def test_what_is_not_open_or_cannot_be_looked_at_stays():
     assert measured(model, bnn.Data(X, Y), run, starts_there=True) is None
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)), 10)
     assert measured(bnn.BNN(Linear()), loader, run, starts_there=True) is None
-    wide = bnn.BNN(bnn.MLP(COLUMNS, [2**20], 1))
-    assert measured(wide, bnn.Data(X, Y), run, starts_there=True) is None
+    images = bnn.BNN(nn.Sequential(nn.Flatten(), nn.Linear(1600, 2**16), nn.ReLU(), nn.Linear(2**16, 1)))
+    pixels = bnn.Data(torch.zeros(20, 40, 40), torch.zeros(20))
+    assert measured(images, pixels, run, starts_there=True) is None
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        pytest.param([300] * 3, id="evidence prefers a constant"),
+        pytest.param([2**20], id="too large to look at"),
+    ],
+)
+def test_a_small_network_measures_the_noise_in_the_place_of_another(hidden):
+    """The noise of 0.4 within 4 standard errors of 60 rows; the prior stays open."""
+    found = closed(net=bnn.MLP(COLUMNS, hidden, 1)).bnn
+    assert found.settings["likelihood"].scale == pytest.approx(0.4, abs=4 * 0.4 / np.sqrt(2 * ROWS))
+    assert found.settings["prior"] == TUNED
+
+
+def test_targets_without_a_signal_have_their_spread_for_noise():
+    y = np.random.default_rng(2).normal(size=ROWS)
+    found = closed(net=bnn.MLP(COLUMNS, [20], 1), data=(X, y)).bnn
+    assert found.settings["likelihood"].scale == pytest.approx(y.std(), rel=0.15)
 
 
 def test_more_rows_than_are_looked_at_leave_the_noise_to_the_guide():

@@ -8,9 +8,10 @@ from torch.utils.flop_counter import flop_registry
 
 from pyrobnn._torch.private import OperationMode, tree_leaves
 
-_RECORDING, _COMPILING, _COMPILING_OPERATION = 2.0, 8.0, 0.012
-"""Seconds to record a step, to compile it, and more for each of its operations. A library kept from before counts as
-one still to compile, so that the same call makes the same choice whatever ran before it."""
+_RECORDING, _COMPILING, _COMPILING_OPERATION = 1.0, 3.5, 0.0085
+"""Seconds to record a step, to compile it, and more for each of its operations: what a new process with an empty cache
+took for six networks, on two cores of an x86 server. A library kept from before counts as one still to compile, so that
+the same call makes the same choice whatever ran before it."""
 _SPEED_UP = 2.0
 """Least factor by which captured steps are expected to be faster on a GPU."""
 _LONG_RUN = 100.0
