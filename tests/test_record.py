@@ -36,6 +36,7 @@ INFO = {
         "starts": [{"noise": None, "log_evidence": float("-inf"), "log_left_out": -1.0}],
         "chosen": 0,
         "precision": {"0.weight": [1.0, 2.0], "0.bias": 3.0},
+        "members": [1],
     },
     "data_parallel": {"world_size": 1, "backend": None},
     "mine": {"note": None},
