@@ -11,7 +11,6 @@ import argparse
 import csv
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +157,19 @@ def _append(row: dict[str, Any]) -> None:
         writer.writerow(row)
 
 
+def is_bad(row: dict[str, str]) -> bool:
+    """Whether the fit of a row is worse than a linear model."""
+    return float(row["over linear"]) < BAD
+
+
+def is_good(row: dict[str, str]) -> bool:
+    """Whether the fit of a row is about as good as a linear model, or better."""
+    return float(row["over linear"]) >= GOOD
+
+
 def report() -> None:
     """Write the page from the rows."""
     rows = read(PATH)
-    is_bad: Callable[[dict[str, str]], bool] = lambda row: float(row["over linear"]) < BAD  # noqa: E731
-    is_good: Callable[[dict[str, str]], bool] = lambda row: float(row["over linear"]) >= GOOD  # noqa: E731
     lines = [
         "# Bad fits, and whether the line at their end names them",
         "",

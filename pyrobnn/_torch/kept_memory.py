@@ -22,7 +22,7 @@ _inside = 0
 def kept_memory() -> Iterator[None]:
     """Keep freed memory inside the block, and give it back at its end; the last of several blocks does so.
 
-    A step of 784-1200-1200-10 had 8,000 page faults, and has 12. Systems without glibc are left as they are.
+    A step of 784-1200-1200-10 had 8,000 page faults, and has two. Systems without glibc are left as they are.
     """
     global _inside  # noqa: PLW0603
     with _LOCK:

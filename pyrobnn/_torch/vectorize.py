@@ -83,9 +83,7 @@ class StackedLinear(NamedTuple):
         out = torch.matmul(weight, h, out=memory[: math.prod(shape)].view(shape))
         if self.bias is not None:
             out.add_(self.bias[draws, :, None])
-        for module in self.after:
-            out = (ENTRYWISE[type(module)] or module)(out)
-        return out
+        return self._entrywise(out)
 
     def run_one(self, h: Tensor, draw: int, memory: Tensor) -> Tensor:
         """Return the activations (n, out) for one draw and inputs h (n, in), written to memory."""
@@ -94,6 +92,9 @@ class StackedLinear(NamedTuple):
             torch.mm(h, self.weight[draw].T, out=out)
         else:
             torch.addmm(self.bias[draw], h, self.weight[draw].T, out=out)
+        return self._entrywise(out)
+
+    def _entrywise(self, out: Tensor) -> Tensor:
         for module in self.after:
             out = (ENTRYWISE[type(module)] or module)(out)
         return out

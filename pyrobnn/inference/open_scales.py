@@ -77,8 +77,9 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
 
     Returns:
         None where nothing is open, or where it costs too much to look: data in files and loaders, parameters without
-            a prior, and networks of which a few L-BFGS runs on 100 examples would take far longer than 10 seconds. Of
-        these the noise is measured by a layer of 50 units, if inputs are rows of up to 1,000 numbers.
+        a prior, and networks of which a few L-BFGS runs on 100 examples would take far longer than 10 seconds. The
+        noise of these, and of networks whose modes say little more than a constant, is measured by a layer of 50 units,
+        if inputs are rows of up to 1,000 numbers.
     """
     sites = {name: prior for name, prior in prior_by_site(bnn).items() if _is_open(prior)}
     numbers = open_numbers(bnn.settings["likelihood"], (_TUNED,))
@@ -87,8 +88,8 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
         return None
     source = prepare_source(bnn, SVI(), data, run.seed)
     best = _look(bnn, source, data, run)
-    tells_little = best is None or best.score < _constant(bnn, data) + _LITTLE
-    if numbers and tells_little and data.x.ndim == 2 and data.x.shape[1] <= _MOST_INPUTS:
+    is_table = data.x.ndim == 2 and data.x.shape[1] <= _MOST_INPUTS
+    if numbers and is_table and (best is None or best.score < _constant(bnn, data) + _LITTLE):
         small = BNN(**(bnn.settings | {"net": MLP(data.x.shape[1], _SMALL, source.outputs), "prior": priors.Normal()}))
         small.units = bnn.units
         other = _look(small, source, data, run)

@@ -113,7 +113,7 @@ class EvidenceRecord:
         starts: all of them.
         chosen: the number of the best.
         precision: of its prior, by site: a number, or one for each input.
-        members: how many members of a mixture each start has; empty where the posterior is that of the best alone.
+        members: how many members of the posterior each start has; empty where the evidence was only measured.
     """
 
     starts: list[StartRecord]
