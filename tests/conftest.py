@@ -16,6 +16,11 @@ torch.set_num_threads(1)
 logging.getLogger("torch.__trace").propagate = False  # thousands of records for each recorded graph, each formatted
 
 
+def pytest_configure(config):
+    """Tests train for few steps. In pyproject this line would import the package before its types can be checked."""
+    config.addinivalue_line("filterwarnings", "ignore::pyrobnn.PoorFitWarning")
+
+
 @pytest.fixture(autouse=True)
 def the_same_state_whatever_ran_before():
     """Random numbers and Pyro's parameter store start alike in every order of the tests and on every worker."""
