@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from pyrobnn.inference.fit import fit
     from pyrobnn.inference.laplace.tuning import tune_prior
+    from pyrobnn.inference.replicates import fit_replicates
     from pyrobnn.metrics import compare_scores, score, score_ood
     from pyrobnn.nets import MLP
     from pyrobnn.posterior.linearized import functional

@@ -39,10 +39,12 @@ class BNN(PyroModule):
     The trainable parameters that the prior covers are `PyroSample` sites named as in the network ("0.weight"); frozen
     ones (requires_grad=False) stay as they are, and so does the padding row of an embedding. The targets are the
     observed site "y" in a plate "data" over the examples. It works as it is with `pyro.infer.SVI`, `Predictive`, `NUTS`
-    and every autoguide: call it with a batch x (and y), and with the number of examples N in the whole data set if the
-    batch is a part of it; the plate then scales the log-likelihood by N / B, here and nowhere else. `fit` keeps all
-    parameters in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`. A network in half
-    precision is inferred in float32: squares of its gradients and scales of its weights vanish in float16.
+    and every autoguide. Call it with a batch x (and y). If the batch is a part of the data set, pass its number of
+    examples N too: the plate then scales the log-likelihood by N / B, here and nowhere else. `fit` keeps all parameters
+    in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`. A network in half precision
+    is inferred in float32: squares of its gradients and scales of its weights vanish in float16.
+
+    See docs/start.md for a first fit, and docs/how-to/own-network.md for a network of your own.
 
     Args:
         net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed.
@@ -55,8 +57,8 @@ class BNN(PyroModule):
         prior: the prior's module.
         likelihood: the likelihood's module.
         settings: the three parts as given, by name.
-        units: maps of inputs and targets to the units in which the prior is meant, which every fit then takes; None for
-            those of the data that it is fitted to.
+        units: maps of inputs and targets to the units in which the prior is meant. Every fit then uses them; None for
+            the units of the data.
 
     Raises:
         InputError: an unknown name, a pattern that matches nothing, a network without parameters, or a layer that
@@ -139,7 +141,12 @@ class BNN(PyroModule):
     @property
     def num_weights(self) -> int:
         """The number of Bayesian weights."""
-        return sum(value.numel() for value in self._weights.values())
+        return sum(self.sizes.values())
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of weights of each site by name."""
+        return {name: value.numel() for name, value in self._weights.items()}
 
     def forward(
         self, x: Tensor, y: Tensor | None = None, weights: Tensor | None = None, *, num_data: int | None = None
@@ -169,7 +176,7 @@ class BNN(PyroModule):
     def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the network's outputs (B, outputs) for given values of the Bayesian parameters.
 
-        In training, values to which a guide has attached noise give each example a perturbation of its own.
+        In training, values to which a guide has attached noise perturb each example differently.
         """
         with ONE_THREAD, plain_kernels():
             if not (self.training and carries_noise(weights.values())):
@@ -217,6 +224,8 @@ class BNN(PyroModule):
     ) -> "Posterior | list[Posterior]":
         """Infer the posterior by SVI: shorthand for `pyrobnn.fit(model, SVI(...), Data(x, y), seed=seed)`.
 
+        See docs/how-to/convergence.md for how long a fit should go on.
+
         Args:
             x: inputs, or `Data`, or a DataLoader.
             y: targets, if x is inputs.
@@ -224,6 +233,13 @@ class BNN(PyroModule):
             replicates: number of independent fits to run side by side, for a list of posteriors (`fit_replicates`).
             **arguments: settings of `SVI` (guide, steps, lr, ...), `standardize` of `Data`, and arguments of
                 `pyrobnn.fit` (device, engine, progress, validation, callbacks).
+
+        Example:
+            >>> model = bnn.BNN(bnn.MLP(1, [20], 1))
+            >>> x, y = [[0.0], [1.0], [2.0]], [0.1, 0.9, 2.2]
+            >>> posterior = model.fit(x, y, guide="full_rank", steps=20, seed=0, progress=False)
+            >>> posterior.predict([[0.5]]).mean.shape
+            torch.Size([1])
         """
         fitted: Posterior | list[Posterior] = verb("inference.sugar:fit_svi")(
             self, x, y, seed=seed, replicates=replicates, **arguments
@@ -233,12 +249,12 @@ class BNN(PyroModule):
     def sample_prior_predictive(self, x: Any, *, num_draws: int = 500, seed: int) -> "Prediction":
         """Predict targets with draws from the prior in place of the posterior: what the model says before it has data.
 
-        Weights, and the sites that prior and likelihood add, are drawn from their priors. What is optimised instead
-        (a learned noise scale, parameters without a prior) stands at its starting value.
+        Weights, and the sites that prior and likelihood add, are drawn from their priors. Parameters that are optimised
+        instead (a learned noise scale, weights without a prior) keep their starting values.
 
         Args:
-            x: inputs (N, *in) in the units that the model sees, or `Data`, whose scaling is then that of `fit`, so that
-                the predictions come in original units.
+            x: inputs (N, *in) in the units that the model sees; or `Data`, which is scaled as in `fit`, with
+                predictions in original units.
             num_draws: number of draws S.
             seed: seed of the draws.
 
@@ -247,6 +263,12 @@ class BNN(PyroModule):
 
         Raises:
             InputError: inputs that are not numeric, not finite, or that the network does not take.
+
+        Example:
+            >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior=bnn.priors.Normal(1.0))
+            >>> prediction = model.sample_prior_predictive([[0.0], [3.0]], seed=0)
+            >>> bool(prediction.std[1] > prediction.std[0])  # functions fan out away from 0
+            True
         """
         prediction: Prediction = verb("inference.prior_predictive:predict_from_prior")(
             self, x, num_draws=num_draws, seed=seed
@@ -258,7 +280,13 @@ class BNN(PyroModule):
         return self.with_parts()
 
     def with_parts(self, **parts: Any) -> "BNN":
-        """Return an independent copy with some parts replaced, of the same units and the same start."""
+        """Return an independent copy with some parts replaced, of the same units and the same start.
+
+        Example:
+            >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior=bnn.priors.Normal(1.0))
+            >>> model.with_parts(prior=bnn.priors.Normal(0.5)).settings["prior"]
+            Normal(scale=0.5, loc=0.0)
+        """
         copied = BNN(**(self.settings | parts))
         copied.units = self.units
         copied.start_at(self._start)

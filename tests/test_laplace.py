@@ -498,9 +498,26 @@ def test_curvature_that_is_not_finite_is_refused(name):
 # Around weights that were trained elsewhere
 
 
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_noise_around_a_plain_network_is_the_deviation_of_its_residuals(standardize, columns):
+    """In the units of the targets, each example counted with its weight."""
+    with seeded(3):
+        net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, columns)).double()
+    counts = torch.arange(1.0, len(X) + 1, dtype=X.dtype)
+    y = torch.cat([Y.reshape(-1, 1), 100 * Y.reshape(-1, 1).sin()], 1)[:, :columns]
+    data = bnn.Data(X, y, weights=counts, standardize=standardize)
+    posterior = Laplace(structure="full").around(net, data, progress=False, device="cpu")
+    misses = posterior.predict(X, at_mean=True).mean.reshape(y.shape) - y
+    expected = (misses.square().mean(1) * counts).sum() / counts.sum()
+    assert posterior.bnn.settings["likelihood"].scale == pytest.approx(float(expected.sqrt()), rel=1e-6)
+
+
 def test_around_a_plain_network_chooses_the_likelihood_by_the_targets():
     net = make_net()
-    assert isinstance(around(net, X, Y).bnn.settings["likelihood"], likelihoods.Gaussian)
+    posterior = around(net, X, Y)
+    assert posterior.bnn.settings["prior"] == priors.Normal(1.0)
+    assert isinstance(posterior.bnn.settings["likelihood"], likelihoods.Gaussian)
     with seeded(1):
         classifier = nn.Sequential(nn.Linear(2, 3)).double()
     labels = torch.randint(0, 3, (len(X),))

@@ -215,7 +215,7 @@ def test_draws_together_give_the_outputs_of_single_draws(name, budget, monkeypat
     layers = stack_linear(model.net, draws)
     assert (layers is not None) == (name in SEQUENCES)
     before = x.clone()
-    outputs = map_draws(model.outputs, draws, x, 7) if layers is None else run_stacked(layers, x)
+    outputs = map_draws(model.outputs, draws, x, model.net) if layers is None else run_stacked(layers, x)
     single = [model.outputs({site: value[s] for site, value in draws.items()}, x) for s in range(11)]
     torch.testing.assert_close(outputs, torch.stack(single), rtol=1e-12, atol=1e-12)
     assert torch.equal(x, before)
@@ -229,11 +229,59 @@ def test_dropout_that_is_on_is_left_to_the_network():
     assert stack_linear(model.train().net, draws) is None
 
 
+@pytest.mark.parametrize("budget", [1, 100, 2**20])
+@pytest.mark.parametrize("name", [*SEQUENCES, *OTHERS])
+@pytest.mark.parametrize("moving", ["last", "none"])
+def test_layers_that_are_the_same_in_all_draws_run_once(name, budget, moving, monkeypatch):
+    """The outputs are those of single draws, and what comes before the first weight that moves sees each input once."""
+    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", budget)
+    net = {**SEQUENCES, **OTHERS}[name]().double()
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)).eval()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(13, 3, generator=generator, dtype=torch.float64)
+    sites = list(model.initial_values)
+    moves = sites[-1:] if moving == "last" else []
+    draws = {
+        site: torch.randn(11 if site in moves else 1, *value.shape, generator=generator, dtype=torch.float64)
+        for site, value in model.initial_values.items()
+    }
+    draws = {site: value.expand(11, *value.shape[1:]) for site, value in draws.items()}
+    layers = stack_linear(model.net, draws)
+    outputs = map_draws(model.outputs, draws, x, model.net) if layers is None else run_stacked(layers, x)
+    single = [model.outputs({site: value[s] for site, value in draws.items()}, x) for s in range(11)]
+    torch.testing.assert_close(outputs, torch.stack(single), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("linearized", [False, True])
+def test_a_body_at_its_point_runs_once_for_all_draws(linearized):
+    """A convolution before a Bayesian last layer sees each input once, not once a draw."""
+    rows = []
+
+    class Counting(torch.nn.Conv1d):
+        def forward(self, x):
+            rows.append(x.shape[0])
+            return super().forward(x)
+
+    net = torch.nn.Sequential(Counting(1, 4, 3), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    x, y = torch.randn(20, 1, 6), torch.randn(20, 2)
+    data = bnn.Data(x, y, standardize=False)
+    posterior = bnn.guides.Laplace(structure="full", sites="last_layer").around(net, data, progress=False)
+    draws = posterior.draw(100, seed=1)
+    rows.clear()
+    outputs = posterior.predict(x, num_draws=100, seed=1, linearized=linearized).draw_means
+    assert sum(rows) <= len(x) + 2
+    single = torch.stack(
+        [posterior.bnn.outputs({name: value[s] for name, value in draws.items()}, x) for s in range(100)]
+    )
+    torch.testing.assert_close(outputs, single, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("inputs_first", [True, False])
 @pytest.mark.parametrize("per_pair", [1, 7, 50, 1000])
-def test_chunks_cover_each_pair_once_and_stay_within_the_budget(per_pair, monkeypatch):
+def test_chunks_cover_each_pair_once_and_stay_within_the_budget(per_pair, inputs_first, monkeypatch):
     monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", 100)
     covered = torch.zeros(11, 13, dtype=torch.int64)
-    for draws, rows in chunks(11, torch.zeros(13, 3), per_pair):
+    for draws, rows in chunks(11, torch.zeros(13, 3), per_pair, inputs_first=inputs_first):
         covered[draws, rows] += 1
         assert covered[draws, rows].numel() * per_pair <= max(100, per_pair)
     assert (covered == 1).all()

@@ -1,8 +1,9 @@
 """Running one network for many draws of its weights, in chunks that stay in the cache."""
 
+import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -24,15 +25,35 @@ _CACHE = 2**20
 """Floats that one chunk of activations may hold on a CPU: 4 MiB in float32."""
 
 
-def widest_activation(net: nn.Module, call: Callable[[], object]) -> int:
-    """Return the largest number of values that any layer outputs while `call` runs the network."""
-    sizes = [1]
+def is_alike(draws: Tensor) -> bool:
+    """Return whether several draws are known to be the same, since they share their memory."""
+    return len(draws) > 1 and draws.stride(0) == 0
+
+
+def widest_activation(net: nn.Module, call: Callable[[], object], names: Collection[str]) -> int:
+    """Return the largest number of values that any layer outputs while `call` runs the network.
+
+    Args:
+        net: the network.
+        call: runs it.
+        names: parameters that differ from draw to draw; layers before the first of them count as no draw's.
+    """
+    held = dict(net.named_parameters()) | dict(net.named_buffers())
+    differ = {id(held[name]) for name in names}
+    owners = [module for module in net.modules() if any(id(value) in differ for value in _held_by(module))]
+    started, sizes = False, [1]
+
+    def start(module: nn.Module, inputs: object) -> None:
+        nonlocal started
+        started = True
 
     def record(module: nn.Module, inputs: object, output: object) -> None:
-        sizes.extend(value.numel() for value in tree_leaves(output) if isinstance(value, Tensor))
+        if started:
+            sizes.extend(value.numel() for value in tree_leaves(output) if isinstance(value, Tensor))
 
     with ONE_THREAD:
-        handles = [module.register_forward_hook(record) for module in net.modules()]
+        handles = [module.register_forward_pre_hook(start) for module in owners]
+        handles += [module.register_forward_hook(record) for module in net.modules()]
         try:
             call()
         finally:
@@ -41,16 +62,26 @@ def widest_activation(net: nn.Module, call: Callable[[], object]) -> int:
     return max(sizes)
 
 
+def _held_by(module: nn.Module) -> Iterator[Tensor | None]:
+    return itertools.chain(module._parameters.values(), module._buffers.values())
+
+
 def draws_at_once(num_weights: int, device: torch.device) -> int:
     """Return how many draws of a network of that many weights to hold at the same time."""
     return max(1, (_KEPT if device.type == "cpu" else _BUDGET) // max(1, num_weights))
 
 
-def chunks(num_draws: int, x: Tensor, per_pair: int) -> Iterator[tuple[slice, slice]]:
-    """Yield (draws, inputs) of chunks that hold few enough values: of all inputs if they can, else of one draw."""
-    budget = _CACHE if x.device.type == "cpu" else _BUDGET
-    some_inputs = max(1, min(len(x), budget // per_pair))
-    some_draws = max(1, min(num_draws, budget // (some_inputs * per_pair)))
+def chunks(num_draws: int, x: Tensor, per_pair: int, *, inputs_first: bool = True) -> Iterator[tuple[slice, slice]]:
+    """Yield (draws, inputs) of chunks that hold few enough values: of all inputs if they can, else of one draw.
+
+    Without `inputs_first`: of all draws if they can, else of one input.
+    """
+    pairs = max(1, (_CACHE if x.device.type == "cpu" else _BUDGET) // per_pair)
+    some_inputs, some_draws = min(len(x), pairs), min(num_draws, pairs)
+    if inputs_first:
+        some_draws = max(1, min(num_draws, pairs // some_inputs))
+    else:
+        some_inputs = max(1, min(len(x), pairs // some_draws))
     for draw in range(0, num_draws, some_draws):
         for row in range(0, len(x), some_inputs):
             yield slice(draw, min(draw + some_draws, num_draws)), slice(row, min(row + some_inputs, len(x)))
@@ -75,6 +106,11 @@ class StackedLinear(NamedTuple):
     def width(self) -> int:
         """The number of outputs."""
         return self.weight.shape[1]
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all draws are the same."""
+        return is_alike(self.weight) and (self.bias is None or is_alike(self.bias))
 
     def run(self, h: Tensor, draws: slice, memory: Tensor) -> Tensor:
         """Return the activations (B, out, n) for some draws and inputs h, (in, n) or (B, in, n), written to memory."""
@@ -164,7 +200,10 @@ def run_stacked(layers: list[StackedLinear], x: Tensor) -> Tensor:
         layers: the layers, with S draws.
         x: inputs (N, in).
     """
-    num_draws, widest = len(layers[0].weight), max(layer.width for layer in layers)
+    num_draws = len(layers[0].weight)
+    while len(layers) > 1 and layers[0].is_alike:
+        x, layers = layers[0].run_one(x, 0, x.new_empty(len(x) * layers[0].width)), layers[1:]
+    widest = max(layer.width for layer in layers)
     outputs = x.new_empty(num_draws, len(x), layers[-1].width)
     if x.device.type == "cpu" and widest >= _WIDE:
         _run_in_turn(layers, x, outputs, widest)
@@ -193,30 +232,49 @@ def _run_in_turn(layers: list[StackedLinear], x: Tensor, outputs: Tensor, widest
 
 
 def map_draws(
-    function: Callable[[dict[str, Tensor], Tensor], Tensor], draws: Mapping[str, Tensor], x: Tensor, per_pair: int
+    function: Callable[[dict[str, Tensor], Tensor], Tensor],
+    draws: Mapping[str, Tensor],
+    x: Tensor,
+    net: nn.Module,
+    *,
+    copies: int = 1,
 ) -> Tensor:
     """Return function(draw, x) for every draw through `torch.func.vmap`, in chunks of bounded memory.
 
-    A function that vmap cannot take (branches on values) runs draw by draw instead.
+    Layers before the first parameter that differs from draw to draw run once. A function that vmap cannot take
+    (branches on values) runs draw by draw instead.
 
     Args:
         function: function of one draw and a batch of inputs (B, *in), with results (B, ...).
-        draws: values with the draws on the leading axis, (S, *event) by name.
+        draws: values with the draws on the leading axis, (S, *event) by parameter name.
         x: inputs (N, *in).
-        per_pair: values that the function holds for one draw and one input.
+        net: the network that the function runs.
+        copies: activations that the function holds at the same time, in each layer.
 
     Returns:
         The results, (S, N, ...).
     """
+    num_draws = len(next(iter(draws.values())))
+    moving = {name: value for name, value in draws.items() if not is_alike(value)}
+    if not moving:
+        once = map_draws(function, {name: value[:1] for name, value in draws.items()}, x, net, copies=copies)
+        return once.expand(num_draws, *once.shape[1:])
+    alike = {name: value[0] for name, value in draws.items() if name not in moving}
+    first = {name: value[0] for name, value in draws.items()}
+    per_pair = copies * widest_activation(net, lambda: function(first, x[:1]), moving)
+
+    def of_moving(values: dict[str, Tensor], part: Tensor) -> Tensor:
+        return function(alike | values, part)
+
     mapped = vmap_or_loop(
-        torch.func.vmap(function, in_dims=(0, None), randomness="same"),
-        _one_by_one(function),
-        {name: value[:1] for name, value in draws.items()},
+        torch.func.vmap(of_moving, in_dims=(0, None), randomness="same"),
+        _one_by_one(of_moving),
+        {name: value[:1] for name, value in moving.items()},
         x[:1],
     )
     by_draws: dict[int, list[Tensor]] = {}
-    for some, rows in chunks(len(next(iter(draws.values()))), x, per_pair):
-        part = {name: value[some] for name, value in draws.items()}
+    for some, rows in chunks(num_draws, x, per_pair, inputs_first=not alike):
+        part = {name: value[some] for name, value in moving.items()}
         by_draws.setdefault(some.start, []).append(mapped(part, x[rows]))
     return torch.cat([torch.cat(parts, 1) for parts in by_draws.values()])
 

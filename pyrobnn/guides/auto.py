@@ -31,6 +31,13 @@ class Auto:
     Attributes:
         name: name of a class in `pyro.infer.autoguide`.
         options: further arguments of its constructor.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
+        >>> guide = bnn.guides.Auto("AutoLowRankMultivariateNormal", {"rank": 5})
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> type(posterior.guide).__name__
+        'AutoLowRankMultivariateNormal'
     """
 
     name: str
@@ -75,7 +82,12 @@ def _with_parameters(guide: PyroModule, *args: Any) -> PyroModule:
 
 
 def autoguide_names() -> list[str]:
-    """Return the names of the autoguides that Pyro has."""
+    """Return the names of the autoguides that Pyro has.
+
+    Example:
+        >>> "AutoMultivariateNormal" in bnn.guides.autoguide_names()
+        True
+    """
     classes = ((name, getattr(autoguide, name)) for name in autoguide.__all__)
     return sorted(
         name

@@ -9,6 +9,14 @@ from torch import Tensor
 from pyrobnn._core.registry import Registry
 
 Model = Callable[..., Any]
+"""A Pyro model, such as a `BNN`: it takes inputs and targets, draws its latent sites and observes the targets.
+
+Example:
+    >>> def names_of(model: bnn.guides.Model) -> list[str]:
+    ...     return [site.name for site in bnn.guides.latent_sites(model, torch.zeros(3, 1), torch.zeros(3))]
+    >>> names_of(bnn.BNN(bnn.MLP(1, [], 1)))
+    ['0.weight', '0.bias']
+"""
 Noise = Literal["auto", "shared", "local", "flipout"]
 WIDE, NARROW = -3.0, -10.0
 """Where rho starts in a fit of a given length, and in one that ends by itself."""
@@ -16,7 +24,21 @@ WIDE, NARROW = -3.0, -10.0
 
 @runtime_checkable
 class Guide(Protocol):
-    """A guide setting. Any object with this method will do."""
+    """A guide setting. Any object with this method will do.
+
+    See docs/how-to/guides.md for which guide to choose, and docs/how-to/own-part.md for how to write one.
+
+    Example:
+        >>> from pyro.infer.autoguide import AutoDiagonalNormal
+        >>> class Diagonal:
+        ...     def build(self, model, *args):
+        ...         guide = AutoDiagonalNormal(model)
+        ...         guide(*args)  # makes its parameters
+        ...         return guide
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
+        >>> model.fit(bnn.datasets.sinusoid(), guide=Diagonal(), steps=20, seed=0, progress=False).predict([[0.0]])
+        Prediction(Normal, num_draws=500, num_inputs=1)
+    """
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return a Pyro guide for the model.
@@ -70,17 +92,27 @@ class BuiltGuide:
         vmappable: whether calls can be vmapped over independent draws.
         linearized: whether predictions take the network linearised around the mean.
         path_derivative: whether the gradient follows log q along the draws, without its score.
-        is_point: whether all draws are the same.
+
+    Example:
+        >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> isinstance(posterior.guide, bnn.guides.BuiltGuide), posterior.guide.vmappable
+        (True, True)
+        >>> loc, scale = posterior.guide.moments()["0.weight"]
+        >>> loc.shape
+        torch.Size([5, 1])
     """
 
     vmappable: bool = False
-    is_point: bool = False
     linearized: bool = False
     path_derivative: bool = False
 
     def mean(self) -> dict[str, Tensor] | None:
         """Return the mean of each site by name; None where it takes draws."""
         return None
+
+    def fixed_sites(self) -> frozenset[str]:
+        """Return the names of the sites whose value is the same in every draw."""
+        return frozenset()
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
         """Return mean and standard deviation of each site by name, on the unconstrained side for constrained sites.
@@ -113,3 +145,11 @@ class BuiltGuide:
 
 
 registry = Registry("guide", accepts=lambda value: isinstance(value, Guide))
+"""Guides by name; `register` adds one.
+
+Example:
+    >>> "mean_field" in bnn.guides.registry.names
+    True
+    >>> bnn.guides.registry.get("mean_field") is bnn.guides.MeanField
+    True
+"""

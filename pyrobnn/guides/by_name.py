@@ -29,6 +29,13 @@ class ByName:
 
     Attributes:
         choices: pairs of a pattern and a guide or a guide's name.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
+        >>> guide = {"2.*": "full_rank", "*": "mean_field"}
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> [type(part).__name__ for part in posterior.guide.children()]
+        ['FullRankGuide', 'MeanFieldGuide']
     """
 
     choices: tuple[tuple[str, Any], ...]
@@ -99,6 +106,10 @@ class GuideByName(BuiltGuide, PyroModule):
     def _parts(self) -> list[BuiltGuide]:
         return [built(part) for part in self.children()]
 
+    def fixed_sites(self) -> frozenset[str]:
+        """Return the fixed sites of all parts."""
+        return frozenset().union(*(part.fixed_sites() for part in self._parts()))
+
     def mean(self) -> dict[str, Tensor] | None:
         """Return the mean of each site by name, if every part knows its own."""
         return _merged([part.mean() for part in self._parts()])
@@ -120,7 +131,14 @@ def _merged[T](parts: list[dict[str, T] | None]) -> dict[str, T] | None:
 
 
 def resolve(value: Any) -> Guide:
-    """Return the guide that a name, a table, a mapping from name patterns, or an object stands for."""
+    """Return the guide that a name, a table, a mapping from name patterns, or an object stands for.
+
+    Example:
+        >>> bnn.guides.resolve("full_rank")
+        FullRank(init_rho=None)
+        >>> bnn.guides.resolve({"type": "low_rank", "rank": 3}).rank
+        3
+    """
     if isinstance(value, dict) and "type" not in value:
         return ByName(choices=tuple(value.items()))
     return resolve_one(value)

@@ -33,25 +33,32 @@ class Dropout:
 
     log q(w) is the log probability of the masks, so -E_q[log q] is their entropy, and the ELBO holds for any prior.
     Under N(0, s^2) its prior term is -(1 - p) |M|^2 / (2 s^2), the L2 penalty of dropout training. As q puts all its
-    mass on finitely many networks, this ELBO is no bound on the log evidence (as for `Map`, which rate 0 gives) and
-    compares only with that of other point masses.
+    mass on finitely many networks, this ELBO is no bound on the log evidence, and compares only with the ELBO of other
+    point masses. Rate 0 gives `Map`, of which the same is true.
 
     Masked are the weights of linear, convolutional (whole channels), recurrent (the same units at every time step) and
     attention layers, and of embeddings (whole words, Gal & Ghahramani 2016, "A Theoretically Grounded Application of
-    Dropout in Recurrent Neural Networks"). Biases, other parameters, weights with a constrained support, and latents
-    of prior and likelihood are points. `{"2.*": Dropout(0.5), "*": Dropout(0.1)}` gives layers rates of their own.
+    Dropout in Recurrent Neural Networks"). Biases, other parameters, weights with a constrained support, and latents of
+    prior and likelihood are points. `{"2.*": Dropout(0.5), "*": Dropout(0.1)}` gives layers different rates.
 
     Attributes:
         rate: p, the probability that a unit is dropped.
         input_rate: the same for the inputs of the network, the units of its first layer.
         learned: learn the rates, one a layer, from these starts; a rate that starts at 0 stays there. While gradients
-            are recorded, as in training, the masks are relaxed (Gal, Hron & Kendall 2017, "Concrete Dropout"):
-            eps lies between 0 and 1, and the log probability is that of Bernoulli masks, linear in eps. All other draws
-            have masks of 0 and 1.
+            are recorded, as in training, the masks are relaxed (Gal, Hron & Kendall 2017, "Concrete Dropout"): eps lies
+            between 0 and 1, and the log probability is the Bernoulli one, linear in eps. All other draws have masks of
+            0 and 1.
         temperature: of the relaxation; lower is less biased, with gradients that vary more.
-        per_example: in training, draw masks of its own for each example of a mini-batch, as dropout layers do, in the
-            linear and convolutional layers (others share one). The ELBO has the same mean and gradients that vary less.
+        per_example: in training, draw separate masks for the examples of a mini-batch, as dropout layers do, in linear
+            and convolutional layers (other layers share one). The ELBO has the same mean and gradients that vary less.
             Draws of the posterior stay one function each.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior=bnn.priors.Normal(1.0))
+        >>> guide = bnn.guides.Dropout(rate=0.2)
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> posterior.predict([[0.0], [1.0]]).epistemic_std.shape
+        torch.Size([2])
     """
 
     rate: Rate = 0.1
@@ -137,6 +144,10 @@ class DropoutGuide(BuiltGuide, PyroModule):
     def _uniform(self, shape: tuple[int, ...]) -> Tensor:
         like = self.masks.rates()
         return torch.rand(shape, dtype=like.dtype, device=like.device)
+
+    def fixed_sites(self) -> frozenset[str]:
+        """Return the sites without masks."""
+        return self.points.fixed_sites() - {weight.name for weight in self._weights}
 
     def mean(self) -> dict[str, Tensor]:
         """Return the mean of each site: masked weights times 1 - p, all others at their points."""

@@ -26,15 +26,24 @@ _NO_DENSITY = (
 @registry.register
 @setting
 class Empirical:
-    """q(w) is uniform over stored joint draws, such as those of the chains of `NUTS`, `HMC`, `SGLD` or `SGHMC`.
+    """q(w) is uniform over stored joint draws, such as the chains of `NUTS`, `HMC`, `SGLD` or `SGHMC`.
 
     These methods fill it; there is nothing in it to train. It has no density, so an ELBO, a KL or importance weights do
-    not exist, and what asks for them is refused.
+    not exist, and functions that need them refuse it.
 
     Attributes:
         num_chains: number of chains.
         num_draws: draws of each chain.
         statistics: names of the numbers kept with each draw, such as "diverging".
+
+    Example:
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> method = bnn.HMC(step_size=0.01, trajectory_length=0.05, num_draws=10, warmup=5, num_chains=2)
+        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, engine="eager", progress=False)
+        >>> guide = bnn.guides.resolve(posterior.record.guide)
+        >>> guide.num_chains, guide.num_draws
+        (2, 10)
     """
 
     num_chains: Count

@@ -24,15 +24,22 @@ _START = 0.01
 class Flow(StartsNarrow):
     """An inverse autoregressive flow over all weights jointly (Kingma et al. 2016, sec. 4).
 
-    A draw is mu + softplus(rho) x, where x starts as standard normal noise and every transformation multiplies and
-    shifts each entry by what a masked network makes of the entries before it; every other transformation takes the
-    order the other way around. The log density is exact. D weights have 3 D^2 parameters a transformation, so this
-    serves small networks, and a few weights of large ones. Sites with a constrained support take part on the
-    unconstrained side of Pyro's bijection. It starts near a mean-field normal at the network's own weights.
+    A draw is mu + softplus(rho) x, where x starts as standard normal noise and every transformation scales and shifts
+    each entry by the outputs of a masked network of the entries before it. Every second transformation reverses the
+    order. The log density is exact. D weights have 3 D^2 parameters a transformation, so this serves small networks,
+    and a few weights of large ones. Sites with a constrained support take part on the unconstrained side of Pyro's
+    bijection. It starts near a mean-field normal at the network's own weights.
 
     Attributes:
         num_transforms: number of transformations.
         init_rho: where rho starts; None as for `MeanField`.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
+        >>> guide = bnn.guides.Flow(num_transforms=1)
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> posterior.draw(100)["0.weight"].shape
+        torch.Size([100, 5, 1])
     """
 
     num_transforms: Annotated[int, Field(gt=0)] = 2

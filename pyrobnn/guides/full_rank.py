@@ -24,6 +24,14 @@ class FullRank(StartsNarrow):
     Attributes:
         init_rho: where rho starts, with L the identity; None as for `MeanField`. mu starts at the network's own
             weights.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
+        >>> guide = bnn.guides.FullRank(init_rho=-4.0)
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> draws = posterior.draw(1000)
+        >>> torch.corrcoef(torch.cat([draws["0.weight"][..., 0], draws["0.bias"]], 1).T).shape  # no longer the identity
+        torch.Size([10, 10])
     """
 
     init_rho: float | None = None

@@ -38,9 +38,10 @@ def _as_patterns(value: Any) -> Any:
 class Laplace:
     """The Laplace approximation: `fit` finds a mode of the log joint density, then puts a Gaussian around it.
 
-    Its precision is the curvature of the negative log-likelihood at the mode, over all data, plus that of the negative
-    log prior (MacKay 1992, "A Practical Bayesian Framework for Backpropagation Networks"; Ritter et al. 2018; Daxberger
-    et al. 2021, "Laplace Redux"). Only weights are Gaussian: scales that a prior or a likelihood adds stay at the mode.
+    Its precision is the curvature of the negative log-likelihood at the mode, over all data, plus the curvature of the
+    negative log prior (MacKay 1992, "A Practical Bayesian Framework for Backpropagation Networks"; Ritter et al. 2018;
+    Daxberger et al. 2021, "Laplace Redux"). Only weights are Gaussian: scales that a prior or a likelihood adds stay at
+    the mode.
 
     Attributes:
         curvature: "ggn", J^T F J with F the Fisher information of the likelihood in the outputs, never negative;
@@ -57,10 +58,17 @@ class Laplace:
         rank: of "low_rank".
         sharing: for weights used at many positions (convolutions, sequences), "expand" takes positions as examples,
             "reduce" adds derivatives and averages inputs over them first (Eschenhagen et al. 2023); for "kron".
-        joint_bias: whether "kron" takes a layer's bias as one more column of its weight, or as a block of its own.
+        joint_bias: whether "kron" takes a layer's bias as one more column of its weight, or as a separate block.
         batch_size: examples taken at once while curvature is added up.
         linearized: predict with the network linearised around the mode, which is the model that the "ggn" belongs to
             (Immer et al. 2021), or with the network itself.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
+        >>> guide = bnn.guides.Laplace(structure="full", sites="last_layer")
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=50, seed=0, progress=False)
+        >>> posterior.record.laplace.dimension  # the ten weights and the bias of the last layer
+        11
     """
 
     curvature: Curvature = "ggn"
@@ -99,9 +107,10 @@ class Laplace:
 
         Args:
             model: a `BNN` around the trained network; or the network itself (any `torch.nn.Module`), which then gets
-                the prior N(0, 1) and the likelihood "categorical" for integer targets and "gaussian" for others.
-            data: the training data, as for `fit`. `Data` standardises them by default: pass `standardize=False` unless
-                the network was trained on standardised data.
+                the prior N(0, 1) and the likelihood "categorical" for integer targets; for others it is Gaussian, with
+                the deviation of the network's residuals as noise.
+            data: the training data, as for `fit`. Give `Data(..., standardize=True)` only if the network was trained on
+                standardised data.
             weights: the mode by site name, as `Posterior.mean` returns it; where it has none the network's own weights,
                 and for sites that prior or likelihood add where guides start. What a likelihood has learned stays.
             seed: seed of starting values of sites that a likelihood adds, and default seed of draws.
@@ -112,6 +121,13 @@ class Laplace:
             InputError: weights that are not those of the network, data that do not fit the model, or a setting that
                 does not fit the network or its prior.
             FloatingPointError: curvature that is not finite.
+
+        Example:
+            >>> trained = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+            >>> guide = bnn.guides.Laplace(structure="full")
+            >>> posterior = guide.around(trained, bnn.datasets.sinusoid(), progress=False)
+            >>> posterior.record.laplace.dimension, posterior.predict([[0.0], [2.0]]).epistemic_std.shape
+            (25, torch.Size([2]))
         """
         posterior: Posterior = verb("inference.laplace.around:laplace_around")(
             model, data, self, weights=weights, seed=seed, device=device, progress=progress
@@ -129,6 +145,13 @@ class BlockGaussian:
     Attributes:
         blocks: what each of them covers; other sites stay at the point.
         linearized: predict with the network linearised around the point.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide="laplace", steps=20, seed=0, progress=False)
+        >>> found = bnn.guides.resolve(posterior.record.guide)
+        >>> type(found).__name__, [block.sites for block in found.blocks]
+        ('BlockGaussian', [('0.weight', '0.bias'), ('2.weight', '2.bias')])
     """
 
     blocks: Annotated[tuple[BlockSpec, ...], Field(min_length=1)]
@@ -168,6 +191,10 @@ class BlockGuide(GuideWithMoments):
     def covered(self) -> Iterator[Block]:
         """Return the blocks."""
         return (block for block in self.blocks if isinstance(block, Block))
+
+    def fixed_sites(self) -> frozenset[str]:
+        """Return the sites without a block."""
+        return frozenset(self.points()).difference(*(block.shapes for block in self.covered()))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw every site once and return the values by name; sites without a block are always at their point."""

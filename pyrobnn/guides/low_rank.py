@@ -26,9 +26,16 @@ class LowRank(StartsNarrow, NoisePerExample):
 
     Attributes:
         rank: number of columns R of F; D weights have D (R + 2) parameters.
-        init_rho: softplus of it is the standard deviation of every weight at the start, of whose square F has half;
-            None as for `MeanField`. mu starts at the network's own weights.
+        init_rho: softplus of it is the standard deviation of every weight at the start, with half of the variance from
+            F; None as for `MeanField`. mu starts at the network's own weights.
         noise: how the examples of a mini-batch share eps while training, as for `MeanField`; z is shared by all.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [20], 1))
+        >>> guide = bnn.guides.LowRank(rank=3)
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> model.num_weights, sum(value.numel() for value in posterior.guide.parameters())  # D (R + 2)
+        (61, 305)
     """
 
     rank: Annotated[int, Field(gt=0)] = 10

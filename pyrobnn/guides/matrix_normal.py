@@ -28,6 +28,13 @@ class MatrixNormal(StartsNarrow):
         factors: "full" for triangular A (rows^2 parameters) and B (columns^2), "diagonal" for rows + columns.
         init_rho: softplus of it is the standard deviation of every weight at the start; None as for `MeanField`. M
             starts at the network's own weights.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(2, [5], 1))
+        >>> guide = bnn.guides.MatrixNormal(factors="diagonal")
+        >>> posterior = model.fit([[0.0, 1.0], [1.0, 0.0]], [0.5, -0.5], guide=guide, steps=20, seed=0, progress=False)
+        >>> posterior.draw(100)["0.weight"].shape
+        torch.Size([100, 5, 2])
     """
 
     factors: Literal["full", "diagonal"] = "full"

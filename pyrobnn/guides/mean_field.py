@@ -36,6 +36,14 @@ class MeanField(StartsNarrow, NoisePerExample):
         path_derivative: leave the score of log q out of the gradient, whose expectation is zero: the gradient then has
             no variance where q is the exact posterior ("sticking the landing", Roeder, Wu & Duvenaud 2017). It needs
             kl="mc".
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
+        >>> guide = bnn.guides.MeanField(init_rho=-4.0, noise="local")
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> mean, std = posterior.guide.moments()["0.weight"]
+        >>> mean.shape, bool((std > 0).all())
+        (torch.Size([5, 1]), True)
     """
 
     init_loc: Literal["net", "prior"] = "net"

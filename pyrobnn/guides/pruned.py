@@ -23,10 +23,15 @@ from pyrobnn.guides.sites import latent_sites
 @registry.register
 @setting
 class Pruned:
-    """The draws of another guide with some weights at zero, as `pyrobnn.prune` makes it; built, it keeps all of them.
+    """The draws of another guide with some weights at zero, as `pyrobnn.prune` makes it; newly built, it keeps all.
 
     Attributes:
         guide: the guide that draws.
+
+    Example:
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> bnn.guides.resolve(bnn.prune(posterior, 0.5).record.guide)
+        Pruned(guide=MeanField(init_loc='net', init_rho=None, noise='auto', path_derivative=False))
     """
 
     guide: Annotated[Any, BeforeValidator(resolve)] = MeanField()
@@ -77,6 +82,10 @@ class PrunedGuide(BuiltGuide, PyroModule):
     def has_points(self) -> bool:
         """Whether any weight is at zero, so that the draws have no density."""
         return not all(bool(self.get_buffer(name).all()) for name in self._buffer_of.values())
+
+    def fixed_sites(self) -> frozenset[str]:
+        """Return the fixed sites of the guide that draws."""
+        return built(self.guide).fixed_sites()
 
     def mean(self) -> dict[str, Tensor] | None:
         """Return the mean of each site by name, if the guide that draws knows it."""

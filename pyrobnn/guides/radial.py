@@ -23,11 +23,17 @@ class Radial(StartsNarrow):
     """w = mu + softplus(rho) r eps / |eps| for each weight tensor (Farquhar, Osborne & Gal 2020, sec. 3).
 
     eps is standard normal noise of the tensor's shape and r a standard normal number. So the deviation from mu has the
-    length of one softplus(rho), whatever the number D of entries, where that of mean-field has sqrt(D). The density is
-    exact, constants included. Sites with a constrained support are mean-field.
+    length of one softplus(rho), whatever the number D of entries; under mean-field it is sqrt(D) times as long. The
+    density is exact, constants included. Sites with a constrained support are mean-field.
 
     Attributes:
         init_rho: where rho starts; None as for `MeanField`. mu starts at the network's own weights.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [50], 1))
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=bnn.guides.Radial(), steps=20, seed=0, progress=False)
+        >>> posterior.predict([[0.0], [1.0]], num_draws=100)
+        Prediction(Normal, num_draws=100, num_inputs=2)
     """
 
     init_rho: float | None = None

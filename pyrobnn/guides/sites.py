@@ -24,6 +24,12 @@ class Site:
         mean: the prior mean of each entry, or None where the prior has none in closed form.
         variance: the same for the prior variance.
         transform: bijection from unconstrained values to the support, or None for sites on the whole real line.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(0.5))
+        >>> site = bnn.guides.latent_sites(model, torch.zeros(3, 1), torch.zeros(3))[0]
+        >>> site.name, site.start.shape, float(site.variance[0, 0]), site.transform
+        ('0.weight', torch.Size([5, 1]), 0.25, None)
     """
 
     name: str
@@ -50,6 +56,11 @@ def latent_sites(model: Callable[..., Any], *args: Any) -> list[Site]:
 
     Raises:
         InputError: a latent is discrete, or one of many inside a plate.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior={"0.weight": "hierarchical", "*": "normal"})
+        >>> [site.name for site in bnn.guides.latent_sites(model, torch.zeros(3, 1), torch.zeros(3))]
+        ['prior.0.0.weight.scale', '0.weight', '0.bias', '2.weight', '2.bias']
     """
     with torch.no_grad(), poutine.block():
         trace = poutine.trace(model).get_trace(*args)

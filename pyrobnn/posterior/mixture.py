@@ -22,12 +22,12 @@ from pyrobnn.posterior.record import FitRecord, Fitted
 class Mixture(Fitted):
     """The equal-weight mixture of K posteriors of one model: q(w) = 1/K sum_k q_k(w).
 
-    With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017). Members may have found modes of
-    their own, and have parameters of their own beside the weights, such as a learned noise.
+    With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017). Members may have found different
+    modes, and may differ in parameters beside the weights, such as a learned noise.
 
     Args:
         members: K posteriors of the same model, in the same units.
-        seed: default seed for draws; that of the first member if not given.
+        seed: default seed for draws; the first member's if not given.
         info: how they were fitted, as for `Posterior`.
 
     Attributes:
@@ -36,6 +36,13 @@ class Mixture(Fitted):
 
     Raises:
         InputError: no members, or members of different models or units.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
+        >>> fits = model.fit(bnn.datasets.sinusoid(), guide="map", replicates=3, steps=20, seed=0, progress=False)
+        >>> mixture = bnn.Mixture(fits)
+        >>> len(mixture), mixture.members[0] is fits[0]
+        (3, True)
     """
 
     def __init__(
@@ -99,17 +106,25 @@ class Mixture(Fitted):
         """Draw all latent sites jointly, an equal share from each member, one member after the other.
 
         Args:
-            num_draws: number of draws S, at least one a member; of what does not divide, first members get one more.
-            seed: seed of the draws; that of the mixture if not given.
+            num_draws: number of draws S, at least one a member; where it does not divide evenly, the first members get
+                one more.
+            seed: seed of the draws; the mixture's if not given.
 
         Returns:
             Values (S, *event) by site name.
+
+        Example:
+            >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
+            >>> fits = model.fit(bnn.datasets.sinusoid(), replicates=3, steps=20, seed=0, progress=False)
+            >>> mixture = bnn.Mixture(fits)
+            >>> mixture.draw(30)["0.weight"].shape  # ten draws of each member
+            torch.Size([30, 10, 1])
         """
         parts = [member.draw(count, seed=own) for member, count, own in self.shares(num_draws, seed=seed)]
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def mean(self) -> dict[str, Tensor]:
-        """Return the mean of each site by name: that of the members' means."""
+        """Return the mean of each site by name, averaged over the members."""
         means = [member.mean() for member in self.members]
         return {name: torch.stack([mean[name] for mean in means]).mean(0) for name in means[0]}
 
@@ -127,7 +142,7 @@ class Mixture(Fitted):
         Args:
             x: inputs with the same columns as in training.
             num_draws: number of draws S in the mixture, at least one a member.
-            seed: seed of the draws; that of the mixture if not given.
+            seed: seed of the draws; the mixture's if not given.
             draws: draws to use, as `draw` returns them, instead of new ones.
             linearized: as in `Posterior.predict`; each member is linearised around its own mean.
 
@@ -136,6 +151,13 @@ class Mixture(Fitted):
 
         Raises:
             InputError: as `Posterior.predict`, or fewer draws than members.
+
+        Example:
+            >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
+            >>> fits = model.fit(bnn.datasets.sinusoid(), replicates=3, steps=20, seed=0, progress=False)
+            >>> mixture = bnn.Mixture(fits)
+            >>> mixture.predict([[0.0], [2.0]], num_draws=60).epistemic_std.shape
+            torch.Size([2])
         """
         if draws is None:
             shares = self.shares(num_draws, seed=seed)
@@ -158,7 +180,7 @@ class Mixture(Fitted):
 
         Args:
             num_draws: number of draws S of all members together.
-            seed: seed of the draws; that of the mixture if not given.
+            seed: seed of the draws; the mixture's if not given.
 
         Raises:
             InputError: fewer draws than members.

@@ -16,7 +16,7 @@ from pyrobnn._core.types import Draws
 from pyrobnn._torch.forward_mode import load_forward_mode
 from pyrobnn._torch.private import tree_map
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn._torch.vectorize import draws_at_once, map_draws, run_stacked, stack_linear, widest_activation
+from pyrobnn._torch.vectorize import draws_at_once, is_alike, map_draws, run_stacked, stack_linear
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import stack_likelihood
@@ -44,6 +44,14 @@ class Posterior(Fitted):
     Attributes:
         bnn, guide, x_scaler, y_scaler, seed, history: as given.
         record: how it was fitted; `info` shows it as a mapping.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> posterior.predict([[0.0], [0.3]])
+        Prediction(Normal, num_draws=500, num_inputs=2)
+        >>> posterior.record.num_steps, posterior.info["num_data"]
+        (20, 32)
     """
 
     def __init__(
@@ -75,10 +83,15 @@ class Posterior(Fitted):
 
         Args:
             num_draws: number of draws S, at least 1.
-            seed: seed of the draws; that of the fit if not given, so that the same call gives the same draws.
+            seed: seed of the draws; the fit's if not given, so that the same call gives the same draws.
 
         Returns:
             Values (S, *event) by site name.
+
+        Example:
+            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+            >>> {name: tuple(values.shape) for name, values in posterior.draw(100).items()}
+            {'0.weight': (100, 10, 1), '0.bias': (100, 10), '2.weight': (100, 1, 10), '2.bias': (100, 1)}
         """
         parts = self.map_traces(_values, lambda draws: draws, num_draws, seed=seed)
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -91,13 +104,19 @@ class Posterior(Fitted):
         Args:
             function: takes values (B, *event) by site name and log q (B,), the log density of each joint draw.
             num_draws: number of draws S in all blocks together, at least 1.
-            seed: seed of the draws, the same as those of `draw`; that of the fit if not given.
+            seed: seed of the draws, with the same draws as from `draw`; the fit's if not given.
 
         Returns:
             The results, one a block.
 
         Raises:
             InputError: stored draws, which have no density.
+
+        Example:
+            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+            >>> blocks = posterior.map_draws(lambda draws, log_q: draws["0.weight"].square().sum((1, 2)), 1000)
+            >>> torch.cat(blocks).shape  # the squared norm of the first weight in each draw
+            torch.Size([1000])
         """
         require_density(self.guide)
         return self.map_traces(_values_and_log_q, lambda block: function(*block), num_draws, seed=seed)
@@ -111,14 +130,19 @@ class Posterior(Fitted):
             read: takes the trace of one run of the guide to nested tensors; it is vmapped where the guide can be.
             function: takes the nested tensors of a block, with its draws on the leading axis.
             num_draws: number of draws S in all blocks together, at least 1.
-            seed: seed of the draws; that of the fit if not given.
+            seed: seed of the draws; the fit's if not given.
         """
         if num_draws < 1:
             raise InputError(f"`num_draws` must be at least 1, got {num_draws}.")
-        size = draws_at_once(self.bnn.num_weights, self.bnn.like.device)
+        size = draws_at_once(self._num_moving(), self.bnn.like.device)
         sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
         with seeded(self.seed if seed is None else seed, "draws"), fast_pyro(), torch.no_grad():
             return [function(self._read_block(read, count)) for count in sizes]
+
+    def _num_moving(self) -> int:
+        """Return the number of weights that differ from draw to draw."""
+        fixed = built(self.guide).fixed_sites()
+        return sum(size for name, size in self.bnn.sizes.items() if name not in fixed)
 
     def _read_block(self, read: Callable[[Any], Any], count: int) -> Any:
         if built(self.guide).vmappable:
@@ -130,7 +154,13 @@ class Posterior(Fitted):
             return poutine.trace(self.guide).get_trace(*self.example)
 
     def mean(self) -> dict[str, Tensor]:
-        """Return the posterior mean of each site by name: exact where the guide knows it, else over 1000 draws."""
+        """Return the posterior mean of each site by name: exact where the guide knows it, else over 1000 draws.
+
+        Example:
+            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+            >>> posterior.mean()["2.weight"].shape
+            torch.Size([1, 10])
+        """
         with torch.no_grad():
             known = built(self.guide).mean()
         if known is not None:
@@ -153,17 +183,23 @@ class Posterior(Fitted):
         Args:
             x: inputs with the same columns as in training.
             num_draws: number of posterior draws S in the mixture.
-            seed: seed of the draws; that of the fit if not given.
+            seed: seed of the draws; the fit's if not given.
             draws: draws to use, as `draw` returns them, instead of new ones.
             at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
-            linearized: take for the outputs of a draw w those of the network linearised around the posterior mean m,
-                f(m) + J (w - m) (Immer et al. 2021); if not given, as the guide says: Laplace guides do.
+            linearized: compute the outputs of a draw w by the network linearised around the posterior mean m, f(m) + J
+                (w - m) (Immer et al. 2021); if not given, the guide decides: Laplace guides do.
 
         Returns:
             The mixture of the likelihood over the draws, in original units.
 
         Raises:
-            InputError: not numeric, not finite, or not the columns of the training inputs; draws without a site.
+            InputError: not numeric, not finite, or not the columns of the training inputs; draws that lack a site.
+
+        Example:
+            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+            >>> prediction = posterior.predict([[0.0], [0.25], [1.5]], num_draws=200)
+            >>> prediction.mean.shape, prediction.epistemic_std.shape
+            (torch.Size([3]), torch.Size([3]))
         """
         with ONE_THREAD:  # one turn among threads, not one for each step on the way
             inputs = self.inputs(x)
@@ -171,16 +207,12 @@ class Posterior(Fitted):
                 draws = {name: value[None] for name, value in self.mean().items()}
             linear = built(self.guide).linearized if linearized is None else linearized
             apply = self._apply_linearized(self.mean()) if linear and not at_mean else self._apply
-            is_repeated = draws is None and built(self.guide).is_point
             if draws is not None:
                 parts = [apply(draws, inputs)]
             else:
-                count = min(num_draws, 1) if is_repeated else num_draws
-                parts = self.map_traces(_values, lambda block: apply(block, inputs), count, seed=seed)
-            outputs = torch.cat([f for f, _ in parts])
-            others = {name: torch.cat([other[name] for _, other in parts]) for name in parts[0][1]}
-            if is_repeated:
-                outputs, others = _repeat(outputs, num_draws), {k: _repeat(v, num_draws) for k, v in others.items()}
+                parts = self.map_traces(_values, lambda block: apply(block, inputs), num_draws, seed=seed)
+            outputs = _joined([f for f, _ in parts])
+            others = {name: _joined([other[name] for _, other in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
     def _apply(self, draws: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -190,9 +222,7 @@ class Posterior(Fitted):
             layers = stack_linear(self.bnn.net, weights) if weights and inputs.ndim == 2 else None
             if layers is not None:
                 return run_stacked(layers, inputs), others
-            first = {name: value[0] for name, value in weights.items()}
-            per_pair = widest_activation(self.bnn.net, lambda: self.bnn.outputs(first, inputs[:1]))
-            return map_draws(self.bnn.outputs, weights, inputs, per_pair), others
+            return map_draws(self.bnn.outputs, weights, inputs, self.bnn.net), others
 
     def _split(self, draws: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the weights among draws of all sites, and the others."""
@@ -207,16 +237,20 @@ class Posterior(Fitted):
         load_forward_mode()
         center = {name: mean[name] for name in self.bnn.site_names}
 
-        def outputs(weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-            change = {name: weights[name] - center[name] for name in center}
-            f, slope, *_ = torch.func.jvp(lambda values: self.bnn.outputs(values, x), (center,), (change,))
-            return f + slope
-
         def apply(draws: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             weights, others = self._split(draws)
-            per_pair = widest_activation(self.bnn.net, lambda: self.bnn.outputs(center, inputs[:1]))
+            moving = [name for name, m in center.items() if not (is_alike(weights[name]) and weights[name][0].equal(m))]
+
+            def outputs(values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+                start = {name: center[name] for name in moving}
+                change = {name: values[name] - center[name] for name in moving}
+                f, slope, *_ = torch.func.jvp(lambda some: self.bnn.outputs(center | some, x), (start,), (change,))
+                return f + slope
+
             with torch.no_grad():
-                return map_draws(outputs, weights, inputs, 2 * per_pair), others
+                return map_draws(
+                    outputs if moving else self.bnn.outputs, weights, inputs, self.bnn.net, copies=2
+                ), others
 
         return apply
 
@@ -251,9 +285,9 @@ class Posterior(Fitted):
         return inputs
 
 
-def _repeat(values: Tensor, num_draws: int) -> Tensor:
-    """Return a single draw as that many, which share its memory."""
-    return values.expand(num_draws, *values.shape[1:])
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Return blocks of draws as one tensor; a single block stays as it is, with the memory that its draws share."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def latent_names(trace: Any) -> list[str]:

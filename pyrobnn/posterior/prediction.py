@@ -30,6 +30,15 @@ class Prediction:
     Args:
         distribution: the likelihood's distribution for each draw and input in the model's units, batch shape (S, N).
         scaler: the map between the units of the model and the original units, if targets were standardised.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(2, [10], 3), likelihood="categorical")
+        >>> posterior = model.fit([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [0, 1, 2], steps=20, seed=0, progress=False)
+        >>> prediction = posterior.predict([[0.5, 0.5]], num_draws=100)
+        >>> prediction
+        Prediction(Categorical, num_draws=100, num_inputs=1)
+        >>> prediction.class_probs.shape, prediction.label.shape
+        (torch.Size([1, 3]), torch.Size([1]))
     """
 
     def __init__(self, distribution: TorchDistributionMixin, scaler: Scaler | None = None) -> None:
@@ -130,6 +139,13 @@ class Prediction:
 
         Raises:
             InputError: not numeric, not finite, not one row an input, labels out of range, or counts not whole.
+
+        Example:
+            >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+            >>> data = bnn.datasets.sinusoid()
+            >>> posterior = model.fit(data, guide="laplace", steps=50, seed=0, progress=False)
+            >>> posterior.predict(data.x).log_prob(data.y).shape  # in nats; the mean is the log score
+            torch.Size([32])
         """
         return torch.logsumexp(self.draw_log_prob(y), 0) - math.log(self.num_draws)
 
@@ -155,6 +171,12 @@ class Prediction:
 
         Returns:
             Targets in original units, (T, N, K) or (S, N, K).
+
+        Example:
+            >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="poisson")
+            >>> posterior = model.fit([[0.0], [1.0]], [1, 3], steps=20, seed=0, progress=False)
+            >>> posterior.predict([[0.0], [0.5], [1.0]]).sample(10, seed=0).shape
+            torch.Size([10, 3])
         """
         rounds = 1 if num_samples is None else math.ceil(num_samples / self.num_draws)
         with seeded(seed, "targets"):
@@ -173,6 +195,12 @@ class Prediction:
 
         Raises:
             InputError: not the shape of the predictions, or a likelihood without a distribution function.
+
+        Example:
+            >>> from pyro.distributions import Normal
+            >>> prediction = bnn.Prediction(Normal(torch.zeros(2, 1), 1.0))  # two equal draws at one input
+            >>> prediction.cdf([0.0])
+            tensor([0.5000])
         """
         self._require_quantiles("Values of the distribution function")
         return self._base.cdf(self._scaler.transform(self._targets(y)).to(self._like)).mean(0)
@@ -190,6 +218,13 @@ class Prediction:
 
         Raises:
             InputError: a level outside (0, 1), or a likelihood without a distribution function.
+
+        Example:
+            >>> from pyro.distributions import Normal
+            >>> prediction = bnn.Prediction(Normal(torch.tensor([[-3.0], [3.0]]), 1.0))  # two draws at one input
+            >>> prediction.quantile([0.25, 0.75]).round(decimals=2)
+            tensor([[-3.],
+                    [ 3.]])
         """
         levels = torch.as_tensor(q, dtype=torch.float64)
         if not bool(((levels > 0) & (levels < 1)).all()):
@@ -206,6 +241,12 @@ class Prediction:
         """Return the bounds (lower, upper) of the equal-tailed interval that holds `level` of the mixture, (N, K).
 
         Of counts, and of censored targets at a limit, it holds at least `level`; both bounds belong to it.
+
+        Example:
+            >>> from pyro.distributions import Normal
+            >>> prediction = bnn.Prediction(Normal(torch.zeros(1, 1), 1.0))  # one draw at one input
+            >>> [round(float(bound), 2) for bound in prediction.interval(0.95)]
+            [-1.96, 1.96]
         """
         if not 0 < level < 1:
             raise InputError(f"`level` must lie between 0 and 1, got {level}.")
@@ -214,7 +255,14 @@ class Prediction:
 
     @property
     def class_probs(self) -> Tensor:
-        """Probabilities of the classes under the mixture, (N, C); for Bernoulli targets C = 2, (N, K, 2)."""
+        """Probabilities of the classes under the mixture, (N, C); for Bernoulli targets C = 2, (N, K, 2).
+
+        Example:
+            >>> from pyro.distributions import Categorical
+            >>> prediction = bnn.Prediction(Categorical(probs=torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]])))  # two draws
+            >>> prediction.class_probs
+            tensor([[0.7000, 0.3000]])
+        """
         self._require_classes("Class probabilities")
         return torch.stack([1 - self.mean, self.mean], -1) if self._is_binary else self.mean
 
@@ -234,6 +282,13 @@ class Prediction:
         """Information in nats that the class would give about the weights (BALD, Houlsby et al. 2011), (N,).
 
         The entropy of the mixture less the mean entropy of its components: epistemic uncertainty.
+
+        Example:
+            >>> from pyro.distributions import Categorical
+            >>> same, apart = [[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]  # two draws at each of two inputs
+            >>> prediction = bnn.Prediction(Categorical(probs=torch.tensor([same, apart]).swapaxes(0, 1)))
+            >>> prediction.entropy, prediction.mutual_information
+            (tensor([0.6931, 0.6931]), tensor([0.0000, 0.6931]))
         """
         return (self.entropy - self.distribution.entropy().mean(0)).clamp_min(0)
 

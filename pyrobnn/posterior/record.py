@@ -292,6 +292,12 @@ class Fitted:
         """The record as a mapping that is read only: fields that are set, and what was added.
 
         To add to it, assign: `posterior.info |= {"note": "second try"}`.
+
+        Example:
+            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+            >>> posterior.info |= {"note": "second try"}
+            >>> posterior.info["num_steps"], posterior.info["note"]
+            (20, 'second try')
         """
         shown: Info = _shown(self.record)
         return shown
@@ -301,6 +307,13 @@ class Fitted:
         self.record = FitRecord.of(info)
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a new folder, which `pyrobnn.load` reads; the same as `pyrobnn.save(posterior, path)`."""
+        """Write it to a new folder, which `pyrobnn.load` reads; the same as `pyrobnn.save(posterior, path)`.
+
+        Example:
+            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+            >>> folder = posterior.save("posterior")
+            >>> torch.equal(bnn.load(folder).predict([[0.3]]).mean, posterior.predict([[0.3]]).mean)
+            True
+        """
         folder: Path = verb("storage.save:save_posterior")(self, path)
         return folder

@@ -53,6 +53,12 @@ def weight_table(posterior: Posterior) -> "pd.DataFrame":
     """Return a row for every weight: its site, its index in it, mean, standard deviation and signal-to-noise ratio.
 
     The ratio |mean| / std is what Blundell et al. (2015, sec. 5.1) prune by.
+
+    Example:
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> table = bnn.weight_table(posterior)
+        >>> len(table), list(table.columns)
+        (31, ['site', 'index', 'mean', 'std', 'snr'])
     """
     import numpy as np
     import pandas as pd
@@ -78,6 +84,12 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
 
     Raises:
         InputError: a fraction outside the range.
+
+    Example:
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> pruned = bnn.prune(posterior, 0.5)
+        >>> int((bnn.weight_table(pruned)["std"] == 0).sum()), posterior.bnn.num_weights
+        (16, 31)
     """
     if not 0 <= fraction < 1:
         raise InputError(f"`fraction` must be at least 0 and below 1, got {fraction}.")
@@ -106,6 +118,13 @@ def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[A
     Returns:
         A function from inputs (N, *in) to the mean of the targets under that draw, (N, K), in original units: the same
         weights at every call.
+
+    Example:
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> function = bnn.sample_function(posterior, seed=1)
+        >>> best = function(torch.linspace(-0.5, 0.5, 101)[:, None]).argmax()  # where this draw would look next
+        >>> torch.equal(function([[0.3]]), function([[0.3]]))
+        True
     """
     members = members_of(posterior)
     member = members[derive(seed, "member") % len(members)]
@@ -116,16 +135,23 @@ def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[A
 def update_prior(posterior: Posterior) -> BNN:
     """Return the model with this posterior, as independent normals, for its prior: the next task learns on from it.
 
-    Later fits keep the units of this one, whatever their data, since the prior is meant in them: `standardize` plays no
-    part. The network starts at the posterior mean, its parameters without a prior and its buffers (the statistics of
-    batch normalisation) at their trained values. Sites that prior or likelihood add are inferred anew, and so is a
-    learned noise. (Nguyen et al. 2018, variational continual learning.)
+    Later fits keep the units of this one, in which the prior is meant: `standardize` of their data has no effect. The
+    network starts at the posterior mean, its parameters without a prior and its buffers (the statistics of batch
+    normalisation) at their trained values. Sites that prior or likelihood add are inferred anew, and so is a learned
+    noise. (Nguyen et al. 2018, variational continual learning.)
 
     Correlations between weights are left out. Where there are none, as in a linear model whose inputs are uncorrelated
     and centred in the first data, two fits in turn give the posterior of all data at once.
 
     Raises:
-        InputError: weights without a spread: points, pruned weights, or those that a Laplace guide left at the mode.
+        InputError: weights without a spread: points, pruned weights, or weights that a Laplace guide left at the mode.
+
+    Example:
+        >>> first, second = bnn.datasets.sinusoid(60).split(0.5, seed=0)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(first, steps=20, seed=0, progress=False)
+        >>> model = bnn.update_prior(posterior)
+        >>> model.fit(second, steps=20, seed=0, progress=False).predict([[0.0], [0.3]])
+        Prediction(Normal, num_draws=500, num_inputs=2)
     """
     moments, bnn = weight_moments(posterior), posterior.bnn
     for name, (mean, std) in moments.items():

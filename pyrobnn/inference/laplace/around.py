@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -23,8 +24,15 @@ from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source, as_data
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.likelihoods.gaussian import Gaussian
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
+from pyrobnn.priors.normal import Normal
+
+
+_AT_ONCE = 1024
+_LEAST_NOISE = 1e-6
+"""Noise of a network that meets its targets exactly, in their units."""
 
 
 def laplace_around(
@@ -40,7 +48,7 @@ def laplace_around(
     """Return the Laplace approximation around weights that were trained elsewhere; see `guides.Laplace.around`."""
     data, method = as_data(data), SVI(guide=setting)
     with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
-        bnn = copy.deepcopy(model) if isinstance(model, BNN) else BNN(model, likelihood=_likelihood_for(data))
+        bnn = copy.deepcopy(model) if isinstance(model, BNN) else _around_network(model, data, weights or {}, seed)
         source = prepare_source(bnn, method, data, seed)
         bnn.to(resolve_device(device)).eval()
         _scale_targets(bnn, source)
@@ -64,9 +72,23 @@ def laplace_around(
     return curve(posterior, setting, source, sites, progress=progress)
 
 
-def _likelihood_for(data: "Data | StoredData | DataLoader[Any]") -> str:
+def _around_network(
+    net: nn.Module, data: "Data | StoredData | DataLoader[Any]", weights: Mapping[str, Tensor], seed: int
+) -> BNN:
+    """Return a network with the prior N(0, 1): of real targets, with the deviation of its residuals for noise."""
     y = next(iter(data))[1] if isinstance(data, DataLoader) else data[:1].y
-    return "gaussian" if y.is_floating_point() else "categorical"
+    if not y.is_floating_point():
+        return BNN(net, prior=Normal(1.0), likelihood="categorical")
+    bnn = BNN(net, prior=Normal(1.0), likelihood=Gaussian(scale=1.0)).eval()
+    source = prepare_source(bnn, SVI(), data, seed)
+    scale = source.y_scaler.scale.to(bnn.like)
+    mode, total = {name: weights.get(name, value) for name, value in bnn.initial_values.items()}, 0.0
+    with torch.no_grad():
+        for x, y, *counts in source.one_pass(bnn, _AT_ONCE):
+            squares = ((bnn.outputs(mode, x) - y.reshape(len(y), -1)) * scale).square().mean(1).double()
+            total += float((squares * counts[0] if counts else squares).sum())
+    deviation = (total / source.total_weight) ** 0.5
+    return BNN(net, prior=Normal(1.0), likelihood=Gaussian(scale=max(deviation, _LEAST_NOISE)))
 
 
 def _scale_targets(bnn: BNN, source: Source) -> None:

@@ -47,10 +47,10 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
     inference trains from the best mode. With Laplace and real targets, starts whose score is not far from the best have
-    a part in the posterior: it is then a `Mixture` of as many members as starts, each mode as often as exp(score / 8)
-    gives it a share. The scores are sums over examples, and uncertain by several nats, so the factor 8 keeps one mode,
-    whose noise may be too small, from having all of it. The network runs in evaluation mode before, and every step sees
-    all data.
+    a part in the posterior: it is then a `Mixture` of as many members as starts, shared out among the modes in
+    proportion to exp(score / 8). The scores are sums over examples, and uncertain by several nats: the factor 8 keeps
+    one mode, whose noise may be too small, from taking all members. The network runs in evaluation mode before, and
+    every step sees all data.
 
     Attributes:
         guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
@@ -58,8 +58,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         starts: number of starts.
         rounds: turns of each start; with 0 it goes to the mode alone, and prior and noise stay as they are given.
         iterations: of L-BFGS in a round.
-        per: groups of weights with a precision of their own: "input" has one for each site and, in the first layer, for
-            each input (automatic relevance determination; MacKay 1994), "site" one for each site.
+        per: which weights share a precision: "input" has one for each site and, in the first layer, for each input
+            (automatic relevance determination; MacKay 1994), "site" one for each site.
         guide_steps: steps of the training of another guide than Laplace.
 
     Example:

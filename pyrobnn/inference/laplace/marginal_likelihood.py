@@ -42,12 +42,19 @@ class MarginalLikelihood(AroundAnother[Posterior]):
     the targets, and tuned from there.
 
     Attributes:
-        method: how each round trains; its guide is a `Laplace` one, and `steps` are those of a round.
+        method: how each round trains; its guide is `Laplace`, and `steps` counts the steps of one round.
         rounds: number of rounds.
-        per: groups of weights with a precision of their own, as in `tune_prior`.
+        per: which weights share a precision, as in `tune_prior`.
         noise: whether to tune the scale of Gaussian noise too; "auto" does where it is learned and targets have one
             column.
         by: "evidence" or "mackay", as in `tune_prior`.
+
+    Example:
+        >>> method = bnn.MarginalLikelihood(bnn.SVI(guide="laplace", steps=20), rounds=2)
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
+        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> len(posterior.record.laplace.rounds)  # the log evidence of each
+        2
     """
 
     method: Annotated[SVI, BeforeValidator(registry.resolve)] = SVI(guide=Laplace(), steps=1000)

@@ -77,6 +77,15 @@ def tune_prior(
         InputError: another guide, a structure or a prior whose precision is not one number a weight, a subnetwork with
             more than one precision, noise that is not one Gaussian scale, or validation data that are missing or not
             asked for.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, guide="laplace", steps=50, seed=0, progress=False)
+        >>> tuned = bnn.tune_prior(posterior, data, per="site")
+        >>> tuned.record.laplace.log_evidence > posterior.record.laplace.log_evidence
+        True
+        >>> sorted(tuned.record.laplace.precision)
+        ['0.bias', '0.weight', '2.bias', '2.weight']
     """
     setting = _checked(posterior, by, per, validation)
     source = dataclasses.replace(
