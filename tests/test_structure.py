@@ -15,13 +15,14 @@ import pyrobnn
 PACKAGE = Path(pyrobnn.__file__).parent
 ROOT = PACKAGE.parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 FLOOR = {
     room: int(row[1])
-    for row in re.finditer(r"^\| (\d+) \| ([^|]+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    for row in re.finditer(r"^\| (\d+) \| ([^|]+) \|", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE)
     for room in re.findall(r"`(\w+)`", row[2])
 }
-"""The floor of each room, from README's table."""
+"""The floor of each room, from the table of the page on architecture."""
 
 
 def unit(path):

@@ -1,0 +1,62 @@
+"""What the site takes from outside of docs/: results, notebooks, CONTRIBUTING and CHANGELOG; and formulas as MathML.
+
+MkDocs calls these functions while it builds. Formulas need no script in the browser, so the site works without a network.
+"""
+
+import re
+from pathlib import Path
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+_FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', flags=re.DOTALL)
+_LINK = re.compile(
+    r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)#:\s]+|https?:[^)\s]*|mailto:[^)\s]*)(?P<anchor>#[^)\s]*)?\)"
+)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the files that lie elsewhere in the repository."""
+    places = {ROOT / name: target for name, target in PAGES.items()}
+    places |= {path: f"notebooks/{path.name}" for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+    results = ROOT / "benchmarks" / "results"
+    for kind in ("md", "png", "svg"):
+        places |= {path: f"results/{path.relative_to(results)}" for path in sorted(results.rglob(f"*.{kind}"))}
+    for path, target in places.items():
+        if path.suffix == ".md":
+            text = _moved(path.read_text(encoding="utf-8"), path, target, places)
+            files.append(File.generated(config, target, content=text))
+        else:
+            files.append(File.generated(config, target, abs_src_path=str(path)))
+    return files
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Write formulas as MathML."""
+    from html import unescape
+
+    def mathml(found: re.Match[str]) -> str:
+        display = "block" if found["tag"] == "div" else "inline"
+        return convert(unescape(found["latex"]), display=display)
+
+    return _FORMULA.sub(mathml, html)
+
+
+def _moved(text: str, path: Path, target: str, places: dict[Path, str]) -> str:
+    """Return the text with its links as seen from its new place; names of files that the site has not stay as text."""
+
+    def link(found: re.Match[str]) -> str:
+        if found["target"].startswith(("http", "mailto:")):
+            return found.group()
+        aim = (path.parent / found["target"]).resolve()
+        up, anchor = "../" * target.count("/"), found["anchor"] or ""
+        if aim == ROOT / "README.md":
+            return f"{found['text']}({up}index.md)"
+        place = places.get(aim) or (str(aim.relative_to(ROOT / "docs")) if aim.is_relative_to(ROOT / "docs") else None)
+        return f"{found['text']}({up}{place}{anchor})" if place else found["text"][found["text"].index("[") + 1 : -1]
+
+    return _LINK.sub(link, text)

@@ -1,0 +1,42 @@
+"""Draw docs/images/linearised-laplace.png: the same Laplace posterior in the network itself, linearised, beside NUTS."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+
+import pyrobnn as bnn
+
+OUT = Path(__file__).parents[1] / "images" / "linearised-laplace.png"
+INK, BAND, BLUE = "#1c1c1c", "#8fb8db", "#0b4f8a"
+
+
+def main() -> None:
+    """Fit and draw."""
+    x = torch.linspace(-0.5, 0.5, 24)[:, None]
+    data = bnn.Data(x, torch.sin(6 * x[:, 0]) + 0.1 * torch.randn(24, generator=torch.Generator().manual_seed(0)))
+    net = bnn.MLP(1, [20], 1, activation="tanh")
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+    laplace = model.fit(data, guide=bnn.guides.Laplace(structure="full"), seed=0, progress=False)
+    nuts = bnn.fit(model, bnn.NUTS(num_draws=400, warmup=400, max_tree_depth=8), data, seed=0, progress=False)
+    grid = torch.linspace(-1, 1, 121)[:, None]
+    predictions = {
+        "Laplace, network itself": laplace.predict(grid, num_draws=1600, linearized=False),
+        "Laplace, linearised": laplace.predict(grid, num_draws=1600),
+        "NUTS": nuts.predict(grid, num_draws=1600),
+    }
+    plt.rcParams |= {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11}
+    figure, axes = plt.subplots(1, 3, figsize=(7, 2.7), sharex=True, sharey=True, layout="constrained")
+    for axis, (name, prediction) in zip(axes, predictions.items(), strict=True):
+        mean, std = prediction.mean, prediction.epistemic_std
+        axis.fill_between(grid[:, 0], mean - 2 * std, mean + 2 * std, color=BAND, linewidth=0)
+        axis.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6)
+        axis.plot(x[:, 0], data.y, "o", color=INK, markersize=2.5)
+        axis.set(title=name, xlim=(-1, 1), ylim=(-4, 4), xticks=[-1, 0, 1])
+        at_data, outside = (float(std[(grid[:, 0] - place).abs().argmin()]) for place in (0.25, 1.0))
+        axis.text(0.03, 0.02, f"sd at 0.25: {at_data:.2f}\nsd at 1: {outside:.2f}", transform=axis.transAxes)
+    figure.savefig(OUT, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

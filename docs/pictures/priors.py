@@ -1,0 +1,49 @@
+"""The picture of docs/how-to/priors.md: functions drawn from six priors of one network.
+
+    uv run python docs/pictures/priors.py
+
+Some seconds. Writes docs/images/priors.png.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+import pyrobnn as bnn
+
+OUT = Path(__file__).parents[1] / "images" / "priors.png"
+PRIORS = {
+    'Normal("he")': bnn.priors.Normal("he"),
+    "Normal(3.0)": bnn.priors.Normal(3.0),
+    'StudentT(2, "he")': bnn.priors.StudentT(2.0, "he"),
+    "ScaleMixture()": bnn.priors.ScaleMixture(),
+    "SpikeAndSlab(inclusion=0.1)": bnn.priors.SpikeAndSlab(inclusion=0.1),
+    "RegularizedHorseshoe()": bnn.priors.RegularizedHorseshoe(global_scale="he"),
+}
+_SHOWN = 12
+
+
+def main() -> None:
+    """Make the picture."""
+    x = torch.linspace(-2, 2, 200)[:, None]
+    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    for axis, (name, prior) in zip(figure.subplots(2, 3).flat, PRIORS.items(), strict=True):
+        model = bnn.BNN(bnn.MLP(1, [50], 1), prior=prior)
+        functions = model.sample_prior_predictive(x, num_draws=2000, seed=1).draw_means.numpy()
+        low, high = np.quantile(functions, [0.05, 0.95], axis=0)
+        axis.fill_between(x[:, 0], low, high, color="#dbe7f3", linewidth=0)
+        axis.plot(x[:, 0], functions[:_SHOWN].T, color="#1f5fa8", linewidth=0.8)
+        reach = float(np.abs([low, high]).max()) * 1.3
+        axis.set(xlim=(-2, 2), ylim=(-reach, reach), xticks=[-2, 0, 2])
+        axis.set_title(name, fontsize=10, loc="left")
+        axis.tick_params(labelsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(OUT, dpi=110)
+    Image.open(OUT).convert("RGB").quantize(64).save(OUT, optimize=True)  # few colours, a small file
+
+
+if __name__ == "__main__":
+    main()

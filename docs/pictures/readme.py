@@ -1,0 +1,41 @@
+"""The picture of README and of the home page: the fit of README's hello world, and its doubt.
+
+    uv run python docs/pictures/readme.py
+
+A few seconds. Writes docs/images/readme.png.
+"""
+
+from pathlib import Path
+
+import torch
+
+import pyrobnn as bnn
+
+OUT = Path(__file__).parents[1] / "images" / "readme.png"
+WIDTH, HEIGHT, DPI = 7.2, 3.4, 110
+
+
+def main() -> None:
+    """Fit 32 noisy points and draw the prediction far beyond them."""
+    data = bnn.datasets.sinusoid()
+    model = bnn.BNN(bnn.MLP(1, [50], 1, activation="tanh"))
+    posterior = bnn.fit(model, bnn.EvidenceFramework(), data, seed=0, progress=False)
+
+    figure = bnn.plots.fit_1d(posterior, data, torch.linspace(-1, 1, 300)[:, None])
+    figure.set_size_inches(WIDTH, HEIGHT)
+    axis = figure.axes[0]
+    axis.set(ylim=(-45, 45), xlabel="x", ylabel="y")
+    for x, y, text in ((0, 26, "data: little doubt"), (-0.76, -32, "no data:\nmuch doubt"), (0.76, 22, "no data:\nmuch doubt")):
+        axis.text(x, y, text, ha="center", fontsize=11)
+    for label in (axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()):
+        label.set_fontsize(11)
+    handles, _ = axis.get_legend_handles_labels()
+    names = ["noise added", "doubt of the network", "mean", "data"]
+    axis.legend(handles, names, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=11)
+    OUT.parent.mkdir(exist_ok=True)
+    figure.savefig(OUT, dpi=DPI)
+    print(OUT, f"{OUT.stat().st_size / 1024:.0f} KB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Draw docs/images/uncertainty.png and uncertainty-classes.png: the two parts of the doubt, of numbers and of classes."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.colors import LinearSegmentedColormap
+from sklearn.datasets import make_moons
+
+import pyrobnn as bnn
+
+IMAGES = Path(__file__).parents[1] / "images"
+INK, BAND, PALE, BLUE, ORANGE = "#1c1c1c", "#8fb8db", "#e3e9ef", "#0b4f8a", "#d9822b"
+SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#c4dbef", "#6fa8d6", BLUE, "#06243f"])
+LAPLACE = bnn.guides.Laplace(structure="full")
+
+
+def numbers() -> None:
+    """Draw bands over one input, and the two standard deviations below each other."""
+    x = torch.cat([torch.linspace(-1, -0.2, 60), torch.linspace(0.4, 1, 60)])[:, None]
+    noise = torch.where(x[:, 0] < 0, 0.05, 0.35)
+    y = torch.sin(3 * x[:, 0]) + noise * torch.randn(120, generator=torch.Generator().manual_seed(0))
+    net = bnn.MLP(1, [20], 2, activation="tanh")
+    likelihood = bnn.likelihoods.Gaussian(scale="heteroscedastic")
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+    posterior = model.fit(x, y, guide=LAPLACE, steps=400, lr=0.05, seed=0, progress=False)
+    grid = torch.linspace(-1.6, 1.6, 161)[:, None]
+    prediction = posterior.predict(grid, num_draws=2000)
+    mean, epistemic, aleatoric = prediction.mean, prediction.epistemic_std, prediction.aleatoric_std
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3), sharex=True, layout="constrained")
+    for spread, color, label in ((prediction.std, PALE, "all, ±2 sd"), (epistemic, BAND, "epistemic, ±2 sd")):
+        left.fill_between(grid[:, 0], mean - 2 * spread, mean + 2 * spread, color=color, linewidth=0, label=label)
+    left.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6)
+    left.plot(x[:, 0], y, "o", color=INK, markersize=2.5)
+    left.set(xlim=(-1.6, 1.6), ylim=(-2.5, 3.5), title="prediction")
+    left.legend(frameon=False, loc="upper left")
+    right.plot(grid[:, 0], epistemic, color=BLUE, linewidth=1.8, label="epistemic_std")
+    right.plot(grid[:, 0], aleatoric, "--", color=ORANGE, linewidth=1.8, label="aleatoric_std")
+    for low, high in ((-1, -0.2), (0.4, 1)):
+        right.axvspan(low, high, color=PALE, linewidth=0)
+    right.set(ylim=(0, 0.8), title="its two parts; data where shaded")
+    right.legend(frameon=False, loc="upper center")
+    figure.savefig(IMAGES / "uncertainty.png", dpi=120)
+
+
+def classes() -> None:
+    """Draw the mean entropy of draws and the mutual information over two moons."""
+    points, labels = make_moons(100, noise=0.2, random_state=0)
+    net = bnn.MLP(2, [20], 2, activation="tanh")
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
+    posterior = model.fit(points, labels, guide=LAPLACE, steps=300, lr=0.05, seed=0, progress=False)
+    across, up = torch.linspace(-3, 4, 141), torch.linspace(-3, 3.5, 131)
+    prediction = posterior.predict(torch.cartesian_prod(across, up), num_draws=500)
+    epistemic = prediction.mutual_information
+    parts = {"aleatoric: entropy of a draw": prediction.entropy - epistemic, "epistemic: mutual information": epistemic}
+    figure, axes = plt.subplots(1, 2, figsize=(7, 3.1), sharex=True, sharey=True, layout="constrained")
+    for axis, (name, values) in zip(axes, parts.items(), strict=True):
+        picture = axis.pcolormesh(across, up, values.view(141, 131).T, cmap=SHADES, vmin=0, vmax=0.7, rasterized=True)
+        for label, marker in ((0, "o"), (1, "^")):
+            x, y = points[labels == label].T
+            axis.plot(x, y, marker, color=ORANGE, markeredgecolor="white", markeredgewidth=0.4, markersize=4)
+        axis.set(title=name)
+    figure.colorbar(picture, ax=axes, label="nats")
+    figure.savefig(IMAGES / "uncertainty-classes.png", dpi=112)
+
+
+if __name__ == "__main__":
+    plt.rcParams |= {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10}
+    numbers()
+    classes()

@@ -1,0 +1,146 @@
+"""README and the pages of the site: their code runs, their commands and links exist, their sentences are short."""
+
+import contextlib
+import io
+import re
+import shlex
+import textwrap
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+)
+ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|et al|vs|cf|Eq|Fig|Sec)\.")
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its code and the line where the code starts."""
+
+    language: str
+    code: str
+    line: int
+
+
+def blocks(path, *languages):
+    text = path.read_text(encoding="utf-8")
+    found = (
+        Block(match["language"], textwrap.dedent(match["code"]), text[: match.start()].count("\n") + 2)
+        for match in FENCE.finditer(text)
+    )
+    return [block for block in found if block.language in languages]
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python")], ids=name)
+def test_python_blocks_run(path, tmp_path, monkeypatch):
+    """All of a page in one namespace and in order, as a reader would run them."""
+    from pyrobnn.inference.svi.capture.compiler import interpret
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+    namespace = {"__name__": "page"}
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        for block in blocks(path, "python"):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Estimated shape parameter", category=UserWarning)
+                exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "py")], ids=name)
+def test_code_of_other_libraries_is_python(path):
+    for block in blocks(path, "py"):
+        compile(block.code, str(path), "exec")
+
+
+def commands():
+    """Each call of `pyrobnn` on any page."""
+    lines = [
+        line
+        for path in PAGES
+        for block in blocks(path, "sh", "bash", "console")
+        for line in block.code.replace("\\\n", " ").splitlines()
+    ]
+    words = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+    calls = [tuple(line[line.index("pyrobnn") + 1 :]) for line in words if "pyrobnn" in line]
+    return sorted({call for call in calls if call})
+
+
+@pytest.mark.parametrize("call", commands(), ids=" ".join)
+def test_command_exists(call):
+    import typer
+
+    from pyrobnn.cli import app
+
+    group = typer.main.get_command(app)
+    while hasattr(group, "commands"):
+        if not call or call[0].startswith("-"):
+            return
+        command, *call = call
+        assert command in group.commands, f"a page names the command {command!r}; there are {sorted(group.commands)}"
+        group = group.commands[command]
+    options = {option for parameter in group.params for option in parameter.opts} | {"--help"}
+    used = {word.split("=")[0] for word in call if word.startswith("-")}
+    assert used <= options, f"{group.name} has no option {sorted(used - options)}; it has {sorted(options)}"
+
+
+def test_links_of_readme_lead_somewhere():
+    text = README.read_text(encoding="utf-8")
+    headings = {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^#+ (.*)$", text, re.M)}
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("#"):
+            assert target[1:] in headings, f"README has no heading for {target}"
+        elif not target.startswith("http"):
+            assert (ROOT / target.split("#")[0]).exists(), f"README names {target}, which is not there"
+
+
+def test_readme_is_one_page_with_an_early_picture():
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 180
+    assert any(line.lstrip("| ").startswith("![") for line in lines[:40])
+
+
+def sentences(path):
+    """The sentences of paragraphs, items and cells, without code, links' targets and formulas."""
+    text = FENCE.sub("\n\n", path.read_text(encoding="utf-8"))
+    text = re.sub(r"\$\$.*?\$\$|^---\n.*?^---\n|<!--.*?-->", "\n\n", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"!?\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])", r"\1", text)
+    text = re.sub(r"`[^`]*`", "code", ABBREVIATIONS.sub(r"\1", text))
+    parts = re.split(r"\n\s*\n|\n(?=\s*([-*#|>!]|\d+\.|===) )|\|", text)
+    for part in parts:
+        if part:
+            yield from (re.sub(r"\s+", " ", one).strip() for one in re.split(r"(?<=[.!?])\s+", part))
+
+
+@pytest.mark.parametrize("path", [README, *sorted((ROOT / "docs" / "how-to").glob("*.md"))], ids=name)
+def test_sentences_are_short(path):
+    long = [one for one in sentences(path) if len(one.split()) > 30]
+    assert not long, "\n".join(long)
+
+
+def test_a_long_sentence_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"# A title\n\nShort. {'word ' * 31}end.\n\n- an item of `code`\n")
+    assert [len(one.split()) for one in sentences(page)] == [3, 1, 32, 5]
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    """Links between pages, anchors and names of the reference are checked by the build."""
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    pytest.importorskip("material", reason="needs the group docs")
+    with warnings.catch_warnings(action="ignore"):
+        build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True))
+    assert (tmp_path / "index.html").stat().st_size > 1000
