@@ -9,6 +9,7 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.inference import automatic
+from pyrobnn.inference.source import make_source
 from pyrobnn.inference.base import Run
 from pyrobnn.inference.open_scales import measured
 
@@ -280,11 +281,21 @@ def test_without_a_method_several_are_tried(monkeypatch, tmp_path):
 def test_candidates_follow_from_sizes():
     sizes = {(10, 50): ["laplace", "mean_field", "nuts"], (50, 5000): ["laplace", "mean_field", "ensemble"]}
     for (hidden, rows), names in sizes.items():
-        found = automatic.candidates(bnn.BNN(bnn.MLP(3, [hidden], 1)), rows)
+        found = automatic.candidates(bnn.BNN(bnn.MLP(3, [hidden], 1)), rows, 1000)
         assert list(found) == names
         assert found["mean_field"].batch_size == (None if rows == 50 else 128)
-    deep = automatic.candidates(bnn.BNN(bnn.MLP(3, [100, 100], 1)), 500)
+    deep = automatic.candidates(bnn.BNN(bnn.MLP(3, [100, 100], 1)), 500, 1000)
     assert deep["laplace"].guide.structure == "kron"
+
+
+def test_steps_of_candidates_follow_from_sizes_alone():
+    """Small networks may take all steps, large ones as many as are predicted to end within a minute, at least 1,000."""
+    most = []
+    for hidden in ([10], [600, 600], [3000, 3000]):
+        model, data = bnn.BNN(bnn.MLP(3, hidden, 1)), bnn.Data(np.zeros((400, 3)), np.arange(400.0))
+        most.append(automatic._most_steps(model, make_source(data, model, None)))
+    assert most[0] == 150_000
+    assert most[0] > most[1] > most[2] >= 1000
 
 
 def test_without_a_method_data_must_be_in_memory():

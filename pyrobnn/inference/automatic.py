@@ -20,7 +20,8 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.base import BaseMethod, Method, Offer, Run, offer_of, registry
 from pyrobnn.inference.ensemble import Ensemble
 from pyrobnn.inference.mcmc.mcmc import NUTS
-from pyrobnn.inference.source import as_data, make_source
+from pyrobnn.inference.open_scales import work_of_gradient
+from pyrobnn.inference.source import Source, as_data, make_source
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -36,6 +37,8 @@ _FOLDS = {_FEW: (4, 2)}
 """Up to that many examples: in how many folds they are cut, and how many of these are held out, one after another."""
 _ONE_FOLD = (5, 1)
 _DRAWS = 200
+_SECONDS, _FEWEST_STEPS = 60.0, 1_000
+"""Predicted seconds after which a candidate stops, and steps that it may take however long they are."""
 
 
 @registry.register
@@ -44,24 +47,30 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     """Try what suits the size of network and data, and keep what predicts held-out examples best.
 
     Candidates are a Laplace approximation, a mean-field guide, chains by NUTS where weights and examples are few, and
-    an anchored ensemble where they are many. Each is fitted to a part of the data and scored on the rest, under the
-    scales that were measured on all of them. Of those within a standard
-    error of the best the first is taken, since it is the cheapest, and fitted to all data. The evidence lower bounds of
-    different guides are not compared: a guide that has collapsed may have the highest.
+    an anchored ensemble where they are many. Each is fitted to a part of the data and scored on the rest, under scales
+    measured on all data. Of the candidates within a standard error of the best, the first is the cheapest: it is fitted
+    to all data. ELBOs are not compared, since a guide that has collapsed may have the highest.
+
+    See docs/explanations/defaults.md.
+
+    The number of steps that a candidate may take follows from what a step computes. So the same call gives the same
+    result, however busy the machine is, unless `max_seconds` is given.
 
     Attributes:
-        max_seconds: no candidate is begun that would not leave time for the fit to all data; the first one always is.
-            Steps end at half of it while candidates are tried, and at all of it in the last fit.
+        max_seconds: bound by the clock, or None. A candidate is begun only if time will remain for the fit to all data;
+            the first always is. Candidates stop training after half of this time, the last fit after all of it.
 
     Example:
         >>> import pyrobnn as bnn
-        >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
-        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> method, data = bnn.Automatic(max_seconds=0.5), bnn.datasets.sinusoid()
+        >>> posterior = bnn.fit(model, method, data, seed=0, engine="eager", progress=False)
         >>> posterior.record.automatic.chosen in [one.name for one in posterior.record.automatic.candidates]
         True
     """
 
-    max_seconds: Annotated[float, Field(gt=0)] = 120.0
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
 
     def offer(self) -> Offer:
         """Return what the method has beside `run`."""
@@ -80,9 +89,9 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 "Without a method, candidates are compared on data in memory, at least 5 examples: pass Data(x, y), or "
                 "a method such as SVI()."
             )
-        make_source(data, bnn, None)
+        source = make_source(data, bnn, None)
         parts = _splits(data, derive(run.seed, "folds"))
-        methods = candidates(bnn, len(data))
+        methods = candidates(bnn, len(data), _most_steps(bnn, source))
         tried: list[CandidateRecord] = []
         scores: list[Tensor] = []
         with tqdm(methods.items(), desc="methods", disable=not run.progress) as bar:
@@ -106,22 +115,23 @@ class Automatic(BaseMethod[Posterior | Mixture]):
 
     def _until(self, share: float, run: Run, method: Any) -> Run:
         """Return the arguments of a fit inside, whose steps end when a share of the seconds has passed."""
-
-        def is_late(_: Any) -> bool:
-            return time.perf_counter() - run.started > share * self.max_seconds
-
-        callbacks = [is_late] if offer_of(method).callbacks else []
-        return dataclasses.replace(run, callbacks=callbacks, progress=False)
+        run = dataclasses.replace(run, progress=False)
+        if self.max_seconds is None or not offer_of(method).callbacks:
+            return run
+        end = run.started + share * self.max_seconds
+        return dataclasses.replace(run, callbacks=[lambda _: time.perf_counter() > end])
 
     def _has_time(self, tried: Sequence[CandidateRecord], parts: int, run: Run) -> bool:
         """Return whether a candidate as slow as the slowest, and a fit to all data, end in time."""
+        if self.max_seconds is None:
+            return True
         slowest = max(one.seconds for one in tried)
         return time.perf_counter() - run.started + slowest * (1 + 1.5 / parts) < self.max_seconds
 
 
-def candidates(bnn: BNN, num_data: int) -> dict[str, Method[Any]]:
-    """Return the methods to try on a model and that many examples, by name, the cheapest first."""
-    batch_size = _BATCH if num_data > _MOST_AT_ONCE else None
+def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]]:
+    """Return the methods to try on a model, examples and at most so many steps, by name, the cheapest first."""
+    svi = SVI(batch_size=_BATCH if num_data > _MOST_AT_ONCE else None, max_steps=max_steps)
     size = bnn.num_weights
     if size <= _MOST_FULL:
         laplace = guides.Laplace(structure="full")
@@ -130,14 +140,21 @@ def candidates(bnn: BNN, num_data: int) -> dict[str, Method[Any]]:
     else:
         laplace = guides.Laplace(structure="kron", sites=("last_layer",))
     found: dict[str, Method[Any]] = {
-        "laplace": SVI(guide=laplace, batch_size=batch_size),
-        "mean_field": SVI(batch_size=batch_size),
+        "laplace": dataclasses.replace(svi, guide=laplace),
+        "mean_field": svi,
     }
     if size * num_data <= _MOST_SAMPLED:
         found["nuts"] = NUTS(num_draws=300, warmup=300, num_chains=2)
     else:
-        found["ensemble"] = Ensemble(SVI(guide="map", batch_size=batch_size), anchored=True)
+        found["ensemble"] = Ensemble(dataclasses.replace(svi, guide="map"), anchored=True)
     return found
+
+
+def _most_steps(bnn: BNN, source: Source) -> int:
+    """Return the steps whose gradients a captured fit is predicted to take in `_SECONDS`."""
+    work = work_of_gradient(bnn, source, source.num_data if source.num_data <= _MOST_AT_ONCE else _BATCH)
+    step = work.cost(1, "cpu").captured - work.cost(0, "cpu").captured
+    return max(_FEWEST_STEPS, min(SVI().max_steps, int(_SECONDS / step)))
 
 
 def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:

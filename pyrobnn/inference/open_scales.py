@@ -207,16 +207,22 @@ def _rows(size: int, num_data: int, seed: int) -> Tensor:
 
 def _seconds(bnn: BNN, source: Source, num_rows: int) -> float:
     """Return the seconds that a start is predicted to take: gradients, and solutions of the linear model."""
-    model = bnn.fresh().eval()
-    x, *_ = source.scaled(model, source.head[0][:num_rows], source.head[1][:num_rows])
-    weights = {name: value.clone().requires_grad_() for name, value in model.initial_values.items()}
-    with Work() as work:
-        torch.autograd.grad(model.outputs(weights, x).sum(), list(weights.values()), allow_unused=True)
+    work = work_of_gradient(bnn, source, num_rows)
     columns, size = num_rows * source.outputs, bnn.num_weights
     smaller = min(columns, size)
     solutions = Work()
     solutions.products = STEPS * (4 * smaller * columns * size + 10 * smaller**3)
     return work.cost(_ROUNDS * _ITERATIONS, "cpu").eager + solutions.cost(_ROUNDS, "cpu").eager
+
+
+def work_of_gradient(bnn: BNN, source: Source, num_rows: int) -> Work:
+    """Return what a gradient of the outputs of that many rows computes."""
+    model = bnn.fresh().eval()
+    x, *_ = source.scaled(model, source.head[0][:num_rows], source.head[1][:num_rows])
+    weights = {name: value.clone().requires_grad_() for name, value in model.initial_values.items()}
+    with Work() as work:
+        torch.autograd.grad(model.outputs(weights, x).sum(), list(weights.values()), allow_unused=True)
+    return work
 
 
 def _closed(
