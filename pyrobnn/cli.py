@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +16,11 @@ from typer.core import TyperGroup
 
 from pyrobnn._core.errors import InputError, printable
 from pyrobnn._core.tables import check_names, ending
-from pyrobnn.runs.run_folders import check_new_run, run_folder, unfinished_folder
+from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec_files import check_values, first_line, read_spec, spec_of_table
+
+_UNFINISHED = ".unfinished"
+"""What the name of a run folder ends with while its fit is not done."""
 
 
 class _PlainErrors(TyperGroup):
@@ -80,15 +83,15 @@ def demo(
     *,
     out: Annotated[Path, typer.Option(help="Folder for the three run folders.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Seed of the fits.")] = 0,
-    steps: Annotated[int | None, typer.Option(help="Steps of each fit, for a quick look.", min=1)] = None,
 ) -> None:
-    """Fit three small data sets, print their scores, and write a report on each (under three minutes).
+    """Fit three small tables, print what was found, and write a report on each (under a minute).
 
     An earlier demonstration in the folder is replaced.
     """
-    from pyrobnn.runs import demo
+    with _stopped_cleanly(lambda: f"what was done by then is in {out}" if out.exists() else "nothing was done yet"):
+        from pyrobnn.runs import demo
 
-    demo.demo(out, seed=seed, steps=steps, progress=sys.stderr.isatty(), console=Console(soft_wrap=False))
+        demo.demo(out, seed=seed, progress=sys.stderr.isatty(), console=Console(soft_wrap=False))
 
 
 Source = Annotated[
@@ -116,10 +119,13 @@ def fit(
     elif target or changes or out or overwrite:
         raise InputError("--resume goes on with the spec of the run: leave out --set, --target, --out and --overwrite.")
     elif resume is not None:
-        from pyrobnn.runs.run import resume as resume_run
+        is_checkpoint = resume.name.endswith(_UNFINISHED) and not is_run_folder(resume)
+        folder = resume.with_name(resume.name.removesuffix(_UNFINISHED)) if is_checkpoint else resume
+        with _stopped_cleanly(lambda: _kept(folder, earlier=None)):
+            from pyrobnn.runs.run import resume as resume_run
 
-        with _stopped_cleanly(resume):
-            _show(resume_run(resume, progress=sys.stderr.isatty()))
+            result = resume_run(folder, progress=sys.stderr.isatty())
+        _show(result)
 
 
 def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Path | None, *, overwrite: bool) -> None:
@@ -136,23 +142,34 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
         typer.echo(printable(line))
     check_values(tables, changes)
 
+    if is_main:
+        earlier = _time_of(folder / "manifest.json")
+        with _stopped_cleanly(lambda: _kept(folder, earlier=earlier)):
+            result = _run(tables, changes, folder, overwrite=overwrite)
+        _show(result)
+    else:
+        from pyrobnn.runs.run import take_part
+
+        take_part(_spec(tables, changes))
+
+
+def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, overwrite: bool) -> Any:
+    from pyrobnn.runs.run import run
+
+    return run(
+        _spec(tables, changes),
+        folder,
+        progress=sys.stderr.isatty(),
+        overwrite=overwrite,
+        on_prepared=lambda prepared: typer.echo(printable(prepared.sentence)),
+    )
+
+
+def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
     from pyrobnn.runs.overrides import apply_overrides
-    from pyrobnn.runs.run import run, take_part
     from pyrobnn.runs.spec import RunSpec
 
-    spec = RunSpec.from_dict(apply_overrides(tables, changes))
-    if not is_main:
-        take_part(spec)
-        return
-    with _stopped_cleanly(folder):
-        result = run(
-            spec,
-            folder,
-            progress=sys.stderr.isatty(),
-            overwrite=overwrite,
-            on_prepared=lambda prepared: typer.echo(printable(prepared.sentence)),
-        )
-    _show(result)
+    return RunSpec.from_dict(apply_overrides(tables, changes))
 
 
 def _show(result: Any) -> None:
@@ -172,8 +189,8 @@ class _Stopped(BaseException):
 
 
 @contextmanager
-def _stopped_cleanly(folder: Path) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM say in one line what is kept of a run, and end with the code of the signal."""
+def _stopped_cleanly(kept: Callable[[], str]) -> Iterator[None]:
+    """On Ctrl-C or SIGTERM say in one line what is kept, and end with the code of the signal."""
 
     def stop(number: int, _frame: Any) -> None:
         raise _Stopped(number)
@@ -181,17 +198,25 @@ def _stopped_cleanly(folder: Path) -> Iterator[None]:
     in_main = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
     numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
     before = {number: signal.signal(number, stop) for number in numbers}
-    earlier = _time_of(folder / "manifest.json")
     try:
         yield
     except _Stopped as stopped:
-        made = _time_of(folder / "manifest.json") not in (None, earlier)
-        kept = made or (unfinished_folder(folder) / "spec.toml").exists()
-        rest = f"go on with `pyrobnn fit --resume {folder}`" if kept else "before the first checkpoint; nothing is kept"
-        _fail(f"stopped by {signal.Signals(stopped.args[0]).name}: {rest}.", code=128 + stopped.args[0])
+        _fail(f"stopped by {signal.Signals(stopped.args[0]).name}: {kept()}.", code=128 + stopped.args[0])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _kept(folder: Path, *, earlier: int | None) -> str:
+    """Say where a run that was stopped is kept, and how it goes on; `earlier` is the time of a run before it."""
+    unfinished = unfinished_folder(folder)
+    go_on = f"go on with `pyrobnn fit --resume {folder}`"
+    if (unfinished / "spec.toml").exists():
+        shown = unfinished if folder.is_absolute() else os.path.relpath(unfinished)
+        return f"the last checkpoint is kept in {shown}, {go_on}"
+    if _time_of(folder / "manifest.json") not in (None, earlier):
+        return f"the fit is kept in {folder}, {go_on}"
+    return "nothing is kept, as no checkpoint was written yet"
 
 
 def _time_of(file: Path) -> int | None:

@@ -1,7 +1,12 @@
+import dataclasses
+import json
+import os
 import re
+import signal
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -78,15 +83,87 @@ def test_data_list_and_fetch(here, monkeypatch):
     ]
 
 
-@pytest.mark.slow
-def test_demo_prints_a_table_of_scores_for_every_set(here):
-    done = invoke("demo", "--steps", "2", "--seed", "1")
+def quick_demo(monkeypatch):
+    """Let the demonstration fit for two steps, on few rows, and find nothing against it."""
+    from pyrobnn.diagnostics import diagnosis, findings
+    from pyrobnn.runs import demo
+
+    fine = findings.Diagnosis((findings.Finding("elbo", "fine", "The ELBO is flat."),), 0.05)
+    monkeypatch.setattr(diagnosis, "diagnose", lambda *args, **kwargs: fine)
+
+    fit = {"type": "svi", "steps": 2, "engine": "eager", "device": "cpu"}
+    monkeypatch.setattr(demo, "FIT", fit)
+    few = {
+        name: dataclasses.replace(problem, make=lambda make=problem.make: make().sample(60, random_state=0))
+        for name, problem in demo.PROBLEMS.items()
+    }
+    monkeypatch.setattr(demo, "PROBLEMS", few)
+
+
+def test_demo_tells_of_every_problem_and_ends_with_a_picture_and_a_page(here, monkeypatch):
+    quick_demo(monkeypatch)
+    done = invoke("demo", "--seed", "1")
     assert done.exit_code == 0, done.output
-    for name in ("sinusoid", "diabetes", "breast-cancer"):
+    for number, name in enumerate(("gap", "friedman", "moons"), 1):
+        assert f"{number}. {name}: " in done.output
         assert f"Report: runs/demo/{name}/report.html" in done.output
         assert (here / "runs" / "demo" / name / "metrics.json").is_file()
     assert len(re.findall(r"pyrobnn .* constant .* linear", done.output)) == 3
-    assert "RMSE to the noise-free curve" in done.output
+    assert done.output.count("where a linear model") == 3
+    assert done.output.count("It can be trusted for data like these: none of 1 checks ") == 3
+    doubts = re.findall(r"at the test data [\d.e+-]+, (in the gap [\d.e+-]+, )?three times as far from", done.output)
+    assert [bool(gap) for gap in doubts] == [True, False]
+    assert len(re.findall(r"it is \d+ % sure where it is (right|wrong) \(\d of 6\)", done.output)) == 1
+    *_, last = done.output.splitlines()
+    assert last == "Look at runs/demo/gap/figures/fit.png, then open runs/demo/gap/report.html"
+    assert "row,mean,std" in invoke("predict", "runs/demo/gap", "runs/demo/gap.csv").output
+
+
+def test_the_problems_of_the_demo_are_as_described():
+    """Friedman 1 by its own formula up to noise of N(0, 1); four decimals in the files."""
+    from pyrobnn.runs.demo import PROBLEMS
+
+    gap, friedman, moons = (problem.make() for problem in PROBLEMS.values())
+    assert gap["x"].abs().between(0.35, 1).all()
+    assert (gap["x"] > 0).sum() == (gap["x"] < 0).sum() == 100
+    noise = gap["y"] - 10 * np.sin(2 * np.pi * gap["x"])
+    x = friedman.filter(like="x")
+    rest = 10 * np.sin(np.pi * x["x1"] * x["x2"]) + 20 * (x["x3"] - 0.5) ** 2 + 10 * x["x4"] + 5 * x["x5"]
+    for errors in (noise, friedman["y"] - rest):  # four standard errors
+        assert errors.mean() == pytest.approx(0, abs=4 / np.sqrt(len(errors)))
+        assert errors.std() == pytest.approx(1, abs=4 / np.sqrt(2 * len(errors)))
+    assert x.shape == (300, 10)
+    assert moons["moon"].value_counts().to_dict() == {"upper": 250, "lower": 250}
+    assert moons.groupby("moon")["x2"].mean()["upper"] > moons.groupby("moon")["x2"].mean()["lower"]
+
+
+@pytest.mark.slow
+def test_the_demo_shows_what_a_bayesian_network_is_for(here):
+    """No check warns, straight lines lose, and doubt grows tenfold away from the data."""
+    done = invoke("demo")
+    assert done.exit_code == 0, done.output
+    assert done.output.count("It can be trusted for data like these") == 3
+    for name in ("gap", "friedman", "moons"):
+        metrics = json.loads((here / "runs" / "demo" / name / "metrics.json").read_text())
+        ours, linear = (
+            found["log_likelihood"]["value"] for found in (metrics["scores"], metrics["baselines"]["linear"])
+        )
+        assert ours > linear + 0.2
+    for line in re.findall(r"at the test data .*", done.output):
+        near, *far = (float(number) for number in re.findall(r"[a-z] ([\d.]+)[,.]", line))
+        assert min(far) > 10 * near
+
+
+def test_a_demo_that_is_stopped_says_what_is_there(here, monkeypatch):
+    import pyrobnn.runs.demo
+
+    def stop(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(pyrobnn.runs.demo, "run", stop)
+    done = invoke("demo")
+    assert done.exit_code == 128 + signal.SIGINT
+    assert done.stderr == "error: stopped by SIGINT: what was done by then is in runs/demo.\n"
 
 
 ERRORS = {
@@ -108,7 +185,7 @@ ERRORS = {
 
 @pytest.mark.parametrize(("arguments", "message"), ERRORS.values(), ids=ERRORS.keys())
 def test_user_errors_are_one_line(arguments, message, here):
-    (here / "taken" / "sinusoid").mkdir(parents=True)
+    (here / "taken" / "moons").mkdir(parents=True)
     before = sorted(here.rglob("*"))
     done = invoke(*arguments)
     assert done.exit_code == 2

@@ -9,9 +9,9 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.inference import automatic
-from pyrobnn.inference.source import make_source
 from pyrobnn.inference.base import Run
 from pyrobnn.inference.open_scales import measured
+from pyrobnn.inference.source import make_source
 
 ROWS, COLUMNS = 60, 3
 _RNG = np.random.default_rng(0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import edges, labelled
 from matplotlib.collections import LineCollection, PolyCollection
+from scipy import stats
 
 import pyrobnn as bnn
 from pyrobnn import plots
@@ -115,6 +116,17 @@ def test_fit_1d_draws_mean_and_bands_of_two_sd(posterior, data):
     assert plots.fit_1d(posterior, data, num_draws=10).axes[0].get_xlim() == pytest.approx((-1.0, 1.0))
 
 
+def test_fit_1d_ends_as_far_from_the_data_as_these_reach(data):
+    wide = bnn.BNN(bnn.MLP(1, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1e4), prior=bnn.priors.Normal(1e4)).fit(
+        data, guide="mean_field", steps=2, seed=0, engine="eager", progress=False
+    )
+    low, high = float(data.y.min()), float(data.y.max())
+    axis = plots.fit_1d(wide, data, num_draws=20).axes[0]
+    assert axis.get_ylim() == pytest.approx((2 * low - high, 2 * high - low))
+    narrow = plots.fit_1d(fitted(data, guide="map"), data, num_draws=20).axes[0].get_ylim()
+    assert 2 * low - high < narrow[0] < low < high < narrow[1] < 2 * high - low
+
+
 def test_fit_1d_of_several_targets_shows_the_first(data):
     two = bnn.Data(data.x, torch.stack([data.y, -data.y], 1))
     posterior = fitted(two, outputs=2)
@@ -166,8 +178,44 @@ def test_intervals_that_miss_are_told_apart():
     assert labelled(axis, "interval holds y (2)").get_xdata().tolist() == [0.0, 1.0]
     assert labelled(axis, "interval misses y (1)").get_xdata().tolist() == [5.0]
     bars = [artist for artist in axis.get_children() if isinstance(artist, LineCollection)]
+    assert len(bars) == 2
     ends = np.concatenate([bar.get_segments() for bar in bars])[:, :, 1]
     np.testing.assert_allclose(np.abs(ends), 1.959964, atol=1e-4)
+
+
+def test_targets_and_predictions_have_one_scale():
+    """The diagonal goes from corner to corner of a square, and all of the bars are in the picture."""
+    y = torch.linspace(-3, 5, 60)
+    figure = plots.observed_vs_predicted(normal_prediction(60), y)
+    axis = figure.axes[0]
+    assert axis.get_xlim() == axis.get_ylim()
+    assert axis.get_box_aspect() == 1
+    diagonal = labelled(axis, "predicted = observed")
+    assert tuple(diagonal.get_xdata()) == tuple(diagonal.get_ydata()) == axis.get_xlim()
+    low, high = axis.get_xlim()
+    assert low < -3 < 5 < high < 5.3
+    figure.draw_without_rendering()
+    box = axis.get_window_extent()
+    assert box.width == pytest.approx(box.height, rel=1e-3)
+
+
+def test_intervals_far_longer_than_the_targets_differ_do_not_set_the_scale():
+    axis = plots.observed_vs_predicted(normal_prediction(60, scale=100.0), torch.linspace(-1, 1, 60)).axes[0]
+    low, high = axis.get_ylim()
+    assert -2.2 < low < -2
+    assert 2 < high < 2.2
+    empty = plots.observed_vs_predicted(normal_prediction(3), torch.zeros(3)).axes[0].get_ylim()
+    assert empty[0] < 0 < empty[1]
+
+
+def test_the_legend_names_what_is_drawn_and_nothing_else():
+    def entries(y):
+        axis = plots.observed_vs_predicted(normal_prediction(3), y).axes[0]
+        return [text.get_text() for text in axis.get_legend().get_texts()]
+
+    assert entries(torch.zeros(3)) == ["predicted = observed", "interval holds y (3)"]
+    assert entries(torch.full((3,), 9.0)) == ["predicted = observed", "interval misses y (3)"]
+    assert entries(torch.tensor([0.0, 0.0, 9.0]))[1:] == ["interval holds y (2)", "interval misses y (1)"]
 
 
 def test_at_most_200_intervals_are_drawn():
@@ -198,22 +246,33 @@ def test_reliability_shows_accuracy_by_confidence_with_counts():
     probs = [[0.92, 0.08]] * 4 + [[0.35, 0.65]] * 2
     figure = plots.reliability(categorical(probs), torch.tensor([0, 0, 0, 1, 1, 0]))
     diagram, histogram = figure.axes
-    (container,) = diagram.containers
-    np.testing.assert_allclose(container.lines[0].get_xdata(), [0.65, 0.92], rtol=1e-6)
-    np.testing.assert_allclose(container.lines[0].get_ydata(), [0.5, 0.75])
+    dots = labelled(diagram, "observed")
+    np.testing.assert_allclose(dots.get_xdata(), [0.65, 0.92], rtol=1e-6)
+    np.testing.assert_allclose(dots.get_ydata(), [0.5, 0.75])
     assert [text.get_text() for text in diagram.texts] == ["2", "4"]
     assert "ECE 0.163" in diagram.get_title(loc="left")
-    (segments,) = [bars.get_segments() for bars in container.lines[2]]
-    np.testing.assert_allclose(segments[1][:, 1], 0.75 + np.array([-1, 1]) * np.sqrt(0.75 * 0.25 / 4))
+    ends = np.array(labelled(diagram, "95 % if calibrated").get_segments())[:, :, 1]
+    np.testing.assert_allclose(ends, [[0.0, 1.0], [0.5, 1.0]])  # all of 2 at 0.65; 2 to 4 of 4 at 0.92
     correct, wrong = (sum(bar.get_height() for bar in bars) for bars in histogram.containers)
     assert (correct, wrong) == (4, 2)
 
 
 def test_reliability_of_binary_targets_counts_the_confidence_in_either_class():
     prediction = bnn.Prediction(dist.Bernoulli(torch.tensor([[0.1, 0.9, 0.3]])))
-    container = plots.reliability(prediction, torch.tensor([0, 1, 1])).axes[0].containers[0]
-    np.testing.assert_allclose(container.lines[0].get_xdata(), [0.7, 0.9], rtol=1e-6)
-    np.testing.assert_allclose(container.lines[0].get_ydata(), [0.0, 1.0])
+    dots = labelled(plots.reliability(prediction, torch.tensor([0, 1, 1])).axes[0], "observed")
+    np.testing.assert_allclose(dots.get_xdata(), [0.7, 0.9], rtol=1e-6)
+    np.testing.assert_allclose(dots.get_ydata(), [0.0, 1.0])
+
+
+def test_the_bars_of_reliability_hold_as_many_right_labels_as_are_due():
+    """In 400 simulated sets of 100 labels the dot of a bin is outside its bar in at most 5 % (two tails of 2.5 %)."""
+    probs, generator = torch.full((100,), 0.72), torch.Generator().manual_seed(0)
+    prediction = bnn.Prediction(dist.Bernoulli(probs[None]))
+    bars = plots.reliability(prediction, torch.zeros(100)).axes[0]
+    ((low, high),) = np.array(labelled(bars, "95 % if calibrated").get_segments())[:, :, 1]
+    right = (torch.rand(400, 100, generator=generator) < probs).double().mean(1).numpy()
+    assert 0 < np.mean((right < low - 1e-9) | (right > high + 1e-9)) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 400)
+    assert low == pytest.approx(stats.binom.ppf(0.025, 100, 0.72) / 100)
 
 
 # where the errors are

@@ -14,6 +14,7 @@ from sklearn.isotonic import IsotonicRegression
 import pyrobnn as bnn
 from pyrobnn import plots
 from pyrobnn.diagnostics.simulation import _report
+from pyrobnn.plots.predictive import _densities, _envelope
 from pyrobnn.plots.prior import _cut
 
 FIT = {"seed": 0, "engine": "eager", "progress": False}
@@ -208,21 +209,56 @@ def test_tails_of_the_prior_are_cut_where_the_posterior_is_not():
 # simulated data
 
 
-def test_predictive_check_shows_the_observed_density_among_fifty_simulated():
+def curve_and_band(prediction, y):
+    """Points, the observed curve, and the ends of the band there."""
+    (axis,) = plots.predictive_check(prediction, y).axes
+    x, observed = labelled(axis, "observed").get_data()
+    (found,) = [artist for artist in axis.get_children() if isinstance(artist, PolyCollection)]
+    assert found.get_label() == "95 % of simulated sets"
+    low, high = edges(found, x[1:-1:10])
+    return axis, x, observed, (x[1:-1:10], low, high)
+
+
+def test_predictive_check_shows_the_observed_density_over_all_of_its_range():
     y = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(200) + 0.5) / 200)
     prediction = bnn.Prediction(dist.Normal(torch.zeros(60, 200), 2.0))
-    (axis,) = plots.predictive_check(prediction, y).axes
-    assert len(axis.lines) == 51
-    mean, spread = moments(axis.lines[50])
-    assert (mean, spread) == (pytest.approx(0, abs=0.01), pytest.approx(1, abs=0.08))
-    assert np.mean([moments(line)[1] for line in axis.lines[:50]]) == pytest.approx(2, abs=0.16)
+    axis, x, observed, (_, low, high) = curve_and_band(prediction, y)
+    assert moments(labelled(axis, "observed")) == (pytest.approx(0, abs=0.01), pytest.approx(1, abs=0.08))
+    assert np.trapezoid(observed, x) == pytest.approx(1, abs=1e-3)
+    assert max(observed[0], observed[-1]) < 1e-4
+    assert x[0] < -5 < 5 < x[-1]  # where the simulated targets, of twice the spread, have been
+    assert (low >= 0).all()
+    assert observed.max() > 1.3 * high.max()  # too wide a fit is seen at once
+
+
+def test_the_band_of_predictive_check_holds_as_many_whole_curves_as_it_says():
+    """Of 60 observed sets of the simulated distribution 3 leave it on average; 3.5 standard errors are 6 more."""
+    generator, outside = torch.Generator().manual_seed(0), 0
+    simulated = torch.randn(200, 40, generator=generator)
+    for y in torch.randn(60, 40, generator=generator):
+        _, curves = _densities(torch.cat([y[None], simulated]).double().numpy())
+        low, high = _envelope(curves[1:])
+        inside = ((low <= curves) & (curves <= high)).all(1)
+        assert inside[1:].mean() == pytest.approx(0.95, abs=0.006)
+        outside += not inside[0]
+    assert outside <= 9
+
+
+def test_predictive_check_of_targets_that_are_alike_or_not_finite():
+    same = plots.predictive_check(bnn.Prediction(dist.Normal(torch.zeros(30, 20), 1.0)), torch.zeros(20)).axes[0]
+    assert np.isfinite(labelled(same, "observed").get_ydata()).all()
+    heavy = bnn.Prediction(dist.Cauchy(torch.zeros(30, 20), 1e30))
+    shown = labelled(plots.predictive_check(heavy, torch.randn(20)).axes[0], "observed")
+    assert np.isfinite(shown.get_ydata()).all()
 
 
 def test_predictive_check_of_counts_shows_the_distribution_function():
     y = torch.tensor([0, 0, 1, 3, 5])
-    (axis,) = plots.predictive_check(bnn.Prediction(dist.Poisson(torch.full((40, 5), 2.0))), y).axes
-    x, share = axis.lines[-1].get_data()
+    axis, x, share, (points, low, high) = curve_and_band(bnn.Prediction(dist.Poisson(torch.full((40, 5), 2.0))), y)
     assert [share[x >= value][0] for value in (0, 1, 3, 5)] == pytest.approx([0.4, 0.6, 0.8, 1.0])
+    assert (share[0], share[-1]) == (0, 1)
+    assert (low <= stats.poisson.cdf(points, 2.0)).all()
+    assert (high >= stats.poisson.cdf(points, 2.0)).all()
     assert axis.get_ylabel() == "share of targets up to y"
 
 

@@ -5,16 +5,21 @@ import dataclasses
 import math
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from helpers import quick
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 import pyrobnn as bnn
 from pyrobnn.diagnostics import FunctionConvergence
 from pyrobnn.diagnostics.chains import Chains, chains_of
-from pyrobnn.diagnostics.findings import Diagnosis, Finding
+from pyrobnn.diagnostics.failure import FAILED
+from pyrobnn.diagnostics.findings import BASELINE, Diagnosis, Finding
+from pyrobnn.diagnostics.predictive_checks import _WORDS
 from pyrobnn.diagnostics.training_checks import chain_findings
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Rendered, render, words
@@ -58,6 +63,19 @@ def classification():
     return train, test, fitted(train, "categorical", 3, validation=test)
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures of pages, none of which is written."""
+    figures = []
+
+    def note(figure, stream, **kwargs):
+        figures.append(figure)
+        stream.write(b"\x89PNG")
+
+    monkeypatch.setattr(Figure, "savefig", note)
+    return figures
+
+
 class Page(HTMLParser):
     """Tags, addresses and text of a page."""
 
@@ -94,7 +112,7 @@ def test_the_page_needs_nothing_but_itself(page):
 def test_figures_are_the_pngs_of_the_page(page):
     inside = [base64.b64decode(image.partition(",")[2]) for image in Page(page).images]
     assert inside == list(page.figures.values())
-    assert list(page.figures) == ["fit.png", "elbo.png", "weights.png"]
+    assert list(page.figures) == ["fit.png", "coverage.png", "elbo.png", "weights.png"]
     assert all(png.startswith(b"\x89PNG\r\n") and len(png) > 5000 for png in inside)
 
 
@@ -106,7 +124,7 @@ def test_it_says_what_was_fitted_and_shows_settings_and_manifest(page):
         assert fact in text
 
 
-def test_scores_stand_with_standard_error_and_meaning(regression):
+def test_scores_stand_with_standard_error_and_meaning(regression, drawn):
     train, posterior = regression
     scores = {"rmse": Score(1.2345, 0.056, higher_is_better=False), "own": Score(3.0, 1.0, higher_is_better=True)}
     rendered = render(posterior, train=train, test=None, scores=scores, diagnosis=GOOD, spec=None, manifest={})
@@ -119,22 +137,22 @@ def test_scores_stand_with_standard_error_and_meaning(regression):
     without = render(posterior, train=train, test=None, scores={}, diagnosis=GOOD, spec=None, manifest={})
     posterior.history = history
     assert "None were computed." in without.html
-    assert list(without.figures) == ["fit.png", "weights.png"]
+    assert list(without.figures) == ["fit.png", "coverage.png", "weights.png"]
 
 
 def _score(value):
     return Score(value, 0.1, higher_is_better=False)
 
 
-def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression):
+def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression, drawn):
     train, posterior = regression
     scores, simple = {"rmse": _score(1.0), "r2": _score(0.5)}, {"rmse": _score(2.345)}
     worse = Diagnosis((Finding("baseline", "warning", "No better than a constant."), *BAD.findings), 0.01)
     options = {"train": train, "test": None, "scores": scores, "spec": None, "manifest": {}, "diagnosis": worse}
     text = flat_text(render(posterior, baselines={"constant": simple}, **options))
     assert "standard errorconstantmeaning" in text
-    assert "± 0.12.345Root mean" in text
-    assert "± 0.1–Share of" in text
+    assert "± 0.1constant 2.345Root mean" in text
+    assert "± 0.1constant –Share of" in text
     first = text.index("Read this first")
     assert first < text.index("No better than a constant.") < text.index("Predictions are too narrow.")
     assert first < text.index("uncertain weights")
@@ -147,10 +165,15 @@ def test_every_score_has_its_meaning(regression, classification):
     assert set(names) | {"energy_score"} == set(words.SCORE_MEANINGS)
 
 
-def test_classification_has_a_reliability_diagram(classification):
+def test_classification_has_a_reliability_diagram(classification, drawn):
     train, test, posterior = classification
     rendered = report(posterior, train, test, class_names=("a", "b", "c"))
-    assert list(rendered.figures) == ["reliability.png", "elbo.png", "weights.png"]
+    assert list(rendered.figures) == ["surface.png", "doubt.png", "reliability.png", "elbo.png", "weights.png"]
+    assert [axis.get_title(loc="left") for figure in drawn[:2] for axis in figure.axes[:1]] == [
+        "Probability of the predicted class",
+        "Mutual information (nats)",
+    ]
+    assert [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()] == ["a", "b", "c"]
     assert "classes (3)a, b, c" in flat_text(rendered)
     assert "Scores on the 6 test examples" in flat_text(rendered)
 
@@ -160,7 +183,7 @@ def test_more_inputs_have_observed_against_predicted_and_standardised_units():
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     train = bnn.Data(x, 100 * x.sum(1), standardize=True)
     rendered = report(fitted(train, "gaussian"), train)
-    assert next(iter(rendered.figures)) == "observed_vs_predicted.png"
+    assert list(rendered.figures)[:2] == ["observed_vs_predicted.png", "coverage.png"]
     assert "The model saw standardised targets: subtract" in flat_text(rendered)
 
 
@@ -181,6 +204,142 @@ def test_a_long_audit_is_cut_to_its_total(regression):
     assert "it has 32 rows, more than 30" in text
     assert "28.weight" not in text
     assert "total" in text
+
+
+# what it says first
+
+
+def scored(**values):
+    return {name: Score(value, 0.1, higher_is_better=True) for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("scores", "baselines", "sentence"),
+    [
+        (
+            scored(log_likelihood=-1.0, r2=0.954),
+            {"constant": scored(r2=-0.3), "linear": scored(r2=0.66)},
+            "The network explains 95 % of the variance of y in 30 test examples, where a linear model explains 66 % "
+            "and a constant explains none.",
+        ),
+        (
+            scored(log_likelihood=-1.0, accuracy=0.996),
+            {"constant": scored(accuracy=0.5)},
+            "The network finds the class of 99.6 % of 30 test examples, where a constant finds 50 %.",
+        ),
+        (scored(r2=1.0), {}, "The network explains 100 % of the variance of y in 30 test examples."),
+        (
+            scored(log_likelihood=-1.234),
+            {"constant": scored(log_likelihood=-2.0), "linear": scored(rmse=1.0)},
+            "The network has a mean log score of -1.23 nats on 30 test examples, where a constant has -2.00 nats.",
+        ),
+        (scored(r2=math.nan, own=1.0), {}, ""),
+    ],
+    ids=["r2", "accuracy", "alone", "counts", "nothing"],
+)
+def test_the_first_sentence_says_what_was_found(scores, baselines, sentence, regression):
+    train = bnn.Data(regression[0].x, regression[0].y, target_name="y")
+    assert words.found(scores, baselines, train, 30, has_test=True) == sentence
+    assert "its own 30 training examples" in words.found(scores, baselines, train, 30, has_test=False) or not sentence
+
+
+BEATEN = Finding(
+    "baseline", "note", "Nothing shows that the fit predicts better than a linear model: +0.1 nats. Keep it."
+)
+FEW = Finding("held-out data", "note", "Only 12 examples were held out: calibration can hardly be judged.")
+
+
+@pytest.mark.parametrize(
+    ("findings", "sentence"),
+    [
+        (GOOD.findings, "It can be trusted for data like these: none of 1 checks gave a reason not to."),
+        (BAD.findings, "Do not trust it yet: its predictions are too wide or too narrow (1 of 2 checks warns)."),
+        (
+            [*BAD.findings, Finding("baseline", "warning", "No."), Finding("elbo", "warning", "No.")],
+            "Do not trust it yet: a simpler model predicts as well or better and its predictions are too wide or too "
+            "narrow (3 of 4 checks warn).",
+        ),
+        (
+            [BEATEN, *GOOD.findings],
+            "Use it with care: nothing shows that the fit predicts better than a linear model.",
+        ),
+        ([FEW, *GOOD.findings], "Use it with care: only 12 examples were held out."),
+    ],
+    ids=["good", "bad", "worst first", "beaten", "few"],
+)
+def test_the_second_sentence_says_whether_to_trust_it(findings, sentence):
+    assert words.trust(Diagnosis(tuple(findings), 0.05), has_test=True) == sentence
+
+
+def test_without_held_out_data_trust_is_open():
+    assert words.trust(GOOD, has_test=False) == "Whether it can be trusted is open: no data were held out."
+    assert words.trust(BAD, has_test=False).startswith("Do not trust it yet")
+
+
+def test_every_warning_has_a_reason_in_words():
+    """The names of all findings that the package makes; those that never warn have none."""
+    sources = [path.read_text(encoding="utf-8") for path in Path(bnn.__file__).parent.rglob("*.py")]
+    named = {name for text in sources for name in re.findall(r'Finding\("([a-z -]+)", "warning"', text)}
+    assert {"elbo", "prior", "ranking", "memorised", "epistemic", "chains", "length", "divergences"} <= named
+    assert named | {FAILED, BASELINE, *_WORDS} <= set(words._REASONS)
+
+
+def test_the_two_sentences_stand_above_all_else(page):
+    text = flat_text(page)
+    assert text.index("Whether it can be trusted is open") < text.index("The blue band")
+    assert text.index("The blue band") < text.index("10 uncertain weights") < text.index("Scores on the 12")
+
+
+# pictures on a phone
+
+
+def sections(rendered):
+    """What of a page is seen at once, and what is folded away."""
+    folded = "".join(re.findall(r"<details>.*?</details>", rendered.html, re.DOTALL))
+    return re.sub(r"<details>.*?</details>", "", rendered.html, flags=re.DOTALL), folded
+
+
+def titles(html):
+    return re.findall(r'<img alt="([^:"]*):', html)
+
+
+def test_two_pictures_are_seen_at_once_and_the_others_are_folded(page):
+    seen, folded = sections(page)
+    assert titles(seen) == ["Predictions", "Calibration"]
+    assert titles(folded) == ["Training", "Weights"]
+    assert "2 more pictures" in folded
+
+
+def test_pictures_are_narrow_and_their_letters_readable_on_a_phone(classification, drawn):
+    """390 points less the page's margins: a picture is 348 wide, and letters have 9 of them or more."""
+    train, test, posterior = classification
+    report(posterior, train, test)
+    x = torch.linspace(-1, 1, 24)[:, None]
+    table = bnn.Data(x.repeat(1, 3), x[:, 0])
+    report(fitted(table, bnn.likelihoods.Gaussian(scale=0.5)), table)
+    assert len(drawn) == 5 + 7
+    for figure in drawn:
+        assert figure.get_figwidth() == 4.0
+        assert min(text.get_fontsize() for text in figure.findobj(Text)) * 348 / 4.0 / 72 >= 9
+
+
+def test_the_page_has_one_column_on_a_phone(page):
+    widths = re.search(r"minmax\(min\(100%, (\d+)px\), 1fr\)", page.html)
+    assert int(widths.group(1)) <= 390 - 2 * 10 < 2 * int(widths.group(1))
+    assert "td.simple { display: none" not in page.html  # the baselines are seen on a phone, too
+
+
+def test_ause_pit_and_khat_are_explained_where_they_stand(sampled, drawn):
+    data, posterior = sampled
+    khat = Diagnosis((Finding("k-hat", "note", "k-hat is 0.9."), *GOOD.findings), 0.05)
+    rendered = report(posterior, data, diagnosis=khat)
+    text = flat_text(rendered)
+    assert "k-hat is 0.9. k-hat says how close" in text
+    assert "AUSE: error that is left when" in text
+    _, folded = sections(rendered)
+    alts = re.findall(r'<img alt="([^"]*)"', folded)
+    assert [alt for alt in alts if "PIT is the share" in alt] == [alt for alt in alts if alt.startswith("Calibration")]
+    assert [alt for alt in alts if "AUSE is the area" in alt] == [alt for alt in alts if alt.startswith("Is the error")]
 
 
 # warnings
@@ -243,7 +402,7 @@ def test_a_mixture_has_the_elbo_of_each_member_up_to_a_number(regression, monkey
         assert f"{number}{audit.elbo}{audit.log_likelihood}{audit.kl}{audit.kl_exact:.2f}" in text
     assert "The audited ELBO" not in text
     assert "Markov" not in text
-    assert list(rendered.figures) == ["fit.png", "elbo.png"]
+    assert list(rendered.figures) == ["fit.png", "coverage.png", "elbo.png"]
     assert "the mean over the members" in text
     monkeypatch.setattr("pyrobnn.report.page._MOST_ROWS", 1)
     assert "These are 1 of the 2 members." in flat_text(report(mixture, train))
@@ -278,7 +437,8 @@ def test_markov_chains_have_their_own_section(sampled):
     ):
         assert fact in text
     assert "audited ELBO" not in text
-    assert list(rendered.figures) == ["fit.png", "pit.png", "predictive_check.png", "weights.png", "sparsification.png"]
+    folded = ["pit.png", "predictive_check.png", "weights.png", "sparsification.png"]
+    assert list(rendered.figures) == ["fit.png", "coverage.png", *folded]
 
 
 def chains(rhat=1.0, ess=500.0, diverging=0):

@@ -182,19 +182,57 @@ def test_pictures_are_made_again(tmp_path, monkeypatch):
     assert (path / "figures" / "a.png").read_bytes() == b"a"
 
 
-@pytest.mark.slow
-def test_a_stop_promises_only_what_is_kept(tmp_path, monkeypatch):
-    path = runs.run(spec(), tmp_path / "run", progress=False).path
-    file = tmp_path / "spec.toml"
-    file.write_text(spec().to_toml())
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """A function that stops a command by Ctrl-C when its fit has come to a place, and returns what it says."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.toml").write_text(spec().to_toml())
 
     def stop(*_, **__):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(runs, "fit", stop)
-    done = invoke("fit", file, "--out", path, "--overwrite")
-    assert done.exit_code == 128 + signal.SIGTERM
-    assert "before the first checkpoint; nothing is kept" in done.output
+    def run(*arguments, place):
+        with monkeypatch.context() as patch:
+            patch.setattr(runs, "CHECKPOINT_EVERY", 10)
+            if place == "checkpoint":
+                real = loop.Checkpoint.write
+                patch.setattr(loop.Checkpoint, "write", lambda *a, **k: (real(*a, **k), stop()))
+            else:
+                patch.setattr(runs, place, stop)
+            done = invoke(*arguments)
+        assert done.exit_code == 128 + signal.SIGINT
+        assert done.stderr.startswith("error: stopped by SIGINT: ")
+        return done.stderr.removeprefix("error: stopped by SIGINT: ").strip()
+
+    return run
+
+
+NOTHING = "nothing is kept, as no checkpoint was written yet."
+CHECKPOINT = "the last checkpoint is kept in runs/spec.unfinished, go on with `pyrobnn fit --resume runs/spec`."
+FIT = "the fit is kept in runs/spec, go on with `pyrobnn fit --resume runs/spec`."
+
+
+def test_a_stop_names_the_folder_that_is_there(stopped, tmp_path):
+    assert stopped("fit", "spec.toml", place="fit") == NOTHING
+    assert not (tmp_path / "runs").exists()
+    assert stopped("fit", "spec.toml", place="checkpoint") == CHECKPOINT
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["spec.unfinished"]
+    assert stopped("fit", "--resume", "runs/spec", place="fit") == CHECKPOINT
+    assert stopped("fit", "--resume", "runs/spec.unfinished", place="_judge") == FIT
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["spec"]
+    assert stopped("fit", "--resume", "runs/spec", place="_judge") == FIT
+    done = invoke("fit", "--resume", "runs/spec")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.slow
+def test_a_stop_promises_only_what_is_kept(stopped, tmp_path):
+    runs.run(spec(), tmp_path / "runs" / "spec", progress=False)
+    assert stopped("fit", "spec.toml", "--overwrite", place="fit") == NOTHING
+    assert stopped("fit", "spec.toml", "--overwrite", place="checkpoint") == CHECKPOINT
+    absolute = stopped("fit", "spec.toml", "--out", tmp_path / "far", place="checkpoint")
+    assert absolute.startswith(f"the last checkpoint is kept in {tmp_path}/far.unfinished, go on with ")
+    assert (tmp_path / "runs" / "spec" / "metrics.json").exists()
 
 
 def invoke(*arguments):
@@ -232,5 +270,6 @@ def test_signals_end_a_run_cleanly(number, tmp_path):
     process.send_signal(number)
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + number
-    assert error.strip() == f"error: stopped by {number.name}: go on with `pyrobnn fit --resume run`."
+    kept = "the last checkpoint is kept in run.unfinished, go on with `pyrobnn fit --resume run`"
+    assert error.strip() == f"error: stopped by {number.name}: {kept}."
     assert [path.name for path in (tmp_path / "run.unfinished").iterdir() if path.name.startswith(".")] == []

@@ -8,6 +8,13 @@ class InputError(ValueError):
     """Raised before any work starts; the message says what came, what was expected and what to do.
 
     Control characters in it, as names of columns may have, are written as escapes: a terminal would obey them.
+
+    Example:
+        >>> try:
+        ...     bnn.MLP(1, [20], 1, activation="rellu")
+        ... except bnn.InputError as error:
+        ...     print(error)
+        MLP: `activation`: Input should be 'relu', 'tanh', 'sigmoid', 'gelu', 'silu', 'elu' or 'softplus', got 'rellu'
     """
 
     def __init__(self, message: str) -> None:
@@ -15,7 +22,14 @@ class InputError(ValueError):
 
 
 class PoorFitWarning(UserWarning):
-    """A fit predicts no better than a constant, far worse than a linear model, or has memorised its targets."""
+    """A fit predicts no better than a constant, far worse than a linear model, or has memorised its targets.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", bnn.PoorFitWarning)  # five steps are too few to learn anything
+        ...     posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), steps=5, seed=0)
+    """
 
 
 def printable(text: str) -> str:

@@ -25,7 +25,7 @@ class Data:
         weights: of the examples, (N,), positive, or None for 1: an example of weight 2 counts as the same example
             twice, in every fit and for `standardize`.
         standardize: have `fit` centre and scale the inputs by the mean and standard deviation of these data, and the
-            targets too where the likelihood is one of real values (Gaussian). Predictions and scores come back in
+            targets too if the likelihood is for real values, such as `Gaussian`. Predictions and scores come back in
             original units.
         feature_names: one name a column of x; taken from a data frame if not given.
         target_name: name of the target.
@@ -107,11 +107,22 @@ class Data:
         return float((weights * values).sum() / weights.sum())
 
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
-        """Return all examples in order, in parts of at most that many."""
+        """Return all examples in order, in parts of at most that many.
+
+        Example:
+            >>> [len(part) for part in bnn.datasets.sinusoid(40).parts(15)]
+            [15, 15, 10]
+        """
         return (self[start : start + num_rows] for start in range(0, len(self), num_rows))
 
     def split(self, fraction: float, *, seed: int) -> tuple["Data", "Data"]:
-        """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one."""
+        """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one.
+
+        Example:
+            >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
+            >>> len(train), len(test)
+            (30, 10)
+        """
         if not 0 < fraction < 1:
             raise InputError(f"`fraction` must lie between 0 and 1, got {fraction}.")
         size = max(1, round(fraction * len(self)))

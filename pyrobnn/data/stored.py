@@ -34,11 +34,13 @@ class StoredData:
     """Examples that are read from files while a fit goes on, for `fit` in the place of `Data`.
 
     One pass over the files checks all that `Data` checks, and finds the scaling. After it a fit holds a batch at a time
-    and 8 bytes an example for the order (NumPy), or a few row groups (Parquet). `SVI` needs a `batch_size` then.
+    and 8 bytes an example for the order (NumPy), or a few row groups (Parquet). `SVI` needs a `batch_size`.
 
-    What takes data by batches takes these: `SVI` in both engines, Laplace and its tuning, SGLD and SGHMC. What needs
-    all data at once (NUTS, ensembles, diagnostics) refuses them: give it some rows, `data[rows]`, which are `Data` in
-    memory. To predict, go through `parts`. Every example counts once: weights are for `Data`.
+    Methods that take data by batches take these: `SVI` in both engines, Laplace and its tuning, SGLD and SGHMC. NUTS,
+    ensembles and diagnostics need all data at once: give them some rows, `data[rows]`, which are `Data` in memory. To
+    predict, go through `parts`. Every example counts once: weights are for `Data`.
+
+    See docs/how-to/large-data.md.
 
     Attributes:
         standardize: as in `Data`.
@@ -46,9 +48,19 @@ class StoredData:
         target_name: name of the target.
         classes: names of the classes 0, ..., C - 1 of a target of text; else empty.
         x_scaler: map of the inputs, the identity if they are not standardised.
-        y_scaler: map of the targets, likewise; used where the likelihood is one of real values.
+        y_scaler: map of the targets, likewise; used if the likelihood is for real values.
         head: inputs and targets of the first examples.
         fingerprint: a SHA-256 of all examples, and whether they are standardised, in words.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.linspace(-1.0, 1.0, 100, dtype=np.float32)[:, None]
+        >>> np.save("x.npy", x)
+        >>> np.save("y.npy", np.sin(3 * x[:, 0]))
+        >>> data = bnn.StoredData.from_numpy("x.npy", "y.npy", standardize=True, progress=False)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, batch_size=20, steps=20, seed=0, progress=False)
+        >>> [len(posterior.predict(part.x)) for part in data.parts(40)]
+        [40, 40, 20]
     """
 
     head: tuple[Tensor, Tensor]
@@ -78,7 +90,7 @@ class StoredData:
     ) -> "StoredData":
         """Return the examples of two NumPy arrays.
 
-        Batches are those that `Data` of the same arrays gives for the same seed: a fit ends in the same bits.
+        Batches are the same as from `Data` with the same arrays and seed, so a fit ends in the same bits.
 
         Args:
             x: inputs (N, *in): path of a .npy file, or an array such as `numpy.load(path, mmap_mode="r")`.
@@ -90,6 +102,13 @@ class StoredData:
 
         Raises:
             InputError: what `Data` refuses, with file, row and column; or a file that cannot be mapped.
+
+        Example:
+            >>> import numpy as np
+            >>> np.save("x.npy", np.zeros((100, 3)))
+            >>> data = bnn.StoredData.from_numpy("x.npy", np.arange(100), progress=False)
+            >>> len(data), data.feature_names
+            (100, ('x0', 'x1', 'x2'))
         """
         store = ArrayStore(x, y)
         names = column_names(feature_names, None, store.outline)
@@ -107,9 +126,9 @@ class StoredData:
     ) -> "StoredData":
         """Return the examples of Parquet files with one column as the target.
 
-        Each epoch takes row groups in a random order and shuffles the examples of as many of them together as fit in 16
-        MB, two at least; every example comes once. Files sorted by something should have small row groups, of 10,000
-        rows say, so that many of them are shuffled together; large row groups take more memory.
+        Each epoch takes row groups in a random order, and shuffles together as many of them as fit in 16 MB, at least
+        two. Every example comes once. Sorted files should have small row groups, of about 10,000 rows, so that many are
+        shuffled together; large row groups take more memory.
 
         Args:
             files: a file, a folder of .parquet files, in the order of their names, or a list of files.
@@ -122,6 +141,14 @@ class StoredData:
         Raises:
             InputError: no such file or column, a column of another kind, or missing or infinite values, with file, row
                 and column.
+
+        Example:
+            >>> import pandas as pd
+            >>> frame = pd.DataFrame({"size": [50.0, 70.0, 90.0], "kind": ["flat", "flat", "house"]})
+            >>> frame.to_parquet("homes.parquet")
+            >>> data = bnn.StoredData.from_parquet("homes.parquet", target="kind", progress=False)
+            >>> data.feature_names, data.classes
+            (('size',), ('flat', 'house'))
         """
         from pyrobnn.data.parquet import ParquetStore
 
@@ -147,7 +174,14 @@ class StoredData:
         return Data(x, y, standardize=self.standardize, feature_names=names, target_name=self.target_name)
 
     def parts(self, num_rows: int = 10_000) -> Iterator[Data]:
-        """Return all examples in order as `Data` in memory, in parts of at most that many."""
+        """Return all examples in order as `Data` in memory, in parts of at most that many.
+
+        Example:
+            >>> import numpy as np
+            >>> data = bnn.StoredData.from_numpy(np.zeros((100, 3)), np.arange(100), progress=False)
+            >>> [len(part) for part in data.parts(40)]
+            [40, 40, 20]
+        """
         for x, y in self._store.chunks():
             for pair in zip(x.split(num_rows), y.split(num_rows), strict=True):
                 yield self._in_memory(*pair)

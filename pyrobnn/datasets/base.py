@@ -28,9 +28,14 @@ class Dataset:
         licence: terms of use.
         checksum: SHA-256 (hexadecimal) of the bytes of its files in order, or of the arrays for the sets of
             scikit-learn.
-        reason: of a table of one's own, why the target makes this task, in words.
-        encoder: of a table with categories or missing values, how its columns became numbers, as
+        reason: for a table of your own, why its target makes this task, in words.
+        encoder: for a table with categories or missing values, how its columns became numbers;
             `pyrobnn.datasets.load_features` takes it.
+
+    Example:
+        >>> diabetes = bnn.datasets.load("diabetes")
+        >>> diabetes.task, diabetes.data, diabetes.num_splits
+        ('regression', Data(x=(442, 10), y=(442,) float64, standardize=True), 20)
     """
 
     name: str
@@ -60,6 +65,11 @@ class Dataset:
 
         Raises:
             InputError: no split of that number.
+
+        Example:
+            >>> train, test = bnn.datasets.load("diabetes").split(0)
+            >>> len(train), len(test)
+            (398, 44)
         """
         if i not in range(self.num_splits):
             raise InputError(

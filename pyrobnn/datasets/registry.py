@@ -32,6 +32,11 @@ class DatasetInfo:
         licence: terms of use.
         source: where the data come from.
         available: whether it loads without a download.
+
+    Example:
+        >>> digits = next(one for one in bnn.datasets.info() if one.name == "digits")
+        >>> digits.task, digits.rows, digits.columns, digits.available
+        ('classification', 1797, 64, True)
     """
 
     name: str
@@ -45,7 +50,12 @@ class DatasetInfo:
 
 
 def names() -> list[str]:
-    """Return the names that `load` takes, sorted."""
+    """Return the names that `load` takes, sorted.
+
+    Example:
+        >>> "diabetes" in bnn.datasets.names()
+        True
+    """
     return sorted(SETS)
 
 
@@ -53,12 +63,17 @@ def load(name: str) -> Dataset:
     """Return a data set by its name, with all its rows, its published splits, and its licence.
 
     The files of a set that does not come with scikit-learn are looked for in the folder of the environment variable
-    PYROBNN_DATA, then in a folder shared/data beside or above the working directory, then in the download cache. What
-    is not there is downloaded where a checksum is published: the UCI regression sets, MNIST and Fashion-MNIST. For the
-    others the error says which file goes where.
+    PYROBNN_DATA, then in a folder shared/data beside or above the working directory, then in the download cache. Files
+    in none of these places are downloaded if a checksum is published: the UCI regression sets, MNIST and Fashion-MNIST.
+    For the others the error says which file goes where.
 
     Raises:
         InputError: unknown name, a file that is not the published one, or no file and no download.
+
+    Example:
+        >>> cancer = bnn.datasets.load("breast-cancer")
+        >>> cancer.data.x.shape, cancer.class_names
+        (torch.Size([569, 30]), ('malignant', 'benign'))
     """
     entry = _find(name)
     paths = entry.fetch()
@@ -85,7 +100,14 @@ def fetch(name: str) -> Path:
     Files with a published SHA-256, downloaded or the user's, must have it.
 
     Raises:
-        InputError: unknown name, a set without a file of its own, wrong checksum, or no file and no download.
+        InputError: unknown name, a set without files, wrong checksum, or no file and no download.
+
+    Example:
+        >>> try:
+        ...     path = bnn.datasets.fetch("diabetes")
+        ... except bnn.InputError as error:
+        ...     print(error)
+        'diabetes' comes with scikit-learn and has no file to fetch: call load('diabetes').
     """
     entry = _find(name)
     if not entry.files:
@@ -94,7 +116,12 @@ def fetch(name: str) -> Path:
 
 
 def info() -> list[DatasetInfo]:
-    """Return a line on each data set, sorted by name, without reading or downloading any."""
+    """Return a line on each data set, sorted by name, without reading or downloading any.
+
+    Example:
+        >>> {one.name: one.rows for one in bnn.datasets.info() if one.task == "regression"}["diabetes"]
+        442
+    """
     found = []
     for _, entry in sorted(SETS.items()):
         available = all(file.available for file in entry.files)

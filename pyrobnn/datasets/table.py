@@ -43,8 +43,16 @@ def load_table(
         split: the split whose training part means and categories are taken from.
 
     Raises:
-        InputError: the file cannot be read or is empty, a column is not there, or values cannot be used: those of all
-            columns in one message, with their rows.
+        InputError: the file cannot be read or is empty, a column is not there, or values cannot be used; one message
+            lists them for all columns, with their rows.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"size": [50.0, 90.0] * 9, "kind": ["flat", "house"] * 9, "price": [1.5, 2.9] * 9})
+        >>> frame.to_csv("homes.csv", index=False)
+        >>> homes = bnn.datasets.load_table("homes.csv", target="price")
+        >>> homes.task, homes.data.feature_names
+        ('regression', ('size', 'kind_flat', 'kind_house'))
     """
     path = Path(path)
     table = read_table(path, target, task=task, id_column=id, missing=missing)
@@ -72,7 +80,7 @@ def load_features(
 
     Args:
         path: the file, as for `load_table`.
-        feature_names: the columns wanted, in this order; those of the training data.
+        feature_names: the columns wanted, in this order: the columns of the training data.
         encoder: `Dataset.encoder` of the training data; it knows the columns of the file by itself.
 
     Returns:
@@ -81,6 +89,14 @@ def load_features(
     Raises:
         InputError: the file cannot be read or is empty, or a column is not there, not of the kind that it had, or has
             missing values that the encoder does not replace.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"size": [50.0, 90.0] * 9, "kind": ["flat", "house"] * 9, "price": [1.5, 2.9] * 9})
+        >>> frame.to_csv("homes.csv", index=False)
+        >>> homes = bnn.datasets.load_table("homes.csv", target="price")
+        >>> bnn.datasets.load_features("homes.csv", homes.data.feature_names, encoder=homes.encoder).shape
+        torch.Size([18, 3])
     """
     if encoder is None:
         columns: Mapping[str, Any] = {name: {} for name in feature_names}

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
     """Rank models by their expected log pointwise predictive density, with stacking weights: `az.compare`, not rounded.
 
+    See docs/how-to/compare.md.
+
     Args:
         elpds: results of `heldout_elpd`, `loo` or `kfold` by name, all of one kind and on the same examples.
 
@@ -27,6 +29,14 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
     Raises:
         InputError: fewer than two results, something else than results, or results of different kinds, numbers of folds
             or examples, which measure different things.
+
+    Example:
+        >>> train, test = bnn.datasets.sinusoid(60).split(0.5, seed=0)
+        >>> models = {name: bnn.BNN(bnn.MLP(1, [width], 1)) for name, width in (("small", 2), ("large", 20))}
+        >>> fits = {name: model.fit(train, steps=20, seed=0, progress=False) for name, model in models.items()}
+        >>> table = bnn.compare({name: bnn.heldout_elpd(fit, test) for name, fit in fits.items()})
+        >>> sorted(table.index)
+        ['large', 'small']
     """
     import arviz as az
 

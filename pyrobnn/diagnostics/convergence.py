@@ -41,9 +41,9 @@ class FunctionConvergence:
 def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence:
     """Compare chains by the means of the targets that they predict at some inputs.
 
-    The weights themselves would not do: permuting hidden units, or flipping signs of odd ones, leaves the function and
-    the posterior density as they are, so that chains may sit in mirror images of one mode. Their weights then disagree
-    for ever, and their predictions agree. A chain that is stuck in another function shows here too.
+    Comparing weights would mislead. Permuting hidden units, or flipping the signs of odd ones, changes neither the
+    function nor the posterior density. So chains may sit in mirror images of one mode: their weights disagree for ever,
+    and their predictions agree. A chain that is stuck in another function shows here.
 
     Args:
         posterior: what `NUTS`, `HMC`, `SGLD` or `SGHMC` gave, with two or more chains of at least 4 draws.
@@ -54,6 +54,14 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
 
     Raises:
         InputError: a mixture, or a posterior without chains, or with too few or too short ones.
+
+    Example:
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> method = bnn.HMC(step_size=0.01, trajectory_length=0.05, num_draws=10, warmup=5, num_chains=2)
+        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, engine="eager", progress=False)
+        >>> bnn.function_rhat(posterior, [[0.0], [0.25], [1.0]]).rhat.shape
+        (3,)
     """
     import arviz as az
 

@@ -38,12 +38,11 @@ def to_datatree(
 ) -> "xarray.DataTree":
     """Return draws of a posterior, and what follows from them at some data, as an ArviZ DataTree.
 
-    All groups come from the same joint draws, those of `posterior.draw(num_draws, seed=seed)`, with dimensions (chain,
-    draw, ...); a large network draws in parts of 2^23 numbers, each with its own seed. One guide is one chain. A
-    mixture has a chain of equal length for each member; where all members hold equally many and long Markov chains,
-    these follow each other. Draws of a guide are independent: R-hat says nothing about the quality of the approximation
-    there, and of a mixture tells how far its members differ. Targets and their densities are in original units. The
-    groups are
+    All groups come from the same joint draws, `posterior.draw(num_draws, seed=seed)`, with dimensions (chain, draw,
+    ...); a large network draws in parts of 2^23 numbers, each with its own seed. One guide is one chain. A mixture has
+    a chain of equal length for each member; where all members hold equally many and long Markov chains, these follow
+    each other. Draws of a guide are independent: R-hat says nothing about the quality of the approximation there, and
+    of a mixture tells how far its members differ. Targets and their densities are in original units. The groups are
 
     - posterior: the latent sites, as `monitor` says;
     - posterior_predictive: `y`, one draw of the targets for each draw of the weights (labels, for classes), and their
@@ -52,17 +51,19 @@ def to_datatree(
     - log_likelihood: `y`, the log density of each example;
     - log_prior: `lprior`, the log prior density of all latents;
     - sample_stats: `lp`, the log joint density of data and latents; `log_q`, the log density of the guide that made the
-      draw, as `elbo_report` counts it (of `Dropout` that of the masks, of pruned draws that before pruning; in a
-      mixture that of the member, NaN for members without a density; absent for point masses and stored draws); and what
-      the method of Markov chains notes, such as `diverging`;
+      draw, as `elbo_report` counts it; and the statistics of Markov chains, such as `diverging`. For `Dropout`, `log_q`
+      is the log probability of the masks, for pruned draws the density before pruning, in a mixture the density of the
+      member. It is NaN for members without a density, and absent for point masses and stored draws;
     - prior and prior_predictive: as posterior and posterior_predictive for draws from the prior, with the parameters
       that the fit has learned; at least 50 draws for more than 268,435 weights. They are left out where the prior
       cannot be drawn from or predictions overflow, and the attribute `prior_left_out` of the tree says why;
     - observed_data: `y`; constant_data: `x`;
     - guide_params: `<site>.loc` and `<site>.scale`, mean and standard deviation of every entry under the guide, (chain,
-      *event), on the unconstrained side for constrained sites, where every guide knows its own;
+      *event), on the unconstrained side for constrained sites, if every guide knows them;
     - svi: `elbo`, `log_likelihood` and `kl` at each step, in the units in which the model saw the targets, a chain for
       each member if their records have one length. Loaded posteriors have no record.
+
+    See docs/how-to/arviz.md.
 
     Args:
         posterior: a posterior, a mixture, or a list of posteriors of one network, or a dict, whose keys name the chains
@@ -76,11 +77,18 @@ def to_datatree(
             Euclidean norm of every weight site. "all" for all entries. A list of patterns of site names, such as
             ["4.*", "likelihood.*"], for these sites whole, and of the other weights the norms only.
         prior: have the groups prior and prior_predictive.
-        seed: seed of the draws; that of the fit if not given.
+        seed: seed of the draws; the fit's if not given.
 
     Raises:
         InputError: data or inputs that do not fit the model, fewer than one draw of each chain, posteriors that do not
             go together, or a `monitor` that matches nothing.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> tree = bnn.to_datatree(posterior, data, x_pred=[[0.0], [1.5]], num_draws=100)
+        >>> tree["posterior"]["0.weight"].shape, tree["predictions"]["mu"].shape
+        ((1, 100, 10, 1), (1, 100, 2))
     """
     given, names = as_one(posterior)
     seed = given.seed if seed is None else seed
@@ -105,8 +113,8 @@ def eval_datatree(
 ) -> "xarray.DataTree":
     """Return draws of a posterior beside held-out data, as an ArviZ DataTree.
 
-    ArviZ pairs posterior_predictive with observed_data, and takes weights of examples from log_likelihood: on this
-    tree its plots of calibration, intervals and scores say what they say about the test data. The groups are posterior,
+    ArviZ pairs posterior_predictive with observed_data, and takes weights of examples from log_likelihood. So its plots
+    of calibration, intervals and scores, made from this tree, are about the test data. The groups are posterior,
     posterior_predictive, log_likelihood, observed_data and constant_data, as `to_datatree` has them; there is no joint
     density, since the data had no part in the fit.
 
@@ -115,10 +123,17 @@ def eval_datatree(
         data: inputs and targets in original units that the fit has not seen.
         num_draws: as in `to_datatree`.
         monitor: as in `to_datatree`.
-        seed: seed of the draws; that of the fit if not given.
+        seed: seed of the draws; the fit's if not given.
 
     Raises:
         InputError: as `to_datatree`.
+
+    Example:
+        >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(train, steps=20, seed=0, progress=False)
+        >>> tree = bnn.eval_datatree(posterior, test, num_draws=100)
+        >>> dict(tree["posterior_predictive"]["y"].sizes)
+        {'chain': 1, 'draw': 100, 'obs_id': 10}
     """
     given, names = as_one(posterior)
     seed = given.seed if seed is None else seed

@@ -25,13 +25,13 @@ def heldout_elpd(
     """Return the expected log pointwise predictive density of examples that took no part in the fit.
 
     elpd = sum_n log 1/S sum_s p(y_n | x_n, w_s), in the original units of the targets: N times the mean log score that
-    `score` gives. It asks nothing of the posterior, and so is the score to prefer where there are enough data.
+    `score` gives. It assumes nothing about the posterior: prefer it where there are enough data.
 
     Args:
         posterior: the posterior.
-        data: `Data` or a pair (x, y), not those of the fit.
+        data: `Data` or a pair (x, y) that the fit has not seen.
         num_draws: number of draws S.
-        seed: seed of the draws; that of the fit if not given.
+        seed: seed of the draws; the fit's if not given.
 
     Returns:
         ArviZ's `ELPDData` of kind "held-out" with `elpd`, its standard error over examples `se`, and `elpd_i` (N,);
@@ -39,6 +39,13 @@ def heldout_elpd(
 
     Raises:
         InputError: data that do not fit the model.
+
+    Example:
+        >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(train, steps=20, seed=0, progress=False)
+        >>> held_out = bnn.heldout_elpd(posterior, test)
+        >>> held_out.kind, held_out.n_data_points
+        ('held-out', 10)
     """
     import xarray as xr
 
@@ -99,6 +106,12 @@ def kfold(
 
     Raises:
         InputError: folds or groups that do not fit the data, or what `fit` refuses.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
+        >>> found = bnn.kfold(model, bnn.SVI(steps=20), bnn.datasets.sinusoid(), folds=3, progress=False)
+        >>> found.n_data_points, found.elpd_i.shape
+        (32, (32,))
     """
     import arviz as az
 

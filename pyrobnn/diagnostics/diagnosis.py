@@ -52,19 +52,23 @@ def diagnose(
 ) -> Diagnosis:
     """Look for reasons not to trust a fit.
 
-    It asks whether further training raises the ELBO, or Markov chains agree; whether held-out targets are biased,
-    spread too widely or too narrowly, lie in their intervals, and are as likely as the fit expects (see
-    `predictive_checks`); whether a constant predicts as well, or a linear model better (`pyrobnn.baselines`), on
-    held-out or training data; whether the uncertainty ranks errors worse than chance; whether the weights' uncertainty
-    reaches the predictions; and whether the guide has gone back to the prior at some weights. For up to 1000 weights
-    and 10,000 examples it notes k-hat, which is about the joint distribution of the weights, and no reason to worry
-    where predictions are good.
+    The checks:
+
+    - training: does the ELBO rise further, or do Markov chains disagree;
+    - calibration: are held-out targets biased, too spread out or too close, outside their intervals, or less likely
+      than the fit expects (see `predictive_checks`);
+    - baselines: does a constant predict as well, or a linear model better (`pyrobnn.baselines`), on held-out or
+      training data;
+    - uncertainty: does it rank errors worse than chance, and does the uncertainty of the weights reach the predictions;
+    - layers: has the guide gone back to the prior at some weights.
+
+    For up to 1000 weights and 10,000 examples it notes k-hat. This is about the joint distribution of the weights, and
+    no reason to worry where predictions are good. See docs/how-to/warnings.md for what to do about each warning.
 
     Fits by `SVI` are copied and continued for up to 1000 steps at each of two constant learning rates, within a few
-    seconds or 5 % of the steps of the fit. It warns if the ELBO there is above that of the fit by more than the
-    tolerance of `SVI`, whatever the schedule of the fit was; the gain says how far the fit is from convergence at
-    least. Other fits (SWAG, a Laplace approximation) have the record of their ELBO judged, which proves nothing where
-    the learning rate went to zero.
+    seconds or 5 % of the steps of the fit. A gain in the ELBO above the tolerance of `SVI` is a warning, whatever the
+    schedule of the fit was; the fit is at least that many nats from convergence. For other fits (SWAG, a Laplace
+    approximation) the recorded ELBO is judged, which proves nothing where the learning rate went to zero.
 
     Args:
         posterior: what was fitted.
@@ -73,10 +77,16 @@ def diagnose(
         num_draws: number of draws S for predictions.
         false_alarm_rate: chance that any of the tests of ELBO and calibration warns of a good fit, at most; it is
             shared out evenly. The comparison with baselines and the order of the errors need three standard errors.
-        seed: seed of draws and simulations; that of the fit if not given.
+        seed: seed of draws and simulations; the fit's if not given.
 
     Raises:
         InputError: data that do not fit the model, or a rate outside (0, 1).
+
+    Example:
+        >>> train, test = bnn.datasets.sinusoid(60).split(0.5, seed=0)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(train, guide="map", steps=20, seed=0, progress=False)
+        >>> print(bnn.diagnose(posterior, train, test))  # after 20 steps only
+        ! The fit predicts no better than a constant...
     """
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")

@@ -142,18 +142,18 @@ def importance_weights(
     """Weigh draws of a guide by p(w, D) / q(w), with Pareto-smoothed importance sampling (PSIS, Vehtari et al. 2024).
 
     The k-hat of these weights is a test of variational inference (Yao et al. 2018): it is about the joint distribution
-    of all weights, and above 0.7 for most networks that are not very small, even where predictions are good. Of several
-    guides q is their equal-weight mixture 1/K sum_k q_k, in which each member's density is taken at the draws of all.
+    of all weights, and above 0.7 for most networks that are not very small, even where predictions are good. For
+    several guides, q is their equal-weight mixture 1/K sum_k q_k: each member's density is taken at the draws of all.
 
-    The target is the posterior of the model whose predictions the posterior makes: for Laplace guides that of the
-    network linearised around the mode, unless `linearized=False` asks for the network itself.
+    The target is the posterior of the model that makes the predictions. For Laplace guides this is the network
+    linearised around the mode, unless `linearized=False` asks for the network itself.
 
     Args:
-        posterior: one posterior whose guide has a density, or a mixture, list or dict of posteriors of one model, all
-            parameters of it alike.
+        posterior: one posterior whose guide has a density, or a mixture, list or dict of posteriors of one model with
+            equal parameters.
         data: the training data, in original units.
         num_draws: number of draws S of all members together, at least 30 of each; take 1000 or more.
-        seed: seed of the draws; that of the fit if not given.
+        seed: seed of the draws; the fit's if not given.
         linearized: as in `Posterior.predict`.
 
     Returns:
@@ -163,6 +163,15 @@ def importance_weights(
         InputError: a guide without a density (points, dropout, pruned weights, stored draws), members that have no
             posterior in common or whose mixture has no known density, too few draws, data that do not fit the model,
             or a density that is not a number.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=4.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> posterior = model.fit(data, guide=bnn.guides.Laplace(structure="full"), steps=50, seed=0, progress=False)
+        >>> weights = bnn.importance_weights(posterior, data)
+        >>> weights.is_reliable, weights.num_draws  # for a linear model a Laplace approximation is exact
+        (True, 1000)
     """
     given, _ = as_one(posterior)
     data = in_memory(data, weighted=True)

@@ -36,10 +36,10 @@ def loo(
 ) -> "az.ELPDDataLOO":
     """Return Pareto-smoothed importance sampling leave-one-out cross-validation (Vehtari et al. 2017).
 
-    It reweights draws to what they would be without an example. For NUTS or HMC that estimates the exact leave-one-out
-    score, of kind "loo", with the relative efficiency of the chains taken from the likelihoods of the examples. Draws
-    of a guide are taken as if they came from the posterior: the result, of kind "LOO under q", is the score of q, and a
-    q that is too narrow makes it too certain.
+    It reweights draws as if an example had been left out. For NUTS or HMC this estimates the exact leave-one-out score,
+    of kind "loo", with the relative efficiency of the chains from the likelihoods of the examples. Draws of a guide are
+    taken as if they came from the posterior: the result, of kind "LOO under q", is the score of q, and a q that is too
+    narrow makes it too certain.
 
     `correct=True` corrects for the guide, with importance weights p(w, D) / q(w) (Magnusson et al. 2019), and estimates
     the exact score, of kind "loo". It is refused if the k-hat of these weights is above min(1 - 1 / log10 S, 0.7), as
@@ -52,7 +52,7 @@ def loo(
         data: the training data, `Data` or a pair (x, y).
         correct: correct for the difference between guide and posterior.
         num_draws: number of draws S, at least 100; 1000 if not given, or of Markov chains all.
-        seed: seed of the draws; that of the fit if not given.
+        seed: seed of the draws; the fit's if not given.
 
     Returns:
         ArviZ's `ELPDDataLOO`, pointwise. A corrected one has the k-hat of the weights as `elpd_i.attrs["joint_khat"]`.
@@ -60,6 +60,15 @@ def loo(
     Raises:
         InputError: a posterior of point masses, too few draws, data that do not fit the model, or a correction that
             does not exist (mixtures, stored draws, `Dropout`) or is too far.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid(100)
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=4.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> posterior = model.fit(data, guide=bnn.guides.Laplace(structure="full"), steps=50, seed=0, progress=False)
+        >>> found = bnn.loo(posterior, data)
+        >>> found.kind, found.elpd_i.shape
+        ('LOO under q', (100,))
     """
     import arviz as az
 

@@ -101,10 +101,11 @@ def vsbc(
     """Check a method of inference by variational simulation-based calibration (Yao et al. 2018, algorithm 2).
 
     Each simulation draws the latents from the prior and targets at x from the likelihood, and fits the method to them;
-    p is the share of the fit's draws below the truth, uniform if fits are exact. A p that is not symmetric around 1/2
-    shows a bias, one that crowds at 0 and 1 a posterior that is too narrow, one in the middle a posterior that is too
-    wide. Functions are compared, as the weights of a network have mirror images: the mean of the targets, or the
-    probabilities of the classes, at the probes, and the latents of the likelihood, such as the scale of the noise.
+    p is the share of the fit's draws below the truth, uniform if fits are exact. Values of p that are not symmetric
+    around 1/2 show a bias. Values that crowd at 0 and 1 show a posterior that is too narrow, and values that crowd in
+    the middle one that is too wide. Functions are compared, since weights have mirror images: at the probes, the mean
+    of the targets or the probabilities of the classes. So are the latents of the likelihood, such as the scale of the
+    noise.
 
     Everything is in the units of the model, in which its prior is meant: data are not standardised. p is the rank of
     the truth over S + 1, with ties and the place between two draws broken at random, so that it is exactly uniform for
@@ -115,7 +116,7 @@ def vsbc(
     which a fit may fail.
 
     Args:
-        model: the model; all that is not known must have a prior.
+        model: the model; every unknown must have a prior.
         method: how to fit it.
         x: inputs (N, *in) of every simulated data set.
         probes: inputs (P, *in) at which functions are compared; a handful, inside and outside the data.
@@ -132,6 +133,14 @@ def vsbc(
     Raises:
         InputError: too few simulations or draws, inputs that do not fit the model, parameters without a prior, or what
             `fit` refuses.
+
+    Example:
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> settings = {"probes": [[0.0], [1.0]], "num_simulations": 20, "num_draws": 20, "progress": False}
+        >>> report = bnn.vsbc(model, bnn.SVI(guide="full_rank", steps=5), [[-1.0], [0.0], [1.0]], **settings)
+        >>> list(report.table.columns)
+        ['mean', 'spread', 'symmetric', 'uniform']
     """
     _check_counts(num_simulations, num_draws)
     _require_priors(model)

@@ -28,6 +28,12 @@ def save_datatree(tree: "xarray.DataTree", path: str | Path) -> Path:
 
     Raises:
         InputError: another ending, a path that exists, or zarr is not installed.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> bnn.save_datatree(bnn.to_datatree(posterior, data, num_draws=100), "tree.nc").name
+        'tree.nc'
     """
     target = Path(path)
     kind = _kind(target)
@@ -49,6 +55,13 @@ def load_datatree(path: str | Path) -> "xarray.DataTree":
 
     Raises:
         InputError: another ending, nothing there, or zarr is not installed.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> path = bnn.save_datatree(bnn.to_datatree(posterior, data, num_draws=100), "tree.nc")
+        >>> bnn.load_datatree(path)["log_likelihood"]["y"].shape
+        (1, 100, 32)
     """
     import xarray as xr
 

@@ -90,7 +90,7 @@ class AbstractBNN(BaseEstimator):
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as scikit-learn's has it
         """Return the parameters; if `deep`, with the settings of the parts, such as guide__rank, defaults included.
 
-        Those of the method are the ones that a fit uses: with `guide`, `steps`, `lr` and `batch_size` where given.
+        The method's parameters are the ones that a fit uses: with `guide`, `steps`, `lr` and `batch_size` where given.
         """
         params: dict[str, Any] = super().get_params(deep=False)
         if not deep:
@@ -108,6 +108,11 @@ class AbstractBNN(BaseEstimator):
         Raises:
             ValueError: a name that does not exist.
             InputError: a value that a part refuses.
+
+        Example:
+            >>> regressor = bnn.BNNRegressor(guide="low_rank").set_params(guide__rank=5, prior__scale=0.3)
+            >>> regressor.guide.rank, regressor.prior
+            (5, Normal(scale=0.3, loc=0.0))
         """
         direct, inner = grouped(params)
         known = {name: settings for name, settings in inner.items() if name in PARTS}
@@ -251,6 +256,14 @@ class AbstractBNN(BaseEstimator):
 
         Returns:
             The prediction in original units; classes are numbered as in `classes_`.
+
+        Example:
+            >>> from sklearn.datasets import load_diabetes
+            >>> x, y = load_diabetes(return_X_y=True)
+            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:100], y[:100])
+            >>> prediction = regressor.predict_dist(x[100:103])
+            >>> prediction.epistemic_std.shape, prediction.aleatoric_std.shape
+            (torch.Size([3]), torch.Size([3]))
         """
         return self._predict_rows(self._inputs(X))
 

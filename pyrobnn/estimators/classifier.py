@@ -19,22 +19,31 @@ from pyrobnn.estimators.base import AbstractBNN
 class BNNClassifier(ClassifierMixin, AbstractBNN):
     """A Bayesian neural network for labels, by scikit-learn's rules.
 
-    Parts and their settings are parameters as in `BNNRegressor`. Intervals are for regression: what is uncertain about
-    a label is in `predict_proba`, and split into its parts in `predict_dist`.
+    Parts and their settings are parameters as in `BNNRegressor`. Labels have no intervals: `predict_proba` gives their
+    probabilities, and `predict_dist` the parts of their uncertainty.
+
+    See docs/how-to/scikit-learn.md.
 
     Args:
         net: the network; a hidden layer of 50 units in double precision if None.
         prior: the prior of the weights; Normal(), whose scales are tuned, if None.
         likelihood: how labels arise; Categorical if None.
-        guide: what the method, or the one inside it, trains; if None as the method says.
+        guide: the guide of the method, or of the one inside it; None for its default.
         method: how the posterior is inferred; `SVI` if None, with a mean-field guide if none is given.
         steps, lr, batch_size: as in `BNNRegressor`, and so are num_draws, standardize, categories, missing,
             random_state, device, engine and verbose.
-        class_weight: weights of the classes by label, or "balanced", which multiply those of examples.
+        class_weight: weights of the classes by label, or "balanced"; they multiply the weights of the examples.
 
     Attributes:
         classes_: the labels.
         posterior_, encoder_, n_features_in_, feature_names_in_: as in `BNNRegressor`.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> x, y = load_iris(return_X_y=True)
+        >>> classifier = bnn.BNNClassifier(steps=50, random_state=0).fit(x, y)
+        >>> classifier.predict(x[:2]).shape, classifier.predict_proba(x[:2]).shape
+        ((2,), (2, 3))
     """
 
     TASK = "classification"
@@ -55,9 +64,9 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         return self._fit(X, y, sample_weight, reset=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "BNNClassifier":
-        """Learn on: the posterior so far, as independent normals, is the prior of these examples.
+        """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
 
-        Scaling and categories stay those of the first call.
+        Scaling and categories stay as in the first call.
 
         Args:
             X: inputs, as for `fit`, with the columns of the first call.
@@ -67,7 +76,15 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
         Raises:
             ValueError: as `fit`; no classes at the first call, others later, or labels that are none of them; a guide
-                that leaves points without a spread; class_weight="balanced".
+                that gives some weights no spread; class_weight="balanced".
+
+        Example:
+            >>> from sklearn.datasets import load_iris
+            >>> x, y = load_iris(return_X_y=True)
+            >>> classifier = bnn.BNNClassifier(steps=20, random_state=0)
+            >>> first = classifier.partial_fit(x[::2], y[::2], classes=[0, 1, 2])
+            >>> classifier.partial_fit(x[1::2], y[1::2]).classes_
+            array([0, 1, 2])
         """
         if isinstance(self.class_weight, str):
             raise InputError(
@@ -131,6 +148,14 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         return self.classes_[best]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probability of each class under the mixture of all draws, (N, C), in the order of `classes_`."""
+        """Return the probability of each class under the mixture of all draws, (N, C), in the order of `classes_`.
+
+        Example:
+            >>> from sklearn.datasets import load_iris
+            >>> x, y = load_iris(return_X_y=True)
+            >>> probs = bnn.BNNClassifier(steps=20, random_state=0).fit(x, y).predict_proba(x[:2])
+            >>> probs.sum(1).round(5)
+            array([1., 1.])
+        """
         blocks = self._predict_blocks(X, lambda prediction: prediction.class_probs)
         return torch.cat(blocks).double().cpu().numpy()

@@ -20,15 +20,17 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
     evidence of a Laplace approximation: up to 500 rows by `EvidenceFramework`, beyond by `MarginalLikelihood` (Immer et
     al. 2021).
 
+    See docs/how-to/scikit-learn.md.
+
     Args:
         net: the network, in double precision if None: one hidden layer of 50 units up to 500 rows, else two. Widths
             that are left out follow from the data.
         prior: the prior of the weights; Normal("fan_in") if None.
         likelihood: how targets arise; Gaussian with learned noise if None.
-        guide: what the method, or the one inside it, trains; if None as the method says.
-        method: how the posterior is inferred; if None as above, where the prior is normal and the guide Laplace or not
-            given, else `SVI`.
-        steps, lr, batch_size: these settings of the method, or of the one inside it; if None as the method says.
+        guide: the guide of the method, or of the one inside it; None for its default.
+        method: how the posterior is inferred. None for the choice above if the prior is normal, and the guide is
+            Laplace or not given; otherwise None means `SVI`.
+        steps, lr, batch_size: these settings of the method, or of the one inside it; None for their defaults.
         num_draws: number of posterior draws to predict with.
         standardize: whether inputs and real targets are centred and scaled.
         categories: how columns of text and categories become numbers, "onehot" or "ordinal"; see `make_encoder`.
@@ -47,7 +49,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         >>> import pyrobnn as bnn
         >>> from sklearn.datasets import load_diabetes
         >>> x, y = load_diabetes(return_X_y=True)
-        >>> mean, std = bnn.BNNRegressor(steps=20, random_state=0).fit(x, y).predict(x[:3], return_std=True)
+        >>> regressor = bnn.BNNRegressor(steps=20, random_state=0).fit(x[:100], y[:100])
+        >>> mean, std = regressor.predict(x[100:103], return_std=True)
         >>> mean.shape, std.shape
         ((3,), (3,))
     """
@@ -68,11 +71,11 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         return self._fit(X, y, sample_weight, reset=True)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
-        """Learn on: the posterior so far, as independent normals, is the prior of these examples.
+        """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
 
         It is exact for linear models of Gaussian noise whose posterior has no correlations. Scaling and categories stay
-        those of the first call; a learned noise is that of the latest call, unless the marginal likelihood tuned it at
-        the first.
+        as in the first call. A learned noise comes from the latest call, unless the marginal likelihood tuned it in the
+        first.
 
         Args:
             X: inputs, as for `fit`, with the columns of the first call.
@@ -80,20 +83,44 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
             sample_weight: weights.
 
         Raises:
-            ValueError: as `fit`; a guide that leaves points without a spread.
+            ValueError: as `fit`; or a guide that gives some weights no spread.
+
+        Example:
+            >>> from sklearn.datasets import load_diabetes
+            >>> x, y = load_diabetes(return_X_y=True)
+            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:50], y[:50])
+            >>> regressor.partial_fit(x[50:100], y[50:100]).predict(x[100:103]).shape
+            (3,)
         """
         return self._partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: FBT001, FBT002 - as scikit-learn's have it
         """Return the mean of the targets, (N,) or (N, K), and with `return_std` also their standard deviation.
 
-        The standard deviation is that of a target, noise included; `predict_dist` has its parts.
+        The standard deviation includes the noise; `predict_dist` has its parts.
+
+        Example:
+            >>> from sklearn.datasets import load_diabetes
+            >>> x, y = load_diabetes(return_X_y=True)
+            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:100], y[:100])
+            >>> mean, std = regressor.predict(x[100:103], return_std=True)
+            >>> mean.shape, std.shape
+            ((3,), (3,))
         """
         means, stds = self._columns(X, lambda prediction: (prediction.mean, prediction.std))
         return (means, stds) if return_std else means
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Return bounds (lower, upper) of the equal-tailed interval that holds a target with probability `level`."""
+        """Return bounds (lower, upper) of the equal-tailed interval that holds a target with probability `level`.
+
+        Example:
+            >>> from sklearn.datasets import load_diabetes
+            >>> x, y = load_diabetes(return_X_y=True)
+            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:100], y[:100])
+            >>> lower, upper = regressor.predict_interval(x[100:103], level=0.9)
+            >>> bool((lower < upper).all())
+            True
+        """
         lower, upper = self._columns(X, lambda prediction: prediction.interval(level))
         return lower, upper
 

@@ -43,6 +43,8 @@ class Laplace:
     Daxberger et al. 2021, "Laplace Redux"). Only weights are Gaussian: scales that a prior or a likelihood adds stay at
     the mode.
 
+    See docs/how-to/laplace.md.
+
     Attributes:
         curvature: "ggn", J^T F J with F the Fisher information of the likelihood in the outputs, never negative;
             "hessian", exact second derivatives; "fisher", the empirical Fisher, the sum of outer products of the

@@ -51,10 +51,10 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     measured on all data. Of the candidates within a standard error of the best, the first is the cheapest: it is fitted
     to all data. ELBOs are not compared, since a guide that has collapsed may have the highest.
 
-    See docs/explanations/defaults.md.
-
     The number of steps that a candidate may take follows from what a step computes. So the same call gives the same
     result, however busy the machine is, unless `max_seconds` is given.
+
+    See docs/explanations/defaults.md.
 
     Attributes:
         max_seconds: bound by the clock, or None. A candidate is begun only if time will remain for the fit to all data;

@@ -31,7 +31,9 @@ class Ensemble(BaseMethod[Mixture]):
     With `SVI(guide="map")` it is a deep ensemble (Lakshminarayanan et al. 2017), with other guides a mixture of
     variational posteriors that may cover several modes, with `SWAG()` multi-SWAG (Wilson & Izmailov 2020). Starting
     weights differ between members where the network is declared (`MLP(...)`); a `torch.nn.Module` starts from its own
-    weights, so that only the guide, the noise and the mini-batches differ; a warning says so if nothing does.
+    weights. Then only the guide, the noise and the mini-batches differ, and a warning says so if nothing does.
+
+    See docs/how-to/ensembles.md.
 
     Attributes:
         method: how each member is inferred.
@@ -41,6 +43,12 @@ class Ensemble(BaseMethod[Mixture]):
             where there are no data. It is no exact posterior: in a linear model with Gaussian noise, MAP members have
             the exact mean, but the covariance C P^-1 C in place of C, for P of the prior and C of the posterior. So
             the variance is exact in directions that the data leave open, and next to none in those that they settle.
+
+    Example:
+        >>> method = bnn.Ensemble(bnn.SVI(guide="map", steps=20), members=3)
+        >>> deep = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> len(deep), deep.predict([[0.0], [2.0]], num_draws=3).epistemic_std.shape
+        (3, torch.Size([2]))
     """
 
     method: Annotated[SVI | SWAG, BeforeValidator(registry.resolve)] = SVI(guide="map")

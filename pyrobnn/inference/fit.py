@@ -51,46 +51,54 @@ def fit(
     Without a method, `fit(bnn, data, seed=0)` tries several and keeps the one that predicts held-out examples best
     (`Automatic`).
 
-    What the model leaves open is measured first, where the length of the fit is open too (no `steps` and `epochs`, and
-    chains): scales of priors and noise named "tuned", which are the defaults. Modes are found from several starts, with
-    the scales that make the data most probable (`EvidenceFramework`), on up to 500 examples. A fit of a given length
-    takes the model as it is: "tuned" priors are "he", and "tuned" noise is trained with the guide.
+    Scales named "tuned", the default for priors and noise, are measured first if the length of the fit is open: no
+    `steps` and `epochs`, or chains. Modes are found from several starts, with the scales that make the data most
+    probable (`EvidenceFramework`), on up to 500 examples. A fit of a given length takes the model as it is: "tuned"
+    priors are "he", and "tuned" noise is trained with the guide.
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
     the same bits on the same machine, and every global random state is left as it was. Numbers below float32's normal
-    range count as zero meanwhile. When the ELBO or a parameter is no longer finite, the fit goes back to a state that
-    was good, by at most 500 steps, and on with a quarter of the learning rate, up to five times
-    (`Posterior.info["rewinds"]`); then, or if the first step is not finite, it ends with an error that names the site.
+    range count as zero meanwhile. When the ELBO or a parameter is no longer finite, the fit goes back at most 500
+    steps, to a good state, and continues with a quarter of the learning rate. It does so up to five times
+    (`Posterior.info["rewinds"]`). If that fails, or the first step is not finite, an error names the site.
+
+    See docs/how-to/convergence.md for how long a fit should go on, and docs/how-to/warnings.md for warnings at its end.
 
     Args:
         bnn: the model.
-        method: how to infer it: `SVI`, or any setting with a function `run` (`Method`), such as `NUTS`. It may be left
-            out, the data in its place.
+        method: how to infer it: `SVI` or another method, such as `NUTS`. It may be left out, with the data in its
+            place.
         data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs.
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
         engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step. With
-            one particle or one antithetic pair they give the same numbers for the same seed, up to rounding (from 2^17
-            weights on with one thread), else other noise of the same distribution. "auto" takes what is predicted to
-            end sooner, from what the first step computes and figures kept in the code, not from a clock or from what
-            was compiled before: the same call takes the same, and has the bits that it has where that is asked for.
-            `Posterior.info` tells what was used and why.
+            one particle, or one antithetic pair, both give the same numbers for the same seed, up to rounding (from
+            2^17 weights on only with one thread). Otherwise they draw different noise of the same distribution. "auto"
+            takes the engine that is predicted to end sooner, by the operations of the first step and by figures in the
+            code, never by a clock: the same call always takes the same engine. `Posterior.info["engine"]` tells which,
+            and why.
         progress: show a progress bar with the ELBO, and warn at the end of a fit that is no better than a constant.
         validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set; for
             `SVI` only.
         callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; one that
             returns True ends the fit.
         checkpoint: a folder in which the fit keeps its place. After an interruption the same call goes on from there,
-            on the same machine to the same bits as without one; after the end it returns the same posterior at once.
-            For `SVI`, and for an `Ensemble` of it; callbacks are not called again for steps done before.
+            on the same machine to the same bits as without one; after the end it returns the same posterior at once. It
+            works for `SVI` and an `Ensemble` of it; callbacks are not called again for steps done before.
         every: steps between two checkpoints.
 
     Returns:
-        The `Posterior`, or what the method's `run` returns.
+        The `Posterior`, or a `Mixture` of several.
 
     Raises:
         InputError: anything that does not fit together, before training starts.
         FloatingPointError: the ELBO is no longer finite, also after going back with smaller steps.
+
+    Example:
+        >>> model, method = bnn.BNN(bnn.MLP(1, [10], 1)), bnn.SVI(guide="laplace", steps=50)
+        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior.predict([[0.0], [1.0]]).interval(0.9)[0].shape
+        torch.Size([2])
     """
     if data is None:
         method, data = Automatic(), method

@@ -45,15 +45,21 @@ _FITS = itertools.count()
 class DataParallel(AroundAnother[Posterior]):
     """SVI in W processes that torchrun started, on one machine or several; in a single process it is SVI itself.
 
-    Each process takes every W-th example of each batch, or of all data where there is no batch size, and draws noise of
-    its own. The average of their estimates is an estimate of the ELBO for the whole batch: the same in law, with the
+    Each process takes every W-th example of each batch (of all data without a batch size), and draws its noise
+    independently. The average of their estimates is an unbiased estimate of the ELBO for the whole batch, with the
     noise of the guide averaged over W draws. One all-reduce a step averages the gradients and the two terms of the
     ELBO, so that parameters stay equal in all processes, bit for bit. Steps run eagerly.
 
     All processes must be given the same model, data, method and seed. Data are in memory in each, or are `StoredData`.
 
     Attributes:
-        method: how to fit; `batch_size` is that of all processes together, a multiple of W.
+        method: how to fit; `batch_size` counts the examples of all processes together, a multiple of W.
+
+    Example:
+        >>> method = bnn.DataParallel(bnn.SVI(steps=20, batch_size=16))  # in a script that torchrun starts
+        >>> posterior = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior.predict([[0.0], [1.0]]).mean.shape
+        torch.Size([2])
     """
 
     method: Annotated[SVI, BeforeValidator(registry.resolve)] = SVI()

@@ -46,9 +46,9 @@ def fit_replicates(
 ) -> list[Posterior]:
     """Infer several independent posteriors at once.
 
-    Each is in law what `fit` returns for a seed of its own. Captured, they share one vmapped graph, in which a fit of a
-    small network costs less than on its own; eagerly, their steps are done in turn. For the same seed the two engines
-    draw other noise of the same distribution.
+    Each has the distribution of a single `fit` under another seed. Captured, they share one vmapped graph, which makes
+    each fit of a small network cheaper; eagerly, their steps are done in turn. For the same seed the two engines draw
+    different noise of the same distribution.
 
     Args:
         bnn: the model, or a list with one for each replicate: the same but for numbers such as the prior's scale.
@@ -58,7 +58,8 @@ def fit_replicates(
             examples.
         seed: each replicate gets a seed derived from it.
         replicates: number of replicates R; not needed where a list tells.
-        bootstrap: train each on as many examples drawn from its data with replacement; units stay those of the data.
+        bootstrap: train each on as many examples, drawn from its data with replacement; units still follow from all
+            data.
         device: as in `fit`.
         engine: as in `fit`.
         progress: show one progress bar with the mean ELBO.
@@ -72,6 +73,12 @@ def fit_replicates(
     Raises:
         InputError: lists of different lengths, methods that differ in other settings, data of different shapes.
         FloatingPointError: the ELBO of a replicate is no longer finite.
+
+    Example:
+        >>> models = [bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(scale)) for scale in (0.1, 0.3, 1.0)]
+        >>> fits = bnn.fit_replicates(models, bnn.SVI(steps=20), bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> [fit.bnn.settings["prior"].scale for fit in fits]
+        [0.1, 0.3, 1.0]
     """
     kept: dict[str, Any] = {"checkpoint": checkpoint, "every": every}
     run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)

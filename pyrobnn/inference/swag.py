@@ -47,17 +47,25 @@ class SWAG(AroundAnother[Posterior]):
     the running mean. Then q(w) = N(m, diag(v) / 2 + D D^T / (2 (R - 1))), a `LowRank` guide of rank R. The noise of
     mini-batches makes the path spread: with a given `lr` and no `batch_size` it ends in a point.
 
+    See docs/how-to/ensembles.md.
+
     Attributes:
         method: how the mode is found; its guide must be "map".
         lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper. None
-            for the one whose path comes closest to the posterior (Mandt, Hoffman & Blei 2017, "Stochastic Gradient
-            Descent as Approximate Bayesian Inference", sec. 4.1), measured at the mode, or for a tenth of the inverse
-            of the largest curvature there, where that is smaller. Mini-batches of the path then have a tenth of the
-            examples if the method names no `batch_size`.
+            for the rate whose path comes closest to the posterior (Mandt, Hoffman & Blei 2017, "Stochastic Gradient
+            Descent as Approximate Bayesian Inference", sec. 4.1), measured at the mode; at most a tenth of the inverse
+            of the largest curvature there. Mini-batches of the path then have a tenth of the examples if the method
+            names no `batch_size`.
         momentum: of SGD.
         steps: steps of SGD.
         every: steps between two collected weights.
         rank: R.
+
+    Example:
+        >>> method = bnn.SWAG(bnn.SVI(guide="map", steps=20), steps=20, every=2, rank=5)
+        >>> posterior = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> type(posterior.guide).__name__
+        'LowRankGuide'
     """
 
     method: SVI = SVI(guide="map")

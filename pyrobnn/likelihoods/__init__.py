@@ -26,3 +26,9 @@ __all__ = [
 ]
 
 resolve = registry.resolve
+"""Return the likelihood that a name, a table with its `type`, or an object stands for.
+
+Example:
+    >>> bnn.likelihoods.resolve("poisson")
+    Poisson()
+"""

@@ -18,9 +18,19 @@ OPEN = ("tuned", "learned")
 class Likelihood(Protocol):
     """A likelihood setting: how targets arise from the network's outputs.
 
+    See docs/how-to/likelihoods.md for which likelihood to choose.
+
     Attributes:
         standardizes_targets: whether real-valued targets may be centred and scaled before training.
         integer_targets: whether targets are labels or counts (int64) rather than floats of the network's precision.
+
+    Example:
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=2.0)
+        >>> isinstance(likelihood, bnn.likelihoods.Likelihood), likelihood.num_outputs(torch.zeros(10, 3))
+        (True, 3)
+        >>> module = likelihood.build(torch.zeros(()), torch.tensor(1.0))
+        >>> module(torch.zeros(10, 3)).batch_shape  # from outputs to the distribution of ten targets
+        torch.Size([10])
     """
 
     standardizes_targets: ClassVar[bool]
@@ -92,6 +102,12 @@ def squeeze_single(f: Tensor) -> tuple[Tensor, int]:
 
 
 registry = Registry("likelihood", accepts=lambda value: isinstance(value, Likelihood))
+"""Likelihoods by name; `register` adds one.
+
+Example:
+    >>> "student_t" in bnn.likelihoods.registry.names
+    True
+"""
 
 
 def open_numbers(likelihood: Any, values: tuple[str, ...] = OPEN) -> list[str]:

@@ -21,14 +21,21 @@ class CensoredGaussian(NoisyLikelihood):
     A target at or beyond a limit says that z lies there or further out, and counts with that probability; any other
     counts with its density. Predictions are of the observed y, limits included.
 
-    Targets are not standardised: a log score adds densities, which have units, and probabilities, which have none.
-    Bring them to a spread of about 1 yourself where they are far from it, and the limits with them.
+    Targets are not standardised: a log score adds densities, which have units, and probabilities, which have none. If
+    their spread is far from 1, rescale them yourself, and the limits with them.
 
     Attributes:
         lower: limit below which nothing is told apart (left-censored), or None.
         upper: limit above which nothing is told apart (right-censored), or None.
         scale: noise standard deviation: a number, a tuple with one for each target column, "learned", a prior, or
             "heteroscedastic"; see `pyrobnn.likelihoods.noise.Scale`.
+
+    Example:
+        >>> likelihood = bnn.likelihoods.CensoredGaussian(upper=1.0, scale=0.5)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=likelihood)
+        >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0.2, 0.9, 1.0], steps=20, seed=0, progress=False)
+        >>> bool(posterior.predict([[5.0]]).sample(100, seed=0).max() <= 1)
+        True
     """
 
     lower: float | None = None

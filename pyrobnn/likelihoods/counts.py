@@ -43,6 +43,12 @@ class Poisson(CountLikelihood):
 
     The log mean is capped at 20, as in `CountLikelihood`. The variance equals the mean; use `NegativeBinomial` where
     counts vary more.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Poisson())
+        >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0, 2, 7], steps=20, seed=0, progress=False)
+        >>> posterior.predict([[1.0]]).log_prob([2]).shape
+        torch.Size([1])
     """
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
@@ -72,6 +78,13 @@ class NegativeBinomial(CountLikelihood):
         dispersion: a number of at least 1e-6, "learned" for one value a target column, optimised with the guide, which
             starts at 1 and stays above 1e-6, where the distribution is all but Poisson, or "tuned" for one that the
             evidence chooses, as in `pyrobnn.likelihoods.noise.Scale`.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.NegativeBinomial(dispersion=0.5))
+        >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0, 2, 7], steps=20, seed=0, progress=False)
+        >>> prediction = posterior.predict([[1.0]])
+        >>> bool((prediction.variance > prediction.mean).all())
+        True
     """
 
     dispersion: Annotated[float, Field(ge=_SMALLEST_DISPERSION)] | Literal["tuned", "learned"] = "tuned"

@@ -17,6 +17,13 @@ class Gaussian(NoisyLikelihood):
     Attributes:
         scale: noise standard deviation in the units of y: a number, a tuple with one for each target column, "tuned",
             "learned", a prior, or "heteroscedastic"; see `pyrobnn.likelihoods.noise.Scale`.
+
+    Example:
+        >>> likelihood = bnn.likelihoods.Gaussian(scale="heteroscedastic")
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 2), likelihood=likelihood)  # outputs: location and scale
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> posterior.predict([[0.0], [0.5]]).aleatoric_std.shape
+        torch.Size([2])
     """
 
     scale: Scale = "tuned"

@@ -18,6 +18,12 @@ class Laplace(NoisyLikelihood):
         scale: mean absolute deviation of the noise in the units of y, its standard deviation over sqrt(2): a number, a
             tuple with one for each target column, "learned", a prior, or "heteroscedastic"; see
             `pyrobnn.likelihoods.noise.Scale`.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Laplace(scale="learned"))
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> posterior.predict([[0.0]]).quantile(0.5).shape
+        torch.Size([1])
     """
 
     scale: Scale = "tuned"

@@ -31,6 +31,12 @@ class StudentT(NoisyLikelihood):
         df: degrees of freedom, or "learned" for one value a target column, optimised with the guide; it starts at 4
             and stays above 2. A number must be above 1, so that targets have a mean; up to 2 their variance is
             infinite, and so are the aleatoric and total variance of predictions, but not log scores and intervals.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.StudentT(scale="learned", df="learned"))
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> posterior.bnn.likelihood.df.item() > 2
+        True
     """
 
     scale: Scale = "tuned"

@@ -20,8 +20,8 @@ NUM_BINS = 15
 def pit(prediction: Prediction, y: Any, *, seed: int = 0) -> Tensor:
     """Return the probability integral transform F(y) of targets under the mixture, uniform on (0, 1) if calibrated.
 
-    Where a target has a probability of its own, as counts and censored targets at a limit, it is drawn evenly between
-    P(Y < y) and P(Y <= y) (Brockwell 2007; Czado, Gneiting & Held 2009).
+    Counts, and censored targets at a limit, have positive probability: their value is drawn evenly between P(Y < y) and
+    P(Y <= y) (Brockwell 2007; Czado, Gneiting & Held 2009).
 
     Args:
         prediction: predictions at N inputs.
@@ -33,6 +33,12 @@ def pit(prediction: Prediction, y: Any, *, seed: int = 0) -> Tensor:
 
     Raises:
         InputError: classes, or another likelihood without a distribution function; y not of the predictions' shape.
+
+    Example:
+        >>> from pyro.distributions import Normal
+        >>> prediction = bnn.Prediction(Normal(torch.zeros(1, 3), 1.0))  # one draw at three inputs
+        >>> bnn.metrics.pit(prediction, [-1.0, 0.0, 1.0]).round(decimals=2)
+        tensor([0.1600, 0.5000, 0.8400])
     """
     targets = observed(prediction, y)
     at = prediction.cdf(targets)
@@ -58,6 +64,12 @@ def pit_pvalue(prediction: Prediction, y: Any, *, seed: int = 0) -> float:
 
     Raises:
         InputError: as for `pit`.
+
+    Example:
+        >>> from pyro.distributions import Normal
+        >>> prediction = bnn.Prediction(Normal(torch.zeros(1, 50), 1.0))
+        >>> bnn.metrics.pit_pvalue(prediction, torch.full((50,), 2.0)) < 1e-6  # targets all on one side
+        True
     """
     from scipy import stats
 
@@ -102,6 +114,13 @@ class Reliability:
         confidence: mean probability of the predicted class in each bin, (B,).
         accuracy: share of its examples that were predicted correctly, (B,).
         count: number of its examples, (B,).
+
+    Example:
+        >>> from pyro.distributions import Bernoulli
+        >>> prediction = bnn.Prediction(Bernoulli(torch.full((1, 4), 0.8)))  # one draw at four inputs
+        >>> bins = bnn.metrics.reliability_bins(prediction, [1, 1, 1, 0])
+        >>> bins.accuracy, bins.stderr.round(2)
+        (array([0.75]), array([0.22]))
     """
 
     confidence: np.ndarray
@@ -127,6 +146,13 @@ def reliability_bins(
 
     Raises:
         InputError: real targets, or not one label an input.
+
+    Example:
+        >>> from pyro.distributions import Bernoulli
+        >>> prediction = bnn.Prediction(Bernoulli(torch.tensor([[0.95, 0.9, 0.6, 0.45]])))  # one draw at four inputs
+        >>> bins = bnn.metrics.reliability_bins(prediction, [1, 1, 1, 1], num_bins=4)
+        >>> bins.count, bins.accuracy
+        (array([2, 2]), array([0.5, 1. ]))
     """
     if not prediction.is_classification:
         raise InputError(f"A reliability diagram needs classes, got {prediction!r}: use `pit` for real targets.")

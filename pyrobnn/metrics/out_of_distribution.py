@@ -20,7 +20,7 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
     errors come from 200 bootstrap resamples of either group under a fixed seed.
 
     Args:
-        inside: predictions at inputs like those of the data.
+        inside: predictions at inputs like the data.
         outside: predictions of the same posterior at other inputs.
         by: "all", or for classes "mutual_information", "entropy" or "max_prob" (one less the probability of the most
             probable class), for real targets and counts "epistemic_std" or "std". Several real columns count relative
@@ -28,6 +28,13 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
 
     Raises:
         InputError: another measure, or predictions of different kinds.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, guide="laplace", steps=50, seed=0, progress=False)
+        >>> inside, outside = posterior.predict(data.x), posterior.predict(data.x + 3)
+        >>> bnn.score_ood(inside, outside, by="epistemic_std")["auroc_epistemic_std"].value > 0.9
+        True
     """
     values = ood_measures(inside, outside, by=by)
     positive = np.repeat([False, True], [len(inside), len(outside)])
@@ -46,7 +53,14 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
 def ood_measures(inside: Prediction, outside: Prediction, *, by: str = "all") -> dict[str, np.ndarray]:
     """Return measures of uncertainty by name at the inputs inside and then outside the data, (N inside + N outside,).
 
-    Arguments and errors are those of `score_ood`.
+    Arguments and errors are as in `score_ood`.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> measures = bnn.metrics.ood_measures(posterior.predict(data.x), posterior.predict(data.x[:8] + 3))
+        >>> {name: values.shape for name, values in measures.items()}
+        {'epistemic_std': (40,), 'std': (40,)}
     """
     if inside.is_classification != outside.is_classification:
         raise InputError(f"Predictions inside and outside must be of the same kind, got {inside!r} and {outside!r}.")

@@ -25,24 +25,24 @@ def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -
 
     Real targets and counts: "crps", the continuous ranked probability score of the mixture; "rmse" and "mae" of the
     predictive mean; "r2", the share of the targets' variance that it explains, where they vary; "pit_error", the area
-    between the distribution function of the probability integral transforms (see `pit`) and the diagonal. Real
-    targets: for every level, as 95 %, "coverage_95", the share of targets inside the central interval, "width_95", its
-    mean width, and "interval_score_95" (Winkler 1972; Gneiting & Raftery 2007). These are left out for counts and
-    censored targets, whose intervals hold more than their level even if calibrated. What rests on the distribution
-    function is left out where the likelihood has none. With several target columns all but the log score are averaged
-    over them, and there is "energy_score", in the units of all columns together, from 400 samples.
+    between the distribution function of the probability integral transforms (see `pit`) and the diagonal. Real targets:
+    for every level, as 95 %, "coverage_95", the share of targets inside the central interval, "width_95", its mean
+    width, and "interval_score_95" (Winkler 1972; Gneiting & Raftery 2007). These are left out for counts and censored
+    targets, whose intervals hold more than their level even if calibrated. Scores that need the distribution function
+    are left out where the likelihood has none. With several target columns all but the log score are averaged over
+    them, and there is "energy_score", in the units of all columns together, from 400 samples.
 
     Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); the
     expected calibration error of the most probable class in 15 bins of its probability of equal width, "ece" (Guo et
-    al. 2017), or with equally many examples, "ece_equal_mass" (Nguyen & O'Connor 2015), and that of all classes, each
-    against the rest, "ece_classwise" (Kull et al. 2019); "auroc", the area under the receiver operating characteristic
-    of each class against the rest, averaged over those that occur, where two do; "aurc" and "eaurc", the area under
-    the risk-coverage curve (see `selective_risk`), and its excess over that of the best order (Geifman et al. 2019).
+    al. 2017), or with equally many examples, "ece_equal_mass" (Nguyen & O'Connor 2015), and the error of all classes,
+    each against the rest, "ece_classwise" (Kull et al. 2019); "auroc", the area under the receiver operating
+    characteristic of each class against the rest, averaged over those that occur, where two do; "aurc" and "eaurc", the
+    area under the risk-coverage curve (see `selective_risk`), and its excess over the best order (Geifman et al. 2019).
     Several binary columns are averaged, too; the bins of the most probable class put them together.
 
-    Standard errors of means are exact up to the estimated variance; the others come from 200 bootstrap resamples of
-    the examples under a fixed seed. Those of calibration errors say nothing of their bias: they are positive even if
-    calibrated.
+    Standard errors of means are exact up to the estimated variance; the others come from 200 bootstrap resamples of the
+    examples under a fixed seed. They do not include the bias of calibration errors, which are positive even for
+    calibrated predictions.
 
     Args:
         prediction: predictions at N inputs.
@@ -55,6 +55,15 @@ def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -
     Raises:
         InputError: not numeric, not finite, not one row an input, labels out of range, counts that are not whole, or a
             level outside (0, 1).
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> scores = bnn.score(posterior.predict(data.x, num_draws=100), data.y, levels=[0.9])
+        >>> sorted(scores)[:4]
+        ['ause', 'coverage_90', 'crps', 'interval_score_90']
+        >>> scores["rmse"].higher_is_better
+        False
     """
     return finish(_statistics(prediction, y, levels), len(prediction))
 
@@ -62,9 +71,9 @@ def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -
 def compare_scores(a: Prediction, b: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -> "DataFrame":
     """Compare two predictions of the same targets, score by score.
 
-    The standard error of a difference rests on the differences of single examples, so what makes examples hard for
-    both cancels. Means have the paired t-test; other scores are bootstrapped with the same resamples for both, and
-    have the z-test. Many scores are many tests: expect one of twenty to be below 0.05 by chance.
+    The standard error of a difference rests on the differences of single examples: where an example is hard for both,
+    that cancels. Means have the paired t-test; other scores are bootstrapped with the same resamples for both, and have
+    the z-test. Many scores are many tests: expect one of twenty to be below 0.05 by chance.
 
     Args:
         a: predictions at N inputs.
@@ -78,6 +87,14 @@ def compare_scores(a: Prediction, b: Prediction, y: Any, *, levels: Sequence[flo
 
     Raises:
         InputError: predictions at other numbers of inputs, classes against real targets; as for `score`.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+        >>> a, b = (model.fit(data, guide=guide, steps=20, seed=0, progress=False) for guide in ("map", "mean_field"))
+        >>> table = bnn.compare_scores(a.predict(data.x, num_draws=100), b.predict(data.x, num_draws=100), data.y)
+        >>> list(table.columns)
+        ['a', 'b', 'difference', 'stderr', 'p_value', 'higher_is_better']
     """
     import pandas as pd
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 from torch import Tensor
 
 from pyrobnn.plots._colors import GREY, INK
@@ -14,6 +15,12 @@ Layout = Literal["row", "column"]
 
 PANEL = (4.8, 3.3)
 """Width and height of a panel in inches."""
+SQUARE = (4.0, 3.9)
+"""The same for a panel whose axes have one scale."""
+TALL = (4.0, 4.7)
+"""The same with room for two lines of a legend below."""
+_LABEL_INCHES = 0.42
+"""How far the ticks and the label of an axis reach."""
 
 
 class Picture(Figure):
@@ -40,9 +47,9 @@ def shares(axis: Axes, values: np.ndarray, bins: np.ndarray, **options: Any) -> 
     axis.hist(values, bins=list(bins), weights=np.full(len(values), 1 / len(values)), **options)
 
 
-def panels(num: int, layout: Layout = "row") -> tuple[Figure, list[Axes]]:
+def panels(num: int, layout: Layout = "row", panel: tuple[float, float] = PANEL) -> tuple[Figure, list[Axes]]:
     """Return a figure with panels beside each other ("row") or below each other ("column")."""
-    return grid(num, num if layout == "row" else 1)
+    return grid(num, num if layout == "row" else 1, panel)
 
 
 def grid(num: int, most_columns: int, panel: tuple[float, float] = PANEL) -> tuple[Figure, list[Axes]]:
@@ -75,6 +82,15 @@ def title(axis: Axes, text: str) -> None:
 def legend(axis: Axes, **options: Any) -> None:
     """Add a legend without a frame that hides no data more than it must."""
     axis.legend(**({"frameon": False, "fontsize": 8.5, "handlelength": 1.8} | options))
+
+
+def legend_below(axis: Axes, **options: Any) -> None:
+    """Add a legend under a panel whose data leave no corner free."""
+    figure = axis.get_figure(root=True)
+    assert figure is not None  # panels belong to figures
+    under_label = axis.transAxes + ScaledTranslation(0, -_LABEL_INCHES, figure.dpi_scale_trans)
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": under_label}
+    legend(axis, **(below | {"ncols": 2, "columnspacing": 1.2} | options))
 
 
 def as_array(values: Tensor) -> np.ndarray:

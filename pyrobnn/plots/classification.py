@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
-from pyrobnn.metrics import Reliability, reliability_bins
-from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE, ORANGE
+from pyrobnn.metrics import reliability_bins
+from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import Layout, as_array, legend, panels, title
 from pyrobnn.posterior.prediction import Prediction
 
@@ -18,7 +18,8 @@ def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Fi
     """Draw how often the predicted class was right against the confidence in it, and how confidence is distributed.
 
     Confidence is the probability of the predicted class, in 15 bins of equal width; each bin shows its number of
-    examples and the standard error of its accuracy. Several binary targets are put together.
+    examples, and a bar where its accuracy lies in 95 % of cases if its confidence is right. Several binary targets are
+    put together.
 
     Args:
         prediction: a prediction of classes.
@@ -27,43 +28,63 @@ def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Fi
 
     Raises:
         InputError: real targets, or not one label for each prediction.
+
+    Example:
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="bernoulli").fit(x, y, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.reliability(posterior.predict(x), y)
+        >>> figure.axes[0].get_ylabel()
+        'share predicted correctly'
     """
     if not prediction.is_classification:
         raise InputError(f"`reliability` needs classes, got {prediction!r}: use `observed_vs_predicted`.")
-    bins = reliability_bins(prediction, y)
-    confidence = as_array(prediction.class_probs.amax(-1)).ravel()
-    correct = as_array(prediction.label.cpu() == as_targets(y, len(prediction)).cpu()).ravel() > 0
     figure, axes = panels(2, layout)
-    _diagram(axes[0], bins)
-    axes[0].set_xlim(_leftmost(confidence), 1.03)
-    axes[0].set_ylim(_leftmost(np.append(bins.accuracy - bins.stderr, confidence)), 1.03)
-    _histogram(axes[1], confidence, correct)
+    draw_reliability(axes[0], prediction, y)
+    draw_confidence(axes[1], prediction, y)
     return figure
 
 
-def _diagram(axis: Axes, bins: Reliability) -> None:
+def draw_reliability(axis: Axes, prediction: Prediction, y: Any) -> None:
+    """Draw the accuracy of each bin of confidence, with the noise that its number of examples has if it is right."""
+    bins = reliability_bins(prediction, y)
     mean, accuracy, count = bins.confidence, bins.accuracy, bins.count
-    axis.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="calibrated")
-    axis.errorbar(
-        mean, accuracy, yerr=bins.stderr, fmt="o-", color=BLUE, ecolor=LIGHT_BLUE, ms=4.5, label="observed, ±1 se"
-    )
-    for x, y, num in zip(mean, accuracy, count, strict=True):
-        axis.annotate(str(num), (x, y), (6, -11), textcoords="offset points", fontsize=8, color=GREY)
+    low, high = _binomial_ends(mean, count)
+    axis.vlines(mean, low, high, color=PALE, linewidth=9, label="95 % if calibrated")
+    axis.plot([0, 1], [0, 1], color=GREY, linewidth=1)
+    axis.plot(mean, accuracy, "o", color=BLUE, ms=5, label="observed")
+    for x, share, num in zip(mean, accuracy, count, strict=True):
+        below = share > 0.5
+        offset, place = ((0, -6), "top") if below else ((0, 5), "bottom")
+        axis.annotate(str(num), (x, share), offset, textcoords="offset points", fontsize=8.5, ha="center", va=place)
     gap = float((count * np.abs(accuracy - mean)).sum() / count.sum())
     axis.set(xlabel="confidence in the predicted class", ylabel="share predicted correctly")
+    axis.set_xlim(_leftmost(mean) - 0.02, 1.03)
+    axis.set_ylim(_leftmost(np.concatenate([accuracy, low])) - 0.03, 1.06)
     title(axis, f"Reliability, with counts; ECE {gap:.3f}")
-    legend(axis, loc="best")
+    legend(axis, loc="lower right", frameon=True, framealpha=0.85, edgecolor="none")
 
 
-def _histogram(axis: Axes, confidence: np.ndarray, correct: np.ndarray) -> None:
+def _binomial_ends(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the quantiles between which 95 % of the shares of so many examples lie."""
+    from scipy.stats import binom
+
+    low, high = (binom.ppf(level, count, share.clip(0, 1)) / count for level in (0.025, 0.975))
+    return low, high
+
+
+def draw_confidence(axis: Axes, prediction: Prediction, y: Any) -> None:
+    """Draw how the confidence of right and wrong predictions is distributed."""
+    confidence = as_array(prediction.class_probs.amax(-1)).ravel()
+    correct = as_array(prediction.label.cpu() == as_targets(y, len(prediction)).cpu()).ravel() > 0
     parts = [confidence[correct], confidence[~correct]]
     labels = [f"correct ({len(parts[0])})", f"wrong ({len(parts[1])})"]
     bins = np.linspace(_leftmost(confidence), 1.0, 21)
     colors, hatches = [LIGHT_BLUE, ORANGE], ["", "////"]
     axis.hist(parts, bins=list(bins), stacked=True, color=colors, hatch=hatches, edgecolor="white", label=labels)
     axis.set(xlabel="confidence in the predicted class", ylabel="examples", xlim=(_leftmost(confidence), 1.0))
+    axis.yaxis.get_major_locator().set_params(integer=True)
     title(axis, "Distribution of confidence")
-    legend(axis, loc="best")
+    legend(axis, loc="upper left")
 
 
 def class_draws(prediction: Prediction) -> np.ndarray:

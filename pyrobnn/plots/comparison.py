@@ -31,8 +31,8 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Data, *,
     """Draw posteriors of one problem beside each other.
 
     Over one input and real targets: mean and bands of each, on the same axes. Otherwise: their scores on the data, with
-    the standard error over the examples; the dark bar is that of the difference to the one with the best log score,
-    which is smaller as examples are hard for all alike. Give held-out data then.
+    the standard error over the examples. The dark bar is the standard error of the difference to the posterior with the
+    best log score; it is shorter, since hard examples are hard for all. Give held-out data then.
 
     Args:
         posteriors: posteriors or mixtures by name.
@@ -41,6 +41,14 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Data, *,
 
     Raises:
         InputError: nothing to draw, or data that do not fit a model.
+
+    Example:
+        >>> model, data = bnn.BNN(bnn.MLP(1, [10], 1)), bnn.datasets.sinusoid()
+        >>> names = ["map", "mean_field"]
+        >>> fits = {name: model.fit(data, guide=name, steps=20, seed=0, progress=False) for name in names}
+        >>> figure = bnn.plots.compare_guides(fits, data, num_draws=100)
+        >>> [axis.get_title(loc="left") for axis in figure.axes]
+        ['map', 'mean_field']
     """
     if not posteriors:
         raise InputError("`compare_guides` needs posteriors by name, got none: pass {'mean field': posterior, ...}.")

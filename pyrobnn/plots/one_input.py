@@ -31,7 +31,8 @@ def fit_1d(
 ) -> Figure:
     """Draw the predictive mean over one input with its bands of ±2 standard deviations, and the training data.
 
-    The dark band is the epistemic part, the light one all of the predictive spread. Of several targets, the first.
+    The dark band is the epistemic part, the light one all of the predictive spread. The picture ends where they are
+    farther from the data than these from each other. Of several targets, the first.
 
     Args:
         posterior: a posterior, or a mixture such as an ensemble, over a network with one input and real targets.
@@ -42,6 +43,13 @@ def fit_1d(
 
     Raises:
         InputError: more than one input, or class labels as targets.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.fit_1d(posterior, data, truth=bnn.datasets.sinusoid_curve)
+        >>> len(figure.axes)
+        1
     """
     grid = grid_around(train) if x is None else as_tensor(x, "x")
     if train.x.shape[1:].numel() != 1 or grid.ndim != 2 or grid.shape[1] != 1:
@@ -59,8 +67,16 @@ def fit_1d(
         axis.plot(inputs, as_array(truth(grid)).reshape(-1), "--", color=ORANGE, linewidth=1.4, label="truth")
     draw_data(axis, train)
     axis.set_xlim(inputs[0], inputs[-1])
-    legend(axis, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+    axis.locator_params(axis="x", nbins=6)
+    axis.set_ylim(*_limits(axis.get_ylim(), first_column(train.y)))
+    legend(axis, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return figure
+
+
+def _limits(present: tuple[float, float], y: np.ndarray) -> tuple[float, float]:
+    """Return limits no farther from the targets than the range of these."""
+    span = float(y.max() - y.min())
+    return (max(present[0], float(y.min()) - span), min(present[1], float(y.max()) + span)) if span > 0 else present
 
 
 def grid_around(train: Data) -> Tensor:

@@ -22,12 +22,18 @@ _NO_SPREAD = 1e-5
 def weights(posterior: Posterior, *, layout: Layout = "row") -> Figure:
     """Draw posterior means of the weights by layer, and their signal-to-noise ratio |mean| / standard deviation.
 
-    Weights with a ratio well below 1 could as well be 0 (Blundell et al. 2015 prune by it). Mean and standard
-    deviation are the guide's own where it has `moments()`, else those of draws.
+    Weights with a ratio well below 1 could as well be 0 (Blundell et al. 2015 prune by it). Mean and standard deviation
+    are exact where the guide has `moments()`, else estimated from draws.
 
     Args:
         posterior: the posterior.
         layout: panels in a "row" or in a "column".
+
+    Example:
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.weights(posterior)
+        >>> figure.axes[0].get_title(loc="left")
+        'Posterior means by layer'
     """
     moments = weight_moments(posterior)
     figure, axes = panels(2, layout)
@@ -76,4 +82,4 @@ def _signal_to_noise(axis: Axes, mean: np.ndarray, scale: np.ndarray) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.axvline(1.0, color=GREY, linewidth=1, linestyle="--")
     axis.set_ylabel("number of weights")
-    title(axis, f"Signal-to-noise ratio; {np.mean(ratio < 1):.0%} of the weights below 1")
+    title(axis, f"Signal to noise; {np.mean(ratio < 1):.0%} of the weights below 1")

@@ -12,20 +12,27 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.diagnostics.simulation import VsbcReport
 from pyrobnn.plots._arviz import arviz_figure
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
-from pyrobnn.plots._style import first_column, grid, legend, panels, title
+from pyrobnn.plots._style import band, first_column, grid, legend, legend_below, panels, title
 from pyrobnn.plots.uncertainty import distance_from_uniform
 from pyrobnn.posterior.prediction import Prediction
 
-_SHOWN_DRAWS = 50
+_MOST_SETS = 500
 _MOST_QUANTITIES = 12
+_GRID = 300
+_MOST_BINS = 4000
+_CENTRAL = (0.025, 0.975)
+_INSIDE = 0.95
+_FLOOR = 0.1
+"""Share of the largest spread of curves that counts where they hardly differ, as in the tails of a density."""
 
 
 def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
     """Draw data sets that the fit simulates beside the observed one: real data should not stand out.
 
-    Of real targets the density (`arviz.plot_ppc_dist`) of the observed ones and of 50 simulated sets; of counts, and
-    where limits hold probability, the distribution function. Of classes the frequencies, with the interval that holds
-    95 % of the simulated ones. All targets of a set share a draw of the weights. Of several targets, the first.
+    Of real targets the density, smoothed alike for all sets; of counts, and where limits hold probability, the
+    distribution function. The band holds 95 % of the simulated sets (at most 500), each from end to end, and so should it
+    hold the observed one. Of classes the frequencies, with the interval that holds 95 % of the simulated ones. All
+    targets of a set share a draw of the weights. Of several targets, the first.
 
     A prediction of `BNN.sample_prior_predictive` at the inputs of y makes it a check of the prior.
 
@@ -36,32 +43,82 @@ def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure
 
     Raises:
         InputError: not one target for each prediction.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.predictive_check(posterior.predict(data.x, num_draws=100), data.y)
+        >>> type(figure).__name__
+        'Picture'
     """
     observed, simulated = _targets(prediction, y, seed)
     if prediction.is_classification:
         return _frequencies(simulated, observed, prediction.class_probs.shape[-1])
-    import arviz as az
-
-    kind = "kde" if prediction.is_continuous else "ecdf"
-    groups = {"posterior_predictive": {"y": simulated[None]}, "observed_data": {"y": observed}}
-    figure, axes = arviz_figure(
-        az.plot_ppc_dist,
-        az.from_dict(groups, dims={"y": ["obs_id"]}),
-        1,
-        kind=kind,
-        num_samples=min(_SHOWN_DRAWS, len(simulated)),
-        visuals={
-            "predictive_dist": {"color": LIGHT_BLUE, "alpha": 0.5, "width": 0.8},
-            "observed_dist": {"color": INK, "width": 1.8},
-            "remove_axis": False,
-        },
-    )
-    axis = axes["y"]
+    figure, (axis,) = panels(1)
+    of_sets = _densities if prediction.is_continuous else _distributions
+    y_values, curves = of_sets(np.concatenate([observed[None], simulated[:_MOST_SETS]]))
+    step: Any = None if prediction.is_continuous else "post"
+    low, high = _envelope(curves[1:])
+    band(axis, y_values, low, high, color=LIGHT_BLUE, alpha=0.45, step=step, label="95 % of simulated sets")
+    style = "default" if step is None else f"steps-{step}"
+    axis.plot(y_values, curves[0], color=INK, linewidth=1.8, drawstyle=style, label="observed")
     title(axis, "Observed and simulated targets")
-    axis.set(xlabel="y", ylabel="density" if kind == "kde" else "share of targets up to y")
-    lines = [Line2D([], [], color=INK, linewidth=1.8), Line2D([], [], color=LIGHT_BLUE)]
-    legend(axis, handles=lines, labels=["observed", "simulated"], loc="best")
+    axis.set(xlabel="y", ylabel="density" if step is None else "share of targets up to y")
+    axis.set(xlim=(y_values[0], y_values[-1]), ylim=(0, None))
+    legend_below(axis)
     return figure
+
+
+def _envelope(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of a band that holds 95 % of curves (S, G) as wholes, wide where they differ most."""
+    mean, spread = curves.mean(0), curves.std(0)
+    unit = spread + _FLOOR * spread.max()
+    farthest = (np.abs(curves - mean) / np.where(unit > 0, unit, 1.0)).max(1)
+    reach = np.quantile(farthest, _INSIDE) * unit
+    return np.maximum(mean - reach, 0.0), mean + reach
+
+
+def _densities(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return points y (G,) and kernel density estimates (S, G) of sets of targets (S, N), the first of them observed.
+
+    All have the bandwidth of the first set (Silverman's rule), so that they differ by their targets alone, and the
+    points go on to where its density ends, and to where nearly all simulated targets have been.
+    """
+    from scipy.ndimage import gaussian_filter1d
+
+    observed, simulated = sets[0], sets[1:]
+    finite = simulated[np.isfinite(simulated)]
+    ends = np.quantile(finite, [0.005, 0.995]) if len(finite) else observed
+    width = _bandwidth(observed) or _bandwidth(finite) or 1.0
+    low, high = min(observed.min(), ends.min()) - 3 * width, max(observed.max(), ends.max()) + 3 * width
+    num_bins = int(np.clip(4 * (high - low) / width, _GRID, _MOST_BINS))
+    edges = np.linspace(low, high, num_bins + 1)
+    size = edges[1] - edges[0]
+    counts = np.stack([np.histogram(values[np.isfinite(values)], edges)[0] for values in sets])
+    smooth = gaussian_filter1d(counts.astype(float), width / size, axis=1, mode="constant")
+    return (edges[1:] + edges[:-1]) / 2, smooth / (sets.shape[1] * size)
+
+
+def _bandwidth(values: np.ndarray) -> float:
+    """Return the bandwidth of Silverman's rule; 0 for values that are all alike, or none."""
+    if len(values) < 2:
+        return 0.0
+    deviation, quartiles = float(values.std(ddof=1)), np.quantile(values, [0.25, 0.75])
+    spread = min(deviation, float(quartiles[1] - quartiles[0]) / 1.34) or deviation
+    return 0.9 * spread * len(values) ** -0.2
+
+
+def _distributions(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return points y (G,) and distribution functions (S, G) of sets of targets (S, N), the first of them observed."""
+    finite = sets[1:][np.isfinite(sets[1:])]
+    low, high = np.quantile(finite, [0.005, 0.995]) if len(finite) else (np.inf, -np.inf)
+    values = np.unique(np.concatenate([sets[0], finite[(low <= finite) & (finite <= high)]]))
+    if len(values) > _GRID:
+        values = np.unique(np.concatenate([np.quantile(values, np.linspace(0, 1, _GRID)), sets[0][:_GRID]]))
+    margin = 0.03 * (values[-1] - values[0]) or 0.5
+    points = np.concatenate([[values[0] - margin], values, [values[-1] + margin]])
+    shares = np.stack([np.searchsorted(np.sort(each), points, side="right") for each in sets]) / sets.shape[1]
+    return points, shares
 
 
 def _targets(prediction: Prediction, y: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -73,27 +130,27 @@ def _targets(prediction: Prediction, y: Any, seed: int) -> tuple[np.ndarray, np.
 def _frequencies(simulated: np.ndarray, observed: np.ndarray, num_classes: int) -> Figure:
     classes = np.arange(num_classes)
     share = np.stack([(simulated == label).mean(1) for label in classes])
-    low, high = np.quantile(share, [0.025, 0.975], axis=1)
+    low, high = np.quantile(share, _CENTRAL, axis=1)
     figure, (axis,) = panels(1)
     axis.vlines(classes, low, high, color=LIGHT_BLUE, linewidth=7, label="simulated, 95 %")
     axis.plot(classes, share.mean(1), "_", color=BLUE, ms=12, mew=1.6, label="simulated, mean")
     axis.plot(classes, [(observed == label).mean() for label in classes], "o", color=INK, ms=5, label="observed")
     axis.set(xlabel="class", ylabel="share of the targets", xlim=(-0.6, num_classes - 0.4))
     axis.set_xticks(classes[:: max(1, num_classes // 10)])
-    axis.set_ylim(0, 1.3 * axis.get_ylim()[1])
+    axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
     title(axis, "Observed and simulated frequencies")
-    legend(axis, loc="upper right", ncols=3, columnspacing=1.0)
+    legend_below(axis, ncols=3)
     return figure
 
 
 def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
     """Draw how often each class occurred against its predicted probability, without bins.
 
-    The frequencies are the isotonic regression of the labels on the probabilities; the band holds 95 % of those of
-    labels simulated from the fit, where all labels of a set share a draw of the weights (`arviz.plot_ppc_pava`;
-    Dimitriadis et al. 2021). Where `reliability` shows the confidence in the predicted class, this shows every class by
-    itself. Probabilities are the shares of one simulated label a draw: predict with 500 draws or more. Of several
-    binary targets, the first.
+    The frequencies are the isotonic regression of the labels on the probabilities; the band holds 95 % of the
+    frequencies of labels simulated from the fit, where all labels of a set share a draw of the weights
+    (`arviz.plot_ppc_pava`; Dimitriadis et al. 2021). Where `reliability` shows the confidence in the predicted class,
+    this shows every class by itself. Probabilities are the shares of one simulated label a draw: predict with 500 draws
+    or more. Of several binary targets, the first.
 
     Args:
         prediction: a prediction of classes at N inputs.
@@ -102,6 +159,13 @@ def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
 
     Raises:
         InputError: real targets, or not one label for each prediction.
+
+    Example:
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="bernoulli").fit(x, y, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.calibration(posterior.predict(x), y)
+        >>> [axis.get_xlabel() for axis in figure.axes]
+        ['predicted probability']
     """
     if not prediction.is_classification:
         raise InputError(f"`calibration` needs classes, got {prediction!r}: use `pit` for real targets and counts.")
@@ -143,6 +207,14 @@ def vsbc(report: VsbcReport) -> Figure:
 
     Args:
         report: what `pyrobnn.vsbc` returned.
+
+    Example:
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> settings = {"probes": [[0.0], [1.0]], "num_simulations": 20, "num_draws": 20, "progress": False}
+        >>> report = bnn.vsbc(model, bnn.SVI(guide="full_rank", steps=5), [[-1.0], [0.0], [1.0]], **settings)
+        >>> len(bnn.plots.vsbc(report).axes)  # one for each probe
+        2
     """
     tests = report.table[["symmetric", "uniform"]].min(axis=1).sort_values(kind="stable")
     shown = list(tests.index[:_MOST_QUANTITIES])

@@ -43,13 +43,19 @@ def prior_predictive(model: BNN, x: Any, *, num_draws: int = 200, seed: int = 0,
 
     Args:
         model: the model.
-        x: inputs (N, *in) in the units that the model sees, or `Data`, whose scaling is then that of `fit`.
+        x: inputs (N, *in) in the units that the model sees, or `Data`, which is scaled as in `fit`.
         num_draws: number of draws from the prior.
         seed: seed of the draws.
         layout: panels in a "row" or in a "column".
 
     Raises:
         InputError: inputs that the network does not take, or a prior under which predictions overflow.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
+        >>> figure = bnn.plots.prior_predictive(model, bnn.datasets.sinusoid())
+        >>> len(figure.axes)
+        1
     """
     prediction = model.sample_prior_predictive(x, num_draws=num_draws, seed=seed)
     inputs = x.x if isinstance(x, Data) else as_tensor(x, "x")
@@ -132,6 +138,13 @@ def prior_posterior(posterior: Any, data: Data, *, num_draws: int = 500) -> Figu
 
     Raises:
         InputError: a prior that cannot be drawn from, or under which predictions overflow.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.prior_posterior(posterior, data, num_draws=100)
+        >>> len(figure.axes)  # the function at four examples
+        4
     """
     import arviz as az
 

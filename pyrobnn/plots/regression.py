@@ -9,10 +9,13 @@ from matplotlib.figure import Figure
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import Layout, band, first_column, legend, panels, title
+from pyrobnn.plots._style import TALL, Layout, band, first_column, legend, legend_below, panels, title
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_POINTS = 200
+_MARGIN = 0.03
+_MOST_BEYOND = 0.5
+"""How far intervals stretch the scales beyond the targets and their predictions, as a share of their range."""
 LEVELS = np.arange(1, 20) / 20
 """Nominal levels at which the coverage of intervals is shown."""
 
@@ -20,8 +23,9 @@ LEVELS = np.arange(1, 20) / 20
 def observed_vs_predicted(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Figure:
     """Draw 95 % intervals against what was observed, and how often intervals of each level held the observation.
 
-    Of several targets, the first. At most 200 examples, evenly spaced in the order of y, are drawn on the left; the
-    coverage on the right rests on all of them.
+    Both axes on the left have the same scale, so that predictions without error lie on the diagonal; longer intervals
+    leave the picture. Of several targets, the first. At most 200 examples, evenly spaced in the order of y, are drawn
+    there; the coverage on the right rests on all of them.
 
     Args:
         prediction: a prediction of real targets.
@@ -30,11 +34,18 @@ def observed_vs_predicted(prediction: Prediction, y: Any, *, layout: Layout = "r
 
     Raises:
         InputError: class labels as targets, or not one target for each prediction.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.observed_vs_predicted(posterior.predict(data.x), data.y)
+        >>> len(figure.axes)
+        2
     """
     require_real(prediction, "observed_vs_predicted")
-    figure, axes = panels(2, layout)
-    _intervals(axes[0], prediction, first_column(as_targets(y, len(prediction))))
-    _coverage(axes[1], coverage(first_column(prediction.cdf(y))), len(prediction))
+    figure, axes = panels(2, layout, TALL)
+    draw_intervals(axes[0], prediction, y)
+    draw_coverage(axes[1], prediction, y)
     return figure
 
 
@@ -47,32 +58,49 @@ def coverage(pit: np.ndarray) -> np.ndarray:
     return (np.abs(2 * pit - 1)[None, :] <= LEVELS[:, None]).mean(1)
 
 
-def _intervals(axis: Axes, prediction: Prediction, observed: np.ndarray) -> None:
+def draw_intervals(axis: Axes, prediction: Prediction, y: Any) -> None:
+    """Draw means and 95 % intervals of predictions against the targets, on equal scales."""
+    observed, mean = first_column(as_targets(y, len(prediction))), first_column(prediction.mean)
     lower, upper = (first_column(bound) for bound in prediction.interval(0.95))
-    mean = first_column(prediction.mean)
     shown = np.argsort(observed, kind="stable")
     shown = shown[np.linspace(0, len(shown) - 1, min(_MOST_POINTS, len(shown))).round().astype(int)]
-    ends = [min(observed.min(), mean.min()), max(observed.max(), mean.max())]
-    axis.plot(ends, ends, color=GREY, linewidth=1, zorder=2.5)
+    ends = _common_ends(observed[shown], mean[shown], lower[shown], upper[shown])
+    axis.plot(ends, ends, color=GREY, linewidth=1, zorder=2.5, label="predicted = observed")
     inside = (lower <= observed) & (observed <= upper)
     groups = [(inside, LIGHT_BLUE, BLUE, "o", "interval holds y"), (~inside, ORANGE, INK, "D", "interval misses y")]
     for mask, bar, mark, symbol, label in groups:
         rows = shown[mask[shown]]
-        axis.vlines(observed[rows], lower[rows], upper[rows], color=bar, linewidth=0.8, zorder=2)
-        axis.plot(observed[rows], mean[rows], symbol, color=mark, ms=3, zorder=3, label=f"{label} ({len(rows)})")
+        if len(rows):
+            axis.vlines(observed[rows], lower[rows], upper[rows], color=bar, linewidth=0.8, zorder=2)
+            axis.plot(observed[rows], mean[rows], symbol, color=mark, ms=3.5, zorder=3, label=f"{label} ({len(rows)})")
     part = f", {len(shown)} of {len(observed)} examples" if len(shown) < len(observed) else ""
-    axis.set(xlabel="observed y", ylabel="predicted y")
+    axis.set(xlabel="observed y", ylabel="predicted y", xlim=ends, ylim=ends)
+    axis.set_box_aspect(1)
+    axis.locator_params(nbins=6)
     title(axis, f"Mean and 95 % interval{part}")
-    legend(axis, loc="upper left")
+    legend_below(axis)
 
 
-def _coverage(axis: Axes, observed: np.ndarray, num: int) -> None:
-    noise = 2 * np.sqrt(LEVELS * (1 - LEVELS) / num)
+def _common_ends(observed: np.ndarray, mean: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[float, float]:
+    """Return the ends of a scale for targets, predictions and, unless they are far longer, intervals."""
+    values = np.concatenate([observed, mean[np.isfinite(mean)]])
+    low, high = values.min(), values.max()
+    beyond = _MOST_BEYOND * (high - low)
+    low, high = min(low, max(np.nanmin(lower), low - beyond)), max(high, min(np.nanmax(upper), high + beyond))
+    margin = _MARGIN * (high - low) or 1.0
+    return float(low - margin), float(high + margin)
+
+
+def draw_coverage(axis: Axes, prediction: Prediction, y: Any) -> None:
+    """Draw the share of targets inside the interval of each level, with its noise if the levels are right."""
+    observed = coverage(first_column(prediction.cdf(y)))
+    noise = 2 * np.sqrt(LEVELS * (1 - LEVELS) / len(prediction))
     low, high = np.clip(LEVELS - noise, 0, 1), np.clip(LEVELS + noise, 0, 1)
     band(axis, LEVELS, low, high, color=PALE, label="±2 se if calibrated")
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=1)
     axis.plot(LEVELS, observed, "o-", color=BLUE, ms=3.5, label="observed")
     axis.set(xlabel="nominal level of the interval", ylabel="share of y inside", xlim=(0, 1), ylim=(0, 1.02))
+    axis.set_box_aspect(1)
     title(axis, "Coverage of intervals")
     legend(axis, loc="upper left")
 

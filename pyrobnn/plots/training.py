@@ -25,6 +25,11 @@ def elbo(history: History, *, layout: Layout = "row") -> Figure:
 
     Raises:
         InputError: a history without steps.
+
+    Example:
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=50, seed=0, progress=False)
+        >>> figure = bnn.plots.elbo(posterior.history)
+        >>> figure.savefig("elbo.png")
     """
     if len(history) == 0:
         raise InputError("Expected a history with at least one step, got none: fit first.")

@@ -1,5 +1,6 @@
 """Predictions and their uncertainty over a plane of two inputs."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ _SIDE = 80
 _LEVELS = 15
 _MOST_POINTS = 400
 _MOST_MARKED = 6
+_LONGEST_NAME = 24
 _FACES = (ORANGE, "white", INK)
 _HALO: list[AbstractPathEffect] = [withStroke(linewidth=3.0, foreground="white")]
 
@@ -33,7 +35,7 @@ def decision_surface(
 ) -> Figure:
     """Draw predictions over two inputs beside their uncertainty, with the data.
 
-    Classes: the probability of class 1, or of more classes that of the most probable one, with lines where the
+    Classes: the probability of class 1 (of the most probable class if there are more than two), with lines where the
     predicted class changes; the entropy, which is large at these lines whatever the data; and its epistemic part, the
     mutual information of class and weights, which is large where data are missing. Other targets: the mean, the
     standard deviation, and its epistemic part; of several targets, the first. At most 400 examples are shown.
@@ -46,30 +48,90 @@ def decision_surface(
 
     Raises:
         InputError: not two inputs.
+
+    Example:
+        >>> data = bnn.Data([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [0, 1, 1])
+        >>> model = bnn.BNN(bnn.MLP(2, [10], 2), likelihood="categorical")
+        >>> posterior = model.fit(data, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.decision_surface(posterior, data, num_draws=20)
+        >>> len(figure.axes)
+        6
     """
     if data.x.ndim != 2 or data.x.shape[1] != 2:
         raise InputError(
             f"`decision_surface` draws two inputs, got x of shape {tuple(data.x.shape)}: use `fit_1d` for one, and "
             "`reliability` or `observed_vs_predicted` for more."
         )
-    sides = [_side(data.x[:, column]) for column in range(2)]
-    mesh = np.meshgrid(*sides)
-    points = as_tensor(np.stack([side.ravel() for side in mesh], 1), "x").to(data.x.dtype)
-    prediction = posterior.predict(points, num_draws=num_draws)
-    surfaces = _of_classes(prediction) if prediction.is_classification else _of_numbers(prediction)
-    figure, axes = panels(len(surfaces), layout)
-    for axis, (heading, values, low, high) in zip(axes, surfaces, strict=True):
-        levels = np.linspace(low, max(high, low + 1e-6), _LEVELS + 1)
-        surface = axis.contourf(*mesh, values.reshape(mesh[0].shape), levels=levels, cmap=SHADES)
-        figure.colorbar(surface, ax=axis, format="%.2g", ticks=levels[::5])
-        title(axis, heading)
-        axis.set(xlabel=plain(data.feature_names[0]), ylabel=plain(data.feature_names[1]))
-        _points(axis, data, classes=prediction.is_classification)
-    if prediction.is_classification:
-        _boundaries(axes[0], mesh, _probs(prediction))
-        if axes[0].get_legend_handles_labels()[0]:
-            legend(axes[0], loc="lower left", frameon=True, framealpha=0.85, handletextpad=0.2)
+    plane = Plane.of(posterior, data, num_draws=num_draws)
+    figure, axes = panels(len(plane.surfaces), layout)
+    for number, axis in enumerate(axes):
+        plane.draw(axis, number)
     return figure
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plane:
+    """Predictions over the plane of two inputs, to be drawn one surface after the other.
+
+    Attributes:
+        data: the data whose inputs are shown.
+        mesh: the two coordinates of the points, each (side, side).
+        surfaces: first what is predicted, last its epistemic uncertainty.
+        probs: probabilities of the classes at the points, (side^2, C); None for other targets.
+        class_names: what to call the classes, if not by their numbers.
+    """
+
+    data: Data
+    mesh: Sequence[np.ndarray]
+    surfaces: list[Surface]
+    probs: np.ndarray | None
+    class_names: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls, posterior: Posterior | Mixture, data: Data, *, num_draws: int, class_names: Sequence[str] = ()
+    ) -> "Plane":
+        """Predict over the range of two inputs and a third of it on either side."""
+        mesh = np.meshgrid(*(_side(data.x[:, column]) for column in range(2)))
+        points = as_tensor(np.stack([side.ravel() for side in mesh], 1), "x").to(data.x.dtype)
+        prediction = posterior.predict(points, num_draws=num_draws)
+        has_classes = prediction.is_classification
+        surfaces = _of_classes(prediction, _name(1, class_names)) if has_classes else _of_numbers(prediction)
+        return cls(data, mesh, surfaces, _probs(prediction) if has_classes else None, class_names)
+
+    def draw(self, axis: Axes, number: int) -> None:
+        """Draw one of the surfaces with a scale of its colours and the data; on the first, where classes change."""
+        heading, values, low, high = self.surfaces[number]
+        levels = np.linspace(low, max(high, low + 1e-6), _LEVELS + 1)
+        surface = axis.contourf(*self.mesh, values.reshape(self.mesh[0].shape), levels=levels, cmap=SHADES)
+        axis.figure.colorbar(surface, ax=axis, format="%.2g", ticks=levels[::5])
+        title(axis, heading)
+        axis.set(xlabel=plain(self.data.feature_names[0]), ylabel=plain(self.data.feature_names[1]))
+        self._draw_points(axis)
+        if number == 0 and self.probs is not None:
+            _boundaries(axis, self.mesh, self.probs)
+            if axis.get_legend_handles_labels()[0]:
+                legend(axis, loc="lower left", frameon=True, framealpha=0.85, handletextpad=0.2)
+
+    def _draw_points(self, axis: Axes) -> None:
+        rows = np.linspace(0, len(self.data) - 1, min(_MOST_POINTS, len(self.data))).round().astype(int)
+        x, y = as_array(self.data.x)[rows], first_column(self.data.y)[rows]
+        labels = np.unique(y).astype(int)
+        if self.probs is None or len(labels) > _MOST_MARKED:
+            axis.plot(*x.T, "o", color=ORANGE, mec=INK, mew=0.5, ms=3)
+            return
+        for label in labels:
+            face, marker = _FACES[label % len(_FACES)], MARKERS[label % len(MARKERS)]
+            edge, name = "white" if face == INK else INK, _name(label, self.class_names)
+            axis.plot(*x[y == label].T, marker, color=face, mec=edge, mew=0.6, ms=5, label=name)
+
+
+def _name(label: int, class_names: Sequence[str]) -> str:
+    """Return what to call a class, short enough for a heading."""
+    if label >= len(class_names):
+        return f"class {label}"
+    name = class_names[label]
+    return plain(name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…")
 
 
 def _side(values: Tensor) -> np.ndarray:
@@ -78,11 +140,11 @@ def _side(values: Tensor) -> np.ndarray:
     return np.linspace(low - margin, high + margin, _SIDE)
 
 
-def _of_classes(prediction: Prediction) -> list[Surface]:
+def _of_classes(prediction: Prediction, second: str) -> list[Surface]:
     probs = _probs(prediction)
     num_classes = probs.shape[1]
     if num_classes == 2:
-        first = ("Probability of class 1", probs[:, 1], 0.0, 1.0)
+        first = (f"Probability of {second}", probs[:, 1], 0.0, 1.0)
     else:
         first = ("Probability of the predicted class", probs.max(1), 1 / num_classes, 1.0)
     measures = {"Entropy (nats)": prediction.entropy, "Mutual information (nats)": prediction.mutual_information}
@@ -104,19 +166,6 @@ def _of_numbers(prediction: Prediction) -> list[Surface]:
 
 def _from_zero(heading: str, values: np.ndarray) -> Surface:
     return heading, values, 0.0, float(values.max())
-
-
-def _points(axis: Axes, data: Data, *, classes: bool) -> None:
-    rows = np.linspace(0, len(data) - 1, min(_MOST_POINTS, len(data))).round().astype(int)
-    x, y = as_array(data.x)[rows], first_column(data.y)[rows]
-    labels = np.unique(y).astype(int)
-    if not classes or len(labels) > _MOST_MARKED:
-        axis.plot(*x.T, "o", color=ORANGE, mec=INK, mew=0.5, ms=3)
-        return
-    for label in labels:
-        face, marker = _FACES[label % len(_FACES)], MARKERS[label % len(MARKERS)]
-        edge = "white" if face == INK else INK
-        axis.plot(*x[y == label].T, marker, color=face, mec=edge, mew=0.6, ms=5, label=f"class {label}")
 
 
 def _boundaries(axis: Axes, mesh: Sequence[np.ndarray], probs: np.ndarray) -> None:

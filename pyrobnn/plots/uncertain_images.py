@@ -50,7 +50,16 @@ def images(
         class_names: names of the classes; their numbers if not given.
 
     Raises:
-        InputError: another measure, real or several targets, inputs that are no images or not those of the prediction.
+        InputError: another measure, real or several targets, inputs that are no images or not the inputs of the
+            prediction.
+
+    Example:
+        >>> digits = bnn.datasets.load("digits").data[:50]
+        >>> model = bnn.BNN(bnn.MLP(64, [10], 10), likelihood="categorical")
+        >>> posterior = model.fit(digits, guide="map", steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.images(digits, posterior.predict(digits.x, num_draws=1), num=4)
+        >>> len(figure.axes)
+        4
     """
     if by not in _MEASURES:
         known = tuple(_MEASURES)

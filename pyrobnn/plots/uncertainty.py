@@ -33,6 +33,13 @@ def sparsification(prediction: Prediction, y: Any) -> Figure:
 
     Raises:
         InputError: as for `pyrobnn.metrics.sparsification`, whose curves these are.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.sparsification(posterior.predict(data.x), data.y)
+        >>> figure.axes[0].get_xlabel()
+        'share of examples dropped'
     """
     curves = sparsification_curves(prediction, y)
     error, measure = ("Brier score", "entropy") if prediction.is_classification else ("RMSE", "standard deviation")
@@ -52,6 +59,13 @@ def selective_risk(prediction: Prediction, y: Any) -> Figure:
 
     Raises:
         InputError: as for `pyrobnn.metrics.selective_risk`, whose curves these are.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.selective_risk(posterior.predict(data.x), data.y)
+        >>> figure.axes[0].get_xlabel()
+        'coverage: share of examples answered'
     """
     curves = risk_curves(prediction, y)
     risk = "error rate" if prediction.is_classification else "mean squared error"
@@ -88,6 +102,13 @@ def pit(prediction: Prediction, y: Any, *, seed: int = 0, layout: Layout = "row"
 
     Raises:
         InputError: as for `pyrobnn.metrics.pit`.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.pit(posterior.predict(data.x), data.y)
+        >>> len(figure.axes)
+        2
     """
     values = np.sort(as_array(transforms(prediction, y, seed=seed)).ravel())
     figure, axes = panels(2, layout)
@@ -127,7 +148,7 @@ def ood(inside: Prediction, outside: Prediction, *, by: str | None = None, layou
     """Draw a measure of uncertainty inside and outside the data, and how well it tells the two apart.
 
     Args:
-        inside: predictions at inputs like those of the data.
+        inside: predictions at inputs like the data.
         outside: predictions of the same posterior at other inputs.
         by: a measure of `pyrobnn.metrics.score_ood`; its first one if not given, mutual information or the epistemic
             standard deviation.
@@ -135,6 +156,13 @@ def ood(inside: Prediction, outside: Prediction, *, by: str | None = None, layou
 
     Raises:
         InputError: "all" or another measure, or predictions of different kinds.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.ood(posterior.predict(data.x), posterior.predict(data.x + 3), by="epistemic_std")
+        >>> len(figure.axes)
+        2
     """
     if by == "all":
         raise InputError(f"`ood` draws a single measure of uncertainty, got by='all': name one of {list(_NAMES)}.")

@@ -21,7 +21,22 @@ Scale = Positive | Literal["tuned", "he", "fan_in"]
 
 @runtime_checkable
 class Prior(Protocol):
-    """A prior setting. Any object with this method will do."""
+    """A prior setting. Any object with this method will do.
+
+    See docs/how-to/priors.md for which prior to choose, and docs/how-to/own-part.md for how to write one.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> from pyro.nn import PyroModule
+        >>> class Flat(PyroModule):
+        ...     def forward(self, name, value):
+        ...         return dist.Normal(torch.zeros_like(value), 10.0).to_event(value.ndim)
+        >>> class Wide:
+        ...     def build(self, values):
+        ...         return Flat()
+        >>> bnn.BNN(bnn.MLP(1, [5], 1), prior=Wide())(torch.zeros(3, 1)).shape
+        torch.Size([3, 1])
+    """
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
         """Return a `PyroModule` that gives the prior distribution of each parameter.
@@ -66,7 +81,21 @@ def starts(module: PyroModule, values: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 class SitePrior:
-    """Base for priors without parameters or latents of their own: write `site`, the rest is inherited."""
+    """Base for priors without parameters or latents: write `site`, the rest is inherited.
+
+    Example:
+        >>> import dataclasses
+        >>> import pyro.distributions as dist
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Cauchy(bnn.priors.SitePrior):
+        ...     scale: float = 1.0
+        ...
+        ...     def site(self, name, value):
+        ...         return dist.Cauchy(value.new_tensor(0.0), torch.as_tensor(self.scale).to(value))
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=Cauchy(0.5))
+        >>> model.prior("0.weight", model.initial_values["0.weight"]).event_shape
+        torch.Size([5, 1])
+    """
 
     def site(self, name: str, value: Tensor) -> TorchDistributionMixin:
         """Return the distribution of each entry, with a batch shape that expands to that of the value.
@@ -90,6 +119,12 @@ class Latent(NamedTuple):
     Attributes:
         distribution: its distribution, of batch shape ().
         start: a typical value to start from, of its event shape.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> latent = bnn.priors.Latent(dist.HalfNormal(1.0), start=torch.tensor(0.5))
+        >>> bool(latent.distribution.log_prob(latent.start).isfinite())
+        True
     """
 
     distribution: TorchDistributionMixin
@@ -101,6 +136,19 @@ class LatentSitePrior:
 
     Each latent is a site named after its parameter, such as "prior.0.weight.scale", that every guide infers with the
     weights. The weights are drawn given them (the centred form), under the names of the parameters.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> class Shared(bnn.priors.LatentSitePrior):
+        ...     def latents(self, name, value):
+        ...         return {"scale": bnn.priors.Latent(dist.HalfNormal(value.new_tensor(1.0)), value.new_tensor(0.5))}
+        ...
+        ...     def conditional(self, name, value, latents):
+        ...         return dist.Normal(value.new_tensor(0.0), latents["scale"])
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=Shared())
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> bool(posterior.mean()["prior.0.weight.scale"] > 0)
+        True
     """
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
@@ -200,3 +248,11 @@ def fan_in(shape: torch.Size) -> int:
 
 
 registry = Registry("prior", accepts=lambda value: isinstance(value, Prior))
+"""Priors by name; `register` adds one.
+
+Example:
+    >>> "horseshoe" in bnn.priors.registry.names
+    True
+    >>> bnn.priors.registry.get("horseshoe")()
+    Horseshoe(global_scale=1.0, local='unit')
+"""

@@ -25,6 +25,11 @@ class ByName:
 
     Attributes:
         choices: pairs of a pattern and a prior, what stands for one, or None.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior={"2.*": bnn.priors.Normal(1.0), "*": None})
+        >>> model.site_names, model.num_weights
+        (('2.weight', '2.bias'), 6)
     """
 
     choices: tuple[tuple[str, Any], ...]
@@ -88,6 +93,13 @@ def resolve(value: object) -> Prior:
 
     A distribution of `pyro.distributions` is understood too, and so is any function from a parameter's name and initial
     value to one.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> bnn.priors.resolve("student_t")
+        StudentT(df=3.0, scale='tuned')
+        >>> bnn.priors.resolve(dist.Cauchy(0.0, 1.0)).distribution
+        Cauchy(loc: 0.0, scale: 1.0)
     """
     if isinstance(value, dict) and "type" not in value:
         return ByName(choices=tuple(value.items()))

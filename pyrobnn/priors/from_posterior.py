@@ -23,6 +23,13 @@ class FromPosterior:
 
     Attributes:
         moments: a mapping from the name of each parameter to its mean and standard deviation, tensors of its shape.
+
+    Example:
+        >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> prior = bnn.update_prior(posterior).settings["prior"]
+        >>> mean, std = prior.moments["0.weight"]
+        >>> torch.equal(mean, posterior.mean()["0.weight"])
+        True
     """
 
     moments: Any = None

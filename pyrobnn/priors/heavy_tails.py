@@ -19,6 +19,11 @@ class StudentT(SitePrior):
     Attributes:
         df: degrees of freedom; 1 is the Cauchy distribution, and the normal is the limit of many.
         scale: the scale, a number, "tuned", "fan_in" or "he" as in `Normal`.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.StudentT(df=4.0, scale=0.5))
+        >>> model.prior("0.weight", model.initial_values["0.weight"]).event_shape
+        torch.Size([5, 1])
     """
 
     df: Positive = 3.0
@@ -40,6 +45,12 @@ class Laplace(SitePrior):
     Attributes:
         scale: the scale, a number, "tuned", "fan_in" or "he" as in `Normal`; the standard deviation is sqrt(2) times
             it.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Laplace(scale=0.5))
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), kl="analytic", steps=20, seed=0, progress=False)
+        >>> posterior.predict([[0.0]]).mean.shape
+        torch.Size([1])
     """
 
     scale: Scale = "tuned"

@@ -18,8 +18,8 @@ ScalePrior = Literal["half_cauchy", "half_normal", "gamma"]
 class Hierarchical(LatentSitePrior):
     """Normal weights with a common scale for each parameter, w ~ N(0, tau^2), and tau inferred (Neal 1996).
 
-    The weight and the bias of a layer have scales of their own, the sites "prior.<parameter>.scale". With a gamma prior
-    tau stays away from 0, the others let it go there.
+    The weight and the bias of a layer have separate scales, the sites "prior.<parameter>.scale". With a gamma prior tau
+    stays away from 0, the others let it go there.
 
     A guide that takes weights and scales as independent, as `MeanField` does, underestimates the spread of tau. Under
     `Map` the density grows without bound where weights and tau go to 0 together: use a guide with spread.
@@ -27,8 +27,14 @@ class Hierarchical(LatentSitePrior):
     Attributes:
         scale_prior: the prior of tau: "half_cauchy" (Gelman 2006), "half_normal", or "gamma" for Gamma(2, 2 / scale),
             which vanishes at 0 (Chung et al. 2013).
-        scale: the scale of that prior, its median, standard deviation of the uncut normal or mean in turn: a number,
-            or "fan_in" or "he" as in `Normal`. The guide starts there.
+        scale: the scale of that prior: the median of "half_cauchy", the standard deviation of the uncut normal of
+            "half_normal", the mean of "gamma". A number, or "fan_in" or "he" as in `Normal`. The guide starts there.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Hierarchical("gamma"))
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> bool(posterior.mean()["prior.0.weight.scale"] > 0)
+        True
     """
 
     scale_prior: ScalePrior = "half_cauchy"
@@ -48,14 +54,20 @@ class Hierarchical(LatentSitePrior):
 class ARD(LatentSitePrior):
     """Automatic relevance determination: normal weights with a scale for each input unit of a layer, all inferred.
 
-    w_ij ~ N(0, tau_j^2): the weights that leave an input that is of no use shrink together with their tau_j
-    (MacKay 1994; Neal 1996, sec. 4.3). The sites are "prior.<parameter>.scale", one entry for each input feature of a
-    dense layer or channel of a convolution. Biases are N(0, 1). For the inputs of the network alone, name its first
-    layer: `prior={"0.weight": ARD(), "*": "normal"}`.
+    w_ij ~ N(0, tau_j^2): the weights of a useless input shrink together with their tau_j (MacKay 1994; Neal 1996, sec.
+    4.3). The sites are "prior.<parameter>.scale", one entry for each input feature of a dense layer or channel of a
+    convolution. Biases are N(0, 1). For the inputs of the network alone, name its first layer: `prior={"0.weight":
+    ARD(), "*": "normal"}`.
 
     Attributes:
         scale_prior: the prior of each tau_j, as in `Hierarchical`.
         scale: the scale of that prior, likewise.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(3, [5], 1), prior={"0.weight": bnn.priors.ARD(), "*": bnn.priors.Normal(1.0)})
+        >>> posterior = model.fit(torch.eye(3), torch.arange(3.0), steps=20, seed=0, progress=False)
+        >>> posterior.mean()["prior.0.0.weight.scale"].shape  # one for each input
+        torch.Size([3])
     """
 
     scale_prior: ScalePrior = "half_cauchy"

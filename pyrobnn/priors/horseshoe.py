@@ -28,6 +28,13 @@ class Horseshoe(LatentSitePrior):
             noise has standard deviation sigma and there are N examples, Piironen & Vehtari (2017, sec. 3) advise
             p0 / (D - p0) sigma / sqrt(N).
         local: a lambda for each input "unit", which is switched off as a whole, or for each "weight".
+
+    Example:
+        >>> prior = {"0.weight": bnn.priors.Horseshoe(global_scale=0.1), "*": bnn.priors.Normal(1.0)}
+        >>> model = bnn.BNN(bnn.MLP(4, [5], 1), prior=prior)
+        >>> posterior = model.fit(torch.eye(4), torch.arange(4.0), steps=20, seed=0, progress=False)
+        >>> posterior.mean()["prior.0.0.weight.local_scale"].shape  # one for each input
+        torch.Size([4])
     """
 
     global_scale: Scale = 1.0
@@ -57,6 +64,12 @@ class RegularizedHorseshoe(LatentSitePrior):
         slab_scale: scale of the weights that are not shrunk.
         slab_df: degrees of freedom of the slab.
         local: as in `Horseshoe`.
+
+    Example:
+        >>> prior = bnn.priors.RegularizedHorseshoe(global_scale=0.1, slab_scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(4, [5], 1), prior={"0.weight": prior, "*": bnn.priors.Normal(1.0)})
+        >>> model.fit(torch.eye(4), torch.arange(4.0), steps=20, seed=0, progress=False).predict(torch.eye(4))
+        Prediction(Normal, num_draws=500, num_inputs=4)
     """
 
     global_scale: Scale = 1.0

@@ -19,6 +19,12 @@ class Normal(SitePrior):
             parameter, which the evidence of a Laplace approximation chooses before a fit whose length is open; in
             other fits, and where that is too costly, it is "he" (`pyrobnn.fit`).
         loc: mean.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [100], 1), prior=bnn.priors.Normal("fan_in"))
+        >>> prior = model.prior("2.weight", model.initial_values["2.weight"])
+        >>> round(float(prior.stddev[0, 0]), 3)  # 1 / sqrt(100)
+        0.1
     """
 
     scale: Scale = "tuned"

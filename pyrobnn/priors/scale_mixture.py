@@ -29,14 +29,21 @@ class ScaleMixture:
     """Each weight is pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2) (Blundell et al. 2015, eq. 7).
 
     Blundell et al. keep pi, sigma1 and sigma2 fixed; Krasser (2019) learns them with the posterior. Learned or fixed,
-    one set of the three serves all the parameters that the prior covers; use a mapping of name patterns to give
-    layers sets of their own.
+    one set of the three serves all the parameters that the prior covers; use a mapping of name patterns to give layers
+    different sets.
 
     Attributes:
         pi: weight of the first component, in (0, 1); while learned it stays 1e-6 away from 0 and 1.
         sigma1: standard deviation of the first component; while learned, both scales stay above 1e-6.
         sigma2: standard deviation of the second component.
         learnable: optimise the three together with the guide, starting from the values given.
+
+    Example:
+        >>> prior = bnn.priors.ScaleMixture(pi=0.2, sigma1=1.0, sigma2=0.1, learnable=True)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=prior)
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> posterior.bnn.prior.sigma1.item() != 1.0  # the fit has moved it
+        True
     """
 
     pi: Annotated[float, Field(gt=0, lt=1)] = 0.5

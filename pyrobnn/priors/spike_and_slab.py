@@ -17,9 +17,9 @@ class SpikeAndSlab(LatentSitePrior):
     """Each weight is N(0, slab_scale^2) if included, else N(0, spike_scale^2); the inclusion probability is inferred.
 
     The indicators of George & McCulloch 1993 are summed out, which leaves the density of a `ScaleMixture` given the
-    probability: exact, where gates relaxed to (0, 1) would add an approximation and a looser bound. What differs from
-    `ScaleMixture` is that the probability is a latent with a beta prior, the site "prior.<parameter>.inclusion", one
-    for each parameter, and that the spike is narrow.
+    probability: exact, where gates relaxed to (0, 1) would add an approximation and a looser bound. Unlike in
+    `ScaleMixture`, the probability is a latent with a beta prior, the site "prior.<parameter>.inclusion", one for each
+    parameter, and the spike is narrow.
 
     Attributes:
         inclusion: prior mean of the inclusion probability.
@@ -27,6 +27,12 @@ class SpikeAndSlab(LatentSitePrior):
             mean 0.5 is the uniform distribution.
         slab_scale: standard deviation of the weights included.
         spike_scale: standard deviation of the others.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.SpikeAndSlab(inclusion=0.2))
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> 0 < float(posterior.mean()["prior.0.weight.inclusion"]) < 1
+        True
     """
 
     inclusion: Annotated[float, Field(gt=0, lt=1)] = 0.5

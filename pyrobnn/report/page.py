@@ -4,7 +4,7 @@ import base64
 import dataclasses
 import functools
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +18,10 @@ from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.guides.built import built
 from pyrobnn.metrics import Score
+from pyrobnn.plots._style import PANEL, SQUARE, TALL, panels
+from pyrobnn.plots.classification import draw_confidence, draw_reliability
+from pyrobnn.plots.regression import draw_coverage, draw_intervals
+from pyrobnn.plots.two_inputs import Plane
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -26,14 +30,23 @@ from pyrobnn.report import words
 
 _AUDIT_DRAWS = 300
 _PREDICTIVE_DRAWS = 500
+_PLANE_DRAWS = 100
 _MOST_ROWS = 30
 _FEWEST_FOR_CURVES = 20
-_DPI = 160
+_WIDTH = 4.0
+"""Width of a picture in inches: on a phone 390 points wide a letter of 9 points has 10 of them or more."""
+_DPI = 200
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rendered:
-    """A report: the page with its figures inside it, and the figures as PNG files, by file name."""
+    """A report: the page with its figures inside it, and the figures as PNG files, by file name.
+
+    Example:
+        >>> page = bnn.report.Rendered(html="<p>all is well</p>", figures={})
+        >>> page.html, list(page.figures)
+        ('<p>all is well</p>', [])
+    """
 
     html: str
     figures: dict[str, bytes]
@@ -45,6 +58,7 @@ class _Picture:
     title: str
     caption: str
     png: bytes
+    is_main: bool
 
     @property
     def base64(self) -> str:
@@ -68,13 +82,23 @@ def render(
     One guide with a density has the audited ELBO in it, a mixture the ELBO of each member that has one, and Markov
     chains their R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested tables or
     as a setting, or None; `baselines` the same scores of simpler models, by the name of the model.
+
+    Example:
+        >>> data = bnn.datasets.sinusoid(10)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, guide="laplace", steps=20, seed=0, progress=False)
+        >>> scores, diagnosis = bnn.score(posterior.predict(data.x), data.y), bnn.diagnose(posterior, data)
+        >>> told = {"scores": scores, "diagnosis": diagnosis, "spec": None, "manifest": {}}
+        >>> bnn.report.render(posterior, train=data, test=None, **told).html[:15]
+        '<!doctype html>'
     """
     scored = train if test is None else test
     prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
-    pictures = _pictures(posterior, train, scored, prediction)
+    pictures = _pictures(posterior, train, scored, prediction, class_names)
     chains = chains_of(posterior, train)
     html = _template().render(
         title=f"{train.target_name}: Bayesian neural network",
+        found=words.found(scores, baselines, train, len(scored), has_test=test is not None),
+        trust=words.trust(diagnosis, has_test=test is not None),
         sentence=words.sentence(posterior, train),
         diagnosis=diagnosis,
         scores=words.score_rows(scores),
@@ -83,7 +107,9 @@ def render(
         next_steps=words.next_steps(diagnosis, has_test=test is not None),
         scored="training" if test is None else "test",
         num_scored=len(scored),
-        pictures=pictures,
+        main_pictures=[picture for picture in pictures if picture.is_main],
+        more_pictures=[picture for picture in pictures if not picture.is_main],
+        explained=words.EXPLAINED,
         audits=_audits(posterior, train),
         num_members=len(members_of(posterior)),
         most_rows=_MOST_ROWS,
@@ -109,15 +135,21 @@ def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, Elbo
     return [(number, elbo_report(member, train, num_draws=_AUDIT_DRAWS)) for number, member in members[:_MOST_ROWS]]
 
 
-def _pictures(posterior: Posterior | Mixture, train: Data, scored: Data, prediction: Prediction) -> list[_Picture]:
-    pictures = _predictive(posterior, train, scored, prediction)
+def _pictures(
+    posterior: Posterior | Mixture, train: Data, scored: Data, prediction: Prediction, class_names: Sequence[str]
+) -> list[_Picture]:
+    pictures = _over_the_inputs(posterior, train, class_names, of_classes=prediction.is_classification)
+    pictures += _over_the_examples(scored, prediction, has_inputs=bool(pictures))
     enough = len(scored) >= _FEWEST_FOR_CURVES
     if enough and prediction.has_quantiles:
-        caption = "Where the targets fall in their predictive distributions: flat if predictions are calibrated."
         figure = plots.pit(prediction, scored.y, layout="column")
-        pictures.append(_picture("pit.png", "Calibration", caption, figure))
+        pictures.append(_picture("pit.png", "Calibration in detail", words.PIT, figure))
     if enough:
-        caption = "Data simulated from the fit, beside the data that were seen: do they look alike?"
+        caption = (
+            "Data sets that the fit simulates, beside the targets that were seen: the line should stay inside the band."
+        )
+        if prediction.is_classification:
+            caption = "How often each class occurs in data that the fit simulates, and how often it was seen."
         figure = plots.predictive_check(prediction, scored.y)
         pictures.append(_picture("predictive_check.png", "Simulated data", caption, figure))
     if posterior.history is not None and len(posterior.history):
@@ -128,33 +160,67 @@ def _pictures(posterior: Posterior | Mixture, train: Data, scored: Data, predict
         caption = "Weights with a ratio well below 1 are hardly told from 0 by the data."
         pictures.append(_picture("weights.png", "Weights", caption, plots.weights(posterior, layout="column")))
     if enough and (prediction.is_classification or prediction.has_quantiles):
-        caption = "Dropping what the fit is least sure of should lower the error, nearly as fast as the best order."
         figure = plots.sparsification(prediction, scored.y)
-        pictures.append(_picture("sparsification.png", "Is the error where the doubt is?", caption, figure))
+        pictures.append(_picture("sparsification.png", "Is the error where the doubt is?", words.AUSE, figure))
     return pictures
 
 
-def _predictive(posterior: Posterior | Mixture, train: Data, scored: Data, prediction: Prediction) -> list[_Picture]:
+def _over_the_examples(scored: Data, prediction: Prediction, *, has_inputs: bool) -> list[_Picture]:
+    """Return pictures of the predictions, unless there is one over the inputs, and of whether they are calibrated."""
+    pictures = []
     if prediction.is_classification:
-        caption = "On the diagonal, predictions are right as often as their confidence says."
-        figure = plots.reliability(prediction, scored.y, layout="column")
-        return [_picture("reliability.png", "Predictions", caption, figure)]
-    if train.x.shape[1:].numel() == 1 and train.x.ndim == 2:
-        caption = (
-            "The blue band is what more data would narrow; the grey one around it is all of the predictive spread."
-        )
-        return [_picture("fit.png", "Predictions", caption, plots.fit_1d(posterior, train))]
-    if not prediction.has_quantiles:
+        if not has_inputs:
+            caption = "How sure the predictions are; the wrong ones should be among the less sure ones, on the left."
+            figure = _alone(PANEL, draw_confidence, prediction, scored.y)
+            pictures.append(_picture("confidence.png", "Predictions", caption, figure, is_main=True))
+        caption = "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the bars."
+        figure = _alone(SQUARE, draw_reliability, prediction, scored.y)
+        pictures.append(_picture("reliability.png", "Calibration", caption, figure, is_main=True))
+    elif prediction.has_quantiles:
+        if not has_inputs:
+            caption = (
+                "The closer the dots to the diagonal, the better; the bars are 95 % intervals, and should cross it."
+            )
+            figure = _alone(TALL, draw_intervals, prediction, scored.y)
+            pictures.append(_picture("observed_vs_predicted.png", "Predictions", caption, figure, is_main=True))
+        caption = "Of 80 % intervals four in five should hold the target: the line belongs inside the grey area."
+        figure = _alone(SQUARE, draw_coverage, prediction, scored.y)
+        pictures.append(_picture("coverage.png", "Calibration", caption, figure, is_main=True))
+    return pictures
+
+
+def _over_the_inputs(
+    posterior: Posterior | Mixture, train: Data, class_names: Sequence[str], *, of_classes: bool
+) -> list[_Picture]:
+    """Return pictures of the predictions over one or two inputs; none for more, or for a curve of classes."""
+    num_inputs = train.x.shape[1] if train.x.ndim == 2 else 0
+    if num_inputs == 1 and not of_classes:
+        caption = "The blue band is what more data would narrow; the grey one around it is all of the spread."
+        return [_picture("fit.png", "Predictions", caption, plots.fit_1d(posterior, train), is_main=True)]
+    if num_inputs != 2:
         return []
-    caption = "Calibrated intervals hold their nominal share of the targets."
-    figure = plots.observed_vs_predicted(prediction, scored.y, layout="column")
-    return [_picture("observed_vs_predicted.png", "Predictions", caption, figure)]
+    num_draws = max(_PLANE_DRAWS, len(members_of(posterior)))
+    plane = Plane.of(posterior, train, num_draws=num_draws, class_names=class_names)
+    first, last = (_alone(PANEL, plane.draw, number) for number in (0, len(plane.surfaces) - 1))
+    return [
+        _picture("surface.png", "Predictions", "What is predicted, and the training data.", first, is_main=True),
+        _picture("doubt.png", "Doubt", "Dark where more data would change the predictions most.", last, is_main=True),
+    ]
 
 
-def _picture(name: str, title: str, caption: str, figure: Figure) -> _Picture:
+def _alone(size: tuple[float, float], draw: Callable[..., None], *arguments: Any) -> Figure:
+    """Return a figure with a single panel of that size."""
+    figure, (axis,) = panels(1, panel=size)
+    draw(axis, *arguments)
+    return figure
+
+
+def _picture(name: str, title: str, caption: str, figure: Figure, *, is_main: bool = False) -> _Picture:
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(_WIDTH, _WIDTH * height / width)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=_DPI)
-    return _Picture(name, title, caption, stream.getvalue())
+    return _Picture(name, title, caption, stream.getvalue(), is_main)
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Sentences and tables of the report: what was fitted, what a score means, settings as rows."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ from torch import nn
 
 from pyrobnn._core.settings import leaves, snake_case, to_dict
 from pyrobnn.data.in_memory import Data
-from pyrobnn.diagnostics.findings import Diagnosis
+from pyrobnn.diagnostics.findings import BASELINE, Diagnosis
 from pyrobnn.inference.base import registry
 from pyrobnn.metrics import Score
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -24,7 +25,7 @@ SCORE_MEANINGS = {
     "rmse": "Root mean squared error of the predictive mean, in the units of the target. Lower is better.",
     "mae": "Mean absolute error of the predictive mean, in the units of the target. Lower is better.",
     "r2": "Share of the variance of the targets that the predictive mean explains; 1 is perfect.",
-    "pit_error": "Distance of the probability integral transforms from uniform, from 0 (calibrated) to 0.5.",
+    "pit_error": "PIT error: how unevenly targets fall into their predictive distributions, 0 (calibrated) to 0.5.",
     "energy_score": "The ranked probability score of all target columns together. Lower is better.",
     "accuracy": "Share of the examples whose most probable class was right. Higher is better.",
     "brier": "Squared error of the class probabilities, summed over the classes; 0 is perfect.",
@@ -34,7 +35,7 @@ SCORE_MEANINGS = {
     "auroc": "Chance that a class is more probable where it is right than where it is not; 0.5 is guessing.",
     "aurc": "Mean error rate among the most confident examples, over all shares of them. Lower is better.",
     "eaurc": "By how much this exceeds that of the best order of the examples; 0 is perfect.",
-    "ause": "Area between the error of the least uncertain examples and that of the best order; 0 is perfect.",
+    "ause": "AUSE: error that is left when the least sure examples are dropped, above the best order; 0 is perfect.",
 } | {
     f"{name}_{level}": meaning.format(level=level)
     for name, meaning in _INTERVALS.items()
@@ -42,6 +43,39 @@ SCORE_MEANINGS = {
 }
 """What each score says, for the levels that are scored unless others are asked for."""
 
+
+PIT = (
+    "PIT is the share of a predictive distribution that lies below its target. If the network is right, all shares are "
+    "equally frequent, and the bars lie between the dashed lines."
+)
+AUSE = (
+    "Dropping the examples with the most doubt should lower the error. AUSE is the area between their order and the "
+    "best one; 0 is perfect."
+)
+EXPLAINED = {
+    "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact one. Below 0.7 it is close; "
+    "above, it is not, though predictions may be good all the same."
+}
+"""What a check is about, by the name of its finding, where the finding takes it as known."""
+
+_REASONS = {
+    "failed": "it fails on the data that it was trained on",
+    BASELINE: "a simpler model predicts as well or better",
+    "memorised": "it has memorised training targets",
+    "elbo": "training has not converged",
+    "length": "training was cut short",
+    "chains": "the Markov chains do not agree",
+    "divergences": "draws of the Markov chains diverged",
+    "prior": "weights have learned nothing",
+    "epistemic": "its doubt about the weights does not reach the predictions",
+    "bias": "its predictions are biased",
+    "spread": "its predictions are too wide or too narrow",
+    "coverage": "its intervals hold too many or too few targets",
+    "confidence": "its confidence is wrong",
+    "surprise": "targets are not as likely as it says",
+    "ranking": "its errors are largest where it is surest",
+}
+"""What a warning means for the reader, by the name of its finding."""
 
 _MAIN = (
     "accuracy", "log_likelihood", "crps", "rmse", "r2", "coverage_95", "width_95", "brier", "ece", "auroc", "ause",
@@ -57,6 +91,53 @@ def score_rows(scores: Mapping[str, Score]) -> dict[str, list[tuple[str, Score, 
         "main": [row for row, main in zip(rows, is_main, strict=True) if main],
         "other": [row for row, main in zip(rows, is_main, strict=True) if not main],
     }
+
+
+def found(
+    scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], train: Data, num: int, *, has_test: bool
+) -> str:
+    """Say in one sentence how well the network predicts, beside the baselines; nothing if no score tells."""
+    where = f"{num} test examples" if has_test else f"its own {num} training examples"
+    ways = {
+        "accuracy": (f"finds the class of {{}} of {where}", "finds {}"),
+        "r2": (f"explains {{}} of the variance of {train.target_name} in {where}", "explains {}"),
+        "log_likelihood": (f"has a mean log score of {{}} on {where}", "has {}"),
+    }
+    for name, (own, other) in ways.items():
+        if name not in scores or not math.isfinite(scores[name].value):
+            continue
+        shown = _nats if name == "log_likelihood" else _share
+        values = {kind: entries[name].value for kind, entries in reversed(baselines.items()) if name in entries}
+        rest = [
+            f"a {kind}{' model' if kind == 'linear' else ''} {other.format(shown(v))}" for kind, v in values.items()
+        ]
+        return f"The network {own.format(shown(scores[name].value))}{', where ' if rest else ''}{' and '.join(rest)}."
+    return ""
+
+
+def _share(value: float) -> str:
+    return "none" if value < 0.005 else f"{100 * value:.{0 if value < 0.99 or value == 1 else 1}f} %"
+
+
+def _nats(value: float) -> str:
+    return f"{value:.2f} nats"
+
+
+def trust(diagnosis: Diagnosis, *, has_test: bool) -> str:
+    """Say in one sentence whether the fit can be trusted, by its diagnosis."""
+    num = len(diagnosis.findings)
+    warnings = [finding.name for finding in diagnosis.headlines if finding.kind == "warning"]
+    if warnings:
+        reasons = " and ".join(_REASONS.get(name, f"its check of {name} failed") for name in warnings[:2])
+        warn = "warns" if len(warnings) == 1 else "warn"
+        return f"Do not trust it yet: {reasons} ({len(warnings)} of {num} checks {warn})."
+    if not has_test:
+        return "Whether it can be trusted is open: no data were held out."
+    doubts = [f.text for f in diagnosis.findings if f.kind == "note" and f.name in (BASELINE, "held-out data")]
+    if doubts:
+        reason = doubts[0].partition(":")[0].rstrip(".")
+        return f"Use it with care: {reason[:1].lower()}{reason[1:]}."
+    return f"It can be trusted for data like these: none of {num} checks gave a reason not to."
 
 
 def next_steps(diagnosis: Diagnosis, *, has_test: bool) -> list[str]:
@@ -107,8 +188,10 @@ def _net(net: Any) -> str:
 
 
 def _kind(setting: Any) -> str:
+    if isinstance(setting, Mapping) and "type" not in setting:  # parts by patterns of names
+        return " and ".join(sorted({_kind(part) for part in setting.values() if part is not None})) or "by name"
     if isinstance(setting, Mapping):
-        return str(setting.get("type", "by name")).replace("_", " ")
+        return str(setting["type"]).replace("_", " ")
     return (
         setting.replace("_", " ") if isinstance(setting, str) else snake_case(type(setting).__name__).replace("_", " ")
     )

@@ -32,6 +32,8 @@ _TERMS = ("history.log_likelihood", "history.kl")
 def load_posterior(path: str | Path, *, net: nn.Module | None = None, device: str = "cpu") -> Posterior | Mixture:
     """Read a posterior that `save_posterior` wrote; for the same seed it draws and predicts the same bits on a CPU.
 
+    See docs/how-to/save-and-load.md.
+
     Args:
         path: the folder.
         net: the network, with the same parameters by name and shape, if it was a `torch.nn.Module` of your own.
@@ -41,6 +43,15 @@ def load_posterior(path: str | Path, *, net: nn.Module | None = None, device: st
     Raises:
         InputError: not such a folder, a file that was changed, another format version, tensors that do not fit, or a
             device that is not here.
+
+    Example:
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+        >>> posterior = bnn.BNN(net).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> folder = bnn.save(posterior, "posterior")
+        >>> loaded = bnn.load(folder, net=net)  # a network of yours is passed again
+        >>> torch.equal(loaded.mean()["0.bias"], posterior.mean()["0.bias"])
+        True
     """
     folder, place = Path(path), resolve_device(device)
     saved, version, _ = _read(folder)

@@ -25,6 +25,8 @@ def save_posterior(posterior: Posterior | Mixture, path: str | Path) -> Path:
     which `load_posterior` builds all of it anew. A network given as a `torch.nn.Module` cannot be written as a setting:
     its weights are saved, and `load_posterior` then needs `net=`. A mixture has a folder inside for each member.
 
+    See docs/how-to/save-and-load.md.
+
     Args:
         posterior: what `fit` returned.
         path: the folder to make.
@@ -35,6 +37,12 @@ def save_posterior(posterior: Posterior | Mixture, path: str | Path) -> Path:
     Raises:
         InputError: the folder exists or cannot be made, or prior, likelihood, guide or `info` cannot be written.
         OSError: the disk is full, or failed; nothing is left of the folder.
+
+    Example:
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> folder = bnn.save(posterior, "posterior")
+        >>> sorted(path.name for path in folder.iterdir())
+        ['posterior.json', 'tensors.safetensors']
     """
     members = members_of(posterior)
     settings = [_settings(member) for member in members]

@@ -55,6 +55,12 @@ def parametrize_combinations(
         priors: settings of priors.
         likelihoods: settings of likelihoods.
         guides: settings of guides.
+
+    Example:
+        >>> from pyrobnn import guides, likelihoods, priors
+        >>> @bnn.testing.parametrize_combinations([priors.Normal(0.5)], [likelihoods.Poisson()], [guides.Map()])
+        ... def test_combination(prior, likelihood, guide):
+        ...     bnn.testing.check_combination(prior, likelihood, guide)
     """
     import pytest
 
@@ -66,7 +72,11 @@ def parametrize_combinations(
 
 
 def check_combination(prior: Any, likelihood: Any, guide: Any) -> None:
-    """A model of these parts is fitted, audited, predicted, stored and exported, as the parts promise one by one."""
+    """A model of these parts is fitted, audited, predicted, stored and exported, as the parts promise one by one.
+
+    Example:
+        >>> bnn.testing.check_combination(bnn.priors.Normal(0.5), bnn.likelihoods.Gaussian(1.0), bnn.guides.MeanField())
+    """
     y, outputs = next(accepted_targets(likelihood))
     data = Data(make_inputs(len(y)), y)
     posterior = short_fit(BNN(make_net(outputs), prior=prior, likelihood=likelihood), data, guide=guide, steps=2)

@@ -182,4 +182,9 @@ GUIDE_CHECKS = [
     check_guide_elbo_is_a_bound,
     *value_checks("guide", guides.resolve),
 ]
-"""Plain functions of a guide setting; each raises AssertionError with what is wrong."""
+"""Plain functions of a guide setting; each raises AssertionError with what is wrong.
+
+Example:
+    >>> for check in bnn.testing.GUIDE_CHECKS[:2]:
+    ...     check(bnn.guides.MeanField())  # an AssertionError says what is wrong
+"""

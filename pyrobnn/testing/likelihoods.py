@@ -211,4 +211,9 @@ LIKELIHOOD_CHECKS = [
     check_likelihood_flags,
     *value_checks("likelihood", likelihoods.resolve),
 ]
-"""Plain functions of a likelihood setting; each raises AssertionError with what is wrong."""
+"""Plain functions of a likelihood setting; each raises AssertionError with what is wrong.
+
+Example:
+    >>> for check in bnn.testing.LIKELIHOOD_CHECKS[:2]:
+    ...     check(bnn.likelihoods.Poisson())
+"""

@@ -145,4 +145,9 @@ PRIOR_CHECKS = [
     check_prior_leaves_globals_alone,
     *value_checks("prior", priors.resolve),
 ]
-"""Plain functions of a prior setting; each raises AssertionError with what is wrong."""
+"""Plain functions of a prior setting; each raises AssertionError with what is wrong.
+
+Example:
+    >>> for check in bnn.testing.PRIOR_CHECKS[:2]:
+    ...     check(bnn.priors.Normal(0.5))
+"""

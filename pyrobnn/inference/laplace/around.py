@@ -29,7 +29,6 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.normal import Normal
 
-
 _AT_ONCE = 1024
 _LEAST_NOISE = 1e-6
 """Noise of a network that meets its targets exactly, in their units."""

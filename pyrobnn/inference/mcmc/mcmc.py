@@ -110,11 +110,12 @@ class Hamiltonian(ChainMethod):
 class NUTS(Hamiltonian):
     """The No-U-Turn sampler of Pyro (Hoffman & Gelman 2014): exact in the limit, for small networks and few data.
 
-    Where the model can be captured, a trajectory runs as one compiled loop. Chains run
-    one after the other on the unconstrained latents of weights, priors and likelihood, as one vector. Step size and
-    masses adapt in the warm-up. The posterior holds all draws in order, and `to_datatree` has them as chains.
-    Weights of a network have symmetries, so that chains agree in what they predict long before they agree in weights:
-    judge them by `function_rhat`.
+    Where the model can be captured, a trajectory runs as one compiled loop. Chains run one after the other. Each moves
+    one vector: the unconstrained latents of weights, priors and likelihood. Step size and masses adapt in the warm-up.
+    The posterior holds all draws in order, and `to_datatree` has them as chains. Weights of a network have symmetries,
+    so that chains agree in what they predict long before they agree in weights: judge them by `function_rhat`.
+
+    See docs/how-to/mcmc.md.
 
     Attributes:
         num_draws: draws kept of each chain.
@@ -126,6 +127,14 @@ class NUTS(Hamiltonian):
         init: where each chain starts: "prior" at a draw from the prior, which lies wider than the posterior, as R-hat
             asks for; "net" at the network's weights (new random ones for a declared network) with noise of standard
             deviation 0.1.
+
+    Example:
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> method = bnn.NUTS(num_draws=10, warmup=10, num_chains=2, max_tree_depth=3)  # take 500 draws or more
+        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, engine="eager", progress=False)
+        >>> posterior.predict([[0.0], [1.0]], num_draws=20)
+        Prediction(Normal, num_draws=20, num_inputs=2)
     """
 
     num_draws: Count = 1000
@@ -170,6 +179,14 @@ class HMC(Hamiltonian):
         target_accept: acceptance probability that an adapted step size aims at.
         full_mass: adapt a full mass matrix.
         init: where each chain starts, as in `NUTS`.
+
+    Example:
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> method = bnn.HMC(step_size=0.01, trajectory_length=0.05, num_draws=10, warmup=5, num_chains=2)
+        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, engine="eager", progress=False)
+        >>> posterior.guide.chains()["0.weight"].shape  # chain, draw, and the shape of the weight
+        torch.Size([2, 10, 5, 1])
     """
 
     step_size: Annotated[float, Field(gt=0)] | None = None

@@ -121,9 +121,10 @@ class SGLD(StochasticGradient):
     z <- z + e grad log p(z, D) + N(0, 2 e T), with the log density of all data estimated from a mini-batch. It has no
     accept step: its draws come from the posterior only as e goes to 0. For a direction of posterior variance v the
     variance becomes v / (1 - e / (2 v)); e above 2 v diverges. Mini-batches add to it by the variance G of the noise of
-    the log density's gradient. Batches drawn independently would add e v G / 2; those of an epoch, M batches in random
-    order, nearly cancel, and add e^2 G (M + 1) / 6 on average over an epoch that is short beside v / e steps. It needs
-    `pip install pyrobnn[sgmcmc]`.
+    the log density's gradient. Batches drawn independently would add e v G / 2. The M batches of an epoch, in random
+    order, nearly cancel: they add e^2 G (M + 1) / 6 on average, if the epoch is short beside v / e steps.
+
+    It needs `pip install pyrobnn[sgmcmc]`.
 
     Attributes:
         step_size: e; twice it is the step size of Welling & Teh. None for 0.2 v, v the smallest posterior variance by
@@ -138,6 +139,14 @@ class SGLD(StochasticGradient):
             None. All draws kept count the same.
         temperature: T; 1 is Bayes, less than 1 a cold posterior, p(z | D)^(1/T).
         init: where each chain starts, as in `NUTS`.
+
+    Example:
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> method = bnn.SGLD(step_size=1e-4, num_draws=10, burn_in=10, thinning=1, num_chains=2, batch_size=8)
+        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior.draw(5)["0.weight"].shape
+        torch.Size([5, 5, 1])
     """
 
     step_size: Positive | None = None
@@ -176,6 +185,14 @@ class SGHMC(StochasticGradient):
         schedule: a schedule for the step size, as in `SGLD`.
         temperature: T, as in `SGLD`.
         init: where each chain starts, as in `NUTS`.
+
+    Example:
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> method = bnn.SGHMC(step_size=1e-3, num_draws=10, burn_in=10, thinning=1, num_chains=2)
+        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior.predict([[0.0], [1.0]], num_draws=20)
+        Prediction(Normal, num_draws=20, num_inputs=2)
     """
 
     step_size: Positive | None = None

@@ -49,8 +49,8 @@ class IVON(SVI):
         batch_size: as in `SVI`.
         optimizer: leave it out.
         schedule: as in `SVI`; by default the rate falls to 0 along half a cosine. 1 - beta2 and the rate of Adam follow
-            in proportion, so that the noise of precisions dies out too; with a length and None they stay, as in the
-            paper.
+            in proportion, so that the noise of precisions dies out too. None in a fit of a given length keeps them
+            constant, as in the paper.
         num_particles: as in `SVI`.
         antithetic: as in `SVI`.
         kl: as in `SVI`, in closed form or by quadrature by default.
@@ -59,12 +59,18 @@ class IVON(SVI):
         kl_warmup: as in `SVI`.
         patience: as in `SVI`.
         eval_every: as in `SVI`.
-        adam_lr: learning rate of what has no distribution.
+        adam_lr: learning rate of parameters without a distribution.
         beta1: share of the past in the mean of gradients.
         beta2: share of the past in the precisions, which remember 1 / (1 - beta2) steps. Nearer to 1 they are less
             noisy, and settle later, after some 20 / (1 - beta2) steps. In a shorter fit standard deviations stay near
             their start where the data say little, which suits large networks: start small then, `init_rho=-5`.
         clip_radius: bound on the Newton step of each mean: no weight moves by more than lr * clip_radius at once.
+
+    Example:
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
+        >>> posterior = bnn.fit(model, bnn.IVON(steps=30), bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> len(posterior.history.elbo)
+        30
     """
 
     guide: Annotated[Any, BeforeValidator(guides.resolve)] = guides.MeanField(init_rho=-3.0)

@@ -34,6 +34,8 @@ _SMALL = 250
 class SVI(BaseMethod[Posterior]):
     """Maximise the ELBO, E_q[log p(D|w)] - KL(q || p), by stochastic gradients.
 
+    See docs/how-to/convergence.md for how long a fit should go on.
+
     Attributes:
         guide: the family of q: a guide, its name, the name of a Pyro autoguide, or a mapping from site-name patterns.
         steps: number of optimiser steps. Without `steps` and `epochs` the fit ends by itself: it runs cycles of the
@@ -61,6 +63,13 @@ class SVI(BaseMethod[Posterior]):
         kl_warmup: number of first steps over which the factor on the KL grows from 0 to the temperature.
         patience: stop after this many evaluations of the validation score without a new best, and go back to the best.
         eval_every: steps between evaluations of the validation score.
+
+    Example:
+        >>> method = bnn.SVI(guide="low_rank", steps=30, lr=0.02, batch_size=16)
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
+        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior.record.num_steps, posterior.history.elbo.shape
+        (30, (30,))
     """
 
     guide: Annotated[Any, BeforeValidator(guides.resolve)] = guides.MeanField()

@@ -1,0 +1,72 @@
+"""The picture of docs/how-to/arviz.md: predictions against the input, and the calibration of held-out targets.
+
+    uv run python docs/pictures/arviz-plots.py
+
+Seconds. Named so that it does not hide the package. Writes docs/images/arviz-plots.png.
+"""
+
+import io
+from pathlib import Path
+
+import arviz as az
+import matplotlib.pyplot as plt
+import numpy as np
+from PIL import Image
+
+import pyrobnn as bnn
+
+OUT = Path(__file__).parents[1] / "images" / "arviz-plots.png"
+HALF = {"figsize": (3.8, 3.0), "layout": "constrained"}
+
+
+def as_image(plot: object, x: str, y: str) -> Image.Image:
+    """Return the figure of a plot of ArviZ as an image, with labels of its axes."""
+    figure = plot.viz["figure"].item()
+    axis = figure.axes[0]
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    axis.set_title("")
+    axis.spines[["top", "right"]].set_visible(False)
+    for legend in [*figure.legends, axis.get_legend()]:
+        if legend is not None:
+            legend.remove()
+    for text in (axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()):
+        text.set_fontsize(11)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=110)
+    plt.close(figure)
+    return Image.open(buffer).convert("RGB")
+
+
+def main() -> None:
+    """Make the picture."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, size=(120, 1))
+    y = np.sin(3 * x[:, 0]) + 0.2 * rng.normal(size=120)
+    train, test = bnn.Data(x, y).split(0.4, seed=0)
+    model = bnn.BNN(bnn.MLP(1, [10], 1, activation="tanh"), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.2))
+    posterior = model.fit(train, guide="laplace", steps=150, lr=0.05, seed=0, progress=False)
+    grid = np.linspace(-1.5, 1.5, 40)[:, None]
+    tree = bnn.to_datatree(posterior, train, x_pred=grid, num_draws=500)
+    held_out = bnn.eval_datatree(posterior, test, num_draws=500)
+    lines = az.plot_lm(
+        tree,
+        x="x",
+        y="mu",
+        y_obs="y",
+        group="predictions",
+        plot_dim="pred_id",
+        ci_prob=(0.5, 0.9),
+        smooth=False,
+        figure_kwargs=HALF,
+    )
+    pit = az.plot_ppc_pit(held_out, figure_kwargs=HALF)
+    left, right = as_image(lines, "x", "mean of y"), as_image(pit, "rank of the target", "difference from uniform")
+    whole = Image.new("RGB", (left.width + right.width, max(left.height, right.height)), "white")
+    whole.paste(left, (0, 0))
+    whole.paste(right, (left.width, 0))
+    whole.quantize(96).save(OUT, optimize=True)  # few colours, a small file
+
+
+if __name__ == "__main__":
+    main()

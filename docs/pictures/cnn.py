@@ -1,0 +1,35 @@
+"""The picture of docs/how-to/cnn.md: the digits that a convolutional network is least sure of.
+
+    uv run python docs/pictures/cnn.py
+
+Runs the page itself; under a minute. Writes docs/images/cnn.png.
+"""
+
+import re
+from pathlib import Path
+
+from matplotlib.text import Text
+from PIL import Image
+
+import pyrobnn as bnn
+
+DOCS = Path(__file__).parents[1]
+OUT = DOCS / "images" / "cnn.png"
+
+
+def main() -> None:
+    """Make the picture."""
+    page = (DOCS / "how-to" / "cnn.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    exec(re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)[0], names)
+    test, fits = names["test"], names["fits"]
+    figure = bnn.plots.images(test, fits["radial"].predict(test.x, num_draws=50), num=12)
+    figure.set_size_inches(7.2, 3.2)
+    for text in figure.findobj(Text):
+        text.set_fontsize(10)
+    figure.savefig(OUT, dpi=110)
+    Image.open(OUT).convert("RGB").quantize(64).save(OUT, optimize=True)  # few colours, a small file
+
+
+if __name__ == "__main__":
+    main()
