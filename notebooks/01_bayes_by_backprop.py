@@ -22,6 +22,8 @@
 #
 # This notebook fits one to 32 noisy points by *Bayes by Backprop* (Blundell et al. 2015), in the setting of Martin
 # Krasser's article *Variational inference in Bayesian neural networks* (2019). It takes about a minute.
+#
+# ![The mean of the fit with its band: narrow at the data, wide away from them](attachment:cover.png)
 
 # %%
 import os
@@ -86,7 +88,7 @@ plots.elbo(posterior.history)
 # deviations): this is the *epistemic* uncertainty, which more data would remove. The grey band adds the noise of the
 # targets, the *aleatoric* part, which no amount of data removes.
 
-# %%
+# %% tags=["cover"]
 plots.fit_1d(posterior, data, x_wide, truth=bnn.datasets.sinusoid_curve, num_draws=NUM_DRAWS)
 
 

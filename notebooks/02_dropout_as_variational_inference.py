@@ -20,6 +20,8 @@
 # Read as variational inference it says more. Each pattern of missing units is a network of its own, and all patterns
 # together are a distribution over networks: an approximate posterior (Gal & Ghahramani 2016, *Dropout as a Bayesian
 # approximation*; in the notation of Mateo-García 2018). So it can say how sure it is, and even its rate can be learned.
+#
+# ![The band of a network with dropout: it grows away from the data](attachment:cover.png)
 
 # %%
 import math
@@ -96,7 +98,7 @@ print(f"-E[log q(w)]  by draws {report.entropy},  by formula {entropy:.2f}")
 # A draw from this posterior is one mask, held for all inputs, and so one curve. The band is the spread of the curves
 # (±2 standard deviations), and the pale one adds the noise of the targets.
 
-# %%
+# %% tags=["cover"]
 plots.fit_1d(posterior, data, x_wide, truth=bnn.datasets.sinusoid_curve, num_draws=NUM_DRAWS)
 
 # %% [markdown]

@@ -22,6 +22,8 @@
 # whose only error is that of chance, tell what the exact posterior predicts. Everything else is measured against that.
 #
 # It takes three to four minutes on two cores, and some more on its first run, when the training steps are compiled.
+#
+# ![The bands of eleven guides beside the band of NUTS](attachment:cover.png)
 
 # %%
 import functools
@@ -147,7 +149,7 @@ distance = {name: total_variation(prediction, nuts) for name, prediction in pred
 # %% [markdown]
 # The grey bands below hold 95 % of NUTS's predictions, the lines those of the guide. The number is the total variation.
 
-# %%
+# %% tags=["cover"]
 figure, axes = plt.subplots(3, 4, figsize=(11, 6.8), sharex=True, sharey=True, layout="constrained")
 low, high = nuts.interval(0.95)
 for axis, (name, prediction) in zip(axes.flat, predictions.items(), strict=True):

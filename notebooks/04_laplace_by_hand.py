@@ -21,6 +21,8 @@
 # one mode, and of it the second derivatives. This notebook works them out by hand for a small network, looks at the
 # predictions that they give, at what the view leaves out, and at what it gives for free: a number that compares models.
 # It takes about half a minute.
+#
+# ![The band of a linearised Laplace approximation, and its width beside NUTS](attachment:cover.png)
 
 # %%
 # %matplotlib inline
@@ -191,7 +193,7 @@ for name, values in by_hand.items():
     )
 print(f"largest gradient of the log posterior {(grad(energy)(w) + ALPHA * w).abs().max():.0e}")
 
-# %%
+# %% tags=["cover"]
 MARKS = {
     "exact": {"marker": "_", "markersize": 13, "markeredgewidth": 2.2, "color": INK},
     "recursion": {"marker": "o", "markersize": 5.5, "markerfacecolor": "white", "color": BLUE},

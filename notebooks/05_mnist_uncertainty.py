@@ -20,6 +20,8 @@
 # twice, once plainly and once by Bayes by Backprop, in the setting of a small tutorial after Blundell et al. (2015), and then
 # asks the Bayesian one what it does not know: which of the test digits it doubts, what happens when a digit is turned round,
 # whether it notices shoes, and which of its weights it could do without. It takes about eight minutes on two cores.
+#
+# ![The handwritten digits of which the network is least sure](attachment:cover.png)
 
 # %%
 # %matplotlib inline
@@ -127,7 +129,7 @@ pd.DataFrame(rows).set_index("network").round(3)
 # predicted class varies over draws is one measure of doubt. Above are the twelve test digits where it varies most, below the
 # twelve with the smallest predicted probability. `8→3, 0.42` means an 8 that was taken for a 3, with probability 0.42.
 
-# %%
+# %% tags=["cover"]
 prediction = twin.predict(test.x, num_draws=MANY_DRAWS)
 confidence, label = prediction.class_probs.max(1)
 doubt = prediction.epistemic_std.gather(1, label[:, None])[:, 0]

@@ -23,6 +23,8 @@
 # and the error itself, which is a matter of chance. At the end come measured data.
 #
 # It takes five to seven minutes on two cores, and some more on its first run, when the training steps are compiled.
+#
+# ![Three methods on a curve with a gap: which of them doubt more inside the gap](attachment:cover.png)
 
 # %%
 # %matplotlib inline
@@ -89,7 +91,7 @@ for name, hand, auto in zip(("d_mu ", "d_rho"), (d_mu, d_rho), by_autograd, stri
 # same posterior of the same ten tanh units: mean-field, an ensemble of five point estimates, and NUTS, the reference.
 # Bands are ±2 standard deviations of the curve, without the noise.
 
-# %%
+# %% tags=["cover"]
 everywhere = bnn.datasets.quartic()
 toy = everywhere[everywhere.x[:, 0].abs() > 0.8]
 x_toy = torch.linspace(-2.3, 2.3, 185)[:, None]

@@ -22,6 +22,8 @@
 # has the right mean and far too little doubt.
 #
 # It takes about four minutes on two cores; much of that is compiling the training steps, and a second run is faster.
+#
+# ![Two fits of the same points: a good one, and one whose band is too narrow](attachment:cover.png)
 
 # %%
 import copy
@@ -79,7 +81,7 @@ def narrowed(posterior, factor=5):
 good = bnn.fit(model, full_rank(STEPS), train, seed=0, progress=False)
 fits = {"good": good, "narrow": narrowed(good)}
 
-# %%
+# %% tags=["cover"]
 x_wide = torch.linspace(-1.5, 1.5, 121)[:, None]
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharex=True, sharey=True, layout="constrained")
 for axis, (name, posterior) in zip(axes, fits.items(), strict=True):

@@ -23,6 +23,8 @@
 # This is the *contextual bandit* of Blundell et al. (2015, sections 5.3 and 6.3). It needs two things that pull apart: to *use*
 # what is known, and to *explore* what is not. A network with a posterior over its weights can do both at once. This notebook
 # took 16 minutes on two busy cores.
+#
+# ![Cumulative regret of the agents](attachment:cover.png)
 
 # %%
 # %matplotlib inline
@@ -194,7 +196,7 @@ greedy = play(
 # %% [markdown]
 # ## Who regrets less?
 
-# %%
+# %% tags=["cover"]
 groups = {"Thompson": thompson}
 for epsilon in (0.0, 0.01, 0.05):
     groups[f"ε = {100 * epsilon:.0f} %"] = [agent for agent in greedy if agent.epsilon == epsilon]

@@ -240,6 +240,8 @@ def scored(**values):
 def test_the_first_sentence_says_what_was_found(scores, baselines, sentence, regression):
     train = bnn.Data(regression[0].x, regression[0].y, target_name="y")
     assert words.found(scores, baselines, train, 30, has_test=True) == sentence
+    odd = bnn.Data(regression[0].x, regression[0].y, target_name="{0} # %s")
+    assert words.found(scores, baselines, odd, 30, has_test=True) == sentence.replace("of y", "of {0} # %s")
     assert "its own 30 training examples" in words.found(scores, baselines, train, 30, has_test=False) or not sentence
 
 
@@ -351,7 +353,10 @@ def test_warnings_come_first_and_only_with_reason(regression):
     quiet, loud = (report(posterior, train, diagnosis=one) for one in (GOOD, BAD))
     assert "Read this first" not in quiet.html
     assert "None of 1 checks gave a warning" in flat_text(quiet)
-    assert loud.html.index("Read this first") < loud.html.index("too narrow") < loud.html.index("Scores on")
+    own = loud.html.index("Predictions are too narrow.")
+    assert (
+        loud.html.index("Do not trust it yet") < loud.html.index("Read this first") < own < loud.html.index("Scores on")
+    )
     assert "1 of 2 checks gave a warning" in flat_text(loud)
     assert "fineThe ELBO is flat. p = 0.5" in flat_text(loud)
     assert "Mend what the warnings name" in flat_text(loud)

@@ -1,4 +1,4 @@
-"""Draw docs/images/linearised-laplace.png: the same Laplace posterior in the network itself, linearised, beside NUTS."""
+"""Draw linearised-laplace.png: the same Laplace posterior in the network itself, linearised, beside NUTS."""
 
 from pathlib import Path
 

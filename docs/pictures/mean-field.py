@@ -1,4 +1,4 @@
-"""Draw docs/images/mean-field.png and mean-field-width.png: a gap under three approximations, and a network too wide."""
+"""Draw mean-field.png and mean-field-width.png: a gap under three approximations, and a network too wide."""
 
 from pathlib import Path
 

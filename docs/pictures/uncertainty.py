@@ -1,4 +1,4 @@
-"""Draw docs/images/uncertainty.png and uncertainty-classes.png: the two parts of the doubt, of numbers and of classes."""
+"""Draw uncertainty.png and uncertainty-classes.png: the two parts of the doubt, of numbers and of classes."""
 
 from pathlib import Path
 

@@ -48,8 +48,8 @@ class Automatic(BaseMethod[Posterior | Mixture]):
 
     Candidates are a Laplace approximation, a mean-field guide, chains by NUTS where weights and examples are few, and
     an anchored ensemble where they are many. Each is fitted to a part of the data and scored on the rest, under scales
-    measured on all data. Of the candidates within a standard error of the best, the first is the cheapest: it is fitted
-    to all data. ELBOs are not compared, since a guide that has collapsed may have the highest.
+    measured on all data. The best is fitted to all data. ELBOs are not compared, since a guide that has collapsed may
+    have the highest.
 
     The number of steps that a candidate may take follows from what a step computes. So the same call gives the same
     result, however busy the machine is, unless `max_seconds` is given.
@@ -103,7 +103,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 half = self._until(0.5, run, method)
                 scores.append(_held_out_scores(name, method, bnn, parts, half))
                 tried.append(_record(name, scores[-1], time.perf_counter() - started))
-        chosen = tried[_first_of_the_best(scores)].name
+        chosen = tried[_best(scores)].name
         whole = self._until(1.0, run, methods[chosen])
         posterior: Posterior | Mixture = methods[chosen].run(bnn, data, **whole.arguments())
         posterior.record = dataclasses.replace(
@@ -185,13 +185,10 @@ def _record(name: str, scores: Tensor, seconds: float) -> CandidateRecord:
     return CandidateRecord(name, float(scores.mean()), error, seconds)
 
 
-def _first_of_the_best(scores: Sequence[Tensor]) -> int:
-    """Return the number of the first whose mean is within a standard error of the best, of paired differences."""
-    best = max(scores, key=lambda found: float(found.mean()))
-    if not bool(best.isfinite().all()):
+def _best(scores: Sequence[Tensor]) -> int:
+    """Return the number of the highest mean."""
+    means = [float(found.mean().nan_to_num(-math.inf)) for found in scores]
+    best = max(range(len(means)), key=means.__getitem__)
+    if not math.isfinite(means[best]):
         raise FloatingPointError("No method kept to finite numbers. Look for extreme values in the data.")
-    for index, found in enumerate(scores):
-        lost = best - found
-        if float(lost.mean()) <= float(lost.std(correction=0)) / math.sqrt(len(lost)):
-            return index
-    return 0
+    return best

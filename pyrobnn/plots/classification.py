@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
@@ -82,7 +83,7 @@ def draw_confidence(axis: Axes, prediction: Prediction, y: Any) -> None:
     colors, hatches = [LIGHT_BLUE, ORANGE], ["", "////"]
     axis.hist(parts, bins=list(bins), stacked=True, color=colors, hatch=hatches, edgecolor="white", label=labels)
     axis.set(xlabel="confidence in the predicted class", ylabel="examples", xlim=(_leftmost(confidence), 1.0))
-    axis.yaxis.get_major_locator().set_params(integer=True)
+    axis.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     title(axis, "Distribution of confidence")
     legend(axis, loc="upper left")
 

@@ -30,8 +30,8 @@ def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure
     """Draw data sets that the fit simulates beside the observed one: real data should not stand out.
 
     Of real targets the density, smoothed alike for all sets; of counts, and where limits hold probability, the
-    distribution function. The band holds 95 % of the simulated sets (at most 500), each from end to end, and so should it
-    hold the observed one. Of classes the frequencies, with the interval that holds 95 % of the simulated ones. All
+    distribution function. The band holds 95 % of the simulated sets (at most 500), each from end to end; it should
+    hold the observed one, too. Of classes the frequencies, with the interval that holds 95 % of the simulated ones. All
     targets of a set share a draw of the weights. Of several targets, the first.
 
     A prediction of `BNN.sample_prior_predictive` at the inputs of y makes it a check of the prior.

@@ -99,19 +99,21 @@ def found(
     """Say in one sentence how well the network predicts, beside the baselines; nothing if no score tells."""
     where = f"{num} test examples" if has_test else f"its own {num} training examples"
     ways = {
-        "accuracy": (f"finds the class of {{}} of {where}", "finds {}"),
-        "r2": (f"explains {{}} of the variance of {train.target_name} in {where}", "explains {}"),
-        "log_likelihood": (f"has a mean log score of {{}} on {where}", "has {}"),
+        "accuracy": (_share, "finds", f"the class of # of {where}"),
+        "r2": (_share, "explains", f"# of the variance of {train.target_name} in {where}"),
+        "log_likelihood": (_nats, "has", f"a mean log score of # on {where}"),
     }
-    for name, (own, other) in ways.items():
+    for name, (shown, verb, what) in ways.items():
         if name not in scores or not math.isfinite(scores[name].value):
             continue
-        shown = _nats if name == "log_likelihood" else _share
-        values = {kind: entries[name].value for kind, entries in reversed(baselines.items()) if name in entries}
-        rest = [
-            f"a {kind}{' model' if kind == 'linear' else ''} {other.format(shown(v))}" for kind, v in values.items()
-        ]
-        return f"The network {own.format(shown(scores[name].value))}{', where ' if rest else ''}{' and '.join(rest)}."
+        before, _, after = what.partition("#")
+        rest = " and ".join(
+            f"a {kind}{' model' if kind == 'linear' else ''} {verb} {shown(entries[name].value)}"
+            for kind, entries in [*baselines.items()][::-1]
+            if name in entries
+        )
+        said = f"The network {verb} {before}{shown(scores[name].value)}{after}"
+        return f"{said}, where {rest}." if rest else f"{said}."
     return ""
 
 

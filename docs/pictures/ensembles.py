@@ -1,0 +1,52 @@
+"""The picture of docs/how-to/ensembles.md: an ensemble, an anchored one, and SWAG.
+
+    uv run python docs/pictures/ensembles.py
+
+A minute or two. Writes docs/images/ensembles.png.
+"""
+
+from pathlib import Path
+
+import torch
+from matplotlib.text import Text
+from PIL import Image
+
+import pyrobnn as bnn
+
+OUT = Path(__file__).parents[1] / "images" / "ensembles.png"
+
+
+def main() -> None:
+    """Make the picture."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.cat([torch.linspace(-1, -0.3, 16), torch.linspace(0.3, 1, 16)])[:, None]
+    data = bnn.Data(x, torch.sin(3 * x[:, 0]) + 0.1 * torch.randn(32, generator=generator))
+    model = bnn.BNN(
+        bnn.MLP(1, [10], 1, activation="tanh"),
+        prior=bnn.priors.Normal(1.0),
+        likelihood=bnn.likelihoods.Gaussian(scale=0.1),
+    )
+    point = bnn.SVI(guide="map")
+    methods = {
+        "ensemble of 5 points": bnn.Ensemble(point),
+        "5 anchored points": bnn.Ensemble(point, anchored=True),
+        "SWAG": bnn.SWAG(point),
+    }
+    fits = {name: bnn.fit(model, method, data, seed=0, progress=False) for name, method in methods.items()}
+    for name, posterior in fits.items():
+        print(name, posterior.predict([[0.6], [0.0], [2.0]], num_draws=500).epistemic_std)
+    figure = bnn.plots.compare_guides(fits, data)
+    figure.set_size_inches(7.2, 2.9)
+    for text in figure.findobj(Text):
+        text.set_fontsize(10)
+    for axis in figure.axes:
+        axis.set(xlabel="", ylabel="")
+    figure.axes[0].get_legend().remove()
+    handles = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper center", ncols=4, frameon=False, fontsize=10)
+    figure.savefig(OUT, dpi=110)
+    Image.open(OUT).convert("RGB").quantize(64).save(OUT, optimize=True)  # few colours, a small file
+
+
+if __name__ == "__main__":
+    main()
