@@ -2,7 +2,7 @@
 
 Fits are made bad in eighteen ways, and made as a user makes them in others, on small problems that a seed draws
 (`benchmarks.defaults`; rules were made on other seeds). A fit counts as bad if its log score on 1,000 new examples is
-more than 0.1 nats an example below that of a linear model of the same likelihood, and as good if it is at most 0.02
+more than 0.1 nats an example below a linear model of the same likelihood, and as good if it is at most 0.02
 below. Each fit is a row of benchmarks/results/alarms.csv, written as it ends, so that a run that was stopped goes on;
 alarms.md is made from the rows.
 """
@@ -134,7 +134,7 @@ def outcome(way: str, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run what is not there yet, and write the page."""
+    """Run the missing jobs, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help=f"number of seeds, from {FIRST_SEED} on")
     given = parser.parse_args()

@@ -131,7 +131,7 @@ def scores(rows: Iterable[Row]) -> list[str]:
 
 
 def _results(rows: list[Row]) -> str:
-    """Return all but times, in words that are equal where the bits are, also those of what is not a number."""
+    """Return all but times, in words that are equal where the bits are, also for NaN."""
     return json.dumps([{name: value for name, value in row.items() if "seconds" not in name} for row in rows])
 
 

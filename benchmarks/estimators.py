@@ -116,7 +116,7 @@ def load(name: str, split: int) -> Arrays:
 
 
 def run(name: str, split: int, path: Path) -> None:
-    """Append the rows of a split that are not there yet."""
+    """Append the missing rows of a split."""
     done = {(row["data"], row["split"], row["model"]) for row in read(path)}
     models = CLASSIFIERS if name in CLASSIFICATION else REGRESSORS
     for label, (score, make) in models.items():

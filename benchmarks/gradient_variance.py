@@ -30,7 +30,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def gradient(model: bnn.BNN, guide: nn.Module, batch: Batch, kl: str, num_data: int) -> Tensor:
-    """Return an estimate of the gradient of the negative ELBO, (2, D), that of mu first."""
+    """Return an estimate of the gradient of the negative ELBO, (2, D), mu first."""
     loss = ELBOS[kl]().differentiable_loss(model, guide, *batch, num_data=num_data)
     return torch.stack(torch.autograd.grad(loss, [guide.loc, guide.rho]))
 

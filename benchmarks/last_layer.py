@@ -72,6 +72,13 @@ ENGINES: dict[str, tuple[Callable[..., Any], Callable[..., Tensor], Callable[...
 }
 
 
+def timed[R](function: Callable[..., R], *args: Any) -> tuple[R, float]:
+    """Return the result of a call and its seconds."""
+    started = time.perf_counter()
+    result = function(*args)
+    return result, time.perf_counter() - started
+
+
 def measure(name: str, rounds: int) -> list[dict[str, Any]]:
     """Return a row for each engine, structure and task, with the largest difference of the probabilities."""
     torch.manual_seed(0)
@@ -83,16 +90,13 @@ def measure(name: str, rounds: int) -> list[dict[str, Any]]:
         for turn in range(rounds + 1):
             probs = []
             for engine, (fit, probit, draws) in ENGINES.items():
-                fitted, found = None, []
-                calls = (lambda: fit(net, x, y, structure), lambda: probit(fitted, x[:PREDICTED]))
-                for task, call in zip(TASKS, (*calls, lambda: draws(fitted, x[:PREDICTED])), strict=True):
-                    started = time.perf_counter()
-                    found.append(call())
-                    if turn:
-                        own = seconds.setdefault((engine, structure, task), [])
-                        own.append(time.perf_counter() - started)
-                    fitted = found[0]
-                probs.append(found[1].detach())
+                fitted, fit_seconds = timed(fit, net, x, y, structure)
+                found, probit_seconds = timed(probit, fitted, x[:PREDICTED])
+                _, draws_seconds = timed(draws, fitted, x[:PREDICTED])
+                if turn:
+                    for task, spent in zip(TASKS, (fit_seconds, probit_seconds, draws_seconds), strict=True):
+                        seconds.setdefault((engine, structure, task), []).append(spent)
+                probs.append(found.detach())
         difference = float((probs[0] - probs[1]).abs().max())
         for engine in ENGINES:
             for task in TASKS:

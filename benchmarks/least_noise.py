@@ -3,9 +3,9 @@
     uv run python benchmarks/least_noise.py
 
 Each guide is first fitted with a shared draw and the KL from draws. Then the variance of each entry of the gradient of
-the negative ELBO is taken over 48 steps, each with a mini-batch of its own, and added up over the means and over the
+the negative ELBO is taken over 48 steps, each with another mini-batch, and added up over the means and over the
 parameters of the scales. The times of captured steps are medians over rounds in which the estimators take turns, on
-one thread. The gain is that of variance divided by that of time. Writes benchmarks/results/least-noise.md.
+one thread. The gain is the gain in variance divided by the gain in time. Writes benchmarks/results/least-noise.md.
 """
 
 import dataclasses

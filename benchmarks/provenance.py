@@ -42,7 +42,7 @@ def code_digest(task: str) -> str:
 
 
 def _of_task(task: str) -> dict[Path, Path]:
-    """Return the modules of a task: its own, those beside it if it has a path, and those of `benchmarks.tasks` used."""
+    """Return the modules of a task: its own, others of its folder if it has a path, and used tasks."""
     if "." not in task:
         return _imported([task])
     spec = importlib.util.find_spec(task)
@@ -58,7 +58,7 @@ def _imports(file: Path) -> list[str]:
 
 
 def _imported(tasks: list[str]) -> dict[Path, Path]:
-    """Return modules of `benchmarks.tasks`, and those of it that they import."""
+    """Return modules of `benchmarks.tasks`, and the ones among them that they import."""
     found: dict[Path, Path] = {}
     waiting = list(tasks)
     while waiting:

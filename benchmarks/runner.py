@@ -81,7 +81,7 @@ def rerun(record: Record) -> tuple[list[Row], dict[str, Any]]:
     Fits that were kept when it was done before are left alone.
 
     Raises:
-        InputError: it fails, or its data are not those of the record.
+        InputError: it fails, or its data differ from the record.
     """
     job = make_job(record.job.task, record.job.threads, record.job.settings)
     if job.data != record.job.data:

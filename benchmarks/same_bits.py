@@ -15,7 +15,9 @@ from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
 CALLS = {
-    "mean_field, 57 x 4, its own length": "bnn.fit(bnn.BNN(bnn.MLP(4, [20], 1)), bnn.SVI(), data, seed=0, progress=False)",
+    "mean_field, 57 x 4, its own length": (
+        "bnn.fit(bnn.BNN(bnn.MLP(4, [20], 1)), bnn.SVI(), data, seed=0, progress=False)"
+    ),
     "mean_field, 57 x 4, 4,000 steps": (
         "bnn.fit(bnn.BNN(bnn.MLP(4, [20], 1)), bnn.SVI(steps=4000), data, seed=0, progress=False)"
     ),

@@ -1,4 +1,4 @@
-"""What the choice of the engine costs fits of a few steps: engine="auto" against "eager", by turns.
+"""The cost of the choice of the engine for fits of a few steps: engine="auto" against "eager", by turns.
 
     uv run python benchmarks/short_fits.py
 

@@ -21,7 +21,7 @@ class Record:
 
     Attributes:
         job: what was done.
-        rows: what came of it.
+        rows: the result.
         manifest: with what it was done.
     """
 
@@ -63,7 +63,7 @@ class Store:
             ) from None
 
     def plan(self, suite: Suite) -> None:
-        """Write which jobs the results are those of, and in which order they are shown."""
+        """Write the jobs of the results, and the order in which they are shown."""
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self.folder / "suite.json.part"
         planned = {"title": suite.title, "works": [job.work for job in suite.jobs]}

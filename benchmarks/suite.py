@@ -22,7 +22,7 @@ _OF_THE_RUNNER = {"task": str, "title": str, "threads": int}
 
 @runtime_checkable
 class Task(Protocol):
-    """What a module of `benchmarks.tasks` defines."""
+    """The interface of a module of `benchmarks.tasks`."""
 
     jobs: Callable[[dict[str, Any]], list[dict[str, Any]]]
     """From the tables of a suite to the settings of its jobs, each with an `entry` and a `data`."""
@@ -56,17 +56,17 @@ class Job:
 
     @property
     def work(self) -> str:
-        """What identifies the job whatever the code: a digest of task, threads, settings and data."""
+        """The identity of the job whatever the code: a digest of task, threads, settings and data."""
         return _digest([self.task, self.threads, self.settings, self.data])
 
     @property
     def key(self) -> str:
-        """What identifies the job: a digest of all of it."""
+        """The identity of the job: a digest of all of it."""
         return _digest([self.work, self.code])
 
     @property
     def label(self) -> str:
-        """What it is called while it runs: entry and data, and where a task has jobs of several, units and seed."""
+        """The name of the job while it runs: entry and data, and where a task has jobs of several, units and seed."""
         units = f", {self.settings['units']} units" if "units" in self.settings else ""
         seed = f", seed {self.settings['seed']}" if units else ""
         return f"{self.settings['entry']} on {self.settings['data']}{units}{seed}"

@@ -12,7 +12,7 @@ benchmarks/results/tables.csv, goes on from what stands there, and writes benchm
 - "mlp" is MLPRegressor or MLPClassifier with 50 hidden units and max_iter=2000, "linear" is RidgeCV or
   LogisticRegression, "trees" HistGradientBoosting, "gp" a Gaussian process: a constant times an RBF kernel with a
   length for each input, and noise; for classes one length. It is left out above 1,000 rows.
-- R2 and log score are those of the test part; the log score is per row, in original units.
+- R2 and log score are on the test part; the log score is per row, in original units.
 """
 
 import argparse
@@ -247,7 +247,7 @@ def has_rows(name: str, size: int) -> bool:
 
 
 def main() -> None:
-    """Run what is not there yet, seed by seed, and write the tables."""
+    """Run the missing jobs, seed by seed, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="sets; all by default")
     parser.add_argument("--rows", type=int, nargs="*", help="sizes; 100, and 60 for classes, by default")

@@ -19,7 +19,7 @@ TRIES = 3
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a job.
+    """The result of a job.
 
     Attributes:
         rows: its rows; None if it failed.
@@ -35,7 +35,7 @@ class Outcome:
 
 
 def do(job: Job) -> Outcome:
-    """Do a job with its number of threads; an error is what came of it, not raised."""
+    """Do a job with its number of threads; an error becomes the result and is not raised."""
     code = code_digest(job.task)
     if code != job.code:
         return lost(f"the worker has other code ({code}) than the runner ({job.code}): install the same everywhere")

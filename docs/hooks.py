@@ -1,6 +1,6 @@
 """What the site takes from outside of docs/: results, notebooks, CONTRIBUTING and CHANGELOG; and formulas as MathML.
 
-MkDocs calls these functions while it builds. Formulas need no script in the browser, so the site works without a network.
+MkDocs calls these functions while it builds. Formulas need no script in the browser, so the site works offline.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What a fit has to beat: a constant and a linear model of the same likelihood, and the comparison with them."""
+"""Baselines of a fit: a constant and a linear model of the same likelihood, and the comparison with them."""
 
 import dataclasses
 import math
@@ -62,8 +62,8 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
 
     The outputs of the network are replaced by constants, or by linear functions of the standardised inputs with a
     ridge penalty, which 5-fold cross-validation chooses. The parameters of the likelihood (noise, degrees of freedom,
-    dispersion, cut points) are those of largest likelihood given outputs that are cross-validated too, so that they
-    allow for the error of the weights; noise that the model knows is learned here. The fits of all folds run at the
+    dispersion, cut points) maximise the likelihood given outputs that are cross-validated too, so that they allow for
+    the error of the weights; noise that the model knows is learned here. The fits of all folds run at the
     same time, by L-BFGS in float64.
 
     Args:
@@ -72,8 +72,8 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
         most_rows: rows to use, drawn at random; fewer where inputs are many, and 500 at least.
 
     Returns:
-        By name: "constant", and "linear" where there are at most 20,000 inputs. Nothing for a likelihood with latents
-        of its own, for data with weights, or for fewer than two examples.
+        By name: "constant", and "linear" where there are at most 20,000 inputs. Nothing for a likelihood that has
+        latents, for data with weights, or for fewer than two examples.
     """
     likelihood = bnn.settings["likelihood"]
     if len(data) < 2 or data.weights is not None:
@@ -151,7 +151,7 @@ class _Problem:
 
     @classmethod
     def of(cls, likelihood: Any, y: Tensor, outputs: int) -> "_Problem | None":
-        """Return the problem; None for a likelihood with latents of its own."""
+        """Return the problem; None for a likelihood that has latents."""
         scaler = Scaler.fit(y) if likelihood.standardizes_targets else Scaler.identity()
         targets = y.long() if likelihood.integer_targets else scaler.transform(y.double())
         module = likelihood.build(torch.zeros((), dtype=torch.float64), scaler.scale.expand(y.shape[1:]))
@@ -258,7 +258,7 @@ def _minimize(
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What a comparison with the baselines says.
+    """The result of a comparison with the baselines.
 
     Attributes:
         kind: "warning" where the fit predicts no better than a constant, or far worse than a linear model; "note" where
@@ -296,7 +296,7 @@ class _Gain:
 
 
 def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, where: str, advice: str) -> Verdict:
-    """Compare the log scores of a fit with those of the baselines, example by example.
+    """Compare the log scores of a fit and of the baselines, example by example.
 
     It warns if the fit is worse than the constant, or not shown to be better and at most 0.05 nats an example above it
     with that confidence; or if it attains less than 80 % of what the linear model gains over the constant.
@@ -326,13 +326,20 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, wher
     if linear is not None and gained is not None:
         short = _Gain.of(scores - baselines["constant"] - _FAR_LESS * (linear - baselines["constant"]))
         if gained.mean > 0 and short.below(0.0) < level:
-            share = f"{over_constant.mean / gained.mean:.0%}"
-            text = f"The fit predicts worse than a linear model, with {share} of its gain: {numbers}. {advice}"
+            share = over_constant.mean / gained.mean
+            of_gain = f", with {share:.0%} of its gain" if share > 0 else ""
+            text = f"The fit predicts worse than a linear model{of_gain}: {numbers}. {advice}"
             return Verdict("warning", text, short.below(0.0))
         over_linear = _Gain.of(scores - linear)
         if 1 - over_linear.below(0.0) >= level and is_better:
             keep = "The linear model is simpler: keep it unless more data tell them apart."
-            text = f"Nothing shows that the fit predicts better than a linear model: {numbers}. {keep}"
+            is_worse = over_linear.below(0.0) < level
+            text = (
+                "The fit predicts a little worse than"
+                if is_worse
+                else "Nothing shows that the fit predicts better than"
+            )
+            text = f"{text} a linear model: {numbers}. {keep}"
             return Verdict("note", text)
     if not is_better:
         if over_constant.mean > _NEGLIGIBLE:

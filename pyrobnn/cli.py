@@ -33,7 +33,7 @@ class _PlainErrors(TyperGroup):
             _fail(error, code=2)
         except FloatingPointError as error:
             _fail(error, code=1)
-        except (MemoryError, RuntimeError) as error:  # torch has no class of its own for memory
+        except (MemoryError, RuntimeError) as error:  # torch has no exception class for memory
             if isinstance(error, RuntimeError) and "allocate" not in str(error):
                 raise
             _fail(f"Out of memory, choose smaller settings: {error}", code=1)

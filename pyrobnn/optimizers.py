@@ -22,7 +22,7 @@ class Optimizer:
 
     Attributes:
         name: name of the class; case and underscores do not matter.
-        options: arguments of its constructor; `lr` here takes precedence over that of the method.
+        options: arguments of its constructor; `lr` here takes precedence over the method's `lr`.
     """
 
     name: str = "adam"

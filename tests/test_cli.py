@@ -113,7 +113,7 @@ def test_demo_tells_of_every_problem_and_ends_with_a_picture_and_a_page(here, mo
     assert done.output.count("It can be trusted for data like these: none of 1 checks ") == 3
     doubts = re.findall(r"at the test data [\d.e+-]+, (in the gap [\d.e+-]+, )?three times as far from", done.output)
     assert [bool(gap) for gap in doubts] == [True, False]
-    assert len(re.findall(r"it is \d+ % sure where it is (right|wrong) \(\d of 6\)", done.output)) == 1
+    assert len(re.findall(r"how sure it is, on average \d+ % where it is (right|wrong) \(\d of 6\)", done.output)) == 1
     *_, last = done.output.splitlines()
     assert last == "Look at runs/demo/gap/figures/fit.png, then open runs/demo/gap/report.html"
     assert "row,mean,std" in invoke("predict", "runs/demo/gap", "runs/demo/gap.csv").output

@@ -548,7 +548,7 @@ class Branches(Independent):
 
 
 class CountsCalls(Independent):
-    """Draws from a law that widens at every call."""
+    """Draws from a distribution that widens at every call."""
 
     calls = 0
 

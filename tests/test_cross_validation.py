@@ -50,7 +50,7 @@ def linear_model():
 
 @dataclasses.dataclass(frozen=True)
 class Exact:
-    """A method that finds the posterior of the linear model in closed form, a wider law, or the best independent."""
+    """A method that finds the posterior of the linear model in closed form, a wider normal, or the best independent."""
 
     independent: bool = False
     width: float = 1.0

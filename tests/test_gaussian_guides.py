@@ -267,7 +267,7 @@ def test_kl_to_a_normal_prior_is_exact(name):
 @pytest.mark.parametrize("name", JOINT)
 @pytest.mark.parametrize("prior", ["normal", "scale_mixture"])
 def test_kl_agrees_with_draws(name, prior):
-    """4 standard errors of 4000 draws; the entries of a radial law are not normal, so it has no quadrature."""
+    """4 standard errors of 4000 draws; the entries of a radial distribution are not normal, so it has no quadrature."""
     model = make(prior)
     guide = build(JOINT[name], model)
     report = bnn.elbo_report(posterior_of(guide, model), bnn.Data(X, Y), num_draws=4000)

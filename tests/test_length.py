@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers import quick
 
 import pyrobnn as bnn
+from pyrobnn.inference.ending import _cut_short
 from pyrobnn.inference.session import Session
 from pyrobnn.inference.svi.eager import Eager
 from pyrobnn.inference.svi.length import Length
@@ -347,3 +349,20 @@ def test_a_divergence_after_a_measurement_lowers_the_rate(monkeypatch):
     (rewind,) = posterior.record.rewinds
     assert rewind["lr_factor"] == 0.25
     assert len(posterior.record.convergence.cycle_ends) > 1
+
+
+@pytest.mark.parametrize(("guide", "settings", "is_told"), [
+    ("mean_field", {"max_steps": 50}, True),
+    ("mean_field", {"steps": 50}, False),
+    ("map", {"max_steps": 50}, False),
+    ("laplace", {"max_steps": 50}, False),
+])  # fmt: skip
+def test_a_guide_that_was_cut_short_while_narrow_says_so(guide, settings, is_told):
+    data = bnn.datasets.sinusoid()
+    model = bnn.BNN(bnn.MLP(1, [20], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
+    posterior = quick(model, bnn.SVI(guide=guide, lr=0.03, **settings), data)
+    text = _cut_short(posterior)
+    assert (text is not None) == is_told
+    if is_told:
+        assert text.startswith("The fit ended before it had converged (not converged within max_steps=50")
+        assert float(posterior.predict(data.x).epistemic_std.mean()) < 0.1

@@ -1,4 +1,4 @@
-"""Blocks of a Gaussian, and the law of the outputs that they make: closed forms against draws and dense matrices.
+"""Blocks of a Gaussian, and the distribution of their outputs: closed forms against draws and dense matrices.
 
 float64; comparisons of draws are z-tests at 4 standard errors with the seeds given.
 """
@@ -137,7 +137,7 @@ def test_a_block_of_an_unknown_site_is_refused():
         make_block(BlockSpec("diag", ("v",)), {"w": W}, torch.ones(1))
 
 
-# The law of the outputs
+# The distribution of the outputs
 
 
 def image_net():

@@ -229,6 +229,10 @@ def test_predictive_check_shows_the_observed_density_over_all_of_its_range():
     assert x[0] < -5 < 5 < x[-1]  # where the simulated targets, of twice the spread, have been
     assert (low >= 0).all()
     assert observed.max() > 1.3 * high.max()  # too wide a fit is seen at once
+    narrow = bnn.Prediction(dist.Normal(torch.zeros(60, 200), 0.1))
+    _, x, observed, _ = curve_and_band(narrow, y)
+    assert x[0] < float(y.min()) < float(y.max()) < x[-1]
+    assert max(observed[0], observed[-1]) < 1e-3
 
 
 def test_the_band_of_predictive_check_holds_as_many_whole_curves_as_it_says():
@@ -263,7 +267,7 @@ def test_predictive_check_of_counts_shows_the_distribution_function():
 
 
 def test_predictive_check_of_classes_shows_binomial_intervals():
-    """Quantiles of 4000 simulated shares of 100 labels against the binomial law, a label either way."""
+    """Quantiles of 4000 simulated shares of 100 labels against the binomial distribution, a label either way."""
     y = torch.arange(100) % 2
     (axis,) = plots.predictive_check(bnn.Prediction(dist.Bernoulli(torch.full((4000, 100), 0.3))), y).axes
     ends = np.array(labelled(axis, "simulated, 95 %").get_segments())[:, :, 1]

@@ -1,4 +1,4 @@
-"""SGLD and SGHMC against the exact stationary law of their discretised chains, and what they refuse."""
+"""SGLD and SGHMC against the exact stationary distribution of their discretised chains, and what they refuse."""
 
 import dataclasses
 import functools
@@ -229,7 +229,7 @@ def test_the_largest_curvature_is_that_of_the_posterior():
     ],
 )
 def test_without_a_step_size_chains_have_one_that_suits(setting):
-    """A fifth of the smallest variance; 200 chains, seed 0, against the law of a chain with such steps."""
+    """A fifth of the smallest variance; 200 chains, seed 0, against the distribution of a chain with such steps."""
     posterior = run(setting)
     step_size = 0.2 / np.linalg.eigvalsh(PRECISION).max() * getattr(setting, "friction", 1.0)
     assert np.allclose(posterior.guide.sample_stats()["step_size"], step_size, rtol=1e-3)

@@ -161,6 +161,25 @@ def test_a_posterior_is_tuned_to_the_data_that_are_given():
     assert numbers(bnn.tune_prior(half, data, noise=True)) == pytest.approx(numbers(whole), rel=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:Laplace")
+@pytest.mark.parametrize("precision", [16.0, 4.0, 1e-3])
+def test_in_single_precision_every_start_ends_at_the_maximum(precision):
+    """The evidence of small precisions is rounded there: a line search that met it used to stay (at -8 nats, not 9)."""
+    x = torch.linspace(-1, 1, 60)[:, None]
+    generator = torch.Generator().manual_seed(0)
+    data = (x, torch.sin(3 * x) + 0.1 * torch.randn(60, 1, generator=generator))
+    net = bnn.MLP(1, [20], 1, activation="tanh")
+    mode = quick(
+        bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.1)),
+        bnn.SVI(guide="map", steps=300, lr=0.02),
+        data,
+    ).mean()
+    model = bnn.BNN(net, prior=bnn.priors.Normal(precision**-0.5), likelihood=bnn.likelihoods.Gaussian(0.1))
+    posterior = guides.Laplace(structure="full").around(model, data, weights=mode, progress=False)
+    found = [numbers(bnn.tune_prior(posterior, data, by=by))["log_evidence"] for by in ("evidence", "mackay")]
+    assert found[0] == pytest.approx(found[1], abs=0.1)
+
+
 @pytest.mark.parametrize("curvature", ["ggn", "fisher"])
 def test_both_ways_to_the_maximum_end_at_the_same_place(curvature):
     posterior, data = curved(curvature=curvature)

@@ -17,7 +17,7 @@ _PATIENCE = 10.0
 
 
 def run_locally(jobs: Iterable[Job], workers: int) -> Iterator[tuple[Job, Outcome]]:
-    """Yield each job with what came of it, in the order in which they end.
+    """Yield each job with its result, in the order in which they end.
 
     A worker that dies is replaced, and its job begins anew, at most three times in all. Workers end when this process
     does, however it ends.

@@ -100,7 +100,7 @@ def _row(what: str, chain: Any, count: int, bar: Any) -> Row:
 
 
 class _Chain:
-    """A fit that is killed and gone on with: `work` in a process of its own, `steps` is what it said it has done."""
+    """A fit that is killed and resumed: `work` runs in a separate process, `steps` is the number it reported."""
 
     says_steps = True
 
@@ -118,7 +118,7 @@ class _Chain:
         return self.result()
 
     def live(self, lifetime: float | None) -> bool:
-        """Work in a process of its own, and return whether it was killed before its end."""
+        """Work in a separate process, and return whether it was killed before its end."""
         self.steps[:] = struct.pack("q", 0)
         child = os.fork()
         if child == 0:

@@ -13,13 +13,13 @@ RESULTS = Path(__file__).parents[1] / "results" / "faults.json"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was done, and what came of it.
+    """An action and its result.
 
     Attributes:
         what: what was done.
         count: how often.
         asked: what must come of it.
-        found: what came of it.
+        found: the result.
         holds: whether that is what was asked.
         seconds: how long all of it took.
         failures: what went wrong, at most ten.

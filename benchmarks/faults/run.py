@@ -1,4 +1,4 @@
-"""Break things on purpose, many times, and write down what came of it.
+"""Break things on purpose, many times, and record the results.
 
     uv run python benchmarks/faults/run.py
     uv run python benchmarks/faults/run.py --parts corrupt fuzz --count 200

@@ -1,4 +1,4 @@
-"""What a part of the GPU kit is made of: named checks, each of which yields one row."""
+"""The checks of a part of the GPU kit: named checks, each of which yields one row."""
 
 import time
 from collections.abc import Callable, Iterator

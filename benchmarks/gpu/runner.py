@@ -1,4 +1,4 @@
-"""Runs the parts of the GPU kit, each in a process of its own with a time limit, and keeps their rows."""
+"""Runs the parts of the GPU kit, each in a separate process with a time limit, and keeps their rows."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def _read(out: Path) -> dict[str, Any]:
 
 
 def _rows(part: Part, setting: Setting, skip: list[str], grace: float) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a part from a process of its own, and one more if that hangs or ends before its time."""
+    """Yield the rows of a part from a separate process, and one more if that hangs or ends before its time."""
     command = [sys.executable, "-m", "benchmarks.gpu.child", part.module]
     path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
     late = threading.Event()

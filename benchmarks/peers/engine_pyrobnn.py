@@ -3,7 +3,7 @@
     engine_pyrobnn.py captured     steps run by the captured engine
     engine_pyrobnn.py eager        steps run by Pyro
 
-One `bnn.fit` serves a whole case. It runs in a thread of its own and is halted inside a callback between two timings,
+One `bnn.fit` serves a whole case. It runs in a separate thread and is halted inside a callback between two timings,
 so that every step timed is a step of a real fit and a halted fit uses no processor.
 """
 

@@ -38,7 +38,7 @@ STRUCTURES = ("diag", "kron")
 
 
 class Batches:
-    """What laplace-torch needs of a DataLoader, without the time to collate examples."""
+    """The parts of a DataLoader that laplace-torch needs, without the time to collate examples."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.dataset, self.batch_size = torch.utils.data.TensorDataset(x, y), BATCH
@@ -123,7 +123,7 @@ def measure(rounds: int, *, with_default: bool) -> dict[str, dict[str, float]]:
 
 
 def peak() -> float:
-    """Return the largest memory of this process so far, in GiB (that of getrusage begins with the parent's)."""
+    """Return the largest memory of this process so far, in GiB (getrusage begins with the parent's)."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20
 

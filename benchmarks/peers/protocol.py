@@ -1,4 +1,4 @@
-"""What a worker says and does: JSON lines on standard input and output. Standard library only.
+"""The protocol of a worker: JSON lines on standard input and output. Standard library only.
 
     {"ready": {"torch": "2.15.0"}, "resident": 300.1}      said by the worker once everything is imported
     {"do": "prepare", "case": {...}}                       -> {"seconds", "num_weights", "elbo"}

@@ -1,4 +1,4 @@
-"""What the engines on Pyro share: the prior as a distribution."""
+"""Common parts of the engines on Pyro: the prior as a distribution."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the engines on PyTorch share: process settings, networks, mini-batches, the prior's density and the loop."""
+"""Parts of all engines on PyTorch: process settings, networks, mini-batches, the prior's density and the loop."""
 
 import math
 import os

@@ -57,7 +57,7 @@ def _regrets(rows: list[Row]) -> Table:
 
 
 def _differences(rows: list[Row]) -> list[Table]:
-    """Return each agent's regret less that of the baseline, seed by seed."""
+    """Return each agent's regret less the baseline's, seed by seed."""
     groups = {name: {row["seed"]: row["regret"] for row in own} for name, own in grouped(rows, "entry").items()}
     last = _BASELINE if _BASELINE in groups else list(groups)[-1]
     others = [name for name in groups if name != last]

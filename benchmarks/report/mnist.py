@@ -156,7 +156,7 @@ def figures(rows: list[Row]) -> list[Figure]:
 
 
 def _styled(rows: list[Row]) -> Iterator[tuple[Row, str, dict[str, Any]]]:
-    """Yield the first row of each entry and width with a label and a look of its own."""
+    """Yield the first row of each entry and width with a label and a style."""
     groups = grouped(rows, "entry", "units")
     several = len({units for _, units in groups}) > 1
     for number, ((entry, units), group) in enumerate(groups.items()):

@@ -1,4 +1,4 @@
-"""What a report is made of."""
+"""The parts of a report."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,1 +1,1 @@
-"""What a suite can ask for, one module a task."""
+"""The tasks of a suite, one module each."""

@@ -90,7 +90,7 @@ def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
 
 @dataclasses.dataclass
 class World:
-    """What one seed is offered.
+    """The mushrooms that one seed is offered.
 
     Attributes:
         x: features of the mushrooms offered, in order, (N, features).
@@ -151,7 +151,7 @@ def learner(settings: dict[str, Any], num_inputs: int) -> Growing:
 
 
 class Chooser:
-    """What one seed of an agent does with the mushrooms of a block."""
+    """The actions of one seed of an agent on the mushrooms of a block."""
 
     def __init__(self, settings: dict[str, Any], seed: int) -> None:
         self.settings = settings
@@ -161,7 +161,7 @@ class Chooser:
     def choose(self, posterior: Fitted | None, x: Tensor, seed: int) -> Tensor:
         """Return 1 for the mushrooms (N, features) to eat, 0 for others; at random where nothing was learned yet.
 
-        Each mushroom is judged by the mean of `averaged` draws of its own choice among those of the block.
+        Each mushroom is judged by the mean of `averaged` draws, chosen at random for it from the draws of the block.
         """
         tossed = torch.randint(2, (len(x),), generator=self.coin)
         if posterior is None:

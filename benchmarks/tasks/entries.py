@@ -1,4 +1,4 @@
-"""What suites of several tasks have in common: [[entries]], grids of settings, and what is refused."""
+"""Common parts of the suites of several tasks: [[entries]], grids of settings, and refusals."""
 
 import copy
 import itertools
@@ -98,7 +98,7 @@ def check_fit(name: str, tables: dict[str, Any], *more: str) -> None:
 
 
 def make_spec(sections: dict[str, Any], data: str, **more: Any) -> RunSpec:
-    """Return a spec. What it leaves out stays as it is here, whatever the defaults of a run become."""
+    """Return a spec. Settings that it leaves out stay as they are here, whatever the defaults of a run become."""
     fit = {"type": "svi"} | sections.get("fit", {})
     plain = {"net": {"type": "mlp"}, "prior": {"type": "normal", "scale": 1.0}}
     return RunSpec.from_dict(plain | sections | {"fit": fit, "data": {"name": data}} | more)

@@ -40,7 +40,7 @@ class Growing:
     """Fits of one model to data sets of one size, which grows from call to call.
 
     The graph is made for `size` examples, so smaller data are repeated; the weight of the KL grows as much, which
-    leaves the ELBO that of the data themselves, times a constant. Where the last repeat is incomplete, chance decides
+    keeps the ELBO of the data themselves, times a constant. Where the last repeat is incomplete, chance decides
     which examples are in it.
 
     Attributes:

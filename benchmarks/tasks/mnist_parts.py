@@ -1,4 +1,4 @@
-"""What is measured of a posterior over networks that classify digits."""
+"""Measurements of a posterior over networks that classify digits."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ Predict = Callable[[Tensor], bnn.Prediction]
 
 @dataclass(frozen=True)
 class Images:
-    """What a job reads.
+    """The data that a job reads.
 
     Attributes:
         train: images to train on.
@@ -76,7 +76,7 @@ def _on_cpu(prediction: bnn.Prediction) -> bnn.Prediction:
 
 
 def linearized(posterior: bnn.Posterior, num_draws: int, seed: int) -> Predict:
-    """Return predictions of a Laplace approximation, on the CPU, by draws from the law of the outputs of an image."""
+    """Return predictions of a Laplace approximation, on the CPU, by draws of the outputs of an image."""
 
     def predict(x: Tensor) -> bnn.Prediction:
         logits = bnn.functional(posterior, x).sample(num_draws, seed=seed)
@@ -140,7 +140,7 @@ def _stderr(values: Tensor) -> float:
 def evaluate_pruned(
     posterior: bnn.Posterior, test: bnn.Data, shares: Sequence[float], num_draws: int, seed: int
 ) -> dict[str, Any]:
-    """Return the test error in % without each share of the weights, those of the smallest |mean| / std.
+    """Return the test error in % without each share of the weights, smallest |mean| / std first.
 
     Blundell et al. (2015), section 5.1 and Table 2. `pruned_cost_stderr` is the standard error of the difference to all
     weights on the same images, in points.

@@ -186,7 +186,7 @@ def reference_path(name: str) -> Path:
 
 
 def make_reference(name: str, problem: Problem) -> None:
-    """Run NUTS, in an environment of its own, and store what predictions are made of."""
+    """Run NUTS, in a separate environment, and store the parts of its predictions."""
     uv = shutil.which("uv")
     if uv is None:
         raise FileNotFoundError("uv was not found: pip install uv")

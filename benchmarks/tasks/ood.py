@@ -1,4 +1,4 @@
-"""Inputs of another kind: does the uncertainty of a posterior tell them from those of the data?
+"""Inputs of another kind: does the uncertainty of a posterior tell them from the data?
 
 Either classes that were left out of training, or another data set with inputs of the same shape. Inputs of any
 shape are made one row, and scaled to [0, 1] by the largest value in the training part.
@@ -89,7 +89,7 @@ def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What one seed trains on and is tested with; inputs in rows (N, pixels), labels 0, 1, ...
+    """The training and test data of one seed; inputs in rows (N, pixels), labels 0, 1, ...
 
     Attributes:
         train: to train on.

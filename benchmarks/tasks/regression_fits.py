@@ -22,7 +22,7 @@ def engine_of(fitted: Fitted) -> str:
 def fit_all(pairs: Pairs, seed: int) -> list[Fitted]:
     """Return a posterior for each pair of a spec and the data to fit it to, all of one size.
 
-    Those of SVI, and of ensembles of it, are replicates of one captured graph where their specs differ only in numbers
+    Fits by SVI, and ensembles of it, are replicates of one captured graph where their specs differ only in numbers
     of the prior or the guide; the others are fitted one after the other. Noise goes by the place among those that share
     a graph: fits with different graphs have it in common.
     """

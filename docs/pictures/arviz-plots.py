@@ -44,7 +44,8 @@ def main() -> None:
     x = rng.uniform(-1, 1, size=(120, 1))
     y = np.sin(3 * x[:, 0]) + 0.2 * rng.normal(size=120)
     train, test = bnn.Data(x, y).split(0.4, seed=0)
-    model = bnn.BNN(bnn.MLP(1, [10], 1, activation="tanh"), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.2))
+    net, likelihood = bnn.MLP(1, [10], 1, activation="tanh"), bnn.likelihoods.Gaussian(0.2)
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood)
     posterior = model.fit(train, guide="laplace", steps=150, lr=0.05, seed=0, progress=False)
     grid = np.linspace(-1.5, 1.5, 40)[:, None]
     tree = bnn.to_datatree(posterior, train, x_pred=grid, num_draws=500)

@@ -25,7 +25,8 @@ def main() -> None:
     figure.set_size_inches(WIDTH, HEIGHT)
     axis = figure.axes[0]
     axis.set(ylim=(-45, 45), xlabel="x", ylabel="y")
-    for x, y, text in ((0, 26, "data: little doubt"), (-0.76, -32, "no data:\nmuch doubt"), (0.76, 22, "no data:\nmuch doubt")):
+    none = "no data:\nmuch doubt"
+    for x, y, text in ((0, 26, "data: little doubt"), (-0.76, -32, none), (0.76, 22, none)):
         axis.text(x, y, text, ha="center", fontsize=11)
     for label in (axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()):
         label.set_fontsize(11)

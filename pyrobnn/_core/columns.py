@@ -101,7 +101,7 @@ def make_encoder(
 
     Categories become columns of 0 and 1, or numbers; one that the table does not have later becomes zeros, or -1.
     Missing numbers become the mean of their column, and a column of 0 and 1 tells where; a missing category is a
-    category of its own, or -1.
+    separate category, or -1.
 
     Args:
         table: as `as_table` returns it.

@@ -1,4 +1,4 @@
-"""Random state: used inside a seeded block, with a stream of its own for each purpose, and put back afterwards."""
+"""Random state: set inside a seeded block, with a separate stream for each purpose, and restored afterwards."""
 
 import functools
 import hashlib

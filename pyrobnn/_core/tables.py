@@ -100,7 +100,7 @@ def read_table(
 def read_inputs(path: Path, names: Sequence[str], *, missing: str = "raise", texts: Sequence[str] = ()) -> Any:
     """Return the named columns of a file for prediction, in this order, and its whole frame.
 
-    `texts` are those of the columns that held text when they were learned from.
+    `texts` are the columns that held text in the training data.
     """
     check_names(path, names)
     frame = read_frame(path)
@@ -117,7 +117,7 @@ def ending(path: Path) -> str:
 
 
 def check_names(path: Path, wanted: Sequence[str]) -> None:
-    """Refuse a file that is not there, is no table or has not these columns, from its first line alone."""
+    """Refuse a file that does not exist, is no table or lacks these columns, from its first line alone."""
     if not path.is_file():
         raise InputError(f"There is no file {path}: check the path.")
     if not ending(path):

@@ -1,1 +1,1 @@
-"""What the package needs of torch and Pyro beyond what they offer."""
+"""Extensions of torch and Pyro that the package needs."""

@@ -1,13 +1,13 @@
-"""Noise of their own for the examples of a mini-batch, where a guide draws a weight once for all of them.
+"""Separate noise for each example of a mini-batch, where a guide draws a weight once for all of them.
 
 A guide attaches a perturbation to the very tensor that a site has as its value. `BNN.outputs` then runs the network in
 training so that the linear and convolutional layers which get this tensor as their weight perturb each example on its
-own. In expectation nothing changes: under every example the weights have the law of the guide. But the examples no
-longer share one error, and so the gradient of a mini-batch varies less.
+own. In expectation nothing changes: for every example the weights have the distribution of the guide. But the examples
+no longer share one error, so the gradient of a mini-batch varies less.
 
-The shared draw stays in place, which is unbiased as well, wherever a perturbation would not be the law of the guide or
-is not known: in other layers (embeddings, normalisation, recurrent ones), for weights that several layers share, and in
-layers whose inputs do not have the examples on their first axis.
+Elsewhere the shared draw stays, which is unbiased as well, because a perturbation would not have the distribution of
+the guide or is not known: in other layers (embeddings, normalisation, recurrent ones), for weights that several layers
+share, and in layers whose inputs do not have the examples on their first axis.
 """
 
 import functools
@@ -46,13 +46,13 @@ class Layer(NamedTuple):
 
 @runtime_checkable
 class Perturbation(Protocol):
-    """What a guide attaches to a weight. Any object with this method will do."""
+    """A perturbation that a guide attaches to a weight. Any object with this method will do."""
 
     def outputs(self, layer: Layer) -> Tensor:
-        """Return the outputs of a layer with noise of its own for each example.
+        """Return the outputs of a layer with separate noise for each example.
 
-        The weights of each example must have the law from which the guide drew the shared ones, also jointly over
-        several calls with the same `layer.memory`.
+        The weights of each example must have the distribution of the shared draw, also jointly over several
+        calls with the same `layer.memory`.
         """
         ...
 
@@ -82,7 +82,7 @@ class NormalNoise:
         self.loc, self.scale, self.drawn, self.local = loc, scale, drawn, local
 
     def outputs(self, layer: Layer) -> Tensor:
-        """Return the outputs of a layer with noise of its own for each example.
+        """Return the outputs of a layer with separate noise for each example.
 
         Raises:
             InputError: a local reparameterisation would be the second use of a weight.
@@ -117,7 +117,7 @@ class NormalNoise:
 class InputNoise:
     """The perturbation of a weight that is a fixed one with its input units multiplied by noise, as in dropout.
 
-    Each example gets f(x * noise, weight) with noise of its own, which later calls with the same weight repeat.
+    Each example gets f(x * noise, weight) with separate noise, which later calls with the same weight repeat.
 
     Args:
         weight: the weight without noise, of the shape of the shared draw.
@@ -128,7 +128,7 @@ class InputNoise:
         self.weight, self.draw = weight, draw
 
     def outputs(self, layer: Layer) -> Tensor:
-        """Return the outputs of a layer with noise of its own for each example."""
+        """Return the outputs of a layer with separate noise for each example."""
         if not layer.memory:
             layer.memory["noise"] = self.draw(_entries(layer.x, layer.channel))
         noise = _along(layer.x, layer.memory["noise"], layer.channel)

@@ -184,7 +184,7 @@ def _has_no_hooks(module: nn.Module) -> bool:
 
 
 def _stacked(module: nn.Module, name: str, prefix: str, draws: Mapping[str, Tensor]) -> Tensor | None:
-    """Return a parameter under each draw, or None if there is none or its values are those of a tied one."""
+    """Return a parameter under each draw, or None if there is none or it is tied to another."""
     if prefix + name in draws:
         return draws[prefix + name]
     own = module._parameters.get(name)
@@ -289,7 +289,7 @@ def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        if "DefaultCPUAllocator" in str(error):  # running out of memory on a CPU has no class of its own
+        if "DefaultCPUAllocator" in str(error):  # torch has no exception class for CPU memory
             raise
         looped(*example)
         reason = str(error).partition("\n")[0].partition(". ")[0]

@@ -1,4 +1,4 @@
-"""What a kind of curvature is: one interface, which says what it can be kept as; and what it gives."""
+"""The interface of a kind of curvature, the structures it can be kept in, and its result."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -74,7 +74,7 @@ class Factors:
         sites: weight, bias, or both.
         transposed: whether the weight is held as (inputs, outputs).
         outer: (O, O), the sum of outer products of derivatives in outputs.
-        inner: (I, I), the sum of those of inputs, of which the bias's is 1, until it is divided by `count`.
+        inner: (I, I), the sum of outer products of inputs, where the bias's input is 1, until it is divided by `count`.
         count: number of examples, with their weights, times positions.
     """
 
@@ -96,7 +96,7 @@ class Curvature:
         index: which entries `full` covers, if not all.
         low_rank: eigenvectors (D, rank) and eigenvalues of the curvature over the sites, whitened by the prior.
         slow: sites whose layer is not known, and whose derivatives were taken example by example.
-        log_likelihood: that of all data in the units of the model, if the curvature brought it about.
+        log_likelihood: of all data in the units of the model, if the curvature computed it.
     """
 
     diagonal: dict[str, Tensor] = dataclasses.field(default_factory=dict)
@@ -117,7 +117,7 @@ class Curvature:
         )
 
     def require_finite(self, sites: list[str]) -> None:
-        """Refuse what is not finite; the sites are those of the whole matrix."""
+        """Refuse values that are not finite; `sites` are the sites of the whole matrix."""
         for name, value in self.diagonal.items():
             require_finite(value, name)
         for one in self.factors:

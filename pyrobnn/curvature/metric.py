@@ -29,8 +29,8 @@ Terms = list[tuple[Tensor, Tensor]]
 def fisher_columns(likelihood: Likelihood, f: Tensor) -> Tensor:
     """Return columns v with sum_k v[k, b] v[k, b]^T the Fisher information of a target in f[b], (K, B, C).
 
-    It is exact for the likelihoods of this library. That of another distribution is the mean over 256 draws of the
-    outer products of its scores. A likelihood with a function `fisher_columns` of its own is asked for them.
+    It is exact for the likelihoods of this library. For another distribution it is the mean over 256 draws of the
+    outer products of its scores. If a likelihood has a function `fisher_columns`, that is used.
 
     Args:
         likelihood: maps outputs (B, C) to the distribution of targets, of batch shape (B,).

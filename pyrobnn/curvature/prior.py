@@ -88,9 +88,9 @@ def log_entries(law: Any, value: Tensor) -> Tensor:
 
 
 def _entrywise(law: Any) -> tuple[Any, list[Any]]:
-    """Return what a prior does to single entries as far as it can be told: a law, and maps from its draws, last first.
+    """Return a prior's distribution of single entries as far as it is known, and the maps from its draws, last first.
 
-    Under an `Independent` and an affine map of each entry lies the law of the entries.
+    It unwraps `Independent` and affine maps of each entry.
     """
     shifts: list[Any] = []
     while isinstance(law, (Independent, TransformedDistribution)):
@@ -103,7 +103,7 @@ def _entrywise(law: Any) -> tuple[Any, list[Any]]:
 
 
 def _diagonal(law: Any, value: Tensor) -> Tensor:
-    """Return the second derivatives of independent entries, those of their sum along a vector of ones."""
+    """Return the second derivatives of independent entries: of their sum, along a vector of ones."""
     entries, shifts = _entrywise(law)
     if isinstance(entries, Normal) and not shifts:
         return entries.scale.detach().square().reciprocal().expand(value.shape)

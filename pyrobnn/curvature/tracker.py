@@ -129,7 +129,7 @@ def _derivative(use: Use, g: Tensor, name: str) -> Tensor:
 
 
 class Tracker:
-    """Runs a network in evaluation mode at fixed weights, and takes derivatives in those of some sites.
+    """Runs a network in evaluation mode at fixed weights, and takes derivatives in the weights of some sites.
 
     A layer counts as known if its inputs have one row an example, which a run of one example alone confirms: a sequence
     that comes first may be as long as the batch.

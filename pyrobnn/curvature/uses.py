@@ -1,7 +1,8 @@
 """Where a network uses its weights: the inputs and outputs of its layers, recorded while it runs.
 
 The Jacobian of the outputs in the weight of a linear map is made of two small parts, the inputs of the layer and the
-derivative of the outputs in those of the layer. Curvature in every structure needs only these, never the Jacobian.
+derivative of the network's outputs in the layer's outputs. Curvature in every structure needs only these, never the
+Jacobian.
 """
 
 import dataclasses
@@ -55,7 +56,7 @@ class Use:
         return [name for name in (self.weight, self.bias) if name is not None]
 
     def inputs_of(self, sites: Collection[str], inputs: Tensor) -> Tensor:
-        """Return the inputs (*, I) of the weight and 1 for the bias, of those of the two that are among some sites."""
+        """Return the inputs (*, I) of the weight and 1 for the bias, as far as these are among some sites."""
         ones = inputs.new_ones(*inputs.shape[:-1], 1)
         return torch.cat([*[inputs] * (self.weight in sites), *[ones] * (self.bias in sites)], -1)
 

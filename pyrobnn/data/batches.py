@@ -1,4 +1,4 @@
-"""Batches for training: the whole set, mini-batches shuffled in memory, or those of a DataLoader."""
+"""Batches for training: the whole set, mini-batches shuffled in memory, or batches of a DataLoader."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -49,7 +49,7 @@ class TensorBatches:
     Args:
         data: all examples, in the units and place of the model.
         batch_size: examples in a batch, or None for all of them.
-        seed: seed of the order, a stream of its own.
+        seed: seed of the order, which has a separate random stream.
     """
 
     def __init__(self, data: Batch, batch_size: int | None, seed: int) -> None:
@@ -92,7 +92,7 @@ class ShuffledRows:
     Args:
         num_rows: N.
         batch_size: rows in a batch, at most N.
-        seed: seed of the order, a stream of its own.
+        seed: seed of the order, which has a separate random stream.
     """
 
     def __init__(self, num_rows: int, batch_size: int, seed: int) -> None:
@@ -126,9 +126,9 @@ class ShuffledRows:
 class LoaderBatches:
     """The batches of a loader, for ever.
 
-    A place in them is that of the random states before the epoch and a number of batches: to go there, so many batches
-    are loaded again. Random states are those of the process, and torch generators of loader and samplers; a sampler
-    with a memory of another kind is not brought back.
+    A place in them is the random states before the epoch and a number of batches: to go there, so many batches are
+    loaded again. The random states are the process's and the torch generators of loader and samplers; a sampler with
+    a memory of another kind is not restored.
 
     Args:
         loader: yields pairs (x, y).

@@ -162,7 +162,7 @@ def row_index(rows: Any, num_rows: int) -> Tensor:
 
 
 def column_names(given: Sequence[str] | None, frame: Any, x: Tensor) -> tuple[str, ...]:
-    """Return the names of the columns of x: those given, those of the data frame it came from, or x0, x1, ..."""
+    """Return the names of the columns of x: as given, from the data frame it came from, or x0, x1, ..."""
     columns = getattr(frame, "columns", None)
     width = x.shape[1] if x.ndim == 2 else 0
     names = given if given is not None else columns if columns is not None else [f"x{i}" for i in range(width)]
@@ -232,7 +232,7 @@ class Moments:
     """Mean and standard deviation of values that come in parts, merged in float64 without cancellation.
 
     Chan, Golub & LeVeque (1983), "Algorithms for Computing the Sample Variance": the sum of squares of the whole is
-    that of both parts plus the squared difference of their means, weighted by their sizes.
+    the sum over both parts plus the squared difference of their means, weighted by their sizes.
     """
 
     def __init__(self) -> None:
@@ -251,15 +251,15 @@ class Moments:
         self._largest = torch.maximum(self._largest, largest)
 
     def scaler(self) -> Scaler:
-        """Return the scaler of all values together, that of `Scaler.fit` to rounding."""
+        """Return the scaler of all values together, equal to `Scaler.fit` up to rounding."""
         return Scaler._of(self._mean, self._deviation, self._largest)
 
 
 def _moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return mean, standard deviation and largest size of each column of values (N, *row), in float64.
 
-    A power of two brings each column to a size near 1, at which no square overflows or vanishes. What the mean misses
-    by is added to it, so that it has all its digits far from zero.
+    A power of two brings each column to a size near 1, at which no square overflows or vanishes. The rounding
+    error of the mean is added to it, so that it has all its digits far from zero.
     """
     values = values.double()
     largest = values.abs().amax(0)

@@ -38,7 +38,7 @@ class ParquetStore:
         classes: names of the classes of a target of text, else empty.
 
     Raises:
-        InputError: no files, not Parquet, a column that is not there, not numeric, or has missing values.
+        InputError: no files, not Parquet, or a column that is missing, not numeric, or has missing values.
     """
 
     def __init__(self, files: Any, target: str, features: Sequence[str] | None) -> None:
@@ -197,7 +197,7 @@ class _File:
             raise InputError(f"{self.path} cannot be read as Parquet ({reason}): write it anew.") from None
 
     def check_column(self, name: str, *, may_be_text: bool) -> None:
-        """Refuse a column that is not there, or not of numbers, or for a target of text not of text."""
+        """Refuse a missing column, one that is not of numbers, or for a target of text not of text."""
         if name not in self.types:
             raise InputError(
                 f"{self.path} has no column {name!r}.{did_you_mean(name, self.types)} "

@@ -204,12 +204,12 @@ class StoredData:
 
     @property
     def x(self) -> Tensor:
-        """What `Data` has and these have not: all inputs at once."""
+        """All inputs at once, which `Data` has and these do not."""
         return self._refuse("x")
 
     @property
     def y(self) -> Tensor:
-        """What `Data` has and these have not: all targets at once."""
+        """All targets at once, which `Data` has and these do not."""
         return self._refuse("y")
 
     def _refuse(self, name: str) -> Any:

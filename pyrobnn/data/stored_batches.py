@@ -17,7 +17,7 @@ class StoredBatches:
     """Batches read from files, in a new random order each epoch; those left over in one wait for the next.
 
     An epoch takes the blocks of the data in a random order and shuffles the examples of each. The order is drawn from a
-    stream of its own before anything is read: to go to a place in the stream costs no reading.
+    separate stream before anything is read: to go to a place in the stream costs no reading.
 
     Args:
         data: the examples.

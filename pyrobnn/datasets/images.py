@@ -11,7 +11,7 @@ from pyrobnn.datasets.published import PublishedFile, PublishedSet, Splits
 
 
 def read_images(paths: Sequence[Path]) -> tuple[Data, Splits]:
-    """Return the images and labels of pairs of IDX files: those of a test part, or those to train on before them.
+    """Return the images and labels of pairs of IDX files: the test part, or the training part and then the test part.
 
     The data are not to be standardised: pixels share one scale, and some of them are hardly ever other than zero.
     """

@@ -1,4 +1,4 @@
-"""What is known of a data set before it is read: its numbers, where its files are looked for, and how they are read."""
+"""Published data sets: their numbers, where their files are looked for, and how they are read."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ class PublishedFile:
 class PublishedSet:
     """A data set known by name; `read` turns its files into the data and the published splits.
 
-    Those of scikit-learn have no files.
+    Data sets of scikit-learn have no files.
     """
 
     name: str

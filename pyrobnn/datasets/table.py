@@ -43,7 +43,7 @@ def load_table(
         split: the split whose training part means and categories are taken from.
 
     Raises:
-        InputError: the file cannot be read or is empty, a column is not there, or values cannot be used; one message
+        InputError: the file cannot be read or is empty, a column is missing, or values cannot be used; one message
             lists them for all columns, with their rows.
 
     Example:
@@ -87,7 +87,7 @@ def load_features(
         Inputs of shape (N, features), float64.
 
     Raises:
-        InputError: the file cannot be read or is empty, or a column is not there, not of the kind that it had, or has
+        InputError: the file cannot be read or is empty, or a column is missing, is of another kind than before, or has
             missing values that the encoder does not replace.
 
     Example:

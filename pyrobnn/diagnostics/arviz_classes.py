@@ -31,7 +31,7 @@ class LooUnderQ(az.ELPDDataLOO):
 
 
 class Refits(az.SamplingWrapper):
-    """What `az.loo_kfold` asks of a model, answered from a fit for each fold; `labels` (N,) number the folds."""
+    """A model for `az.loo_kfold`, answered from a fit for each fold; `labels` (N,) number the folds."""
 
     def __init__(self, data: Data, labels: np.ndarray, fits: Sequence[Posterior | Mixture], num_draws: int) -> None:
         super().__init__(model=None)

@@ -1,4 +1,4 @@
-"""What Markov chains tell of their own convergence."""
+"""Convergence checks of Markov chains."""
 
 import dataclasses
 

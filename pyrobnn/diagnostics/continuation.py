@@ -46,10 +46,10 @@ _OF_THE_OPTIMIZER = ("guide", "lr", "optimizer", "schedule")
 
 @dataclasses.dataclass(frozen=True)
 class Gain:
-    """What further steps did to the objective, in nats on the scale of the whole data set.
+    """The change of the objective by further steps, in nats on the scale of the whole data set.
 
     Attributes:
-        mean: the objective at the average of the later iterates, less that of the fit.
+        mean: the objective at the average of the later iterates, less the objective of the fit.
         stderr: its standard error, over draws that both have in common.
         steps: number of further steps.
         rate: their learning rate.
@@ -75,8 +75,8 @@ class Continuation:
     """A copy of a fit that goes on at constant rates; the posterior is not changed.
 
     Each rate begins at the fit's own parameters, with a new Adam, and its result is the average of the second half of
-    the iterates. The objective there is compared with that of the fit on the same batches and random numbers, of which
-    the steps have seen none.
+    the iterates. The objective there is compared with the fit's on the same batches and random numbers, which the
+    steps have not seen.
 
     Args:
         posterior: the fit.

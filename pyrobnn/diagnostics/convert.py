@@ -61,7 +61,7 @@ def to_datatree(
     - guide_params: `<site>.loc` and `<site>.scale`, mean and standard deviation of every entry under the guide, (chain,
       *event), on the unconstrained side for constrained sites, if every guide knows them;
     - svi: `elbo`, `log_likelihood` and `kl` at each step, in the units in which the model saw the targets, a chain for
-      each member if their records have one length. Loaded posteriors have no record.
+      each member if their records have one length.
 
     See docs/how-to/arviz.md.
 

@@ -1,4 +1,4 @@
-"""What a diagnosis is made of: findings, each a sentence, and whether it is a reason to worry."""
+"""Findings of a diagnosis: each a sentence, and whether it is a reason to worry."""
 
 import dataclasses
 from typing import Literal
@@ -31,7 +31,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What speaks for and against a fit; str() lists it, warnings first.
+    """The findings for and against a fit; str() lists it, warnings first.
 
     Unless the fit predicts better than a constant and a linear model, the first line says so.
 
@@ -50,7 +50,7 @@ class Diagnosis:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What else a reader should know."""
+        """Further findings that a reader should know."""
         return tuple(finding.text for finding in self.findings if finding.kind == "note")
 
     @property
@@ -60,7 +60,7 @@ class Diagnosis:
 
     @property
     def headlines(self) -> tuple[Finding, ...]:
-        """What no reader should miss: the comparison with baselines unless it is fine, then warnings."""
+        """The findings that no reader should miss: the comparison with baselines unless it is fine, then warnings."""
         told = [f for f in self.findings if f.kind == "warning" or (f.name == BASELINE and f.kind == "note")]
         return tuple(sorted(told, key=lambda finding: finding.name != BASELINE))
 

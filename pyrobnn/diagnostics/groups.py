@@ -37,7 +37,7 @@ _TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Converter:
-    """What blocks of draws become.
+    """Conversion of blocks of draws.
 
     Attributes:
         data: inputs and targets in original units, without weights.
@@ -83,7 +83,7 @@ def _numpy(tensors: dict[str, dict[str, Tensor]]) -> Arrays:
 
 
 def draw_groups(posterior: Posterior | Mixture, converter: Converter, num_draws: int | None, seed: int) -> Arrays:
-    """Return the groups that rest on draws from the posterior, (chain, draw, ...), those of a mixture by member.
+    """Return the groups that rest on draws from the posterior, (chain, draw, ...), for a mixture by member.
 
     `num_draws` counts the draws of all chains together; None is 500 (fewer of more than a million weights), or all of
     Markov chains.

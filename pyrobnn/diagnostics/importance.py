@@ -321,7 +321,7 @@ def _log_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
 
 
 def _log_evidence(log_ratios: np.ndarray) -> Estimate:
-    """Return the log of the mean ratio, with the standard error that follows from that of the mean."""
+    """Return the log of the mean ratio, with the standard error that follows from the error of the mean."""
     highest = log_ratios.max()
     ratios = np.exp(log_ratios - highest)
     mean = ratios.mean()

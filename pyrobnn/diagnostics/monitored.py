@@ -1,4 +1,4 @@
-"""What of the weights a DataTree holds: all of a small network, some named entries and the norms of a large one."""
+"""The weights that a DataTree holds: all of a small network, some named entries and the norms of a large one."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase

@@ -1,7 +1,7 @@
 """Are predictions of held-out targets what they claim to be? Tests whose null distribution the posterior itself gives.
 
 If the posterior is right, held-out targets are one more draw from its joint predictive distribution: weights first,
-then all targets with the same weights. So numbers computed from the targets are compared with those of targets
+then all targets with the same weights. So statistics of the targets are compared with statistics of targets
 simulated in this way. Unlike a test that takes the examples as independent, this allows for the error that they share
 through the weights, and holds its false-alarm rate for small training sets too.
 """
@@ -32,7 +32,7 @@ _ORDERS = 200
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """What to say of a statistic that is too low, too high, or as it should be, and how to write its value."""
+    """The words for a statistic that is too low, too high, or as it should be, and how to write its value."""
 
     low: str
     high: str
@@ -99,7 +99,7 @@ def statistics_of(prediction: Prediction) -> tuple[str, ...]:
 
 
 def predictive_findings(prediction: Prediction, y: Any, simulated: Tensor, level: float, *, seed: int) -> list[Finding]:
-    """Compare statistics of held-out targets y (N,) or (N, K) with those of simulated targets (R, N, ...).
+    """Compare statistics of held-out targets y (N,) or (N, K) and of simulated targets (R, N, ...).
 
     A statistic counts as wrong if Student's t of its distance from the mean of the simulated ones has a p-value below
     `level`. Each simulation takes one draw of the weights, none of which made `prediction`. All is in original units.
@@ -210,8 +210,8 @@ def _mean(prediction: Prediction, values: Tensor) -> Tensor:
 def ranking_finding(prediction: Prediction, y: Any, level: float, *, seed: int) -> Finding | None:
     """Warn if errors are larger where the fit is surer: if its order of held-out examples is worse than chance.
 
-    The area under the sparsification curve (see `pyrobnn.metrics.sparsification`) is compared with those of 200 random
-    orders, by Student's t at `level`. None where predictive variances are infinite, or all alike.
+    The area under the sparsification curve (see `pyrobnn.metrics.sparsification`) is compared with the areas of 200
+    random orders, by Student's t at `level`. None where predictive variances are infinite, or all alike.
     """
     from scipy.stats import t as student
 

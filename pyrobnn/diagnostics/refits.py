@@ -1,4 +1,4 @@
-"""Many fits of one method, each to data of its own."""
+"""Many fits of one method, each to other data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def fit_each(
     """Fit a method to several data sets: sets of one size side by side if the method is SVI, the others in turn.
 
     A fit in turn is `fit` with the seed `derive(seed, f"fit {index}")`. A group side by side is `fit_replicates` with
-    that seed of its first set. Posteriors come in the order of the sets; further arguments are those of `fit`.
+    that seed of its first set. Posteriors come in the order of the sets; further arguments are passed to `fit`.
     """
     posteriors: list[Any] = [None] * len(sets)
     alone = []

@@ -35,7 +35,7 @@ class VsbcReport:
         tree: ArviZ DataTree with the shares p of draws below the truth in the group `prior_sbc`, with dimensions
             (simulation, ...), for `az.plot_ecdf_pit(tree, group="prior_sbc", sample_dims=["simulation"])`.
         table: a row for each quantity: `mean` of p (1/2 if unbiased; less if draws are too high), `spread`, the mean
-            distance of p from 1/2 in units of that of a uniform p (1 if right; more if draws are too narrow), and
+            distance of p from 1/2 over the distance of a uniform p (1 if right; more if draws are too narrow), and
             p-values of the hypotheses that p is `symmetric` around 1/2 and that it is `uniform`.
         num_simulations: M.
         num_draws: S.

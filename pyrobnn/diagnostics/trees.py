@@ -78,7 +78,7 @@ def load_datatree(path: str | Path) -> "xarray.DataTree":
 
 
 def _as_written(name: str, value: Any) -> Any:
-    """Return an attribute as it was: netCDF reads a list of one as its entry, and numbers as those of NumPy."""
+    """Return an attribute as it was: netCDF reads a list of one as its entry, and numbers as NumPy numbers."""
     if name == "sample_dims" and isinstance(value, str):
         return [value]
     return value.item() if isinstance(value, np.generic) else value

@@ -87,8 +87,8 @@ class ScaleMixtureNormal(TorchDistribution):
         log p(w) = log slab(w) + log(1 + exp(d(w))). The first term has a closed form. The second is a bump about 0,
         integrated where it counts and w has mass, both at once: [-c, c], for d(c) = -22, cut with 6.5 standard
         deviations about loc. So the nodes find the spike from far outside it and resolve a w far inside it, where
-        those of Gauss-Hermite miss it. At the ends of that interval the integrand has vanished, for which nothing beats
-        the trapezoidal rule with equal steps (Trefethen & Weideman 2014, SIAM Review 56, sec. 5).
+        Gauss-Hermite nodes miss it. The integrand vanishes at the ends of that interval, so nothing beats the
+        trapezoidal rule with equal steps (Trefethen & Weideman 2014, SIAM Review 56, sec. 5).
 
         With a table the bump is interpolated, a tenth of the work; the parameters then have no gradient through it.
 
@@ -182,7 +182,7 @@ class ReparameterizedNormal(dist.Normal):
 
 
 def stack_likelihood(likelihood: Callable[[Tensor], Any], outputs: Tensor, latents: Mapping[str, Tensor]) -> Any:
-    """Return the distribution, of batch shape (S, N), of a likelihood with latents of its own under every draw.
+    """Return the distribution, of batch shape (S, N), of a likelihood that has latents, under every draw.
 
     Args:
         likelihood: a Pyro program from outputs (N, outputs) to a distribution of batch shape (N,).

@@ -10,7 +10,7 @@ _KAPPA = 0.2
 
 
 def real_quantile(components: Any, level: float) -> Tensor:
-    """Return the quantile of a mixture of distributions of real numbers, which lies between those of its components.
+    """Return the quantile of a mixture of distributions of real numbers, between the quantiles of its components.
 
     The bracket is closed by the ITP method (Oliveira & Takahashi 2020, "An Enhancement of the Bisection Method Average
     Performance Preserving Minmax Optimality", ACM TOMS 47): a secant step, moved a little towards the middle, and kept

@@ -58,7 +58,7 @@ def integrate(a: Tensor, b: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     """Return the expectation by quadrature, entry by entry, differentiable in everything."""
     distance = loc.abs()
     w, z, weights = rule(a.detach(), b.detach(), distance.detach(), scale.detach())
-    # The nodes follow loc and scale as a reparameterised draw does: no value changes, the gradient is that of E.
+    # The nodes follow loc and scale as a reparameterised draw does: values stay, the gradient is the gradient of E.
     w = w + (distance - distance.detach()) + (scale - scale.detach()) * z
     return (weights * softplus(a - b * w.square())).sum(0)
 

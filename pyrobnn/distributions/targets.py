@@ -168,7 +168,7 @@ class CensoredNormal(_Elementwise):
         return cdf if self.upper is None else torch.where(value >= self.upper, 1.0, cdf)
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Return quantiles at levels in (0, 1): those of z, clipped at the limits."""
+        """Return quantiles at levels in (0, 1): quantiles of z, clipped at the limits."""
         return self._clip(self.loc + self.scale * torch.special.ndtri(value))
 
     def _clip(self, value: Tensor) -> Tensor:

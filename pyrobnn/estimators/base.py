@@ -1,4 +1,4 @@
-"""What the estimators share: parameters with nested names, checked inputs, fitting, and pickling."""
+"""Common parts of the estimators: parameters with nested names, checked inputs, fitting, and pickling."""
 
 import warnings
 from dataclasses import KW_ONLY, dataclass

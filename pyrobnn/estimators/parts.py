@@ -8,7 +8,7 @@ from pyrobnn.inference import method as methods
 
 
 def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a part, and those of parts in it, by names such as guide__rank."""
+    """Yield the settings of a part and of the parts in it, by names such as guide__rank."""
     for name in methods.fields_of(type(part)):
         value = getattr(part, name)
         yield f"{prefix}__{name}", value

@@ -27,7 +27,7 @@ def make_model(net: Any, prior: Any, likelihood: Any, examples: Data, num_output
 def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, *, seed: int, **arguments: Any) -> Any:
     """Return the posterior that has the posterior so far, as independent normals, for its prior.
 
-    Scaling stays that of the first examples. Each member of a mixture learns on by itself; a method that tunes its
+    Scaling stays as on the first examples. Each member of a mixture learns on by itself; a method that tunes its
     prior trains without tuning.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a guide is: a setting whose `build` gives a Pyro guide over the latent sites, and what that may offer."""
+"""Guides: settings whose `build` gives a Pyro guide over the latent sites, and the interface of a built guide."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -50,8 +50,8 @@ class Guide(Protocol):
 
         Returns:
             A `PyroModule` that draws every latent site when called, with or without the model's arguments, and whose
-            parameters all exist. What else it may offer stands in `BuiltGuide`: inherit from it, or have attributes
-            of these names.
+            parameters all exist. `BuiltGuide` lists optional features: inherit from it, or have attributes of these
+            names.
         """
         ...
 
@@ -86,7 +86,7 @@ class NoisePerExample:
 
 
 class BuiltGuide:
-    """What a built guide may offer beside its draws; the defaults are those of a guide that can only draw.
+    """Optional features of a built guide beside its draws; the defaults fit a guide that can only draw.
 
     Attributes:
         vmappable: whether calls can be vmapped over independent draws.

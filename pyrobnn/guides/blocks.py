@@ -18,13 +18,13 @@ Kind = Literal["diag", "kron", "full", "low_rank"]
 
 @setting
 class BlockSpec:
-    """What a block covers, and how.
+    """The sites of a block, and its kind.
 
     Attributes:
         kind: "diag" for independent entries, "kron" for a weight (and bias) with a Kronecker product plus a prior,
             "full" for all correlations, "low_rank" for a prior plus a few directions.
         sites: names of the sites; of "diag" one, of "kron" a weight, a bias, or both in this order.
-        size: of "full", the number of entries, if these are not all those of the sites; of "low_rank", the rank.
+        size: of "full", the number of entries, if these are not all entries of the sites; of "low_rank", the rank.
         transposed: of "kron", whether the weight is held as (inputs, outputs).
     """
 

@@ -1,4 +1,4 @@
-"""What any built guide offers, those of Pyro and of other packages included."""
+"""The features of any built guide, also of guides from Pyro and other packages."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -71,7 +71,7 @@ class Dropout:
         """Return the guide, with its starting values.
 
         Raises:
-            InputError: there is nothing to drop or no rate to learn, or the network has dropout layers of its own.
+            InputError: there is nothing to drop or no rate to learn, or the network has dropout layers.
         """
         sites = latent_sites(model, *args)
         real = {site.name for site in sites if site.transform is None}
@@ -93,7 +93,7 @@ class Dropout:
 
 
 class DropoutGuide(BuiltGuide, PyroModule):
-    """A point for every site, those of the masked weights times a mask on the input units of their layer.
+    """A point for every site; masked weights are multiplied by a mask on the input units of their layer.
 
     Args:
         sites: the latent sites of the model.
@@ -185,7 +185,7 @@ class ConcreteMasks(PyroModule):
     """Masks whose rates are learned: relaxed while gradients are recorded, of 0 and 1 otherwise.
 
     A mask is sigmoid((log((1 - p) / p) + log((1 - u) / u)) / temperature) for uniform u (Gal, Hron & Kendall 2017), or
-    its limit at temperature 0. The log probability is linear in the mask, that of Bernoulli masks at 0 and 1.
+    its limit at temperature 0. The log probability is linear in the mask, and equals the Bernoulli's at 0 and 1.
     """
 
     def __init__(self, rates: Tensor, temperature: Tensor) -> None:

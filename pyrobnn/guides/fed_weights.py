@@ -19,7 +19,7 @@ class FedWeight:
         name: the parameter's name in the network.
         shape: its shape.
         inputs_first: whether the input units lie on its first axis instead of the second.
-        groups: groups of channels of a convolution, each with input units of its own.
+        groups: groups of channels of a convolution, each with separate input units.
         is_first: whether the layer is the first of the network, whose units are the inputs.
     """
 
@@ -46,11 +46,11 @@ class FedWeight:
 def fed_weights(model: Callable[..., Any]) -> list[FedWeight]:
     """Return the weights of a model's network whose input units are known, in the order of the modules.
 
-    They are those of linear, convolutional, recurrent, attention and embedding layers; biases and the parameters of
+    These are weights of linear, convolutional, recurrent, attention and embedding layers; biases and the parameters of
     other modules are not among them. A tied weight counts where it comes first.
 
     Raises:
-        InputError: the model has no network, or the network has dropout layers of its own.
+        InputError: the model has no network, or the network has dropout layers.
     """
     net = getattr(model, "net", None)
     if not isinstance(net, nn.Module):

@@ -1,4 +1,4 @@
-"""What guides over all sites at once share: a flat vector of means, and sites that are parts of one joint draw."""
+"""Common parts of guides over all sites at once: a flat vector of means, and sites that are parts of one joint draw."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ _LARGEST = 2**35
 class JointPart(TorchDistribution):
     """The part of a joint draw that one site takes, `value`, with its log density () given the parts before it.
 
-    The log densities of all parts add up to that of the joint draw.
+    The log densities of all parts add up to the log density of the joint draw.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -70,7 +70,7 @@ class JointPart(TorchDistribution):
 class RealPart(JointPart):
     """A part on the whole real line, whose KL to independent normals is known.
 
-    The KL of all parts adds up to that of the joint distribution: each counts -entropy of the part given those before
+    The KLs of all parts add up to the KL of the joint distribution: each counts -entropy of the part given those before
     it, and -E[log p] of its entries, which needs their means and variances alone where p is normal.
 
     Args:
@@ -99,7 +99,7 @@ class RealPart(JointPart):
 
     @property
     def excess(self) -> Tensor:
-        """The entropy of `entries` in total, less that of the part: what to add to a KL of the entries, ()."""
+        """The entropy of `entries` in total, less the entropy of the part: what to add to a KL of the entries, ()."""
         return self.entries.entropy().sum() - self._entropy
 
 

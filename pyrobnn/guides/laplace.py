@@ -53,9 +53,9 @@ class Laplace:
         structure: what is kept of it: "full"; "kron", for each layer the Kronecker product of two small matrices
             (Martens & Grosse 2015), which is exact where inputs and derivatives of a layer are independent; "diag";
             "low_rank", the `rank` largest directions relative to the prior.
-        sites: patterns of the names of the weights that are Gaussian, "*" for all, "last_layer" for those of the last
+        sites: patterns of the names of the weights that are Gaussian, "*" for all, "last_layer" for the last
             layer; the others stay at the mode.
-        subnetwork: keep only that many weights Gaussian, those of the largest marginal variance (Daxberger et al. 2021,
+        subnetwork: keep only that many weights Gaussian, with the largest marginal variances (Daxberger et al. 2021,
             "Bayesian Deep Learning via Subnetwork Inference"); the structure must be "full".
         rank: of "low_rank".
         sharing: for weights used at many positions (convolutions, sequences), "expand" takes positions as examples,
@@ -114,13 +114,13 @@ class Laplace:
             data: the training data, as for `fit`. Give `Data(..., standardize=True)` only if the network was trained on
                 standardised data.
             weights: the mode by site name, as `Posterior.mean` returns it; where it has none the network's own weights,
-                and for sites that prior or likelihood add where guides start. What a likelihood has learned stays.
+                and for sites that prior or likelihood add where guides start. Learned parameters of a likelihood stay.
             seed: seed of starting values of sites that a likelihood adds, and default seed of draws.
             device: as in `fit`.
             progress: show a progress bar.
 
         Raises:
-            InputError: weights that are not those of the network, data that do not fit the model, or a setting that
+            InputError: weights that do not belong to the network, data that do not fit the model, or a setting that
                 does not fit the network or its prior.
             FloatingPointError: curvature that is not finite.
 

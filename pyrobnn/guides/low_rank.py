@@ -66,7 +66,7 @@ class LowRankGuide(CorrelatedGuide):
         self.noise = "shared" if setting.noise == "auto" else setting.noise
 
     def draw(self) -> list[RealPart]:
-        """Return one draw; its densities follow from those of the first sites together, for every number of them."""
+        """Return one draw; its densities follow from the joint density of the first k sites, for every k."""
         scale, factor = softplus(self.rho), self.factor
         noise = torch.randn_like(self.loc)
         common = factor @ torch.randn_like(factor[0])

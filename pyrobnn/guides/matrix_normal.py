@@ -1,4 +1,4 @@
-"""The matrix-normal guide: for each layer a normal whose covariance is that of its outputs times that of its inputs."""
+"""The matrix-normal guide: for each layer a normal whose covariance is an output covariance times an input one."""
 
 from typing import Any, Literal
 

@@ -61,7 +61,7 @@ class PrunedGuide(BuiltGuide, PyroModule):
             self.register_buffer(self._buffer_of[name], mask)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every site and return the values by name; log q is that of the draw before pruning."""
+        """Draw every site and return the values by name; log q is the density of the draw before pruning."""
         with poutine.block():
             trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
         nodes = {name: node for name, node in trace.nodes.items() if node["type"] == "sample"}

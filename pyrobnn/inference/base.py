@@ -33,7 +33,7 @@ class Method[R](Protocol):
         progress: bool,
         callbacks: Sequence[Callback],
     ) -> R:
-        """Infer the posterior; the arguments are those of `pyrobnn.fit`.
+        """Infer the posterior; the arguments are the same as in `pyrobnn.fit`.
 
         Returns:
             A `Posterior`, or what draws and predicts like one. Its `info` has the method with its settings and, under
@@ -78,7 +78,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """What a method has beside `run`.
+    """The parts of a method beside `run`.
 
     Attributes:
         inner: the method that runs inside this one, its field `method`, which has a default; or None.
@@ -103,7 +103,7 @@ class BaseMethod[R]:
     """Base of the methods: write `infer`, and `offer` where there is more."""
 
     def run(self, bnn: BNN, data: Any, **arguments: Any) -> R:
-        """Infer the posterior; the arguments are those of `pyrobnn.fit`, of which only `seed` has no default.
+        """Infer the posterior; the arguments are the same as in `pyrobnn.fit`; only `seed` has no default.
 
         Raises:
             InputError: anything that does not fit together.

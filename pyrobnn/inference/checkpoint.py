@@ -33,7 +33,7 @@ class Checkpoint:
 
     Attributes:
         every: steps between two checkpoints.
-        finished: whether the file found is that of a fit that ended.
+        finished: whether the file found is from a fit that ended.
     """
 
     def __init__(self, folder: Path, every: int, request: Mapping[str, str]) -> None:

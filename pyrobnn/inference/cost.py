@@ -1,4 +1,4 @@
-"""What steps cost under each engine, from what they compute and figures kept here; no clock is asked."""
+"""The cost of steps under each engine, from their operations and figures kept here; nothing is timed."""
 
 import dataclasses
 from typing import Any, NamedTuple

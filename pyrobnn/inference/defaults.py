@@ -39,7 +39,7 @@ def parts_for(
 
     Up to 500 rows, 100 for classes, the evidence framework tunes a normal prior, and Gaussian noise, of one hidden
     layer of 50 units. For more rows, a prior that is not normal, another guide than Laplace, or settings of stochastic
-    training, the parts are those of `_trained_regression` and `_trained_classification`.
+    training, the parts come from `_trained_regression` and `_trained_classification`.
 
     Args:
         task: "regression" or "classification".

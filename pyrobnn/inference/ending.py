@@ -1,4 +1,4 @@
-"""What to say at the end of a fit: does it predict better than a constant and a linear model do?"""
+"""The message at the end of a fit: does it predict better than a constant and a linear model do?"""
 
 import math
 import sys
@@ -14,6 +14,7 @@ from pyrobnn._torch.processes import is_main_process
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.baselines import Baseline, Verdict, fit_baselines, judge
 from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import EmpiricalGuide
 from pyrobnn.inference.memorised import memorised_targets
 from pyrobnn.inference.source import as_data
@@ -44,7 +45,7 @@ def tell(posterior: Any, data: Any, validation: Any) -> None:
 
 
 def complaint(posterior: Any, data: Any, validation: Any = None) -> str | None:
-    """Say if a fit predicts no better than a constant, far worse than a linear model, or has memorised its targets.
+    """Say if a fit predicts no better than a constant or a linear model, has memorised its targets, or was cut short.
 
     It looks at up to 500 examples of the validation data, or of the training data. Data in files and loaders are not
     looked at.
@@ -70,7 +71,25 @@ def complaint(posterior: Any, data: Any, validation: Any = None) -> str | None:
         lost = sites_at_prior(posterior)
         layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
         return f"{verdict.text}{layers}"
-    return memorised_targets(posterior, data, baselines, advice(posterior)) if validation is None else None
+    memorised = memorised_targets(posterior, data, baselines, advice(posterior)) if validation is None else None
+    return memorised or _cut_short(posterior)
+
+
+def _cut_short(posterior: Posterior | Mixture) -> str | None:
+    """Say if a fit of open length ended before the scales of its guide, which start narrow, had widened."""
+    ends = [member.record.convergence for member in members_of(posterior)]
+    record = members_of(posterior)[0].record
+    if all(end is None or end.converged for end in ends) or record.laplace is not None or _is_point(posterior):
+        return None
+    return (
+        f"The fit ended before it had converged ({record.stop_reason}). Its guide starts narrow, so its uncertainty may be "
+        "far too small: leave out `max_steps` and `patience`, or give `steps`, with which it starts wide."
+    )
+
+
+def _is_point(posterior: Posterior | Mixture) -> bool:
+    guides = [built(member.guide) for member in members_of(posterior)]
+    return all(guide.fixed_sites().issuperset(posterior.bnn.site_names) for guide in guides)
 
 
 def _affordable(posterior: Posterior | Mixture) -> tuple[int, int]:
@@ -92,7 +111,7 @@ def compare_with_baselines(
     level: float,
     most_rows: int,
 ) -> Verdict | None:
-    """Compare predictions with those of baselines, on data held out or on training data.
+    """Compare predictions with the predictions of baselines, on data held out or on training data.
 
     Of training data the baselines are cross-validated. Draws of Markov chains have the scores of `leave_one_out`. Draws
     of a guide are far from those that leaving one out asks for (their k-hat is above 0.7 even where predictions are

@@ -1,4 +1,4 @@
-"""What went wrong in a step: the first site whose draw, density or gradient is not finite."""
+"""Faults of a step: the first site whose draw, density or gradient is not finite."""
 
 import warnings
 from collections.abc import Iterator

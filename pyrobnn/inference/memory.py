@@ -1,4 +1,4 @@
-"""What is said when a device has not enough memory."""
+"""The message when a device has not enough memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

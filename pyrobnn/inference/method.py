@@ -53,7 +53,7 @@ def with_settings(method: Any, table: Mapping[str, Any]) -> Any:
 
 
 def to_table(method: Any) -> dict[str, Any]:
-    """Return a method as a table without its guide, which has a table of its own."""
+    """Return a method as a table without its guide, which has a separate table."""
     table = {key: value for key, value in to_dict(method).items() if key != "guide"}
     inner = offer_of(method).inner
     return table if inner is None else table | {"method": to_table(inner)}

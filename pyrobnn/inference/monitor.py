@@ -24,7 +24,7 @@ BLOCK = 50
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Progress:
-    """What a callback sees after each block of 50 steps; a callback that returns True ends the fit.
+    """The state of a fit that a callback sees after each block of 50 steps; a callback that returns True ends the fit.
 
     A callback runs between two steps, under the random states and Pyro's settings from outside the fit, and other
     threads may predict and fit meanwhile: it may draw random numbers, and wait for them.

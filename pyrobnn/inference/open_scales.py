@@ -1,4 +1,4 @@
-"""Scales that a model leaves open, measured before a fit: those of its prior, and the noise."""
+"""Scales that a model leaves open, measured before a fit: the scales of its prior, and the noise."""
 
 import dataclasses
 import math
@@ -64,9 +64,9 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
     """Return the model with the prior scales and the noise that its "tuned" stands for.
 
     As the `EvidenceFramework` does: from several starts, modes and the scales that make the data most probable. It
-    looks at up to 500 examples, fewer where the network is large. What they say of the prior is kept. So is the noise
-    where they were all that there are, or no more than the weights: the ELBO prefers noise to weights there, and a mode
-    memorises its targets. Else the guide trains the noise from there. A prior whose scale is a number keeps it;
+    looks at up to 500 examples, fewer where the network is large. The prior scales are kept. The noise is kept too if
+    they were all examples, or no more than the weights: the ELBO prefers noise to weights there, and a mode memorises
+    its targets. Else the guide trains the noise from there. A prior whose scale is a number keeps it;
     normals with tuned scales stand in for priors of other families meanwhile.
 
     Args:
@@ -187,7 +187,7 @@ def _with_normals(bnn: BNN) -> tuple[BNN, list[str]]:
 
 
 def _affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
-    """Return the number of examples to look at, and that of starts, which take 10 seconds; None if too few do."""
+    """Return the numbers of examples and of starts that take 10 seconds; None if too few do."""
     most = min(source.num_data, _MOST_ROWS // source.outputs, _MOST_ENTRIES // (source.outputs * bnn.num_weights))
     least = min(source.num_data, _FEWEST_ROWS)
     for num_rows in sorted({max(least, most // divisor) for divisor in (1, 2, 4)}, reverse=True):

@@ -132,7 +132,7 @@ def _processes(backend: str) -> Iterator[dist.ProcessGroup]:
     with _told():
         if begun:
             store, rank, world = _meeting_point()
-            # under a name of its own, since what an earlier fit left in the store would mislead this one
+            # under a new name, since the entries of an earlier fit in the store would mislead this one
             own = dist.PrefixStore(f"fit {next(_FITS)}", store)  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=_TIMEOUT)
         group: Any = dist.group.WORLD if begun else dist.new_group(backend=backend, timeout=_TIMEOUT)
@@ -255,7 +255,7 @@ def _check_share(source: Source, method: SVI, world: int) -> None:
 
 
 def _take_share(eager: Eager, batch_size: int, num_data: int, processes: _Processes) -> None:
-    """Leave to a fit its share of every batch, and weigh it: the average of all shares is that of the whole batch."""
+    """Give a fit its share of every batch, weighted so that the average of all shares is the whole batch."""
     batches, rank, world = eager.batches, processes.rank, processes.world
     if isinstance(batches, StoredBatches):
         batches.share = (rank, world)

@@ -1,4 +1,4 @@
-"""What a fit needs before its first step: data that fit the model, a posterior to train, settings of the process."""
+"""Preparation of a fit: data that fit the model, a posterior to train, settings of the process."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a model predicts before it has seen targets: a posterior whose guide is the prior."""
+"""The prior predictive distribution of a model: a posterior whose guide is the prior."""
 
 import copy
 from typing import Any

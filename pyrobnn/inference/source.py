@@ -114,7 +114,7 @@ class Source:
 def make_source(data: Any, bnn: BNN, batch_size: int | None) -> Source:
     """Return the source for `Data`, a pair (x, y), `StoredData` or a DataLoader, after checking it against the model.
 
-    The units are those of the model if it has any, else those of the data.
+    The units come from the model if it has any, else from the data.
 
     Raises:
         InputError: not data, targets that the likelihood cannot produce, or a network that does not take the inputs.

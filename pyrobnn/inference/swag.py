@@ -188,7 +188,7 @@ def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> 
     """Return the learning rate on the mean loss at which SGD stays as close to the posterior as it can, or is stable.
 
     The first is 2 (1 - momentum) B / N times the number of weights over the trace of the covariance of the gradients of
-    single examples, which comes from those of ten parts of the data.
+    single examples, which is estimated from the gradients of ten parts of the data.
     """
     size = min(source.num_data, _MOST_LOOKED_AT)
     x, *targets = next(source.batches(mode.bnn, size, derive(mode.seed, "swag rate")))

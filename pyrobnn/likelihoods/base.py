@@ -1,4 +1,4 @@
-"""What a likelihood is: a setting whose `build` gives a module from network outputs to a distribution of targets."""
+"""Likelihoods: settings whose `build` gives a module from network outputs to a distribution of targets."""
 
 import dataclasses
 from typing import Any, ClassVar, Protocol, runtime_checkable

@@ -25,7 +25,7 @@ class Ordinal:
 
     One network output moves an example along the scale, which the C - 1 cut points c_0 < c_1 < ... divide into labels.
     They are optimised with the guide, the first as it is and the gaps to the next by their logs, each above 1e-4; at
-    the start all labels are equally probable for f = 0. Predictions are those of a classification.
+    the start all labels are equally probable for f = 0. Predictions are as in classification.
 
     Attributes:
         num_classes: C, the number of labels. A label may be absent from some batch, but none may lie beyond C - 1.

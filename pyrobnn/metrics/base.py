@@ -1,4 +1,4 @@
-"""What a score is: a function of how often each example counts, its value, and its standard error."""
+"""Scores: a function of how often each example counts, its value, and its standard error."""
 
 import dataclasses
 import math
@@ -81,7 +81,7 @@ def mean_of(values: np.ndarray, *, higher_is_better: bool = False) -> Statistic:
 def finish(statistics: Mapping[str, Statistic], num_examples: int) -> Scores:
     """Return the scores with their standard errors.
 
-    Those of means are exact up to the estimated variance; the others are standard deviations over 200 bootstrap
+    Errors of means are exact up to the estimated variance; the others are standard deviations over 200 bootstrap
     resamples of the examples, the same ones for all scores, under a fixed seed.
     """
     errors = standard_errors(statistics, num_examples)

@@ -42,7 +42,7 @@ def class_statistics(prediction: Prediction, y: Any) -> dict[str, Statistic]:
 
 
 def _against_the_rest(labels: np.ndarray, probs: np.ndarray) -> list[Weighted]:
-    """Return the area under the ROC of each class that occurs among others; of two classes, that of the second."""
+    """Return the area under the ROC of each class against the others; of two classes, only the second."""
     classes = range(1, 2) if probs.shape[-1] == 2 else range(probs.shape[-1])
     found = []
     for column, scores in zip(labels.T, probs.swapaxes(0, 1), strict=True):

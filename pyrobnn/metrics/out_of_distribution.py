@@ -1,4 +1,4 @@
-"""How well the predicted uncertainty tells inputs of another kind from those of the data."""
+"""How well the predicted uncertainty separates inputs of another kind from the data."""
 
 import numpy as np
 

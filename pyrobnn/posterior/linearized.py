@@ -43,12 +43,12 @@ class FunctionalNormal:
         return self.covariance.flatten(0, 1).flatten(1).diagonal().view(self.mean.shape)
 
     def class_probs(self, link: str = "probit", *, seed: int = 0) -> Tensor:
-        """Return the mean of softmax(f), (N, C); of a single output, that of sigmoid(f), as (N, 2).
+        """Return the mean of softmax(f), (N, C); for a single output, the mean of sigmoid(f), as (N, 2).
 
         Args:
             link: "probit" divides each output by sqrt(1 + pi / 8 variance) (MacKay 1992, "The Evidence Framework
                 Applied to Classification Networks"; Gibbs 1998), exact to some percent; "laplace_bridge" takes the
-                Dirichlet whose mode and curvature in the outputs are those of the normal (MacKay 1998; Hobbhahn et al.
+                Dirichlet with the mode and curvature in the outputs that the normal has (MacKay 1998; Hobbhahn et al.
                 2022), after removing the direction in which softmax is constant: as good as the normal is like a
                 Dirichlet, whatever its width; "mc" is the mean over 1000 draws.
             seed: seed of the draws.
@@ -125,7 +125,7 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
         joint: whether to return the covariance of all inputs together.
 
     Raises:
-        InputError: a posterior of another guide, or inputs that are not those of the training data.
+        InputError: a posterior of another guide, or inputs that are not the training inputs.
 
     Example:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))

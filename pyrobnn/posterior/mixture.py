@@ -82,7 +82,7 @@ class Mixture(Fitted):
 
     @property
     def x_scaler(self) -> Scaler:
-        """The map from inputs in original units to those of the model."""
+        """The map from inputs in original units to the units of the model."""
         return self.members[0].x_scaler
 
     @property

@@ -35,7 +35,7 @@ class Posterior(Fitted):
         bnn: the model with its trained parameters.
         guide: the trained guide.
         example: one row of inputs and targets, in the units of the model, to run model and guide with.
-        x_scaler: the map from inputs in original units to those of the model.
+        x_scaler: the map from inputs in original units to the units of the model.
         y_scaler: the same for targets.
         seed: default seed for draws.
         history: the ELBO along the fit.

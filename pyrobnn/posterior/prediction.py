@@ -20,7 +20,7 @@ from pyrobnn.likelihoods.base import require_labels, require_whole
 
 
 class Prediction:
-    """What the posterior says about the targets at N inputs: a mixture of S distributions for each of them.
+    """The predictive distribution of the targets at N inputs: a mixture of S distributions for each input.
 
     p(y | x) = 1/S sum_s p(y | x, w_s). Everything is in the original units of y, and in float64 where targets were
     standardised, so that targets far from zero keep their digits. Shapes are written for K target columns; with a

@@ -41,8 +41,8 @@ class Convergence:
 
     Attributes:
         converged: whether neither more steps nor a lower rate gained the tolerance.
-        elbo: the objective of the best cycle: the ELBO, at the temperature of the method. That of the result, unless
-            `patience` went back to the best validation score.
+        elbo: the objective of the best cycle: the ELBO, at the temperature of the method. It is the ELBO of the
+            result, unless `patience` went back to the best validation score.
         elbo_error: its standard error by Monte Carlo; None where too few steps tell.
         gain: what the last cycle of the schedule gained over those before it; None if there was only one.
         tolerance: in nats.

@@ -1,4 +1,4 @@
-"""What to do with the weights of a posterior: look at them, prune them, draw functions, learn on from them."""
+"""Functions of the weights of a posterior: summarise, prune, draw functions, use as the next prior."""
 
 import copy
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def weight_table(posterior: Posterior) -> "pd.DataFrame":
 
 
 def prune(posterior: Posterior, fraction: float) -> Posterior:
-    """Return the posterior with that fraction of its weights at zero: those of the smallest signal-to-noise ratio.
+    """Return the posterior with the fraction of weights of smallest signal-to-noise ratio set to zero.
 
     It draws, predicts and saves like any other; the weights that stay keep their distribution. (Blundell et al. 2015,
     sec. 5.1; Graves 2011.)

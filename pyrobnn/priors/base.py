@@ -1,4 +1,4 @@
-"""What a prior is: a setting whose `build` gives a module that knows the distribution of every weight site."""
+"""Priors: settings whose `build` gives a module that knows the distribution of every weight site."""
 
 import copy
 import math
@@ -98,7 +98,7 @@ class SitePrior:
     """
 
     def site(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the distribution of each entry, with a batch shape that expands to that of the value.
+        """Return the distribution of each entry, with a batch shape that expands to the shape of the value.
 
         The setting's own numbers may be scalar tensors here: pass them through `constant`.
 
@@ -220,7 +220,7 @@ class ConditionalPrior(_Numbered):
 
 
 def over(distribution: TorchDistributionMixin, value: Tensor) -> TorchDistributionMixin:
-    """Return the distribution of a whole parameter from that of its entries."""
+    """Return the distribution of a whole parameter from the distribution of its entries."""
     return distribution.expand(value.shape).to_event(value.ndim)
 
 

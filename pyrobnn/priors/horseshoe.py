@@ -105,6 +105,6 @@ def _scales(global_scale: float | str | Tensor, local: Local, value: Tensor) -> 
 
 
 def _product(local: Local, value: Tensor, latents: Mapping[str, Tensor]) -> Tensor:
-    """Return tau lambda in a shape that expands to that of the weight."""
+    """Return tau lambda in a shape that expands to the shape of the weight."""
     scales = latents["local_scale"]
     return latents["global_scale"] * (scales if local == "weight" else per_input(scales, value))

@@ -140,11 +140,11 @@ def confidence(result: RunResult) -> str:
     right = prediction.label == result.test.y
     sure = prediction.class_probs.amax(-1)
     parts = [
-        f"{100 * float(sure[mask].mean()):.0f} % sure where it is {word} ({int(mask.sum())} of {len(right)})"
+        f"{100 * float(sure[mask].mean()):.0f} % where it is {word} ({int(mask.sum())} of {len(right)})"
         for word, mask in (("right", right), ("wrong", ~right))
         if bool(mask.any())
     ]
-    return f"It knows where it may be wrong: it is {' and '.join(parts)}."
+    return f"It says how sure it is, on average {', '.join(parts)}."
 
 
 def score_table(title: str, scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]]) -> Table:

@@ -41,10 +41,10 @@ _REPLACES = "replaces"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunResult:
-    """What a run gave.
+    """The result of a run.
 
     Attributes:
-        posterior: the posterior, or a mixture of those of the members of an ensemble.
+        posterior: the posterior, or a mixture of the posteriors of an ensemble's members.
         train: the data it was trained on.
         test: the data it was scored on.
         scores: the scores on the test data by name.
@@ -79,8 +79,8 @@ def run(
 
     The folder has spec.toml (the spec with everything filled in), metrics.json, diagnosis.json, posterior/,
     posterior.nc (for ArviZ), figures/, report.html and manifest.json. It appears with spec, posterior and manifest in
-    it. What is made from the fit is added one after the other; if one of them
-    fails the fit stays. While an SVI fit runs, a folder of the same name with the ending ".unfinished" has spec and
+    it. The other files are added one after the other; if one of them fails, the fit stays.
+    While an SVI fit runs, a folder of the same name with the ending ".unfinished" has spec and
     checkpoint, from which `resume` goes on after an interruption. The same spec gives the same metrics.json and
     posterior/tensors.safetensors, byte for byte, on the same machine.
 
@@ -88,7 +88,7 @@ def run(
         spec: the run.
         out_dir: the folder to make.
         progress: show a progress bar.
-        overwrite: replace the folder if it is that of an earlier run, and start anew where one was interrupted.
+        overwrite: replace the folder if it is from an earlier run, and start anew where one was interrupted.
         on_prepared: called before training with the spec that was checked against its data.
 
     Raises:

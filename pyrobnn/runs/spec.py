@@ -40,7 +40,7 @@ def _with_guide(method: Any, guide: Any) -> Any:
 
 @setting
 class RunSpec:
-    """Everything that determines a run. Sections that are left out are those of the estimators (`inference.defaults`).
+    """Everything that determines a run. Sections left out are as in the estimators (`inference.defaults`).
 
     Attributes:
         data: section [data].
@@ -138,7 +138,7 @@ class RunSpec:
         return defaults.parts_for(task, **chosen, num_data=num_data, settings=self.fit.settings)
 
     def method_for(self, task: Task, num_data: int | None = None) -> Any:
-        """Return the method with its guide: that of the spec, or that of the estimators with the settings of [fit]."""
+        """Return the method with its guide, from the spec, or from the estimators with the settings of [fit]."""
         if self.fit.method is not None:
             return self.fit.method
         return methods.with_settings(self.parts_for(task, num_data)["method"], self.fit.settings)

@@ -30,7 +30,7 @@ class DataSpec:
     """Which data, and which part of them to train on.
 
     Attributes:
-        name: a data set known by name: those of `pyrobnn.datasets`, or "sinusoid" or "quartic", whose test part is
+        name: a data set known by name: one of `pyrobnn.datasets`, or "sinusoid" or "quartic", whose test part is
             200 new noisy points in the range of the training part.
         path: a CSV or Parquet file instead, relative to the working directory.
         target: the target column of that file.
@@ -112,7 +112,7 @@ def optional(part: str) -> BeforeValidator:
 class FitSpec:
     """How to fit: a method, a seed and a device.
 
-    In a file the guide has a section of its own, [guide], and the method inside another one a table in this section:
+    In a file, the guide has the section [guide]. A method inside another one has a table in this section:
 
         [fit]
         type = "ensemble"
@@ -121,10 +121,10 @@ class FitSpec:
         steps = 2000
 
     Attributes:
-        method: any registered method: svi, ensemble, swag, nuts, hmc, sgld, sghmc. What a table leaves out has the
-            default of the method around it: members of an ensemble are points, svi with the guide "map", if there is
-            no section [guide]. None for that of the estimators.
-        settings: without a `type` the settings of svi in the method of the estimators, in the place of its own.
+        method: any registered method: svi, ensemble, swag, nuts, hmc, sgld, sghmc. Settings that a table leaves out
+            have the default of the method around it: members of an ensemble are points, svi with the guide "map", if
+            there is no section [guide]. None for the method of the estimators.
+        settings: without a `type`, settings of svi that replace the ones in the method of the estimators.
         seed: seed of the fit.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
         engine: "auto", "eager" or "captured", as in `pyrobnn.fit`.

@@ -1,4 +1,4 @@
-"""What building a saved posterior may take: not much more than the tensors that were saved with it."""
+"""The memory for building a saved posterior: not much more than the tensors that were saved with it."""
 
 import json
 import weakref

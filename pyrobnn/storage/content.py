@@ -1,4 +1,4 @@
-"""What the settings of a saved posterior must have, in each version of the format."""
+"""The required settings of a saved posterior, in each version of the format."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -99,7 +99,7 @@ def read_tensors(folder: Path, digest: str) -> dict[str, Tensor]:
 
 
 def check_parts(folder: Path, expected: set[str]) -> None:
-    """Refuse a folder with files or members that its settings do not know: they are those of another posterior."""
+    """Refuse a folder with files or members that its settings do not know: they are from another posterior."""
     ours = {path.name for path in folder.iterdir() if path.name in (SETTINGS, TENSORS) or path.name.startswith(MEMBER)}
     odd = sorted(ours - expected)
     if odd:

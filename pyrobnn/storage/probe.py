@@ -15,7 +15,7 @@ _PRECISION = 0.4
 def probe(bnn: BNN, example: Tensor) -> dict[str, Tensor]:
     """Return outputs with the starting weights by the name under which they are saved.
 
-    There are none to save of a network that draws random numbers of its own.
+    A network that draws random numbers itself has none to save.
 
     Args:
         bnn: the model, in evaluation mode.

@@ -102,7 +102,7 @@ def _require_same(first: dict[str, Tensor], second: dict[str, Tensor], what: str
 
 
 def _require_batching(posterior: Posterior, data: Data, values: dict[str, Tensor]) -> None:
-    """Require that the log-likelihoods of two halves, each scaled by N / B, have that of all data for their mean."""
+    """Require that the scaled log-likelihoods of two halves average to the log-likelihood of all data."""
     bnn = posterior.bnn
     x = posterior.inputs(data.x)
     y = bnn.cast_targets(posterior.y_scaler.transform(data.y), x)

@@ -1,4 +1,4 @@
-"""What the checks of all kinds share."""
+"""Common parts of the checks of all kinds."""
 
 import copy
 import json

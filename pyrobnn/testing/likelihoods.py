@@ -152,7 +152,7 @@ def check_likelihood_takes_extreme_outputs(setting: Any) -> None:
 
 
 def check_likelihood_owns_its_parameters(setting: Any) -> None:
-    """What the likelihood learns is in its module's parameters."""
+    """Learned values of the likelihood are in its module's parameters."""
     for module, f, y in _cases(setting):
         require_owned(module(f).log_prob(y).sum(), module, [], f"{setting!r}")
 

@@ -83,7 +83,7 @@ def check_prior_log_prob(setting: Any) -> None:
 
 
 def check_prior_owns_its_parameters(setting: Any) -> None:
-    """What the prior learns is in its module's parameters, where optimisers and copies find it."""
+    """Learned values of the prior are in its module's parameters, where optimisers and copies find it."""
     for bnn, name, value, distribution in _sites(setting):
         require_owned(distribution.log_prob(value).sum(), bnn.prior, [], f"The prior of {name!r}")
 

@@ -20,7 +20,7 @@ _BATCH = 256
 
 
 class _Batches:
-    """What laplace-torch needs of a DataLoader, on a device."""
+    """The parts of a DataLoader that laplace-torch needs, on a device."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.dataset, self.batch_size = torch.utils.data.TensorDataset(x, y), _BATCH

@@ -51,7 +51,7 @@ def _fit_until_killed(device: str, engine: str, folder: str) -> None:
 
 
 def _killed(setting: Setting, engine: str) -> Found:
-    """Compare the bits of a fit that a signal killed, resumed here, with those of one that ran through."""
+    """Compare the bits of a fit that a signal killed, resumed here, with the bits of one that ran through."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = (setting.device, engine, folder)
         child = multiprocessing.get_context("spawn").Process(target=_fit_until_killed, args=arguments)

@@ -1,6 +1,6 @@
 """Time of a step and of a prediction, beside other libraries: the problems and engines of benchmarks/peers.
 
-Each engine runs in a process of its own with this interpreter; one whose packages are not installed is a row that says
+Each engine runs in a separate process with this interpreter; one whose packages are not installed is a row that says
 so. `share_of_peak`: multiplications and additions of forward and backward pass in a second, 6 a weight and example (the
 first layer's inputs need no derivative, which leaves 4), over what one float32 matrix product reaches on this device.
 """

@@ -65,7 +65,7 @@ class Evidence:
         """Return log evidence and its gradient in the logs (MacKay 1992, "Bayesian Interpolation", eq. 4.10 on).
 
         With alpha the precision of n weights, d/dlog alpha = (n - alpha (sum w^2 + trace of their covariance)) / 2;
-        with beta that of the noise, d/dlog beta = (targets - beta SSE - power gamma) / 2, gamma the number of
+        with beta the precision of the noise, d/dlog beta = (targets - beta SSE - power gamma) / 2, gamma the number of
         well-determined weights.
         """
         self.fill(logs)

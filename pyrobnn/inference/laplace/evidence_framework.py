@@ -42,7 +42,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     the network's first weights and in the noise, or the width of the prior, that they begin from: much noise leads to
     the simplest function, little to one that follows the data closely. The start with the largest mean of log evidence
     and leave-one-out log score is kept. Both are sums of log predictive densities of held-out targets, the first over
-    training sets of all sizes, the second over those of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and
+    training sets of all sizes, the second over sets of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and
     cross-validation"). The first alone prefers a constant now and then, the second a mode that follows the noise.
 
     The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
@@ -100,8 +100,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         """Infer the posterior. The engine is for guides other than Laplace.
 
         Returns:
-            The posterior of the model with the tuned prior and noise, or the mixture of those of several starts, the
-            best first. `info["evidence"]` has, for each of "starts", noise, log evidence and leave-one-out log score,
+            The posterior of the model with the tuned prior and noise, or the mixture of several starts, the best
+            first. `info["evidence"]` has, for each of "starts", noise, log evidence and leave-one-out log score,
             the number of the one "chosen", its "precision" by site, and the "members" that each start has in a mixture.
 
         Raises:

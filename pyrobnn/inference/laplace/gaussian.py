@@ -67,7 +67,7 @@ def likelihood_curvature(setting: Laplace, point: Point, prior: PriorCurvature, 
 
 
 def assemble(point: Point, prior: PriorCurvature, curvature: Curvature) -> Result:
-    """Return the blocks with the curvature of the likelihood and that of the prior."""
+    """Return the blocks with the curvature of likelihood and prior."""
     result = Result(curvature, clipped={name: count for name, count in prior.clipped.items() if count})
     if curvature.full is not None:
         _add_full(point, prior, curvature.full, result)

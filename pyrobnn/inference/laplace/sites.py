@@ -28,10 +28,10 @@ _A_MINUTE = 60 * 20e9
 
 
 def checked_sites(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site]) -> list[str]:
-    """Return the names of the weights that are to be Gaussian; what does not fit is refused before training.
+    """Return the names of the weights that are to be Gaussian; settings that do not fit are refused before training.
 
     Raises:
-        InputError: sites that are not there, that are bounded, too few for the rank or subnetwork, or too many for
+        InputError: sites that do not exist, that are bounded, too few for the rank or subnetwork, or too many for
             memory; or a network that the curvature does not take.
     """
     weights = {name: value for name, value in bnn.initial_values.items() if name in bnn.site_names}

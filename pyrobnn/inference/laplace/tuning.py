@@ -188,7 +188,10 @@ def _noise_precision(bnn: BNN, others: Mapping[str, Tensor]) -> float:
 
 
 def _maximum(evidence: Evidence, start: np.ndarray) -> np.ndarray:
-    """Return the log precisions with the largest log evidence."""
+    """Return the log precisions with the largest log evidence, from the present ones or from MacKay's fixed point.
+
+    In float32 the evidence of small precisions is rounded, and a line search that goes there does not come back.
+    """
 
     def negative(logs: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = evidence(logs)
@@ -197,7 +200,12 @@ def _maximum(evidence: Evidence, start: np.ndarray) -> np.ndarray:
     bounds = [(-LARGEST_LOG, LARGEST_LOG)] * len(start)
     rounding = 10 * torch.finfo(evidence.squares.dtype).eps  # a line search below it goes astray, to NaN in SciPy 1.18
     options = {"maxiter": _ROUNDS, "ftol": max(2.2e-9, rounding)}
-    return minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    fixed = np.clip(_fixed_point(evidence, start), -LARGEST_LOG, LARGEST_LOG)
+    ends = [
+        minimize(negative, place, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+        for place in (start, fixed)
+    ]
+    return max([*ends, fixed], key=lambda logs: np.nan_to_num(evidence(logs)[0], nan=-np.inf))
 
 
 def _fixed_point(evidence: Evidence, start: np.ndarray) -> np.ndarray:

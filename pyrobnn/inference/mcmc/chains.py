@@ -1,4 +1,4 @@
-"""What the methods that run Markov chains share: the target, overdispersed starts, and a posterior of stored draws."""
+"""The common parts of Markov chain methods: the target, overdispersed starts, and a posterior of stored draws."""
 
 import dataclasses
 import time
@@ -29,7 +29,7 @@ _TRIES = 100
 
 
 class Chains(NamedTuple):
-    """What chains gave.
+    """The result of chains.
 
     Attributes:
         draws: unconstrained latents, (chain, draw, P).
@@ -64,7 +64,7 @@ class Target:
         self.log_joint = LogJoint(self.bnn, self.sites, source.num_data)
 
     def start(self, chain: int, is_usable: Callable[[Tensor], bool]) -> Tensor:
-        """Return unconstrained latents (P,) for a chain, with a random stream of its own, where a point is usable.
+        """Return unconstrained latents (P,) for a chain, from its random stream, where a point is usable.
 
         Raises:
             InputError: no usable point was found.

@@ -16,7 +16,7 @@ _LATENTS = ("z",)
 
 
 class _CompiledKernel:
-    """What both kernels share: a transition is that of `move`, its numbers are kept where Pyro keeps them."""
+    """The base of both kernels: `move` makes a transition, its numbers are kept where Pyro keeps them."""
 
     potential_fn: Potential
     step_size: float

@@ -29,7 +29,7 @@ class LogJoint(nn.Module):
     """log p(D | w) + log p(w) + log |dw/dz| as a function of the unconstrained latents z, one flat vector.
 
     w(z) is Pyro's bijection to the support of each site, the identity for weights on the real line. The log-likelihood
-    of a part of the data is scaled by N / B, by the plate of the model, so that it is unbiased for that of all.
+    of a part of the data is scaled by N / B, by the plate of the model, so that it is unbiased for all data.
     """
 
     def __init__(self, bnn: BNN, sites: list[Site], num_data: int) -> None:

@@ -55,7 +55,7 @@ class StochasticGradient(ChainMethod):
         return _SHARE * smallest_variance
 
     def sample(self, target: Target, run: Run) -> Chains:
-        """Run the chains side by side, each on mini-batches of its own; those of a DataLoader serve all chains.
+        """Run the chains side by side, each on separate mini-batches; all chains share the batches of a DataLoader.
 
         Raises:
             InputError: posteriors is not installed.
@@ -227,7 +227,7 @@ def _posteriors(method: str) -> Any:
 
 
 def _joined(streams: list[Any]) -> Iterator[Batch]:
-    """Yield the next batch of a single stream, or those of several side by side, (chain, B, ...)."""
+    """Yield the next batch of a single stream, or of several streams side by side, (chain, B, ...)."""
     if len(streams) == 1:
         while True:
             yield next(streams[0])
@@ -239,10 +239,10 @@ def _joined(streams: list[Any]) -> Iterator[Batch]:
 def _log_posterior(
     log_joint: LogJoint, points: Tensor, batch: Batch, *, own_batches: bool
 ) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return the sum over chains of the log density, as posteriors takes it, with that of each chain beside it.
+    """Return the log density summed over chains, as the package posteriors takes it, and for each chain.
 
-    Chains do not meet in the sum, so that its gradient with respect to all of them is that of each. A network that vmap
-    cannot take is run chain by chain.
+    Each term of the sum has one chain, so its gradient holds the gradient of each chain. A network that vmap cannot
+    take is run chain by chain.
     """
 
     def one_by_one(z: Tensor, *data: Tensor) -> Tensor:

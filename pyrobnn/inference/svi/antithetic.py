@@ -25,7 +25,7 @@ class Draw(NamedTuple):
 class RecordedNoise(TorchFunctionMode):
     """Keeps the normal and uniform numbers that torch draws inside it.
 
-    Numbers of other laws (gamma, the masks of `torch.nn.Dropout`) are not kept, and drawn independently by both runs.
+    Numbers of other distributions (gamma, the masks of `torch.nn.Dropout`) are not kept: both runs draw their own.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class RecordedNoise(TorchFunctionMode):
 class MirroredNoise(TorchFunctionMode):
     """Gives the mirror images of recorded numbers, each once, for the same requests in the same order.
 
-    What is asked for otherwise, where a run takes another path, is drawn anew.
+    Other requests, where a run takes another path, are drawn anew.
     """
 
     def __init__(self, draws: list[Draw]) -> None:

@@ -28,7 +28,7 @@ class Eager:
     Attributes:
         done: number of steps done.
         moved: the parameters that have a gradient in a step, once there was one.
-        parameters: those of model and guide that are trained.
+        parameters: the parameters of model and guide that are trained.
         schedule_steps: number of steps of the schedule.
         rate_factor: factor on the learning rates that the schedule gives, below 1 after the fit diverged.
         cycle_factor: another, of a fit that ends by itself: 0 while it measures, below 1 in cycles at a lower rate.

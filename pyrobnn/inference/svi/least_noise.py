@@ -32,7 +32,7 @@ _WEIGHT = 200
 
 
 class Call(NamedTuple):
-    """A call of a layer that can give each example noise of its own.
+    """A call of a layer that can give each example separate noise.
 
     Attributes:
         plain: whether inputs are rows (B, units), each of which passes the weight once.
@@ -64,7 +64,7 @@ class _Watch:
 
 
 def layer_calls(bnn: BNN, x: Tensor) -> dict[str, list[Call]]:
-    """Return the calls of layers that can give each example noise of its own, by the name of the weight.
+    """Return the calls of layers that can give each example separate noise, by the name of the weight.
 
     Args:
         bnn: the model, in evaluation mode.

@@ -30,7 +30,7 @@ class _Progress:
         start: steps done when the cycle began.
         steps: how many it trains.
         latest: the objective of the latest block of steps.
-        blocks: that of blocks at rate 0, once it measures; of the latest four before.
+        blocks: the objective of blocks at rate 0, once it measures; of the latest four blocks before.
         measures: whether the rate is 0.
         rate: factor on the learning rate while the cycle trains.
         lowered: whether the cycle is the first at its rate, after more steps at a higher one gained nothing.
@@ -70,7 +70,7 @@ class Length:
     tests for stationarity, Dhaka et al. 2020, which on networks take longer to a worse ELBO.)
 
     Args:
-        fit: the fit, whose schedule is that of the first cycle.
+        fit: the fit, with the schedule of the first cycle.
         tolerance: nats.
         max_steps: steps that are not passed.
     """

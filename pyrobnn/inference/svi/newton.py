@@ -27,7 +27,7 @@ def natural_step(
 
     Args:
         pair: loc and rho, (D,) each.
-        gradients: those of the loss with respect to them.
+        gradients: the gradients of the loss in them.
         state: the momentum, and mean and precision of the prior; a precision of 0 where it is not normal.
         rates: learning rate and 1 - beta1^t.
         group: beta1, beta2, clip_radius, temperature, and first_lr, from which the rate fell.
@@ -54,7 +54,7 @@ class VariationalNewton(torch.optim.Adam):
         rho: of its standard deviations, (D,).
         prior: mean and precision of the prior of each weight, (D,) each; a precision of 0 where it is not normal.
         lr: learning rate of loc.
-        adam_lr: that of the parameters without a distribution.
+        adam_lr: learning rate of the parameters without a distribution.
         **settings: beta1, beta2, clip_radius and temperature.
     """
 

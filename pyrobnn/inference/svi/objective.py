@@ -30,9 +30,9 @@ def quadrature_kl(q: Any, p: Any) -> Tensor:
     """Return KL(q || p) without a draw: in closed form where there is one, else by quadrature for a normal q.
 
     The quadrature is one-dimensional, KL = -entropy(q) - E_q[log p] for each entry; entries that are normal but not
-    independent of each other count their joint entropy. A `ScaleMixtureNormal` has an
-    expectation of its own. For any other p it is Gauss-Hermite with 32 nodes, exact for polynomials of degree 63: good
-    where log p is smooth over the width of q, blind to a feature of p between two nodes.
+    independent of each other count their joint entropy. A `ScaleMixtureNormal`
+    computes its own expectation. For any other p the quadrature is Gauss-Hermite with 32 nodes, exact for
+    polynomials of degree 63: good where log p is smooth over the width of q, blind to a feature of p between two nodes.
 
     Args:
         q: a distribution of the guide, of any batch and event shape.

@@ -141,7 +141,7 @@ def _taken_as_known(ask: Any) -> Any:
     """Take it that the compiler knows the vector instructions which torch says that the processor has.
 
     Inductor compiles a program with each set of them to find out, which is a third of a cold start. Every compiler of
-    C++20, which torch's headers need, knows those of x86.
+    C++20, which torch's headers need, knows the instructions of x86.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return ask

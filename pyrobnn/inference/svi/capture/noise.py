@@ -20,7 +20,7 @@ _PARALLEL = 2**17
 class Noise:
     """The inputs of a graph that hold its random numbers on a CPU: a table with a row for each step, or one row.
 
-    The stream is that of torch's default generator, one draw for each random operation of a step in order; only draws
+    The stream is torch's default generator, one draw for each random operation of a step in order; only draws
     of 2^17 numbers or more, with several threads, come from generators of their own, one a thread. An operation draws
     for all particles, antithetic pairs and replicates at once, where eager steps draw for one after the other: with
     more than one of them the same seed gives the engines other numbers of the same distribution.

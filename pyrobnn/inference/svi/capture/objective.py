@@ -20,7 +20,7 @@ from pyrobnn.inference.svi.objective import DIVERGENCES, KL, quadrature_kl
 
 
 class Objective(nn.Module):
-    """The two terms of the ELBO for one draw of the guide, equal to those of Pyro's `Trace_ELBO` for the same noise.
+    """The two terms of the ELBO for one draw of the guide, equal to Pyro's `Trace_ELBO` for the same noise.
 
     Densities of sites of one family are computed together on the concatenated values, which leaves one operation
     where Pyro has one for each site.
@@ -81,7 +81,7 @@ def _sum(terms: Iterable[Tensor]) -> Tensor:
 
 
 def _joint_log_density(nodes: list[Any]) -> Tensor:
-    """Return the log density of all sites, those of the same elementwise family at once."""
+    """Return the log density of all sites; sites of one elementwise family are computed together."""
     families: dict[Any, list[tuple[Tensor, dict[str, Tensor]]]] = {}
     others = []
     for node in nodes:

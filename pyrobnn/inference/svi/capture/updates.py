@@ -1,7 +1,7 @@
 """The updates of torch's optimisers as pure functions of tensors, with the names and the state that torch gives them.
 
-Each follows the pseudocode in the documentation of its class in `torch.optim`. What changes from step to step, the
-learning rate and Adam's bias corrections, comes in as a tensor; the other settings are constants.
+Each follows the pseudocode in the documentation of its class in `torch.optim`. The learning rate and Adam's
+bias corrections change from step to step and come in as tensors; the other settings are constants.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class Update:
 
 
 class NewtonUpdate(Update):
-    """The update of `VariationalNewton`: that of IVON for the guide, that of Adam for other parameters."""
+    """The update of `VariationalNewton`: IVON for the guide, Adam for other parameters."""
 
     def of_all(
         self, values: Tensors, gradients: Tensors, states: dict[str, State], rates: Tensor, group: Group
