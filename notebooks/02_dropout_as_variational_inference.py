@@ -16,10 +16,10 @@
 # %% [markdown]
 # # Dropout, read as a posterior
 #
-# Dropout switches units of a network off at random while it is trained, and is usually switched off itself afterwards.
-# Read as variational inference it says more. Each pattern of missing units is a network of its own, and all patterns
-# together are a distribution over networks: an approximate posterior (Gal & Ghahramani 2016, *Dropout as a Bayesian
-# approximation*; in the notation of Mateo-García 2018). So it can say how sure it is, and even its rate can be learned.
+# Dropout switches units of a network off at random during training, and usually not afterwards. Read as variational
+# inference it gives more. Each pattern of missing units is one network. All patterns together are a distribution over
+# networks, an approximate posterior (Gal & Ghahramani 2016, *Dropout as a Bayesian approximation*; notation of
+# Mateo-García 2018). So dropout can express uncertainty, and even its rate can be learned.
 #
 # ![The band of a network with dropout: it grows away from the data](attachment:cover.png)
 
@@ -55,17 +55,18 @@ model = bnn.BNN(
 # %% [markdown]
 # ## From dropout to a posterior
 #
-# Layer $l$ multiplies its inputs by a matrix $M_l$. Dropout multiplies input $i$ by $\varepsilon_{li}$ first, which is 0
-# with probability $p_l$ and 1 otherwise. The same may be said of the weights: $w_l = M_l \operatorname{diag}(\varepsilon_l)$
-# has columns that are missing at random. This is the approximate posterior $q(w)$; biases stay where they are. It has
-# finitely many values, and $\log q(w)$ is the log probability of the masks. The objective has three parts,
+# Layer $l$ multiplies its inputs by a matrix $M_l$. Dropout multiplies input $i$ by $\varepsilon_{li}$ first, which is
+# 0 with probability $p_l$ and 1 otherwise. This is the same as random weights:
+# $w_l = M_l \operatorname{diag}(\varepsilon_l)$ has columns that are missing at random. Their distribution is the
+# approximate posterior $q(w)$; biases are not random. It has finitely many values, and $\log q(w)$ is the log
+# probability of the masks. The objective has three parts,
 #
 # $$\text{ELBO} = E_q[\log p(D \mid w)] + E_q[\log p(w)] - E_q[\log q(w)].$$
 #
-# The first is what dropout training maximises. Under the prior $N(0, s^2)$ the second is an L2 penalty, since a weight is
-# there with probability $1 - p_l$. The last is the entropy of the masks, $H(p) = -p \log p - (1 - p) \log(1 - p)$ for each
-# unit. It is constant as long as the rates are. So **plain dropout training with weight decay is this variational
-# inference**:
+# Dropout training maximises the first part. The second is an L2 penalty under the prior $N(0, s^2)$, since a weight is
+# present with probability $1 - p_l$. The third is the entropy of the masks, $H(p) = -p \log p - (1 - p) \log(1 - p)$
+# for each unit. It is constant as long as the rates are. So **plain dropout training with weight decay is this
+# variational inference**:
 #
 # $$E_q[\log p(w)] = -\sum_l \frac{1 - p_l}{2 s^2} \|M_l\|^2 - \sum_l \frac{1}{2 s^2} \|b_l\|^2 - \frac{K}{2} \log 2 \pi s^2.$$
 
@@ -78,7 +79,7 @@ RATE = 0.1
 posterior = fit(bnn.guides.Dropout(RATE))
 
 # %% [markdown]
-# The report estimates both terms from draws and knows no formula. Here they are beside it, with standard errors.
+# The report estimates both terms from draws, without the formulas. Here are both, with standard errors.
 
 # %%
 report = bnn.elbo_report(posterior, data, num_draws=NUM_DRAWS)
@@ -95,21 +96,21 @@ print(f"-E[log q(w)]  by draws {report.entropy},  by formula {entropy:.2f}")
 # %% [markdown]
 # ## Averaging over masks
 #
-# A draw from this posterior is one mask, held for all inputs, and so one curve. The band is the spread of the curves
-# (±2 standard deviations), and the pale one adds the noise of the targets.
+# A draw from this posterior is one mask for all inputs, so it is one curve. The band is the spread of the curves (±2
+# standard deviations). The pale band adds the noise of the targets.
 
 # %% tags=["cover"]
 plots.fit_1d(posterior, data, x_wide, truth=bnn.datasets.sinusoid_curve, num_draws=NUM_DRAWS)
 
 # %% [markdown]
-# Look at the band outside the data. It does not open with the distance, and where it is narrow it says only that the
-# units which are left there matter little: a mask changes the curve by what it takes away, and a unit that is silent takes
-# away nothing. Rates are the same everywhere; what the data say about a weight does not enter them.
+# Look at the band outside the data. It does not open with the distance. A mask changes the curve only by the units that
+# it removes, and an inactive unit contributes nothing. So where the band is narrow, the remaining active units matter
+# little. The rates are the same everywhere and do not depend on what the data say about a weight.
 #
 # ## Rescaling instead
 #
-# The usual way to predict keeps all units and multiplies the weights by $1 - p$, which is the mean of $q$: one pass
-# instead of 500. For a linear network it is the exact average. Here it is an approximation, and it has no band.
+# The usual prediction keeps all units and multiplies the weights by $1 - p$, the mean of $q$. It takes one pass instead
+# of 500. For a linear network it is the exact average. Here it is an approximation, and it has no band.
 
 # %%
 average = posterior.predict(x_wide, num_draws=NUM_DRAWS)
@@ -123,9 +124,9 @@ for name, where in {"inside": inside, "outside": ~inside}.items():
 # %% [markdown]
 # ## Which rate?
 #
-# The ELBO depends on the rates, so they can be fitted with the weights. A mask of zeros and ones has no derivative; while
-# it learns, the guide uses masks that are nearly 0 or 1 (*concrete dropout*, Gal, Hron & Kendall 2017). Draws are made
-# with true masks again, and so are the reports below.
+# The ELBO depends on the rates, so they can be fitted with the weights. A mask of zeros and ones has no derivative.
+# During training the guide uses masks that are nearly 0 or 1 (*concrete dropout*, Gal, Hron & Kendall 2017). Draws and
+# the reports below use masks of exact zeros and ones.
 
 # %%
 fits = {
@@ -145,17 +146,18 @@ for name, fitted in fits.items():
 plots.fit_1d(fits["learned"], data, x_wide, truth=bnn.datasets.sinusoid_curve, num_draws=NUM_DRAWS)
 
 # %% [markdown]
-# These ELBOs may be compared with each other: they are of one kind, masks on the same network. The rate of 0.3 costs about
-# 30 nats. The learned rates found values near 0.1 on their own, one for each layer, and an ELBO as good. They may not be
-# compared with the evidence or with the ELBO of a normal guide: $q$ sits on finitely many points, where a density has no
-# meaning (as for maximum a posteriori, which is the rate 0).
+# These ELBOs may be compared with each other, since all guides are masks on the same network. The rate of 0.3 costs
+# about 30 nats. The learned rates, one for each layer, end near 0.1 with an ELBO as good. Do not compare these ELBOs
+# with the evidence or with the ELBO of a normal guide. Here $q$ sits on finitely many points and has no density (as for
+# maximum a posteriori, which is the rate 0).
 #
-# The picture above is as good by the objective as the first one, and yet it is flat and certain on one side where the
-# first was not. The objective sees the data only, and the band outside of them follows from which units happen to be
-# active there. Notebook 01 shows the same data under a guide whose weights have widths of their own.
+# The picture above has as good an ELBO as the first one. Yet on one side, where the first was uncertain, it is flat and
+# certain. The objective sees the data only. The band outside follows from the units that happen to be active there.
+# Notebook 01 shows the same data under a guide that learns a width for each weight.
 #
 # ## Try it
 #
-# * `Dropout(0.1, per_example=True)` draws a mask for each example in training, as dropout layers do. Is the ELBO steadier?
-# * `{"2.weight": bnn.guides.Dropout(0.3), "4.weight": bnn.guides.Dropout(0.05), "*": "map"}` gives layers their own rates.
+# * `Dropout(0.1, per_example=True)` draws a mask for each example in training, as dropout layers do. Is the ELBO
+#   steadier?
+# * `{"2.weight": bnn.guides.Dropout(0.3), "4.weight": bnn.guides.Dropout(0.05), "*": "map"}` gives each layer its rate.
 # * Make the prior narrower, $s = 0.3$. What happens to the learned rates?

@@ -16,10 +16,10 @@
 # %% [markdown]
 # # Which prior, which guide?
 #
-# A Bayesian neural network leaves two choices open: the *prior*, what the weights may be before there are data, and the
-# *guide*, the family in which the posterior is sought. Both change what the network says where it has seen nothing, so
-# both deserve a look. This notebook makes the look cheap: the problems are so small that long runs of NUTS, a sampler
-# whose only error is that of chance, tell what the exact posterior predicts. Everything else is measured against that.
+# A Bayesian neural network leaves two choices open. The *prior* is the distribution of the weights before there are
+# data. The *guide* is the family in which the posterior is sought. Both change what the network predicts far from the
+# data. The problems here are small, so long runs of NUTS give the exact posterior prediction, up to the error of
+# sampling. Everything else is compared with it.
 #
 # It takes three to four minutes on two cores, and some more on its first run, when the training steps are compiled.
 #
@@ -51,8 +51,8 @@ plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.siz
 # %% [markdown]
 # ## The problem
 #
-# Thirty-two points of a sine with a gap in the middle, noise of standard deviation 0.1, which is known. The network has
-# ten tanh units, and every weight and bias the prior $N(0, 1)$. The reference is 1000 draws of NUTS, made by
+# The data are 32 points of a sine with a gap in the middle and known noise of standard deviation 0.1. The network has
+# ten tanh units. Every weight and bias has the prior $N(0, 1)$. The reference is 1000 draws of NUTS, made by
 # `benchmarks/nuts_reference.py` with four long chains.
 
 # %%
@@ -78,9 +78,9 @@ nuts = bnn.Prediction(dist.Normal(nuts_draws("sinusoid", "mean"), nuts_draws("si
 # %% [markdown]
 # ## Every guide beside NUTS
 #
-# All are trained alike, by Adam with a rate that falls from 0.01 to 0: for 20,000 steps where the guide has widths to
-# learn, for 5000 where only a point moves. To be quick, the flow has 5000 too, SWAG 1000 and 1000 where the benchmark has
-# 5000 and 5000, and the ensembles ten members where the benchmark has twenty.
+# All guides are trained by Adam with a rate that falls from 0.01 to 0. Guides that learn widths take 20,000 steps;
+# point estimates take 5000. Some are shorter here than in the benchmark, to save time. The flow takes 5000 steps too.
+# SWAG takes 1000 and 1000 (benchmark: 5000 and 5000). The ensembles have ten members (benchmark: twenty).
 
 # %%
 def svi(guide, steps=LONG, **settings):
@@ -110,10 +110,10 @@ for name, method in METHODS.items():
 predictions = {name: fitted.predict(x_test, num_draws=NUM_DRAWS) for name, fitted in fits.items()}
 
 # %% [markdown]
-# To compare two predictions of a target we take the *total variation* distance of their distributions, half of
-# $\int |p(y) - q(y)|\, dy$: 0 if they are the same, 1 if they have nothing in common. The *Wasserstein* distance says how
-# far probability has to be carried, in units of $y$; it is given for the targets and, without the noise, for the curves.
-# All are means over 61 inputs between -1.5 and 1.5.
+# The *total variation* distance compares two predictive distributions of a target. It is half of
+# $\int |p(y) - q(y)|\, dy$: 0 if they are equal, 1 if they do not overlap. The *Wasserstein* distance tells how far
+# probability has to be moved, in units of $y$. It is given for the targets and, without the noise, for the curves. All
+# distances are means over 61 inputs between -1.5 and 1.5.
 
 # %%
 EDGES = torch.linspace(-4, 4, 201)
@@ -147,7 +147,8 @@ def wasserstein_of_curves(prediction, reference):
 distance = {name: total_variation(prediction, nuts) for name, prediction in predictions.items()}
 
 # %% [markdown]
-# The grey bands below hold 95 % of NUTS's predictions, the lines those of the guide. The number is the total variation.
+# The grey bands below hold 95 % of NUTS's predictions. The lines show the same band of the guide. The number is the
+# total variation.
 
 # %% tags=["cover"]
 figure, axes = plt.subplots(3, 4, figsize=(11, 6.8), sharex=True, sharey=True, layout="constrained")
@@ -182,16 +183,17 @@ pd.DataFrame(
 ).T.round(3)
 
 # %% [markdown]
-# The first row is what chance alone leaves between two runs; differences of 0.01 mean nothing. Among the data all but dropout and SWAG are fine; the
-# differences lie at the edges. Normal guides come closer the more correlations they may express, from `mean_field` (0.14)
-# over `matrix_normal` and `low_rank` to `full_rank` (0.10): weights of a network are correlated, and who must leave that
-# out makes the band too narrow where it should open. Linearised `laplace` is the closest of all here (0.08), and
-# errs to the other side: its bands are too wide at the edges. Dropout at a rate of 0.1 loses a tenth of its ten units
-# at each draw, which is no small thing for so small a network.
+# The first row is the distance between two runs that differ by chance only; differences of 0.01 mean nothing. Near the
+# data all guides but dropout and SWAG are fine; the differences lie at the edges. Normal guides come closer the more
+# correlations they can express: from `mean_field` (0.14) over `matrix_normal` and `low_rank` to `full_rank` (0.10). The
+# weights of a network are correlated. A guide without correlations has a band that is too narrow where it should open.
+# Linearised `laplace` is the closest guide here (0.08). It errs in the other direction: its bands are too wide at the
+# edges. Dropout at a rate of 0.1 removes a tenth of the ten units at each draw, which is a large change for so small a
+# network.
 #
-# The benchmark `benchmarks/suites/nuts.toml` does the same for this problem, for the motorcycle data with a noise that
-# depends on the input, and for two moons. "function" is the Wasserstein distance of the curves (in standard deviations of
-# the targets) or of the class probabilities.
+# The benchmark `benchmarks/suites/nuts.toml` makes the same comparison on three problems. They are this one, the
+# motorcycle data with noise that depends on the input, and two moons. "function" is the Wasserstein distance of the
+# curves (in standard deviations of the targets) or of the class probabilities.
 
 # %%
 table = pd.read_csv(RESULTS / "nuts" / "rows.csv")
@@ -199,11 +201,11 @@ order = list(dict.fromkeys(table["entry"]))
 table.pivot(index="entry", columns="data", values=["predictive", "function"]).loc[order].round(3)
 
 # %% [markdown]
-# No guide wins everywhere. On the motorcycle data, MAP predicts targets better (0.16) than `mean_field` (0.23), although
-# its curve is the worse one (0.10 against 0.06): what the variational guides get wrong there is the noise. Linearised
-# Laplace is the closest single fit on all three problems. Anchored ensembles of MAP, whose members are pulled to different
-# draws of the prior, do well everywhere too (0.13, 0.13 and 0.06). Two things in the table ask for an explanation: ensembles
-# that are no better than a single fit, and a MAP that beats all variational guides on two moons. For both we need the moons.
+# No guide wins everywhere. On the motorcycle data, MAP predicts targets better (0.16) than `mean_field` (0.23),
+# although its curve is worse (0.10 against 0.06). There the variational guides get the noise wrong. Linearised Laplace
+# is the closest single fit on all three problems. Anchored ensembles of MAP do well everywhere too (0.13, 0.13 and
+# 0.06); their members are pulled to different draws of the prior. Two results need an explanation. Some ensembles are
+# no better than a single fit, and on two moons MAP beats all variational guides. For both we look at the moons.
 
 # %%
 moons_x, moons_y = make_moons(100, noise=0.2, random_state=0)
@@ -238,7 +240,7 @@ def sinusoid_distance(posterior):
 #
 # $$\text{TV}\Big(\frac1K \sum_k q_k,\ p\Big) \le \frac1K \sum_k \text{TV}(q_k, p).$$
 #
-# So it is never farther from NUTS than its members are *on average*. One lucky member may still be closer.
+# So an ensemble is never farther from NUTS than its members are *on average*. One member may still be closer by chance.
 
 # %%
 singles, whole = {}, {}
@@ -277,24 +279,26 @@ print(f"sd between the members' mean curves {apart.std(0).mean():.3f}")
 print(f"distance of their mean to NUTS's    {(apart.mean(0) - nuts.mean.flatten()).abs().mean():.3f}")
 
 # %% [markdown]
-# The inequality holds up to the chance of 1000 draws, some thousandths. What an ensemble gains depends on how its members
-# differ:
+# The inequality holds up to the sampling error of 1000 draws, some thousandths. The gain of an ensemble depends on how
+# its members differ:
 #
-# * On the sinusoid all members of MAP found nearly the same curve, and the mixture (0.172) is little more than one of them (0.178).
-# * On the moons nine of ten did, at 0.090. The tenth found another mode, at 0.049, and beats the ensemble (0.082): a lucky
-#   start, as was that of the single MAP in the benchmark, which has the same 0.049. Nobody can pick it without NUTS.
-# * One mean-field fit on the sinusoid went wrong (0.31). In the mixture it does little harm (0.146). That is worth having,
-#   but a typical member (0.15) is as close.
+# * On the sinusoid all members of MAP found nearly the same curve, and the mixture (0.172) is little better than one of
+#   them (0.178).
+# * On the moons nine of ten members did, at 0.090. The tenth found another mode, at 0.049, and beats the ensemble
+#   (0.082). It had a lucky start. So had the single MAP in the benchmark, with the same 0.049. Without NUTS nobody can
+#   tell which member it is.
+# * One mean-field fit on the sinusoid went wrong (0.31). In the mixture it does little harm (0.146). That is useful
+#   insurance, but a typical member (0.15) is as close.
 #
-# Why do the good mean-field members not add up to something better? Look at the right. All of them make the same mistake:
-# their curves spread by about 0.08 wherever one looks, too much among the data and far too little outside, where NUTS
-# opens to 0.4. Their mean curves differ by 0.03, but the mean of these is 0.05 from that of NUTS. Averaging removes what
-# members do not share. What they share stays.
+# Why is the mixture of good mean-field members no better? The right panel shows it: all members make the same mistake.
+# Their curves spread by about 0.08 everywhere. This is too much near the data and far too little outside, where NUTS
+# opens to 0.4. Their mean curves differ by 0.03, but the average of these is 0.05 from the mean of NUTS. Averaging
+# removes the errors that differ between members. The errors that they share stay.
 #
 # ## Why does MAP look so good on two moons?
 #
-# Partly because it was lucky, as we saw: a typical MAP (0.090) is hardly closer than mean-field (0.094). The rest shows
-# when log odds of the classes are drawn against those of NUTS, a point for each input of a grid.
+# Luck is one reason, as we saw: a typical MAP (0.090) is hardly closer than mean-field (0.094). The plot shows the
+# other. It draws the log odds of the classes against the log odds of NUTS, with a point for each input of a grid.
 
 # %%
 order = np.argsort(singles["moons, map"])
@@ -320,18 +324,18 @@ axes[0].set_ylabel("log odds of class 1, guide")
 plt.show()
 
 # %% [markdown]
-# Where NUTS is sure of the class, at 57 % of the inputs, mean-field is not: its log odds stop at about 3, however far from
-# the data, and NUTS goes on to 5. It underfits, and its probabilities are less extreme. That costs it 0.044 there, against
-# 0.015 for MAP. Points drawn out sideways, where NUTS hesitates, show a boundary in another
-# place: there mean-field (0.161) is closer than a typical MAP (0.192), which is too extreme, with a slope above 1. So MAP
-# leads where the answer is easy, and by luck with the mode. The benchmark's Laplace sits on that lucky mode as well
-# (0.04); an ensemble of Laplace has 0.07.
+# NUTS is sure of the class at 57 % of the inputs, and mean-field is not. Its log odds stop at about 3, however far from
+# the data, while NUTS goes on to 5. Mean-field underfits, so its probabilities are less extreme. That costs it 0.044
+# there, against 0.015 for MAP. Points that spread sideways, where NUTS is unsure, show a boundary in another place.
+# There mean-field (0.161) is closer than a typical MAP (0.192), which is too extreme, with a slope above 1. So MAP
+# leads where the answer is easy, and by a lucky mode. The benchmark's Laplace sits on that mode as well (0.04); an
+# ensemble of Laplace has 0.07.
 
 # %% [markdown]
-# ## What a prior says
+# ## Curves under a prior
 #
-# Before any data a prior is already a statement about curves. Each panel of the upper row has twelve of them. Below is
-# what remains of it after the data, with the guide `full_rank`: 95 % of the curves, drawn to twice the distance.
+# A prior on weights is a prior on curves. Each panel of the upper row has twelve curves, before any data. The lower row
+# shows the posterior with the guide `full_rank`: 95 % of the curves, drawn to twice the distance.
 
 # %%
 PRIORS = {
@@ -372,25 +376,25 @@ plt.show()
 pd.DataFrame(rows).T.round(2)
 
 # %% [markdown]
-# Before the data the curves of `Normal(1)` have a spread of about 2.6 at $x = 3$ (the spread is taken from the quartiles,
-# for heavy tails make standard deviations jumpy), and more units would widen it. `"fan_in"` divides by the number of
-# inputs of a layer, so its 1.4 stays the same at every width. `StudentT()` and `Laplace()` let single weights be large,
-# and their curves have steps and reach far (4.5 and 4.0).
+# Before the data the curves of `Normal(1)` have a spread of about 2.6 at $x = 3$, and more units would widen it. (The
+# spread comes from the quartiles, since heavy tails make standard deviations unstable.) `"fan_in"` divides by the
+# number of inputs of a layer, so its spread of 1.4 is the same at every width. `StudentT()` and `Laplace()` let single
+# weights be large. Their curves have steps and reach far (4.5 and 4.0).
 #
-# After the data all five agree where there are data. Outside they do not: at $x = 3$ the tight prior `"fan_in"` is back near
-# zero (-0.35 ± 0.18), `Normal(1)` levels off at -1.15 ± 0.26, and the scale mixture walks on to -1.55 ± 0.19. No data could
-# tell which is right, so this is the prior speaking, and where its answer matters, look at the upper row first. In the
-# gap the heavy tails keep more open (0.14 and 0.12 against 0.08).
+# After the fit all five agree near the data. Outside they do not. At $x = 3$ the tight prior `"fan_in"` is back near
+# zero (-0.35 ± 0.18). `Normal(1)` levels off at -1.15 ± 0.26, and the scale mixture goes on to -1.55 ± 0.19. No data
+# can tell which is right: the prior decides. Where that matters, look at the upper row first. In the gap the heavy
+# tails stay wider (0.14 and 0.12 against 0.08).
 #
-# And yet the bands below are the guide's as well. At 1.5, `full_rank` has 0.17 under `Normal(1)` where NUTS has more than
-# 0.4. That error is larger than any difference between the five priors there: mend the guide before the prior.
+# The bands below depend on the guide as well. At 1.5, `full_rank` has 0.17 under `Normal(1)` where NUTS has more than
+# 0.4. That error is larger than any difference between the five priors there. So improve the guide before the prior.
 
 # %% [markdown]
 # ## When few inputs matter
 #
-# Now 200 inputs, of which 20 matter, with weights of size 1 to 2, and only 150 examples. A normal prior must use one width
-# for weights that are large and for weights that are zero. The *regularised horseshoe* (Piironen & Vehtari 2017) gives each
-# weight a width of its own and pulls nearly all of them to zero; its scale follows from the guess that 20 inputs matter.
+# Now there are 200 inputs and only 150 examples. Twenty inputs matter, with weights of size 1 to 2. A normal prior has
+# one width for the large weights and for the zeros. The *regularised horseshoe* (Piironen & Vehtari 2017) gives each
+# weight its width and pulls nearly all of them to zero. Its scale follows from the guess that 20 inputs matter.
 
 # %%
 USEFUL, INPUTS, TRAIN = 20, 200, 150
@@ -426,19 +430,20 @@ axes[1].set_xlabel("input")
 plt.show()
 
 # %% [markdown]
-# Under the normal prior the useless inputs explain noise, and the useful ones are shrunk to make room. The horseshoe leaves
-# large weights where they are. Over ten data sets (`benchmarks/results/horseshoe.md`) the test log-likelihood is
+# Under the normal prior the useless inputs explain noise, and the useful ones are shrunk to make room. The horseshoe
+# does not shrink the large weights. The test log-likelihood over ten data sets (`benchmarks/results/horseshoe.md`) is
 # -6.54 ± 0.3 under `Normal(1)` and -1.57 ± 0.01 under the horseshoe; the true weights reach -1.42. The error of useless
-# weights falls from 0.279 to 0.029. `StudentT(3, 0.1)`, which has no extra scales to infer, gets most of it: -1.65 ± 0.008.
+# weights falls from 0.279 to 0.029. `StudentT(3, 0.1)` has no extra scales to infer and gets most of the gain: -1.65 ±
+# 0.008.
 
 # %% [markdown]
 # ## Which, then?
 #
-# Cost is in training steps of a point, with $D$ weights.
+# The cost is relative to the training of a point estimate; $D$ is the number of weights.
 #
 # | when | guide | cost, and what to know |
 # |---|---|---|
-# | a first look, or predictions without uncertainty of the weights | `map` | 1; no band of its own |
+# | a first look, or predictions without uncertainty of the weights | `map` | 1; no epistemic band |
 # | a trained network needs a band | `Laplace(structure="full")`, `"kron"` for many weights | 1 and one sweep over the data; the closest single fit on all three problems, with luck on the moons; too wide far outside |
 # | a few hundred weights | `full_rank` | $D^2 / 2$ numbers; of the variational normals the closest on sinusoid and motorcycle data |
 # | more weights | `low_rank`, `matrix_normal`, then `mean_field` | a small multiple of 1, but several times the steps; too narrow outside the data |

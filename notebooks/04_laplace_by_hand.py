@@ -16,11 +16,11 @@
 # %% [markdown]
 # # What does a Laplace approximation see?
 #
-# Climb to the top of the posterior, look at how sharply it bends there, and replace it by the normal distribution that bends
-# the same way. That is the whole method (MacKay 1992; Bishop, *Pattern Recognition and Machine Learning*, ch. 5.7). It sees
-# one mode, and of it the second derivatives. This notebook works them out by hand for a small network, looks at the
-# predictions that they give, at what the view leaves out, and at what it gives for free: a number that compares models.
-# It takes about half a minute.
+# Find the mode of the posterior, measure the curvature there, and replace the posterior by the normal distribution with
+# the same curvature. That is the whole method (MacKay 1992; Bishop, *Pattern Recognition and Machine Learning*, ch.
+# 5.7). It sees one mode and its second derivatives. This notebook computes them by hand for a small network. It shows
+# the predictions that follow, and what one mode misses. And it shows the evidence, a number that compares models and
+# comes for free. It takes about half a minute.
 #
 # ![The band of a linearised Laplace approximation, and its width beside NUTS](attachment:cover.png)
 
@@ -52,8 +52,8 @@ plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.siz
 # %% [markdown]
 # ## Network, data, mode
 #
-# The network is as plain as can be: linear, sigmoid, linear, no biases. A second input that is always 1 stands in for the
-# bias of the hidden units. The data are 32 points of a sine with a gap, and all numbers float64.
+# The network is simple: linear, sigmoid, linear, no biases. A second input that is always 1 replaces the bias of the
+# hidden units. The data are 32 points of a sine with a gap. All numbers are float64.
 
 # %%
 def make_net(*widths):
@@ -84,9 +84,9 @@ data = make_data(x, noise=0.1, seed=0)
 #
 # $$S(w) = \frac\beta2 \sum_n \big(f(x_n, w) - y_n\big)^2 + \frac\alpha2 \sum_i w_i^2,$$
 #
-# a sum of squares: of the residuals times $\sqrt\beta$ and of the weights times $\sqrt\alpha$. The Levenberg-Marquardt
-# method, made for such sums, finds a mode in a second or two. (`model.fit(data, guide=Laplace())` does both phases, the first
-# with Adam; `around` takes a mode that is already there.)
+# a sum of squares of the residuals times $\sqrt\beta$ and of the weights times $\sqrt\alpha$. The Levenberg-Marquardt
+# method is made for such sums and finds a mode in a second or two. (`model.fit(data, guide=Laplace())` does both
+# phases, the first with Adam; `around` takes a known mode.)
 
 # %%
 def named(net, w):
@@ -126,19 +126,18 @@ def laplace(net, data, alpha, beta, w, **settings):
 # ## Three diagonals
 #
 # The normal around the mode has the precision $A = \alpha I + H$, with $H$ the second derivatives of
-# $E = \frac\beta2 \sum_n (f_n - y_n)^2$. Large networks can afford its diagonal only, and there are three numbers that go by
+# $E = \frac\beta2 \sum_n (f_n - y_n)^2$. Large networks can afford its diagonal only. Three different quantities go by
 # this name.
 #
-# **By back-propagation** (Becker & LeCun 1989; Bishop 1992). Let $a_j = \sum_i w_{ji} z_i$ be what unit $j$ gets and
-# $z_j = h(a_j)$ what it passes on.
+# **By back-propagation** (Becker & LeCun 1989; Bishop 1992). Let $a_j = \sum_i w_{ji} z_i$ be the input of unit $j$ and
+# $z_j = h(a_j)$ its output.
 #
-# 1. Only $a_j$ depends on $w_{ji}$, and linearly: $\partial^2 E / \partial w_{ji}^2 = z_i^2\; \partial^2 E / \partial a_j^2$.
+# 1. Only $a_j$ depends on $w_{ji}$, and linearly:
+#    $\partial^2 E / \partial w_{ji}^2 = z_i^2\; \partial^2 E / \partial a_j^2$.
 # 2. One layer back, $a_j$ acts through all $a_k$ of the next, with slope $w_{kj} h'(a_j)$. The chain rule gives
-#    $\partial^2 E / \partial a_j^2 = h'(a_j)^2 \sum_k \sum_l w_{kj} w_{lj}\, \partial^2 E / \partial a_k \partial a_l
-#    + h''(a_j) \sum_k w_{kj}\, \partial E / \partial a_k$.
-# 3. Keep $k = l$ only. Then all that is ever needed is one number a unit:
-#    $\partial^2 E / \partial a_j^2 \approx h'(a_j)^2 \sum_k w_{kj}^2\, \partial^2 E / \partial a_k^2 + h''(a_j) \sum_k w_{kj}\,
-#    \partial E / \partial a_k$.
+#    $\partial^2 E / \partial a_j^2 = h'(a_j)^2 \sum_k \sum_l w_{kj} w_{lj}\, \partial^2 E / \partial a_k \partial a_l + h''(a_j) \sum_k w_{kj}\, \partial E / \partial a_k$.
+# 3. Keep $k = l$ only. Then one number for each unit is enough:
+#    $\partial^2 E / \partial a_j^2 \approx h'(a_j)^2 \sum_k w_{kj}^2\, \partial^2 E / \partial a_k^2 + h''(a_j) \sum_k w_{kj}\, \partial E / \partial a_k$.
 #
 # It starts at the output with $\partial E / \partial f = \beta (f - y)$ and $\partial^2 E / \partial f^2 = \beta$.
 
@@ -160,12 +159,12 @@ def recursion(weights, data, beta):
 
 
 # %% [markdown]
-# **Exactly**, by automatic differentiation, with the terms $k \neq l$. **Gauss-Newton** (GGN) instead leaves out the
-# *residual term*, the one with $h''$: $\beta \sum_n (\partial f_n / \partial w_i)^2$. This is the exact curvature of a
-# network that is linear in its weights.
+# **The exact diagonal** comes from automatic differentiation and includes the terms $k \neq l$. **Gauss-Newton** (GGN)
+# leaves out the *residual term*, the one with $h''$. Its diagonal is $\beta \sum_n (\partial f_n / \partial w_i)^2$.
+# This is the exact curvature of a network that is linear in its weights.
 #
-# With one hidden layer and one output there is no second $k$, and the recursion is exact. So here are two hidden layers of
-# three units. The noise is larger, 0.5, since residuals are what the GGN leaves out.
+# With one hidden layer and one output there is only one $k$, so the recursion is exact. To see a difference, the next
+# network has two hidden layers of three units. The noise is larger, 0.5, since the GGN leaves out the residuals.
 
 # %%
 noisy, beta = make_data(x, noise=0.5, seed=0), 1 / 0.5**2
@@ -216,22 +215,22 @@ for middle, label in {2.5: "first layer", 10: "second layer", 16: "last layer"}.
 plt.show()
 
 # %% [markdown]
-# In the two last layers nothing is dropped and the recursion is the exact diagonal. In the first it finds only 40 to 65 % of
-# the curvature. A unit there acts through three units behind it, and the pairs $k \neq l$ that are dropped are together
-# about as large as the squares that are kept. Half the precision is a standard deviation 1.4 times too wide, and a deeper
-# network drops such pairs again at every layer.
+# In the last two layers nothing is dropped, so the recursion is the exact diagonal. In the first layer it finds only 40
+# to 65 % of the curvature. A unit there acts through the three units of the next layer. The dropped pairs $k \neq l$
+# are together about as large as the squares that are kept. Half the precision means a standard deviation 1.4 times too
+# wide. A deeper network drops such pairs at every layer.
 #
-# Gauss-Newton is close where the residuals average out, and misses up to four tenths in the first layer. It has another
-# virtue: it is never negative. The exact diagonal is so at a true mode, together with the prior's $\alpha$; the recursion need
-# not be even there. So `curvature="ggn"` is the default.
+# Gauss-Newton is close where the residuals average out. In the first layer it misses up to four tenths. Its advantage
+# is that it is never negative. At a true mode the exact diagonal plus the prior's $\alpha$ is never negative either,
+# but the recursion can be. So `curvature="ggn"` is the default.
 
 # %% [markdown]
 # ## Prediction along the tangent
 #
-# Now a network with five hidden units, around its mode. To predict, the network is replaced by its tangent,
-# $f(x, w) \approx f(x, w_\text{MAP}) + g^T (w - w_\text{MAP})$ with $g = \partial f / \partial w$. Then the outputs are normal
-# like the weights, and a target has the variance $\beta^{-1} + g^T A^{-1} g$, without a draw. `bnn.functional` gives the
-# second part; by hand it is two lines.
+# Now we use a network with five hidden units, around its mode. For predictions, its tangent replaces the network,
+# $f(x, w) \approx f(x, w_\text{MAP}) + g^T (w - w_\text{MAP})$ with $g = \partial f / \partial w$. The outputs are then
+# normal, like the weights. A target has the variance $\beta^{-1} + g^T A^{-1} g$, and no draws are needed.
+# `bnn.functional` gives the second part; by hand it takes two lines.
 
 # %%
 net = make_net(2, 5, 1)
@@ -263,11 +262,11 @@ plt.show()
 # %% [markdown]
 # ## Beside the true posterior
 #
-# Is it right? For that we borrow a problem whose answer is known: a network of ten tanh units with biases and priors
-# $N(0, 1)$, for which 1000 draws of four long NUTS chains are stored (notebook 03 compares other guides with them). The grey
-# bands are ±2 standard deviations of the curve, without the noise, and the dashed lines those of NUTS. The upper row has the
-# tangent. The lower row takes the same normals and puts draws of their weights into the network itself
-# (`predict(x, linearized=False)`).
+# Is this right? We check it on a problem with a known answer, a network of ten tanh units with biases and priors
+# $N(0, 1)$. For it, 1000 draws of four long NUTS chains are stored (notebook 03 compares other guides with them). The
+# grey bands are ±2 standard deviations of the curve, without the noise. The dashed lines show the same band of NUTS.
+# The upper row uses the tangent. The lower row takes the same normals and puts draws of the weights into the network
+# itself (`predict(x, linearized=False)`).
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -306,28 +305,29 @@ plt.show()
 
 
 # %% [markdown]
-# Among the data all three tangents are about as wide as NUTS (0.06 against 0.05). Outside they differ: `diag` does not open at
-# all, for it takes each weight as if the others were fixed, `kron` opens a little, and `full` more than NUTS (0.38 against
-# 0.25), since a tangent knows no saturation.
+# Near the data all three tangents are about as wide as NUTS (0.06 against 0.05). Outside they differ. The band of
+# `diag` does not open at all, since it takes each weight as if the others were fixed. The band of `kron` opens a
+# little. The band of `full` opens more than NUTS (0.38 against 0.25), since a tangent does not saturate.
 #
-# The lower row is useless, among the data too, and with all correlations no less than without. What went wrong is not the
-# normal but leaving the tangent. Thirty-two points determine 6 of 31 directions. Along the others the *tangent* does
-# not move, so they keep the width of the prior, which is right for the tangent. The network does move: an input weight of a
-# unit with output weight 0 changes nothing, until a draw makes both of them large at once. Gauss-Newton curvature belongs to
-# the linearised model (Immer et al. 2021), and this is the model to predict with; `Laplace` does so unless told otherwise.
+# The lower row is useless, near the data too, and correlations do not help. The normal is not at fault; leaving the
+# tangent is. Thirty-two points determine 6 of 31 directions. Along the others the *tangent* does not move, so they keep
+# the width of the prior. This is right for the tangent, but the network does move. An input weight of a unit with
+# output weight 0 changes nothing, until a draw makes both large at once. Gauss-Newton curvature belongs to the
+# linearised model (Immer et al. 2021), so predict with that model. `Laplace` does so by default.
 
 # %% [markdown]
 # ## Evidence
 #
-# The height of the mode times the volume under the normal is an estimate of $p(D)$, how probable the data are under the model
-# before any weight is chosen:
+# The height of the mode times the volume under the normal estimates the evidence $p(D)$. This is the probability of the
+# data under the model, averaged over the prior of the weights:
 #
 # $$\log p(D) \approx \log p(D \mid w) + \log p(w) + \tfrac D2 \log 2\pi - \tfrac12 \log\det A.$$
 #
-# It rates models, and has a maximum in $\alpha$ and $\beta$, at which with $\gamma = D - \alpha \operatorname{tr} A^{-1}$,
-# the number of weights that the data determine, $\alpha = \gamma / \sum w^2$ and
-# $\beta = (N - \gamma) / \sum (f_n - y_n)^2$ (MacKay 1992). These two lines, a new mode, and again; no validation data are
-# used. `bnn.tune_prior` takes such steps around one mode, and `bnn.MarginalLikelihood` does all of it.
+# The evidence rates models. Let $\gamma = D - \alpha \operatorname{tr} A^{-1}$ be the number of weights that the data
+# determine. At the maximum in $\alpha$ and $\beta$, $\alpha = \gamma / \sum w^2$ and
+# $\beta = (N - \gamma) / \sum (f_n - y_n)^2$ (MacKay 1992). The method repeats these two updates and the search for a
+# mode. It uses no validation data. `bnn.tune_prior` takes such steps around one mode; `bnn.MarginalLikelihood` runs the
+# whole method.
 
 # %%
 def by_evidence(net, data, seed):
@@ -367,25 +367,26 @@ left.legend(frameon=False, loc="lower right")
 plt.show()
 
 # %% [markdown]
-# One unit is 30 nats worse than three, two units are 6 worse, and the noise that belongs to them is too large: they explain
-# the sine as chance. With three it is found, 0.1. From there on the evidence stands still, within a nat. The log score of 500
-# points that no fit has seen says nearly the same: it climbs up to three units, and gains a tenth from there to twenty.
-# Evidence also ranks the modes of one width: of two units, the start of larger evidence is the better one; of three, where
-# starts are a nat or two apart, it is not. So evidence tells which networks are too small, without validation data.
+# One unit is 30 nats worse than three; two units are 6 nats worse. Their noise is too large: they explain the sine as
+# noise. With three units the noise is found, 0.1. From there on the evidence is constant within a nat. The log score of
+# 500 new points says nearly the same. It rises up to three units and gains a tenth from there to twenty. Evidence also
+# ranks the modes of one width. Of two units, the start with the larger evidence is the better one. Of three, where
+# starts differ by a nat or two, it is not. So evidence tells which networks are too small, without validation data.
 #
-# It does not say that twenty are too many. Weights that the data leave alone keep their prior, and what $\log p(w)$ gains by
-# them $\log\det A$ takes away; $\gamma$ stays at 6 or 7, whether there are 9 weights or 60. And what is seen
-# is one mode. Permuting $K$ units gives $K!$ modes like it, for which MacKay adds $\log K!$; but where units are as good as
-# unused these modes run into each other, and the term would count the same volume many times.
+# The evidence does not say that twenty units are too many. Weights that the data do not determine keep their prior. For
+# them, the gain in $\log p(w)$ and the loss in $\log\det A$ cancel. So $\gamma$ stays at 6 or 7, with 9 weights or
+# with 60. The evidence also sees one mode only. Permuting $K$ units gives $K!$ equivalent modes, for which MacKay adds
+# $\log K!$. But where units are nearly unused these modes run into each other, and the term would count the same volume
+# many times.
 
 # %% [markdown]
 # ## At scale
 #
-# A network 784-400-400-10 for MNIST has 478,410 weights. All their second derivatives are $2 \cdot 10^{11}$ numbers, too many;
-# the diagonal has one a weight; `structure="kron"` has two small matrices a layer, 1.3 million numbers in all; and
-# `sites="last_layer", structure="full"` has all correlations of the last 4,010 weights, 16 million numbers, with the layers
-# before it as fixed features. What these cost, and what accuracy, log-likelihood and calibration are before and after, stands
-# below if the benchmark has been run.
+# A network 784-400-400-10 for MNIST has 478,410 weights. All their second derivatives are $2 \cdot 10^{11}$ numbers,
+# which is too many. The diagonal has one number for each weight. `structure="kron"` has two small matrices for each
+# layer, 1.3 million numbers in all. `sites="last_layer", structure="full"` has all correlations of the last 4,010
+# weights, 16 million numbers; the layers before are fixed features. If the benchmark has been run, the table below
+# shows their cost. It also has accuracy, log-likelihood and calibration before and after.
 
 # %%
 path = Path("../benchmarks/results/laplace-mnist.md")
@@ -395,5 +396,5 @@ Markdown(path.read_text()) if path.exists() else "no benchmarks/results/laplace-
 # ## Try it
 #
 # * `laplace(..., curvature="hessian", structure="full")` on the sine: where does it differ from Gauss-Newton?
-# * `bnn.tune_prior(fitted, data, per="site")` gives each layer a precision of its own. Does the evidence of 20 units rise?
+# * `bnn.tune_prior(fitted, data, per="site")` tunes one precision for each layer. Does the evidence of 20 units rise?
 # * `bnn.Ensemble` of Laplace approximations sees several modes. Is it closer to NUTS?

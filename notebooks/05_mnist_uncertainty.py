@@ -16,10 +16,10 @@
 # %% [markdown]
 # # What does the net not know?
 #
-# A network that reads handwritten digits will also read a shoe, and say which digit it is. This notebook trains such a network
-# twice, once plainly and once by Bayes by Backprop, in the setting of a small tutorial after Blundell et al. (2015), and then
-# asks the Bayesian one what it does not know: which of the test digits it doubts, what happens when a digit is turned round,
-# whether it notices shoes, and which of its weights it could do without. It takes about eight minutes on two cores.
+# A network that reads handwritten digits also reads a picture of a shoe as a digit. This notebook trains such a network
+# twice: once plainly, and once by Bayes by Backprop. The setting is a small tutorial after Blundell et al. (2015). Then
+# it asks the Bayesian network what it does not know. Which test digits does it doubt? What happens when a digit is
+# turned? Does it notice shoes? Which weights can it do without? It takes about eight minutes on two cores.
 #
 # ![The handwritten digits of which the network is least sure](attachment:cover.png)
 
@@ -45,10 +45,10 @@ plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.siz
 # %% [markdown]
 # ## The data
 #
-# MNIST: 60,000 digits to train on and 10,000 to test, 28 × 28 pixels with values from 0 to 1. And 10,000 pictures of clothes in
-# the same format, the test part of Fashion-MNIST, which no network here is trained on. `load` finds the files in the folder
-# `PYROBNN_DATA`, or fetches them. (The fast run takes the small digits of scikit-learn where they are not at hand, and negatives
-# of them for clothes.)
+# MNIST has 60,000 digits to train on and 10,000 to test, with 28 × 28 pixels from 0 to 1. The test part of
+# Fashion-MNIST has 10,000 pictures of clothes in the same format. No network here is trained on them. `load` finds the
+# files in the folder `PYROBNN_DATA`, or fetches them. (Without these files, the fast run takes the small digits of
+# scikit-learn, and their negatives for clothes.)
 
 # %%
 def load():
@@ -69,15 +69,16 @@ train, test
 # %% [markdown]
 # ## The plain network and its twin
 #
-# Both have 784 inputs, 128 ReLU units and 10 outputs, 101,770 weights, and are trained with RMSProp (learning rate 0.001, decay
-# 0.9) on mini-batches of 64.
+# Both networks have 784 inputs, 128 ReLU units and 10 outputs, 101,770 weights in all. Both are trained with RMSProp
+# (learning rate 0.001, decay 0.9) on mini-batches of 64.
 #
-# * The plain one looks for the best weights, 3000 steps. Its prior $N(0, 1)$ comes to a weight decay of $1/N$ on the mean
-#   loss, hardly felt by digits.
-# * The twin has a distribution for each weight, $N(\mu, \operatorname{softplus}(\rho)^2)$ with $\rho$ from −4. Its prior is
-#   fixed: with probability 1/4 a weight comes from a normal with the standard deviation $e^{-1}$, otherwise from one with
-#   $e^{-7}$, as good as zero. 10,000 steps, each with one draw of the weights. The loss of a mini-batch is its negative
-#   log-likelihood plus the share $1/M$ of the KL, with $M$ mini-batches in the data: minus the ELBO, divided by $M$.
+# * The plain network looks for the best weights, in 3000 steps. Its prior $N(0, 1)$ equals a weight decay of $1/N$ on
+#   the mean loss, which hardly matters for digits.
+# * The twin has a distribution for each weight, $N(\mu, \operatorname{softplus}(\rho)^2)$ with $\rho$ from −4. Its
+#   prior is fixed, a mixture of two normals: standard deviation $e^{-1}$ with probability 1/4, otherwise $e^{-7}$,
+#   which is practically zero. It takes 10,000 steps, each with one draw of the weights. The loss of a mini-batch is its
+#   negative log-likelihood plus the share $1/M$ of the KL, with $M$ mini-batches in the data: minus the ELBO, divided
+#   by $M$.
 
 # %%
 RMSPROP = {"optimizer": {"type": "rmsprop", "alpha": 0.9}, "lr": 0.001, "batch_size": 64}
@@ -116,18 +117,20 @@ rows = [
 pd.DataFrame(rows).set_index("network").round(3)
 
 # %% [markdown]
-# The plain network reads 97.3 % of the digits, the twin 97.8 % with 10 draws and 97.9 % with 100. The best score of all, in error
-# and in log-likelihood, has the twin with each weight at its mean, which costs one pass. So for being right on digits like those
-# it has seen, averaging over weights is not needed: the gain comes from the training, with noise, under a prior that keeps most
-# weights near zero, and three times as long. What the draws are for comes next. (Training took 38 and 72 seconds on one busy
-# core. The same two fits as a loop by hand gave 96.9 % and 97.6 %; [benchmarks/results/mnist.md](../benchmarks/results/mnist.md) has three seeds.)
+# The plain network reads 97.3 % of the digits, the twin 97.8 % with 10 draws and 97.9 % with 100. The twin with each
+# weight at its mean has the best error and log-likelihood of all, and costs one pass. So averaging over weights is not
+# needed for accuracy on ordinary digits. The gain comes from the training: with noise, under a prior that keeps most
+# weights near zero, and three times as long. The next sections show where draws help. (Training took 38 and 72 seconds
+# on one busy core. The same two fits as a loop by hand gave 96.9 % and 97.6 %;
+# [benchmarks/results/mnist.md](../benchmarks/results/mnist.md) has three seeds.)
 
 # %% [markdown]
 # ## Which digits does it doubt?
 #
-# Each draw of the weights gives ten probabilities for an image. Their mean is the prediction; how much the probability of the
-# predicted class varies over draws is one measure of doubt. Above are the twelve test digits where it varies most, below the
-# twelve with the smallest predicted probability. `8→3, 0.42` means an 8 that was taken for a 3, with probability 0.42.
+# Each draw of the weights gives ten probabilities for an image. Their mean is the prediction. The spread over draws of
+# the probability of the predicted class is one measure of doubt. The upper row has the twelve test digits with the
+# largest spread. The lower row has the twelve with the smallest predicted probability. `8→3, 0.42` means an 8 that was
+# taken for a 3, with probability 0.42.
 
 # %% tags=["cover"]
 prediction = twin.predict(test.x, num_draws=MANY_DRAWS)
@@ -156,19 +159,20 @@ first = doubt.argsort(descending=True)[: len(test) // 20]
 print(f"the most uncertain 5 % of the test digits hold {wrong[first].sum() / wrong.sum():.0%} of the errors")
 
 # %% [markdown]
-# Seven of the twelve most uncertain are wrong, and six of the twelve least confident, where chance would give less than one. The
-# two lists differ. In the first one each draw is rather sure, but of different classes: 7 or 3, 8 or 2. In the second, with the
-# 1 that is hardly there, the draws agree that it could be many things. Both are worth a look by a person: the most uncertain 5 %
-# hold two thirds of all errors.
+# Seven of the twelve most uncertain digits are wrong, and six of the twelve least confident. Chance would give less
+# than one. The two lists differ. In the first, each draw is rather sure, but of different classes: 7 or 3, 8 or 2. In
+# the second, with the faint 1, the draws agree that several classes are possible. Both are worth a look by a person:
+# the most uncertain 5 % hold two thirds of all errors.
 
 # %% [markdown]
 # ## A digit turned round
 #
-# A digit that turns leaves the data slowly. At which angle does the network notice, and what does the plain one say meanwhile?
-# Total doubt is the *entropy* of the predicted classes. The part of it that comes from the weights is the *mutual information*
-# between class and weights: the entropy of the mean prediction less the mean entropy over draws. If all draws agree that an
-# image is half a 4 and half a 9, the entropy is large and the information zero; if each draw is sure, but of something else,
-# both are large. A single network has no second part.
+# A digit that turns leaves the data slowly. At which angle does the Bayesian network notice, and what does the plain
+# network predict? The *entropy* of the predicted classes measures the total doubt. The *mutual information* between
+# class and weights measures the part that comes from the weights. It is the entropy of the mean prediction less the
+# mean entropy over draws. Suppose all draws agree that an image is half a 4 and half a 9: the entropy is large and the
+# mutual information zero. If each draw is sure of a different class, both are large. A single network has no mutual
+# information.
 
 # %%
 angles = torch.arange(0, 181, 5)
@@ -202,20 +206,22 @@ axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 plt.show()
 
 # %% [markdown]
-# A 2 on its way to 180° resembles a 5, a 7, a 9 and a 0 in turn, and the plain network follows each likeness with a probability of
-# 0.7 to 1. The twin lets go of the 2 a little later, and believes less of what comes next: between 30° and 90° no class gets more than
-# 0.64. There its entropy is above 1 nat, and a third to a half of it is mutual information: the draws contradict each other.
+# A 2 that turns to 180° resembles a 5, a 7, a 9 and a 0 in turn. The plain network predicts each of them with a
+# probability of 0.7 to 1. The twin gives up the 2 a little later, and is less sure of the next classes: between 30° and
+# 90° no class gets more than 0.64. There its entropy is above 1 nat, and a third to a half of it is mutual information:
+# the draws contradict each other.
 #
-# It is not doubtful everywhere. At 130° both networks see a 0, the plain one with 1.00, the twin with 0.96, and one has to admit
-# that the loop is there. A Bayesian network doubts where the features that it has learned do not fit, not where a person would.
+# It is not doubtful everywhere. At 130° both networks see a 0, the plain one with 1.00, the twin with 0.96. Indeed the
+# image has the loop of a 0. A Bayesian network doubts where the features that it has learned do not fit, not where a
+# person would.
 
 # %% [markdown]
 # ## Does it notice clothes?
 #
-# Here every answer is wrong, and the only right thing to do is to doubt. The area under the ROC curve (AUROC) is the probability
-# that a random picture of clothes raises more doubt than a random digit: 1 is perfect, 0.5 is blind. Beside the two networks
-# stand other ways to be Bayesian with the same net: five plain networks from different starts, dropout, and a Laplace
-# approximation around the plain network.
+# Here every answer is wrong, so the right response is doubt. The area under the ROC curve (AUROC) is the probability
+# that a random picture of clothes gets more doubt than a random digit. 1 is perfect, 0.5 is chance. We add three other
+# methods with the same network: five plain networks from different starts, dropout, and a Laplace approximation around
+# the plain network.
 
 # %%
 dropout = bnn.SVI(guide=bnn.guides.Dropout(rate=0.2), steps=2 * PLAIN_STEPS, **RMSPROP)
@@ -275,23 +281,24 @@ axes[1].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# Of more than a fifth of the clothes the plain network is as good as certain (entropy below 0.05 nats) that they are some digit;
-# with the twin it is three in a thousand. The AUROC rises from 0.80 to 0.97 by entropy, and by mutual information to 0.99, or
-# 0.96 with 10 draws only. Five plain networks (0.88) and dropout (0.92) lie between. (The plain network owes its 0.80 to the
-# prior: in a trial with $N(0, 100^2)$, on which the accuracy hardly depends, it was 0.56.) Mutual information is the better
-# measure throughout: an unclear digit and a shoe both raise the entropy, but the shoe more than the digit makes draws disagree.
+# The plain network is practically certain (entropy below 0.05 nats) of a digit for more than a fifth of the clothes.
+# For the twin it is three in a thousand. The AUROC rises from 0.80 to 0.97 by entropy, and by mutual information to
+# 0.99, or 0.96 with 10 draws only. Five plain networks (0.88) and dropout (0.92) lie between. (The plain network owes
+# its 0.80 to the prior. In a trial with $N(0, 100^2)$ it was 0.56, and the accuracy hardly changed.) Mutual information
+# is the better measure throughout. An unclear digit and a shoe both raise the entropy, but the draws disagree more
+# about the shoe.
 #
-# The Laplace approximation, put around the plain network without further training, notices clothes as well as the twin (0.98 and
-# 0.99). It pays with an NLL on digits of 0.20 instead of 0.09: the prior $N(0, 1)$ leaves its weights too much room. In a trial
-# with the prior tuned by evidence (`bnn.tune_prior`, per site) the NLL came down to 0.11 and the AUROC to 0.93. What makes a good
-# prior for digits makes a less suspicious one for shoes, and no digit tells which is wanted.
+# The Laplace approximation around the plain network, without further training, detects clothes as well as the twin
+# (0.98 and 0.99). Its price is an NLL on digits of 0.20 instead of 0.09: the prior $N(0, 1)$ is too wide for its
+# weights. In a trial with the prior tuned by evidence (`bnn.tune_prior`, per site) the NLL came down to 0.11 and the
+# AUROC to 0.93. So a prior that suits digits detects shoes less well, and digits alone cannot tell which one is wanted.
 
 # %% [markdown]
 # ## Which weights could it do without?
 #
-# The twin knows of each weight how sure it is. A weight with a mean smaller than its standard deviation might as well have the
-# other sign. So sort the weights by $|\mu|/\sigma$, set the smallest to zero, and look at what is left. (`bnn.prune` returns the
-# posterior without them; Blundell et al. did so with 2.4 million weights.)
+# The twin has a standard deviation for each weight. A weight with a mean smaller than its standard deviation might as
+# well have the other sign. So sort the weights by $|\mu|/\sigma$, set the smallest to zero, and measure the error.
+# (`bnn.prune` returns the posterior without them; Blundell et al. did so with 2.4 million weights.)
 
 # %%
 shares = [0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98]
@@ -315,10 +322,11 @@ pd.DataFrame(
 ).round(2)
 
 # %% [markdown]
-# Three weights in four may go, and the error stays as it is. The histogram says why: there are two hills, and in the left one, half
-# of all weights, the noise is more than ten times the signal. A sixth of these belong to pixels that are white in all 60,000 images;
-# the others the network did not need. At 90 % the error has risen by 0.9 points, and beyond that the network falls apart. Blundell
-# et al. could remove 98 %, but of 2.4 million weights, which leaves 48,000; here 25,000 are left at 75 % and 10,000 at 90 %.
+# Three weights in four can be removed without a change in the error. The histogram says why: it has two modes. In the
+# left one, half of all weights, the noise is more than ten times the signal. A sixth of these belong to pixels that are
+# white in all 60,000 images. The network did not need the others. At 90 % the error has risen by 0.9 points, and beyond
+# that the network fails. Blundell et al. could remove 98 % of 2.4 million weights, which leaves 48,000. Here 25,000 are
+# left at 75 % and 10,000 at 90 %.
 
 # %% [markdown]
 # ## Try it

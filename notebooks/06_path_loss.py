@@ -16,11 +16,11 @@
 # %% [markdown]
 # # Where the error is large the variance should be large. Why is it not?
 #
-# A transmitter stands among buildings, and someone walks about and measures how much power arrives. A Bayesian network
+# A transmitter stands among buildings, and somebody measures the received power at many places. A Bayesian network
 # learns the map of this power. Then one draws two maps side by side, the error $|y - \hat y|$ and the predicted
-# standard deviation, and hopes that they look alike. Often they do not. This notebook asks why, and takes the reasons
-# apart one at a time: the noise that the model assumes, the approximation of the posterior, what the model cannot know,
-# and the error itself, which is a matter of chance. At the end come measured data.
+# standard deviation, and hopes that they look alike. Often they do not. This notebook takes the reasons apart, one at a
+# time. They are the noise model, the approximation of the posterior, what the model cannot know, and the randomness of
+# the error itself. Measured data come at the end.
 #
 # It takes five to seven minutes on two cores, and some more on its first run, when the training steps are compiled.
 #
@@ -66,7 +66,7 @@ METHODS = {
 # $$d_\mu = \frac{\partial f}{\partial w} + \frac{\partial f}{\partial \mu}, \qquad
 # d_\rho = \frac{\partial f}{\partial w}\, \frac{\varepsilon}{1 + e^{-\rho}} + \frac{\partial f}{\partial \rho}.$$
 #
-# For one weight, $y = w x$ with noise 1 and the prior $N(0, 1)$, every piece is a line of algebra. Automatic
+# For one weight, $y = w x$ with noise 1 and the prior $N(0, 1)$, each term is one line of algebra. Automatic
 # differentiation should agree to the last digits.
 
 # %%
@@ -87,9 +87,9 @@ for name, hand, auto in zip(("d_mu ", "d_rho"), (d_mu, d_rho), by_autograd, stri
 # %% [markdown]
 # ## The question in one dimension
 #
-# Points of $y = -x^4 + 3x^2 + 1$ with noise 0.5, which is known, and none between −0.8 and 0.8. Three ways to find the
-# same posterior of the same ten tanh units: mean-field, an ensemble of five point estimates, and NUTS, the reference.
-# Bands are ±2 standard deviations of the curve, without the noise.
+# The data are points of $y = -x^4 + 3x^2 + 1$ with known noise 0.5, and none between −0.8 and 0.8. Three methods
+# approximate the same posterior of the same ten tanh units: mean-field, an ensemble of five point estimates, and NUTS,
+# the reference. Bands are ±2 standard deviations of the curve, without the noise.
 
 # %% tags=["cover"]
 everywhere = bnn.datasets.quartic()
@@ -129,25 +129,25 @@ pd.DataFrame(rows).T.astype(float).round(2)
 
 # %% [markdown]
 # Mean-field draws a flat line across the gap. It is wrong there by 1.95 and claims a standard deviation of 0.27, *less*
-# than among the data (0.30). The five members of the ensemble make the same mistake together. NUTS has the same
-# network, prior and data: its band opens to 0.48 in the gap, 2.5 times as wide as among the data, and its mean is
-# better. So here the approximation is to blame. A guide with independent weights cannot hold several curves that all
-# fit the data. It settles for one.
+# than among the data (0.30). The five members of the ensemble all make the same mistake. NUTS has the same network,
+# prior and data. Its band opens to 0.48 in the gap, 2.5 times as wide as among the data, and its mean is better. So
+# here the approximation is to blame. A guide with independent weights cannot represent several curves that all fit the
+# data. It settles for one.
 #
-# That is not all of it. The error of NUTS in the gap, 1.05, is still twice its standard deviation. The prior $N(0, 1)$
-# with ten units finds flat bridges likelier than a deep dip. No inference can repair that.
+# There is a second cause. The error of NUTS in the gap, 1.05, is still twice its standard deviation. Under the prior
+# $N(0, 1)$ with ten units, a flat bridge is likelier than a deep dip. No inference method can repair that.
 
 # %% [markdown]
 # ## The simulator
 #
-# A field of 100 m × 100 m with an anchor and four buildings. At the place $p$ arrives, in dBm,
+# The field has 100 m × 100 m, an anchor and four buildings. The power received at the place $p$ is, in dBm,
 #
 # $$y = P_T - P_0 - 10\,\lambda \log_{10} \frac{d(p)}{d_0} - \sum_{j \text{ crossed}} \phi_j + \text{noise},$$
 #
-# where $d$ is the distance to the anchor, $\lambda = 2$, and the straight line to the anchor loses $\phi_j$, between 8
-# and 15 dB, in each building that it crosses. The noise has a standard deviation of 1 dB where the anchor is in view,
-# and of 4 dB behind buildings, where power arrives by many weak paths. There are 300 measurements, none inside of
-# buildings, and none in two *blind* regions. The one on the right hides nearly all of the shadow of a building, the one
+# where $d$ is the distance to the anchor and $\lambda = 2$. The straight line to the anchor loses $\phi_j$, between 8
+# and 15 dB, in each building that it crosses. The noise has a standard deviation of 1 dB where the anchor is in view.
+# Behind buildings it has 4 dB, since power arrives by many weak paths. The data are 300 measurements, none inside
+# buildings and none in two *blind* regions. The region on the right covers nearly all of a building's shadow. The one
 # at the top left is open ground.
 
 # %%
@@ -217,11 +217,10 @@ figure.colorbar(draw_map(axes[1], noise_sd(places), "sd of the noise"), ax=axes[
 plt.show()
 
 # %% [markdown]
-# The network sees the two coordinates and nothing else: no distance, no buildings. It has two layers of ten tanh units.
-# Three assumptions on the noise are tried: 2 dB everywhere, which is fixed; one level that is inferred with the
-# weights; and a level that depends on the place, a second output of the network. The posterior comes from mean-field,
-# from the ensemble, or from NUTS. The last row of the table is nobody's fit, but the simulator's own mean and standard
-# deviation.
+# The network sees the two coordinates only: no distance, no buildings. It has two layers of ten tanh units. We try
+# three noise models: 2 dB everywhere, fixed; one level, inferred with the weights; and a level that depends on the
+# place, a second output of the network. The posterior comes from mean-field, from the ensemble, or from NUTS. The last
+# row of the table is no fit: it has the mean and standard deviation of the simulator.
 
 # %%
 NOISES = {"fixed": 2.0, "one level": {"type": "half_normal", "scale": 5.0}, "by place": "heteroscedastic"}
@@ -267,23 +266,21 @@ plt.show()
 
 
 # %% [markdown]
-# The first row is the picture of the question. The error has a shape: the shadow in the blind region on the right, the
-# edges of the other shadows, the anchor. The predicted standard deviation has not. Nearly all of it is the aleatoric
-# part, which this model cannot vary. And the epistemic part, which ought to open in the blind regions, is darker among
-# the data.
+# The first row shows the problem. The error has a shape: the shadow in the blind region on the right, the edges of the
+# other shadows, the anchor. The predicted standard deviation has no such shape. Nearly all of it is the aleatoric part,
+# which is constant in this model. The epistemic part should grow in the blind regions, but it is darker among the data.
 #
 # The second row has the same noise model and NUTS. Now the epistemic part opens in both blind regions. In the upper one
-# the errors are small all the same, which is no mistake: nobody has measured there, and it could have been otherwise.
-# In the lower three rows the noise depends on the place, and the predicted standard deviation looks like the error.
+# the errors are small all the same. That is no mistake: without measurements they could have been large. In the lower
+# three rows the noise depends on the place, and the predicted standard deviation looks like the error.
 
 # %% [markdown]
 # ## The scores
 #
-# *AUSE* is the number for the question: leave out the places with the largest predicted sd, step by step, and see how
-# the RMSE of the rest falls; the area between this curve and the one of the best order (largest errors first) is the
-# AUSE. 0 is the best order. *At random* is the AUSE of a random order. *If right* is what the same predictions would
-# get if they were exactly right, that is, for targets drawn from the prediction itself. *Rank correlation* is that of
-# error and predicted sd.
+# *AUSE* measures how well the predicted sd orders the errors. Leave out the places with the largest predicted sd, step
+# by step, and follow the RMSE of the rest. The AUSE is the area between this curve and the curve of the best order
+# (largest errors first). 0 is the best order. *At random* is the AUSE of a random order. *If right* is the AUSE of the
+# same predictions for targets drawn from the prediction itself. *Rank correlation* compares error and predicted sd.
 
 # %%
 def scores(view, y=observed, blind=blind):
@@ -319,29 +316,30 @@ table.iloc[:, :6].round(2)
 table.iloc[:, 6:].round(2)
 
 # %% [markdown]
-# One cause after the other.
+# The causes, one by one:
 #
-# * **The noise.** With one level, fixed or inferred, no method orders the places well: the AUSE is 0.50 to 0.98, NUTS
-#   included (0.59), where a random order has about 0.7. The aleatoric part is the largest and says the same everywhere.
-#   With noise by place the AUSE falls to 0.21 to 0.30, about what the simulator itself gets (0.27).
-# * **Mean-field.** With one level of noise its epistemic standard deviation is 1.9 dB where there are data and 1.3 dB
-#   in the blind regions, with errors of 10 dB there. For NUTS it goes up, from 1.6 to 3.6 dB, with errors of 4.3 dB.
-#   Its 95 % intervals hold 96 % of the blind targets, those of mean-field 64 %. The ensemble lies between (0.7 and 1.4
-#   dB, 83 %). Mean-field also underfits, and calls the misfit noise: it infers 5.0 dB where NUTS has 3.5.
+# * **The noise.** With one level, fixed or inferred, no method orders the places well. The AUSE is 0.50 to 0.98, NUTS
+#   included (0.59); a random order has about 0.7. The aleatoric part is the largest and is the same everywhere. With
+#   noise by place the AUSE falls to 0.21 to 0.30, about what the simulator itself gets (0.27).
+# * **Mean-field.** With one level of noise its epistemic standard deviation is 1.9 dB where there are data. In the
+#   blind regions it is 1.3 dB, with errors of 10 dB. For NUTS it goes up, from 1.6 to 3.6 dB, with errors of 4.3 dB.
+#   The 95 % intervals of NUTS hold 96 % of the blind targets, the intervals of mean-field 64 %. The ensemble lies
+#   between (0.7 and 1.4 dB, 83 %). Mean-field also underfits, and takes the misfit for noise: it infers 5.0 dB where
+#   NUTS has 3.5.
 # * **Fixed noise.** 2 dB is too little behind the buildings. The 95 % intervals hold about 80 % even where there are
-#   data, and nothing in the prediction says so.
-# * **Chance.** The simulator knows everything, and still the rank correlation of its standard deviation with the error
-#   is 0.56 and its AUSE 0.27. An error is a single draw: where the standard deviation is 4 dB, a third of the errors is
-#   below 1.7 dB. A map of errors is speckled, a map of standard deviations cannot be.
+#   data, and the prediction does not show it.
+# * **Chance.** The simulator knows everything. Still the rank correlation of its standard deviation with the error is
+#   only 0.56, and its AUSE 0.27. An error is a single draw: where the standard deviation is 4 dB, a third of the errors
+#   is below 1.7 dB. A map of errors is speckled; a map of standard deviations is smooth.
 #
 # AUSE judges the order only, and relative to the model's own errors. Mean-field with noise by place has the best AUSE
-# of all, better than the simulator's, since nearly all of its large errors are in one region (11.8 dB in the blind
-# ones), and it marks that region. But it does not mark it enough: only 72 % of the blind targets lie in its 95 %
+# of all, better than the simulator. Nearly all of its large errors are in one region (11.8 dB in the blind ones), and
+# its standard deviation is large there. But it is not large enough: only 72 % of the blind targets lie in its 95 %
 # intervals. The log score sees both, and prefers NUTS (−2.50 against −2.99).
 #
-# NUTS is a rough reference on this map. It has two chains of 100 draws, and their largest R-hat, printed above the
-# maps, is 1.3 with one level of noise and 2.0 with noise by place: at some places the chains still disagree. In the toy
-# it is 1.07.
+# NUTS is a rough reference on this map. It has two chains of 100 draws. Their largest R-hat, printed above the maps, is
+# 1.3 with one level of noise and 2.0 with noise by place. So at some places the chains still disagree. In the
+# one-dimensional problem it is 1.07.
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.7), layout="constrained")
@@ -367,40 +365,43 @@ right.set(xlim=(0, None), ylim=(0, None))
 plt.show()
 
 # %% [markdown]
-# On the left, the curve of mean-field with one level of noise *rises*: the places that it is least sure of have smaller
-# errors than the rest. On the right is the better picture for the question. Instead of single errors it has the RMSE of
-# groups of places with similar standard deviations. If these are right, the groups lie on the diagonal. Those of NUTS
-# with noise by place do, from 1 to 9 dB. The ensemble is a little too sure where it is most sure (0.7 dB, with an RMSE
-# of 1.6). Mean-field with noise by place has a standard deviation of 8 dB in the group that matters, and an RMSE of 16.
+# On the left, the curve of mean-field with one level of noise *rises*: its most uncertain places have smaller errors
+# than the rest. The right panel answers the question better. It shows the RMSE of groups of places with similar
+# standard deviations, not single errors. If the standard deviations are right, the groups lie on the diagonal. The
+# groups of NUTS with noise by place do, from 1 to 9 dB. The ensemble is a little overconfident where it is most certain
+# (0.7 dB, with an RMSE of 1.6). Mean-field with noise by place has a standard deviation of 8 dB in the group that
+# matters, and an RMSE of 16.
 
 # %%
 bnn.plots.pit(views["by place", "NUTS"], observed)
 
 # %% [markdown]
 # The probability integral transforms $F(y)$ of NUTS with noise by place are nearly flat: the spread is right. They lean
-# a little to the left, so predictions are a little too high. The test rejects that, and is too strict: it takes the
-# 2308 places for independent, and neighbours share the error of the map.
+# a little to the left, so predictions are a little too high. The test rejects them, but it is too strict. It takes the
+# 2308 places for independent, while neighbours share the error of the map.
 #
-# ## So why is it not?
+# ## Why the variance does not follow the error
 #
-# 1. Because most of the predicted standard deviation is the noise, and the model cannot vary it. Let the noise depend
-#    on the place.
-# 2. Because the epistemic part is that of an approximation. Mean-field keeps it small between and beyond the data.
-#    Ensembles open a little, NUTS opens.
-# 3. Because the model cannot imagine what is there. In the toy the dip is deeper than the prior thinks likely, and even
-#    NUTS is too sure in the gap. On the map this cause is small: the intervals of NUTS are right in the blind regions.
-# 4. Because an error is one draw from what the standard deviation describes. Compare groups of places, not single ones.
+# 1. Most of the predicted standard deviation is noise, and the model keeps the noise constant. Let the noise depend on
+#    the place.
+# 2. The epistemic part depends on the approximation. Mean-field keeps it small between and beyond the data. With
+#    ensembles it grows a little there, with NUTS it grows.
+# 3. The prior may not allow for the truth. In the one-dimensional problem the dip is deeper than the prior expects, and
+#    even NUTS is overconfident in the gap. On the map this cause is small: the intervals of NUTS are right in the blind
+#    regions.
+# 4. An error is one draw from the distribution that the standard deviation describes. Compare groups of places, not
+#    single ones.
 #
 # On this map the first cause counts most for the order of places, the second for the intervals in the blind regions.
-# One caution: what a model calls aleatoric in a blind region is not measured noise but a continuation of the noise
-# around it. Here it goes on in the right direction, since four measurements lie at the edges of that shadow.
+# One caution: the aleatoric part in a blind region is not measured. It is extrapolated from the noise around the
+# region. Here the extrapolation is right in direction, since four measurements lie at the edges of that shadow.
 
 # %% [markdown]
 # ## Measured data
 #
-# Oliveira et al. (2023) measured the power that a LoRa gateway received on a campus, in five runs: two along streets,
-# on foot and by car, and three that stood at one place. The network sees position and distance. Each of the two moving
-# runs is left out in turn. (At a single place there is no order of uncertainties.)
+# Oliveira et al. (2023) measured the power that a LoRa gateway received on a campus. Of their five runs, two moved
+# along streets, on foot and by car; three stood at one place. The network sees position and distance. Each of the two
+# moving runs is left out in turn. (A single place has only one uncertainty, so no order.)
 
 # %%
 lora_fits = {"mean-field": svi("mean_field", POINT_STEPS, batch_size=256)}
@@ -435,22 +436,22 @@ if lora_views:
     plt.show()
 
 # %% [markdown]
-# Noise by place gives the better order on both runs: an AUSE of 0.37 and 0.39 on foot against 0.48 and 0.72, and of
-# 0.18 and 0.16 by car against 0.38. It is the aleatoric part that helps. Its rank correlation with the error is 0.4 on
-# foot and 0.7 to 0.8 by car; that of the epistemic part is 0.2 and 0.4 to 0.6. Where the power scatters much in the
-# other runs, it is hard to predict in a new one.
+# Noise by place gives the better order on both runs. The AUSE is 0.37 and 0.39 on foot against 0.48 and 0.72, and 0.18
+# and 0.16 by car against 0.38. The aleatoric part helps. Its rank correlation with the error is 0.4 on foot and 0.7 to
+# 0.8 by car. The epistemic part has only 0.2 on foot and 0.4 to 0.6 by car. Where the power varies much in the other
+# runs, it is hard to predict in a new one.
 #
-# What neither part has is the size. The RMSE is 10 to 11 dB on foot and 16 to 20 dB by car, where the power of the
-# whole run has a standard deviation of only 7.5 dB: the predictions are off as a whole. Half of the places by car are
-# more than 159 m from any of the other runs, the farthest more than 2 km. The epistemic part ought to say so, and is 2
-# to 4 dB. On foot half of the places are within 16 m of another run and the RMSE is 10 dB all the same: runs differ by
-# more than the place, and neither part knows of it. The 95 % intervals hold 59 to 89 %. By car the ensemble opens most
-# and has the best log score (−3.87); on foot it is too sure and has the worst (−4.70). Two runs are few, and the order
-# of the methods may be chance. That all intervals are too short on a new run is not.
+# Both parts are too small. The RMSE is 10 to 11 dB on foot and 16 to 20 dB by car. By car the power of the whole run
+# has a standard deviation of only 7.5 dB, so the predictions are off as a whole. Half of the places by car are more
+# than 159 m from any of the other runs, the farthest more than 2 km. The epistemic part should show this, but is only 2
+# to 4 dB. On foot half of the places are within 16 m of another run, and the RMSE is still 10 dB. Runs differ by more
+# than the place, and neither part includes that. The 95 % intervals hold 59 to 89 %. By car the ensemble has the widest
+# epistemic part and the best log score (−3.87); on foot it is overconfident and has the worst (−4.70). Two runs are
+# few, so the order of the methods may be chance. The short intervals are not: all of them are too short on a new run.
 
 # %% [markdown]
 # ## Try it
 #
 # * Move a building, or give the network the distance to the anchor as a third input. Which errors go away?
 # * `bnn.Ensemble(..., anchored=True)` pulls the members to different draws of the prior. Do the blind regions open?
-# * `bnn.guides.Laplace(structure="full")` instead of mean-field, in the toy and on the map.
+# * `bnn.guides.Laplace(structure="full")` instead of mean-field, in one dimension and on the map.

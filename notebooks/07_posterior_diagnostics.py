@@ -16,10 +16,10 @@
 # %% [markdown]
 # # How would I know that my posterior is wrong?
 #
-# A posterior that is wrong looks like one that is right: it draws, it predicts, it has a band. There is no single test
-# that tells them apart, but there are several, and each sees something else. This notebook holds them against two
-# posteriors of one small network. The first is good. The second is the first with all its widths divided by five, so it
-# has the right mean and far too little doubt.
+# A wrong posterior looks like a right one: it has draws, predictions and a band. No single test tells them apart.
+# Several tests do, and each sees something else. This notebook applies them to two posteriors of one small network. The
+# first is good. The second is a copy with all standard deviations divided by five. It has the right mean and is far too
+# narrow.
 #
 # It takes about four minutes on two cores; much of that is compiling the training steps, and a second run is faster.
 #
@@ -49,9 +49,10 @@ plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.siz
 # %% [markdown]
 # ## The two posteriors
 #
-# Sixteen noisy points of a sine with a gap in the middle, a network of five tanh units, priors $N(0, 1)$, known noise of
-# 0.1. The good guide is `full_rank`, a normal with all correlations. The narrow one is a copy with every standard
-# deviation divided by five. 200 further points, spread evenly over $[-1, 1]$ and so also over the gap, are held out.
+# The data are 16 noisy points of a sine with a gap in the middle. The network has five tanh units, priors $N(0, 1)$ and
+# known noise of 0.1. The good guide is `full_rank`, a normal with all correlations. The narrow one is a copy with every
+# standard deviation divided by five. 200 further points are held out. They are spread evenly over $[-1, 1]$, and so
+# also over the gap.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -97,15 +98,15 @@ axes[0].legend(frameon=False, loc="upper left", ncols=2)
 plt.show()
 
 # %% [markdown]
-# Where there are data the two look alike. In the gap the truth leaves the narrow band, and nobody who does not know the
-# truth would see it. So: what can be seen without knowing it?
+# Near the data the two look alike. In the gap the truth leaves the narrow band. Usually the truth is unknown. Which
+# tests find the fault without it?
 
 # %% [markdown]
 # ## 1. First ask for everything at once
 #
-# `bnn.diagnose` looks at the fit, and at held-out targets if there are any. Its tests share out one rate of false alarms,
-# and they compare the targets with targets that the posterior itself simulates. To the two posteriors we add a third, a
-# guide that starts narrow and is stopped after 300 steps.
+# `bnn.diagnose` looks at the fit, and at held-out targets if there are any. Its tests have one common rate of false
+# alarms. They compare the targets with targets simulated from the posterior. We add a third posterior, a guide that
+# starts narrow and is stopped after 300 steps.
 
 # %%
 method = bnn.SVI(guide=bnn.guides.MeanField(init_rho=-7.0), steps=min(300, STEPS), lr=0.01)
@@ -117,19 +118,19 @@ print(diagnoses["narrow"])
 pd.DataFrame({name: {one.name: one.kind for one in each.findings} for name, each in diagnoses.items()})
 
 # %% [markdown]
-# Read the table by columns: the good fit has no warning, the narrow one five, and the one that was stopped early says how
-# many nats it is from convergence at least. Read the warnings by kind: "elbo" says *train longer*, since a copy of the fit
-# that went on at a constant rate rose; a wrong spread or coverage says *the width is wrong*; and "surprise" says that targets
-# are less likely than the posterior expects. No warning is not a proof: the tests see only where held-out data are, and
-# with 16 instead of 200 of them they would have seen less.
+# Read the table by columns. The good fit has no warning; the narrow one has five. For the fit that was stopped early,
+# the warning gives a lower bound of the distance to convergence, in nats. Read the warnings by kind. "elbo" says *train
+# longer*: a copy of the fit that went on at a constant rate rose. A wrong spread or coverage says *the width is wrong*.
+# "surprise" says that targets are less likely than the posterior expects. No warning is not a proof. The tests see only
+# the places with held-out data, and with 16 points instead of 200 they would have seen less.
 
 # %% [markdown]
 # ## 2. k-hat: are these the right weights?
 #
-# Draws of a guide can be reweighted by $p(w, D) / q(w)$ into draws of the posterior. If a few draws carry all the weight
-# the guide is far away; *k-hat* measures this, by the tail of the weights, and below 0.7 they can be used. Here it is for
-# the network, and for a straight line with the same two guides, where the posterior is normal and the evidence $p(D)$ has
-# a formula.
+# Draws of a guide can be reweighted by $p(w, D) / q(w)$ into draws of the posterior. If a few draws carry all the
+# weight, the guide is far from the posterior. *k-hat* measures this by the tail of the weights; below 0.7 they can be
+# used. The table has k-hat for the network, and for a straight line with the same two guides. For the line the
+# posterior is normal and the evidence $p(D)$ has a formula.
 
 # %%
 line = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
@@ -147,22 +148,22 @@ print(f"exact log evidence of the line {law.log_prob(slope.y):.2f}")
 pd.DataFrame(rows, index=["k-hat", "effective draws", "reliable", "log evidence", "its standard error"]).T
 
 # %% [markdown]
-# On the line k-hat does what one hopes. It passes the good guide (-0.16), and the evidence is exact, 10.01. It refuses the
-# narrow one (0.93), of whose 1000 draws 28 are left, and the evidence is 3 standard errors off.
+# On the line k-hat works as intended. It accepts the good guide (-0.16), and the evidence is exact, 10.01. It rejects
+# the narrow one (0.93): 28 of its 1000 draws are left, and the evidence is 3 standard errors off.
 #
-# On the network it condemns the good posterior as well, and this is so for nearly every network. One
-# reason is mirror images: the five units can be exchanged and their signs flipped in $5!\, 2^5 = 3840$ ways, and a guide
-# sits on one of them. The other is that errors in each of the 16 weights multiply, so a joint law is hard to hit. A good
-# k-hat is good news; a bad one says that *weights* are wrong, and nothing about predictions. Here the narrow posterior even has
-# the lower one (0.99 against 1.22). Do not choose by it.
+# On the network k-hat rejects the good posterior as well, as for nearly every network. One reason is symmetry. The five
+# units can be exchanged and their signs flipped in $5!\, 2^5 = 3840$ ways, and a guide covers one of them. The other
+# reason is that errors in each of the 16 weights multiply, so a joint distribution is hard to match. A good k-hat is
+# good news. A bad one says that the *weights* are wrong, and nothing about predictions. Here the narrow posterior even
+# has the lower k-hat (0.99 against 1.22). Do not choose by it.
 
 # %% [markdown]
 # ## 3. LOO believes the posterior, held-out data do not
 #
 # Leave-one-out cross-validation needs no refit if the draws come from the posterior. Draws of a guide do not, so
-# `bnn.loo` calls the result *LOO under q*. Beside it are K-fold cross-validation, in which each quarter of the data is
-# predicted by a fit that has not seen it, and the 200 held-out points. All are nats an example, higher is better. The narrow posterior is a copy that no method
-# made, so it has no folds.
+# `bnn.loo` calls the result *LOO under q*. The table also has K-fold cross-validation, where a fit predicts the quarter
+# of the data that it has not seen, and the 200 held-out points. All values are nats per example; higher is better. The
+# narrow posterior is a copy and not the result of a method, so it has no folds.
 
 # %%
 methods = {"good": full_rank(REFIT_STEPS), "stopped early": method}
@@ -190,19 +191,20 @@ pd.DataFrame(
 bnn.compare(held_out)[["rank", "elpd", "elpd_diff", "dse", "weight"]].round(2)
 
 # %% [markdown]
-# LOO under q prefers the narrow posterior by far (0.94 against -0.16), and held-out data say the opposite (-1.27 against
-# 0.14). A narrow posterior has draws that hardly differ, so leaving out an example changes nothing: it seems to use 0.2
-# parameters, and no k-hat of an example warns. The warnings stand with the good one (9 of 16), whose LOO is too
-# low; its folds and its held-out data agree at 0.14. So compare guides by held-out data or folds, and never by LOO
-# under q. (The stacking weight of 0.32 says that the posterior which was stopped early predicts some points better, not that
-# it is good.)
+# LOO under q prefers the narrow posterior by far (0.94 against -0.16), and held-out data say the opposite (-1.27
+# against 0.14). The draws of a narrow posterior hardly differ, so leaving out an example changes nothing. It seems to
+# use 0.2 parameters, and no k-hat of an example warns. The good posterior gets the warnings (9 of 16), and its LOO is
+# too low. Its folds and its held-out data agree at 0.14. So compare guides by held-out data or folds, and never by LOO
+# under q. (The posterior that was stopped early has a stacking weight of 0.32. It predicts some points better, but that
+# does not make it good.)
 
 # %% [markdown]
 # ## 4. Simulate: does the method find what is true?
 #
-# Draw weights from the prior, simulate targets from them, fit, and ask how many of the fit's draws lie below the truth.
-# Over many simulations this share must be uniform. `bnn.vsbc` does it for values of the curve, here in the gap, among the
-# data and outside. The line of each panel is the distribution function of the share minus that of a uniform law: it should stay near zero.
+# Draw weights from the prior, simulate targets from them, fit, and count the share of the fit's draws below the truth.
+# Over many simulations this share must be uniform. `bnn.vsbc` does it for values of the curve, here in the gap, among
+# the data and outside. The line of each panel is the distribution function of the share minus the uniform one. It
+# should stay near zero.
 
 # %%
 probes, PLACES = torch.tensor([[0.0], [0.7], [1.5]]), ["in the gap", "data", "outside"]
@@ -227,18 +229,20 @@ plt.show()
 
 
 # %% [markdown]
-# A line that rises first and then falls far below zero has shares crowding at 0 and 1: draws too narrow. A line on one side of zero
-# would be a bias. Dots mark the simulations that speak most against uniformity. The fit that was stopped early fails everywhere. And the good one is not as good as it looked:
-# among the data nothing speaks against it, in the gap and outside it is too narrow as well (spreads of 1.21 and 1.33, where 1 is due).
-# One normal does not hold the different curves that go through the same points. No held-out
-# data could show that at $x = 1.5$, where there are none: simulation brings its own truth. It judges a method for a model, not this fit.
+# If a line rises first and then falls far below zero, the shares crowd at 0 and 1: the draws are too narrow. A line on
+# one side of zero would be a bias. Dots mark the simulations with the strongest evidence against uniformity. The fit
+# that was stopped early fails everywhere. The good one is worse than it looked. Among the data nothing speaks against
+# it. In the gap and outside it is too narrow as well (spreads of 1.21 and 1.33, where 1 is right). One normal cannot
+# represent the different curves through the same points. Held-out data cannot show this at $x = 1.5$, where there are
+# none; a simulation knows its truth. It judges a method for a model, not this fit.
 
 # %% [markdown]
 # ## 5. Would another prior say something else?
 #
-# What the data do not decide, the prior does. `az.psense_summary` raises prior and likelihood to powers close to one,
-# by reweighting draws, and reports how much a quantity moves; above 0.05 it is called sensitive. It is asked about values of
-# the curve. The last columns fit again under the prior $N(0, 2^2)$ and show how far the mean goes.
+# The prior decides whatever the data leave open. `az.psense_summary` reweights draws as if prior and likelihood were
+# raised to powers close to one. It reports how much a quantity moves; above 0.05 it is called sensitive. Here the
+# quantities are values of the curve. The last columns come from a new fit under the prior $N(0, 2^2)$ and show how far
+# the mean moves.
 
 # %%
 def curve(posterior):
@@ -261,17 +265,18 @@ for name, posterior in refitted.items():
 table
 
 # %% [markdown]
-# For the good posterior the curve in the gap is sensitive to the prior (0.081), among the data it is not (0.021), and the new
-# fits agree: in the gap the mean moves from -0.44 to -0.80, by one and a half standard deviations, among the data by 0.03.
-# The word "conflict" is ArviZ's for quantities that depend on both, prior and likelihood. The narrow posterior reports that nothing
-# depends on anything, least of all in the gap: reweighting draws that are all alike cannot move them. So calm here is
-# worth something only after the other tests, and fitting again with another prior is the safer question.
+# For the good posterior the curve is sensitive to the prior in the gap (0.081), but not among the data (0.021). The new
+# fits agree. In the gap the mean moves from -0.44 to -0.80, by one and a half standard deviations; among the data it
+# moves by 0.03. ArviZ calls it a "conflict" if a quantity depends on both prior and likelihood. For the narrow
+# posterior nothing seems to depend on anything, least of all in the gap. Its draws are all alike, so reweighting cannot
+# move them. A low sensitivity therefore means something only after the other tests. A new fit with another prior is the
+# safer test.
 
 # %% [markdown]
 # ## 6. Fit again: is it the same curve?
 #
-# The cheapest test of all is another seed. `to_datatree` takes several fits as chains, and R-hat then compares how far the
-# fits are apart with how wide they are; 1 means that they agree. Weights have mirror images, so ask the curve.
+# The cheapest test is another seed. `to_datatree` takes several fits as chains. R-hat then compares the distance
+# between the fits with their width; 1 means that they agree. Weights have symmetries, so test the curve.
 
 # %%
 again = {f"seed {seed}": bnn.fit(model, full_rank(STEPS), train, seed=seed, progress=False) for seed in range(1, 4)}
@@ -301,13 +306,13 @@ for name, tree in chains.items():
 plt.show()
 
 # %% [markdown]
-# Each line of the forest is a seed, the thick part holds half of its draws; mind that the two axes differ. The good fits lie over
-# each other in the gap and among the data (R-hat 1.03 and 1.02) and differ somewhat outside (1.12). The narrow ones contradict
-# each other (1.5 to 2.1): every one is sure, and of something else. The weights have an R-hat of 2.7 although the curves
-# agree, which is the mirror images again. Seeds that agree may still share a mistake, as section 4 showed.
+# Each line of the forest is a seed; its thick part holds half of the draws. The two axes differ. The good fits overlap
+# in the gap and among the data (R-hat 1.03 and 1.02) and differ somewhat outside (1.12). The narrow ones contradict
+# each other (1.5 to 2.1): each is certain of something else. The weights have an R-hat of 2.7 although the curves
+# agree, again because of the symmetries. Seeds that agree may still share a mistake, as section 4 showed.
 
 # %% [markdown]
-# ## What to do with a fit of your own
+# ## Which test for your fit
 #
 # | question | ask | what it cannot see |
 # |---|---|---|
@@ -316,7 +321,7 @@ plt.show()
 # | Which posterior predicts better? | `bnn.heldout_elpd`, `bnn.kfold`, then `bnn.compare` | widths where there are no data |
 # | Is the method right for my model? | `bnn.vsbc` at probes | whether the model is right for the data |
 # | Does the prior decide? | `az.psense_summary`, a second prior | anything, if the posterior is too narrow |
-# | Was it luck? | several seeds as chains, R-hat of the curve | mistakes that all seeds share |
+# | Was it chance? | several seeds as chains, R-hat of the curve | mistakes that all seeds share |
 #
 # ## Try it
 #

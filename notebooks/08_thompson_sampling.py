@@ -16,13 +16,13 @@
 # %% [markdown]
 # # Is it worth a try?
 #
-# Somebody offers you one mushroom after the other. You may eat it or leave it. An edible one is worth 5. A poisonous one costs
-# 35 half of the time, and is worth 5 the other half. A left one is worth nothing, and teaches nothing either. You see what it
-# looks like: cap, gills, odour. How do you learn what to eat, without starving and without too much poison?
+# Somebody offers you one mushroom after the other. You may eat it or leave it. An edible one is worth 5. A poisonous
+# one costs 35 half of the time, and is worth 5 the other half. A mushroom that you leave is worth nothing and teaches
+# nothing. You see its features: cap, gills, odour. How do you learn which ones to eat, with little poison?
 #
-# This is the *contextual bandit* of Blundell et al. (2015, sections 5.3 and 6.3). It needs two things that pull apart: to *use*
-# what is known, and to *explore* what is not. A network with a posterior over its weights can do both at once. This notebook
-# took 16 minutes on two busy cores.
+# This is the *contextual bandit* of Blundell et al. (2015, sections 5.3 and 6.3). It has two conflicting aims: to *use*
+# what is known, and to *explore* what is not. A network with a posterior over its weights can do both at once. This
+# notebook took 16 minutes on two busy cores.
 #
 # ![Cumulative regret of the agents](attachment:cover.png)
 
@@ -51,11 +51,11 @@ plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.siz
 # %% [markdown]
 # ## Mushrooms and meals
 #
-# The mushrooms are the 8124 of the UCI data set, 22 features in 117 one-hot columns, 52 % edible. (Where the file is not at
-# hand, the fast run makes some up.) The input of the network is a mushroom with an action, its output the expected reward.
+# The UCI data set has 8124 mushrooms, 22 features in 117 one-hot columns; 52 % are edible. (Without the file, the fast
+# run makes up some data.) The input of the network is a mushroom with an action, its output the expected reward.
 #
-# *Regret* is what an oracle, who eats the edible ones and leaves the others, would have got more, in expectation: an edible
-# mushroom left costs 5, a poisonous one eaten 15.
+# *Regret* is the expected reward of an oracle minus the expected reward of the agent. The oracle eats the edible
+# mushrooms and leaves the others. An edible mushroom left costs 5, a poisonous one eaten 15.
 
 # %%
 def load():
@@ -89,15 +89,15 @@ print(f"{len(mushrooms)} mushrooms, {poisonous.double().mean():.0%} poisonous, {
 # %% [markdown]
 # ## Two ways to choose
 #
-# *ε-greedy*: fit one network, eat what it values higher than nothing, and every now and then, with probability ε, toss a coin
+# *ε-greedy*: fit one network and eat every mushroom with a positive predicted reward. With probability ε, toss a coin
 # instead.
 #
-# *Thompson sampling* (1933): draw one network from the posterior, and do what is best according to it. A new draw for each
-# mushroom. Where the posterior is sure, all draws agree, and nothing is wasted; where it is not, some draw will find the mushroom
-# worth a try. There is no ε to choose, and exploration ends by itself.
+# *Thompson sampling* (1933): draw one network from the posterior for each mushroom, and take its best action. Where the
+# posterior is certain, all draws agree and no trial is wasted. Where it is uncertain, some draws predict a reward and
+# the agent tries. There is no ε to choose, and exploration ends by itself.
 #
-# Both have the same network, two layers of 100 ReLU units, and learn from their last 4096 meals. The posterior is that of notebook
-# 05, a scale-mixture prior and independent normals. All agents of one seed are offered the same mushrooms.
+# Both have the same network, two layers of 100 ReLU units, and learn from their last 4096 meals. Prior and guide are as
+# in notebook 05: a scale mixture and independent normals. All agents of one seed are offered the same mushrooms.
 
 # %%
 @dataclasses.dataclass
@@ -135,15 +135,15 @@ class Agent:
 
 
 # %% [markdown]
-# Fitting anew after each mushroom would be best and too slow. So the agents eat in blocks of 100, each mushroom judged by a draw
-# of its own, and then learn: 800 steps, from where they stopped. Two tricks keep this fast.
+# A new fit after each mushroom would be best, but too slow. So the agents eat in blocks of 100, with a new draw for
+# each mushroom. Then they learn for 800 steps, from where they stopped. Two tricks keep this fast.
 #
 # * All agents that learn alike do so side by side, in one captured graph (`bnn.fit_replicates`).
-# * The graph is compiled for one size of data, but the memory grows. So the memory is repeated until it fills 4096 rows. That would
-#   count each meal several times; a `temperature` (the weight of the KL) of the same size makes up for it, and the ELBO is that of
-#   the meals themselves, times a constant (but for the last, incomplete repetition).
+# * The graph is compiled for one size of data, but the memory grows. So the memory is repeated until it fills 4096
+#   rows. That counts each meal several times. A `temperature` (the weight of the KL) of the same size corrects it. The
+#   ELBO is then the ELBO of the meals times a constant (except for the last, incomplete repetition).
 #
-# And a guide may be any object with a `build`: this one starts where the last fit ended.
+# A guide may be any object with a `build`. The guide here starts where the last fit ended.
 
 # %%
 @dataclasses.dataclass
@@ -229,25 +229,28 @@ for name, values in regrets.items():
 pd.DataFrame(rows).T.round(0).astype(int)
 
 # %% [markdown]
-# Coins are dear. With ε = 5 % an agent regrets 5500 after 5000 mushrooms, twice as much as Thompson sampling with 2800, and it cannot
-# stop: a coin costs 4.9 on average, which is 0.25 a mushroom for as long as it is tossed, and what it then eats by chance disturbs
-# what it learns. With ε = 1 % it is 3400.
+# Coins are expensive. With ε = 5 % an agent has a regret of 5500 after 5000 mushrooms, twice as much as Thompson
+# sampling with 2800. It cannot stop: a coin costs 4.9 on average, which is 0.25 per mushroom as long as coins are
+# tossed. The random meals also disturb what it learns. With ε = 1 % the regret is 3400.
 #
-# But the agent that tosses no coin at all regrets no more than Thompson sampling, 2800 too, and three seeds cannot tell the two apart.
-# It has had its exploration as a present: all agents ate or left the first hundred mushrooms at random. In the paper, where they did
-# not, the greedy agent ate nothing for about the first thousand.
+# But the agent without coins has no more regret than Thompson sampling, 2800 too, and three seeds cannot tell the two
+# apart. It got its exploration for free: all agents ate or left the first hundred mushrooms at random. In the paper
+# they did not, and the greedy agent ate nothing for about the first thousand.
 #
-# Nor has Thompson sampling come to rest, as it does in the paper. After 2000 mushrooms it stays at about 0.4 a mushroom, and it errs
-# by trying: of the last thousand it ate 27 poisonous ones and left 2 edible ones, the greedy agent 17 and 8. The suspects, none of
-# them tried here: the likelihood believes in a noise of 3, so that a few lucky meals make a poisonous kind look good; the memory of
-# 4096 forgets the bad ones; and Blundell et al. trained eight times as long for each mushroom, and averaged two draws for each choice.
-# Riquelme, Tucker & Snoek (2018) found on many such problems that a variational posterior which is still on its way is a poor guide.
+# Thompson sampling does not stop exploring here, as it does in the paper. After 2000 mushrooms its regret stays at
+# about 0.4 per mushroom, and its errors are trials. Of the last thousand it ate 27 poisonous ones and left 2 edible
+# ones; the greedy agent ate 17 and left 8. Three causes are possible; none was tested here. The likelihood assumes a
+# noise of 3, so a few lucky meals make a poisonous kind look good. The memory of 4096 forgets the bad meals. And
+# Blundell et al. trained eight times as long for each mushroom, and averaged two draws for each choice. Riquelme,
+# Tucker & Snoek (2018) studied many such problems. They found that a variational posterior which has not converged
+# explores poorly.
 
 # %% [markdown]
 # ## One function, one agent
 #
-# Within a block each mushroom gets a draw of its own, for speed. To follow one draw for longer, `bnn.sample_function` gives a
-# network as a plain function. Here are the values that four draws and the mean of 500 give to the same eight mushrooms.
+# Within a block each mushroom gets a new draw, for speed. To follow one draw for longer, `bnn.sample_function` returns
+# a network as a plain function. The plot shows the values that four draws and the mean of 500 give to the same eight
+# mushrooms.
 
 # %%
 rows = torch.randint(len(mushrooms), (8,), generator=torch.Generator().manual_seed(1))
@@ -262,8 +265,8 @@ table
 # %% [markdown]
 # ## Try it
 #
-# * The noise of 3 is a lie: the reward of a poisonous mushroom varies by 20, that of an edible one not at all. What do larger and
-#   smaller ones do to exploration?
+# * The noise of 3 is wrong: the reward of a poisonous mushroom varies by 20, the reward of an edible one not at all.
+#   How does the assumed noise change exploration?
 # * `bnn.guides.Dropout(rate=0.2)` for the posterior: does it still explore?
-# * Judge each mushroom by the mean of two draws, or give the agents more steps or a longer memory. Does Thompson sampling come to
-#   rest?
+# * Judge each mushroom by the mean of two draws, or give the agents more steps or a longer memory. Does Thompson
+#   sampling stop exploring?

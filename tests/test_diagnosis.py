@@ -316,7 +316,7 @@ def test_without_held_out_data_it_says_so():
     found = bnn.diagnose(exact_posterior(model, train), train)
     assert "No data were held out" in found.notes[0]
     assert not {finding.name for finding in found.findings} & {"bias", "spread", "coverage", "surprise", "ranking"}
-    assert any("can be weighted into exact ones" in finding.text for finding in found.findings)  # q is exact
+    assert any("is close to the posterior" in finding.text for finding in found.findings)  # q is exact
 
 
 @pytest.mark.slow

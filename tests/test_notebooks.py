@@ -1,4 +1,4 @@
-"""Notebooks: each one runs from top to bottom in fast mode, and is stored with the outputs of its code, which are small."""
+"""Notebooks: each one runs from top to bottom in fast mode, and is stored with the outputs of its code."""
 
 import gc
 import importlib.util

@@ -205,10 +205,10 @@ def _of_weights(posterior: Posterior | Mixture, train: Data) -> list[Finding]:
     except InputError:  # no density
         return []
     if weights.is_reliable:
-        return [Finding("k-hat", "fine", f"Draws can be weighted into exact ones: {weights}.")]
+        text = f"The fitted distribution of the weights is close to the posterior: {weights}."
+        return [Finding("k-hat", "fine", text)]
     text = (
-        f"k-hat of the joint weights is {weights.khat:.2f}, not below {weights.good_khat:.2f}: the guide is far from "
-        "the posterior of the weights, as is usual for networks; its draws cannot be weighted into exact ones. Judge "
-        "it by its predictions."
+        f"k-hat of the joint weights is {weights.khat:.2f}, not below {weights.good_khat:.2f}: the fitted distribution "
+        "of the weights differs much from the posterior, as is usual for networks. Judge the fit by its predictions."
     )
     return [Finding("k-hat", "note", text)]
