@@ -170,7 +170,7 @@ def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
 
 
 def sites_at_prior(posterior: Posterior | Mixture) -> tuple[str, ...]:
-    """Return the weights that have taken nothing from the data: KL(q || p) below 0.02 nats an entry, nowhere above 0.25.
+    """Return the weights that have taken nothing from the data: KL(q || p) below 0.02 nats an entry, none above 0.25.
 
     Biases are left out, which many good fits do not need, and sites whose KL has no closed form and no quadrature. Of a
     mixture all members have to be there.
