@@ -315,7 +315,7 @@ def _mean(rows: list[dict[str, str]], column: str) -> str:
 
 
 def _picture(rows: list[dict[str, str]], path: Path) -> None:
-    figure, axes = plt.subplots(2, 4, figsize=(13, 8), layout="constrained")
+    figure, axes = plt.subplots(4, 2, figsize=(7.5, 17), layout="constrained")
     kinds = {"reference": "black", "guide": "C0", "method": "C1", "prior": "C2"}
     for axis, problem in zip(axes.flat, PROBLEMS, strict=True):
         own = [row for row in rows if row["problem"] == problem and row["log_score"]]
@@ -328,12 +328,12 @@ def _picture(rows: list[dict[str, str]], path: Path) -> None:
             axis.plot(
                 max(scores[pair], lowest), place, "o" if scores[pair] >= lowest else "<", color=kinds[pair[0]], ms=4
             )
-        axis.set_yticks(range(len(names)), [name for _, name in names], fontsize=6)
-        axis.set_title(problem, fontsize=9)
-        axis.set_xlabel("log score, nats (arrow: lower)", fontsize=7)
-        axis.tick_params(axis="x", labelsize=7)
+        axis.set_yticks(range(len(names)), [name for _, name in names], fontsize=8)
+        axis.set_title(problem, fontsize=11)
+        axis.set_xlabel("log score, nats (arrow: lower)", fontsize=9)
+        axis.tick_params(axis="x", labelsize=8)
     handles = [plt.Line2D([], [], marker="o", ls="", color=color, label=kind) for kind, color in kinds.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

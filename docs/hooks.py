@@ -8,17 +8,20 @@ from pathlib import Path
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', flags=re.DOTALL)
+_PAGE = re.compile(r"(?<![\w/])docs/(?P<name>[\w-]+(?:/[\w-]+)?)\.md")
 _LINK = re.compile(
     r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)#:\s]+|https?:[^)\s]*|mailto:[^)\s]*)(?P<anchor>#[^)\s]*)?\)"
 )
 
 
+@event_priority(100)  # before the plugin that renders notebooks looks for them
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the files that lie elsewhere in the repository."""
     places = {ROOT / name: target for name, target in PAGES.items()}
@@ -36,14 +39,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Write formulas as MathML."""
+    """Write formulas as MathML, and link the pages that docstrings name."""
     from html import unescape
 
     def mathml(found: re.Match[str]) -> str:
         display = "block" if found["tag"] == "div" else "inline"
         return convert(unescape(found["latex"]), display=display)
 
-    return _FORMULA.sub(mathml, html)
+    up = "../" * page.url.count("/")
+    return _PAGE.sub(lambda found: f'<a href="{up}{found["name"]}/">{found["name"]}</a>', _FORMULA.sub(mathml, html))
 
 
 def _moved(text: str, path: Path, target: str, places: dict[Path, str]) -> str:

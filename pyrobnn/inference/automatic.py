@@ -187,7 +187,7 @@ def _record(name: str, scores: Tensor, seconds: float) -> CandidateRecord:
 
 def _best(scores: Sequence[Tensor]) -> int:
     """Return the number of the highest mean."""
-    means = [float(found.mean().nan_to_num(-math.inf)) for found in scores]
+    means = [float(found.mean().nan_to_num(-math.inf, neginf=-math.inf)) for found in scores]
     best = max(range(len(means)), key=means.__getitem__)
     if not math.isfinite(means[best]):
         raise FloatingPointError("No method kept to finite numbers. Look for extreme values in the data.")

@@ -200,12 +200,16 @@ def _maximum(evidence: Evidence, start: np.ndarray) -> np.ndarray:
     bounds = [(-LARGEST_LOG, LARGEST_LOG)] * len(start)
     rounding = 10 * torch.finfo(evidence.squares.dtype).eps  # a line search below it goes astray, to NaN in SciPy 1.18
     options = {"maxiter": _ROUNDS, "ftol": max(2.2e-9, rounding)}
-    fixed = np.clip(_fixed_point(evidence, start), -LARGEST_LOG, LARGEST_LOG)
-    ends = [
-        minimize(negative, place, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
-        for place in (start, fixed)
-    ]
-    return max([*ends, fixed], key=lambda logs: np.nan_to_num(evidence(logs)[0], nan=-np.inf))
+    def end(place: np.ndarray) -> np.ndarray:
+        return minimize(negative, place, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+
+    first = end(start)
+    try:
+        fixed = _fixed_point(evidence, start)
+        ends = [first, fixed, end(fixed)]
+    except torch.linalg.LinAlgError:  # of precisions too far apart for the precision of the numbers
+        ends = [first]
+    return max(ends, key=lambda logs: np.nan_to_num(evidence(logs)[0], nan=-np.inf))
 
 
 def _fixed_point(evidence: Evidence, start: np.ndarray) -> np.ndarray:
