@@ -122,7 +122,7 @@ class Plane:
             return
         for label in labels:
             face, marker = _FACES[label % len(_FACES)], MARKERS[label % len(MARKERS)]
-            edge, name = "white" if face == INK else INK, _name(label, self.class_names)
+            edge, name = "white" if face == INK else INK, _name(int(label), self.class_names)
             axis.plot(*x[y == label].T, marker, color=face, mec=edge, mew=0.6, ms=5, label=name)
 
 
