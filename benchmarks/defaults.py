@@ -279,11 +279,12 @@ def report(path: Path) -> None:
     """Write the page and its picture from the rows."""
     rows = read(path)
     seeds = sorted({int(row["seed"]) for row in rows})
+    shown = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"one seed, {seeds[0]}"
     lines = [
         "# Every part by its name alone",
         "",
         "`python -m benchmarks.defaults` fits each guide, method and prior with nothing set but its name, to eight",
-        f"small problems (seeds {seeds[0]} to {seeds[-1]}; the rules were made on seeds 0 to 9). The error is the root",
+        f"small problems ({shown}; the rules were made on seeds 0 to 9). The error is the root",
         "mean square over the spread of the targets (of the cubic: of its curve), of moons the share of wrong",
         "labels. The log score is a mean over test examples, in nats. Seconds are of one core beside other work.",
         "Means over seeds. The page holds what has been run so far: names without a row are still to come.",

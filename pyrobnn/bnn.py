@@ -64,7 +64,7 @@ class BNN(PyroModule):
         InputError: an unknown name, a pattern that matches nothing, a network without parameters, or a layer that
             changes its weights by itself.
 
-    Example:
+    Examples:
         >>> import torch, pyrobnn as bnn
         >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(scale=0.1))
         >>> model(torch.zeros(3, 1)).shape
@@ -234,7 +234,7 @@ class BNN(PyroModule):
             **arguments: settings of `SVI` (guide, steps, lr, ...), `standardize` of `Data`, and arguments of
                 `pyrobnn.fit` (device, engine, progress, validation, callbacks).
 
-        Example:
+        Examples:
             >>> model = bnn.BNN(bnn.MLP(1, [20], 1))
             >>> x, y = [[0.0], [1.0], [2.0]], [0.1, 0.9, 2.2]
             >>> posterior = model.fit(x, y, guide="full_rank", steps=20, seed=0, progress=False)
@@ -264,7 +264,7 @@ class BNN(PyroModule):
         Raises:
             InputError: inputs that are not numeric, not finite, or that the network does not take.
 
-        Example:
+        Examples:
             >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior=bnn.priors.Normal(1.0))
             >>> prediction = model.sample_prior_predictive([[0.0], [3.0]], seed=0)
             >>> bool(prediction.std[1] > prediction.std[0])  # functions fan out away from 0
@@ -282,7 +282,7 @@ class BNN(PyroModule):
     def with_parts(self, **parts: Any) -> "BNN":
         """Return an independent copy with some parts replaced, of the same units and the same start.
 
-        Example:
+        Examples:
             >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior=bnn.priors.Normal(1.0))
             >>> model.with_parts(prior=bnn.priors.Normal(0.5)).settings["prior"]
             Normal(scale=0.5, loc=0.0)

@@ -40,7 +40,7 @@ class MLP:
         bias: give each layer a bias.
         dtype: precision of the weights, and of everything that is computed with them.
 
-    Example:
+    Examples:
         >>> net = bnn.MLP(3, [50, 20], 1, activation="silu").build()
         >>> [tuple(value.shape) for name, value in net.named_parameters() if name.endswith("weight")]
         [(50, 3), (20, 50), (1, 20)]

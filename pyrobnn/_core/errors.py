@@ -9,7 +9,7 @@ class InputError(ValueError):
 
     Control characters in it, as names of columns may have, are written as escapes: a terminal would obey them.
 
-    Example:
+    Examples:
         >>> try:
         ...     bnn.MLP(1, [20], 1, activation="rellu")
         ... except bnn.InputError as error:
@@ -24,7 +24,7 @@ class InputError(ValueError):
 class PoorFitWarning(UserWarning):
     """A fit predicts no better than a constant, far worse than a linear model, or has memorised its targets.
 
-    Example:
+    Examples:
         >>> import warnings
         >>> with warnings.catch_warnings():
         ...     warnings.simplefilter("ignore", bnn.PoorFitWarning)  # five steps are too few to learn anything

@@ -34,7 +34,7 @@ class Data:
         InputError: not numeric, not finite, empty, of the wrong rank, x and y of unequal length, or weights that are
             not positive.
 
-    Example:
+    Examples:
         >>> import pyrobnn as bnn
         >>> data = bnn.Data([[0.0], [1.0], [2.0]], [0.1, 0.9, 2.2], weights=[1.0, 1.0, 2.0])
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=20, seed=0, progress=False)
@@ -109,7 +109,7 @@ class Data:
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
         """Return all examples in order, in parts of at most that many.
 
-        Example:
+        Examples:
             >>> [len(part) for part in bnn.datasets.sinusoid(40).parts(15)]
             [15, 15, 10]
         """
@@ -118,7 +118,7 @@ class Data:
     def split(self, fraction: float, *, seed: int) -> tuple["Data", "Data"]:
         """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one.
 
-        Example:
+        Examples:
             >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
             >>> len(train), len(test)
             (30, 10)

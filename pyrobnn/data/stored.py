@@ -52,7 +52,7 @@ class StoredData:
         head: inputs and targets of the first examples.
         fingerprint: a SHA-256 of all examples, and whether they are standardised, in words.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> x = np.linspace(-1.0, 1.0, 100, dtype=np.float32)[:, None]
         >>> np.save("x.npy", x)
@@ -103,7 +103,7 @@ class StoredData:
         Raises:
             InputError: what `Data` refuses, with file, row and column; or a file that cannot be mapped.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> np.save("x.npy", np.zeros((100, 3)))
             >>> data = bnn.StoredData.from_numpy("x.npy", np.arange(100), progress=False)
@@ -142,7 +142,7 @@ class StoredData:
             InputError: no such file or column, a column of another kind, or missing or infinite values, with file, row
                 and column.
 
-        Example:
+        Examples:
             >>> import pandas as pd
             >>> frame = pd.DataFrame({"size": [50.0, 70.0, 90.0], "kind": ["flat", "flat", "house"]})
             >>> frame.to_parquet("homes.parquet")
@@ -176,7 +176,7 @@ class StoredData:
     def parts(self, num_rows: int = 10_000) -> Iterator[Data]:
         """Return all examples in order as `Data` in memory, in parts of at most that many.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> data = bnn.StoredData.from_numpy(np.zeros((100, 3)), np.arange(100), progress=False)
             >>> [len(part) for part in data.parts(40)]

@@ -32,7 +32,7 @@ class Dataset:
         encoder: for a table with categories or missing values, how its columns became numbers;
             `pyrobnn.datasets.load_features` takes it.
 
-    Example:
+    Examples:
         >>> diabetes = bnn.datasets.load("diabetes")
         >>> diabetes.task, diabetes.data, diabetes.num_splits
         ('regression', Data(x=(442, 10), y=(442,) float64, standardize=True), 20)
@@ -66,7 +66,7 @@ class Dataset:
         Raises:
             InputError: no split of that number.
 
-        Example:
+        Examples:
             >>> train, test = bnn.datasets.load("diabetes").split(0)
             >>> len(train), len(test)
             (398, 44)

@@ -33,7 +33,7 @@ class DatasetInfo:
         source: where the data come from.
         available: whether it loads without a download.
 
-    Example:
+    Examples:
         >>> digits = next(one for one in bnn.datasets.info() if one.name == "digits")
         >>> digits.task, digits.rows, digits.columns, digits.available
         ('classification', 1797, 64, True)
@@ -52,7 +52,7 @@ class DatasetInfo:
 def names() -> list[str]:
     """Return the names that `load` takes, sorted.
 
-    Example:
+    Examples:
         >>> "diabetes" in bnn.datasets.names()
         True
     """
@@ -70,7 +70,7 @@ def load(name: str) -> Dataset:
     Raises:
         InputError: unknown name, a file that is not the published one, or no file and no download.
 
-    Example:
+    Examples:
         >>> cancer = bnn.datasets.load("breast-cancer")
         >>> cancer.data.x.shape, cancer.class_names
         (torch.Size([569, 30]), ('malignant', 'benign'))
@@ -102,7 +102,7 @@ def fetch(name: str) -> Path:
     Raises:
         InputError: unknown name, a set without files, wrong checksum, or no file and no download.
 
-    Example:
+    Examples:
         >>> try:
         ...     path = bnn.datasets.fetch("diabetes")
         ... except bnn.InputError as error:
@@ -118,7 +118,7 @@ def fetch(name: str) -> Path:
 def info() -> list[DatasetInfo]:
     """Return a line on each data set, sorted by name, without reading or downloading any.
 
-    Example:
+    Examples:
         >>> {one.name: one.rows for one in bnn.datasets.info() if one.task == "regression"}["diabetes"]
         442
     """

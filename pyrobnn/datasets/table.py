@@ -46,7 +46,7 @@ def load_table(
         InputError: the file cannot be read or is empty, a column is missing, or values cannot be used; one message
             lists them for all columns, with their rows.
 
-    Example:
+    Examples:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"size": [50.0, 90.0] * 9, "kind": ["flat", "house"] * 9, "price": [1.5, 2.9] * 9})
         >>> frame.to_csv("homes.csv", index=False)
@@ -90,7 +90,7 @@ def load_features(
         InputError: the file cannot be read or is empty, or a column is missing, is of another kind than before, or has
             missing values that the encoder does not replace.
 
-    Example:
+    Examples:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"size": [50.0, 90.0] * 9, "kind": ["flat", "house"] * 9, "price": [1.5, 2.9] * 9})
         >>> frame.to_csv("homes.csv", index=False)

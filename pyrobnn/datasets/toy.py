@@ -26,7 +26,7 @@ def sinusoid(num: int = 32, noise: float = 1.0, *, seed: int = 0) -> Data:
     Raises:
         InputError: `num` or `noise` out of range.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid(5, noise=0.5)
         >>> data.x[:, 0], data.y.shape
         (tensor([-0.5000, -0.2500,  0.0000,  0.2500,  0.5000]), torch.Size([5]))
@@ -37,7 +37,7 @@ def sinusoid(num: int = 32, noise: float = 1.0, *, seed: int = 0) -> Data:
 def sinusoid_curve(x: Tensor) -> Tensor:
     """Return 10 sin(2 pi x), the noise-free curve of `sinusoid`, in the shape of x.
 
-    Example:
+    Examples:
         >>> bnn.datasets.sinusoid_curve(torch.tensor([0.0, 0.25]))
         tensor([ 0., 10.])
     """
@@ -58,7 +58,7 @@ def quartic(num: int = 64, noise: float = 0.5, *, seed: int = 0) -> Data:
     Raises:
         InputError: `num` or `noise` out of range.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.quartic(10, noise=0.1)
         >>> data.x.shape, data.y.shape
         (torch.Size([10, 1]), torch.Size([10]))
@@ -69,7 +69,7 @@ def quartic(num: int = 64, noise: float = 0.5, *, seed: int = 0) -> Data:
 def quartic_curve(x: Tensor) -> Tensor:
     """Return -x^4 + 3 x^2 + 1, the noise-free curve of `quartic`, in the shape of x.
 
-    Example:
+    Examples:
         >>> bnn.datasets.quartic_curve(torch.tensor([0.0, 1.0, 2.0]))
         tensor([ 1.,  3., -3.])
     """

@@ -125,7 +125,7 @@ def elbo_report(
         InputError: a mixture, pruned weights, stored draws of Markov chains, fewer than 2 draws, or data that do not
             fit the model.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> report = bnn.elbo_report(posterior, data, num_draws=100)

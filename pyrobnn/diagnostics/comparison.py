@@ -30,7 +30,7 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
         InputError: fewer than two results, something else than results, or results of different kinds, numbers of folds
             or examples, which measure different things.
 
-    Example:
+    Examples:
         >>> train, test = bnn.datasets.sinusoid(60).split(0.5, seed=0)
         >>> models = {name: bnn.BNN(bnn.MLP(1, [width], 1)) for name, width in (("small", 2), ("large", 20))}
         >>> fits = {name: model.fit(train, steps=20, seed=0, progress=False) for name, model in models.items()}

@@ -55,7 +55,7 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
     Raises:
         InputError: a mixture, or a posterior without chains, or with too few or too short ones.
 
-    Example:
+    Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method = bnn.HMC(step_size=0.01, trajectory_length=0.05, num_draws=10, warmup=5, num_chains=2)

@@ -83,7 +83,7 @@ def to_datatree(
         InputError: data or inputs that do not fit the model, fewer than one draw of each chain, posteriors that do not
             go together, or a `monitor` that matches nothing.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> tree = bnn.to_datatree(posterior, data, x_pred=[[0.0], [1.5]], num_draws=100)
@@ -128,7 +128,7 @@ def eval_datatree(
     Raises:
         InputError: as `to_datatree`.
 
-    Example:
+    Examples:
         >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(train, steps=20, seed=0, progress=False)
         >>> tree = bnn.eval_datatree(posterior, test, num_draws=100)

@@ -40,7 +40,7 @@ def heldout_elpd(
     Raises:
         InputError: data that do not fit the model.
 
-    Example:
+    Examples:
         >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(train, steps=20, seed=0, progress=False)
         >>> held_out = bnn.heldout_elpd(posterior, test)
@@ -107,7 +107,7 @@ def kfold(
     Raises:
         InputError: folds or groups that do not fit the data, or what `fit` refuses.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
         >>> found = bnn.kfold(model, bnn.SVI(steps=20), bnn.datasets.sinusoid(), folds=3, progress=False)
         >>> found.n_data_points, found.elpd_i.shape

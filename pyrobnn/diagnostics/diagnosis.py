@@ -82,7 +82,7 @@ def diagnose(
     Raises:
         InputError: data that do not fit the model, or a rate outside (0, 1).
 
-    Example:
+    Examples:
         >>> train, test = bnn.datasets.sinusoid(60).split(0.5, seed=0)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(train, guide="map", steps=20, seed=0, progress=False)
         >>> print(bnn.diagnose(posterior, train, test))  # after 20 steps only

@@ -164,7 +164,7 @@ def importance_weights(
             posterior in common or whose mixture has no known density, too few draws, data that do not fit the model,
             or a density that is not a number.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> likelihood = bnn.likelihoods.Gaussian(scale=4.0)
         >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)

@@ -61,7 +61,7 @@ def loo(
         InputError: a posterior of point masses, too few draws, data that do not fit the model, or a correction that
             does not exist (mixtures, stored draws, `Dropout`) or is too far.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid(100)
         >>> likelihood = bnn.likelihoods.Gaussian(scale=4.0)
         >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)

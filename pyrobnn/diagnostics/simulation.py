@@ -134,7 +134,7 @@ def vsbc(
         InputError: too few simulations or draws, inputs that do not fit the model, parameters without a prior, or what
             `fit` refuses.
 
-    Example:
+    Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> settings = {"probes": [[0.0], [1.0]], "num_simulations": 20, "num_draws": 20, "progress": False}

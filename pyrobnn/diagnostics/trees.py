@@ -29,7 +29,7 @@ def save_datatree(tree: "xarray.DataTree", path: str | Path) -> Path:
     Raises:
         InputError: another ending, a path that exists, or zarr is not installed.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> bnn.save_datatree(bnn.to_datatree(posterior, data, num_draws=100), "tree.nc").name
@@ -56,7 +56,7 @@ def load_datatree(path: str | Path) -> "xarray.DataTree":
     Raises:
         InputError: another ending, nothing there, or zarr is not installed.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> path = bnn.save_datatree(bnn.to_datatree(posterior, data, num_draws=100), "tree.nc")

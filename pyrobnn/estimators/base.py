@@ -109,7 +109,7 @@ class AbstractBNN(BaseEstimator):
             ValueError: a name that does not exist.
             InputError: a value that a part refuses.
 
-        Example:
+        Examples:
             >>> regressor = bnn.BNNRegressor(guide="low_rank").set_params(guide__rank=5, prior__scale=0.3)
             >>> regressor.guide.rank, regressor.prior
             (5, Normal(scale=0.3, loc=0.0))
@@ -257,7 +257,7 @@ class AbstractBNN(BaseEstimator):
         Returns:
             The prediction in original units; classes are numbered as in `classes_`.
 
-        Example:
+        Examples:
             >>> from sklearn.datasets import load_diabetes
             >>> x, y = load_diabetes(return_X_y=True)
             >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:100], y[:100])

@@ -30,7 +30,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         likelihood: how labels arise; Categorical if None.
         guide: the guide of the method, or of the one inside it; None for its default.
         method: how the posterior is inferred; `SVI` if None, with a mean-field guide if none is given.
-        steps, lr, batch_size: as in `BNNRegressor`, and so are num_draws, standardize, categories, missing,
+        steps: as in `BNNRegressor`, and so are lr, batch_size, num_draws, standardize, categories, missing,
             random_state, device, engine and verbose.
         class_weight: weights of the classes by label, or "balanced"; they multiply the weights of the examples.
 
@@ -38,7 +38,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         classes_: the labels.
         posterior_, encoder_, n_features_in_, feature_names_in_: as in `BNNRegressor`.
 
-    Example:
+    Examples:
         >>> from sklearn.datasets import load_iris
         >>> x, y = load_iris(return_X_y=True)
         >>> classifier = bnn.BNNClassifier(steps=50, random_state=0).fit(x, y)
@@ -78,7 +78,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
             ValueError: as `fit`; no classes at the first call, others later, or labels that are none of them; a guide
                 that gives some weights no spread; class_weight="balanced".
 
-        Example:
+        Examples:
             >>> from sklearn.datasets import load_iris
             >>> x, y = load_iris(return_X_y=True)
             >>> classifier = bnn.BNNClassifier(steps=20, random_state=0)
@@ -150,7 +150,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class under the mixture of all draws, (N, C), in the order of `classes_`.
 
-        Example:
+        Examples:
             >>> from sklearn.datasets import load_iris
             >>> x, y = load_iris(return_X_y=True)
             >>> probs = bnn.BNNClassifier(steps=20, random_state=0).fit(x, y).predict_proba(x[:2])

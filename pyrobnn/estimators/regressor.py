@@ -30,7 +30,9 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         guide: the guide of the method, or of the one inside it; None for its default.
         method: how the posterior is inferred. None for the choice above if the prior is normal, and the guide is
             Laplace or not given; otherwise None means `SVI`.
-        steps, lr, batch_size: these settings of the method, or of the one inside it; None for their defaults.
+        steps: steps of the method, or of the one inside it; None for its default.
+        lr: its learning rate, likewise.
+        batch_size: rows of its mini-batches, likewise.
         num_draws: number of posterior draws to predict with.
         standardize: whether inputs and real targets are centred and scaled.
         categories: how columns of text and categories become numbers, "onehot" or "ordinal"; see `make_encoder`.
@@ -45,7 +47,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         encoder_: the transformer from columns to inputs.
         n_features_in_, feature_names_in_: of the inputs.
 
-    Example:
+    Examples:
         >>> import pyrobnn as bnn
         >>> from sklearn.datasets import load_diabetes
         >>> x, y = load_diabetes(return_X_y=True)
@@ -85,7 +87,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         Raises:
             ValueError: as `fit`; or a guide that gives some weights no spread.
 
-        Example:
+        Examples:
             >>> from sklearn.datasets import load_diabetes
             >>> x, y = load_diabetes(return_X_y=True)
             >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:50], y[:50])
@@ -99,7 +101,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
 
         The standard deviation includes the noise; `predict_dist` has its parts.
 
-        Example:
+        Examples:
             >>> from sklearn.datasets import load_diabetes
             >>> x, y = load_diabetes(return_X_y=True)
             >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:100], y[:100])
@@ -113,7 +115,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Return bounds (lower, upper) of the equal-tailed interval that holds a target with probability `level`.
 
-        Example:
+        Examples:
             >>> from sklearn.datasets import load_diabetes
             >>> x, y = load_diabetes(return_X_y=True)
             >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:100], y[:100])

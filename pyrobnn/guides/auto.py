@@ -32,7 +32,7 @@ class Auto:
         name: name of a class in `pyro.infer.autoguide`.
         options: further arguments of its constructor.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> guide = bnn.guides.Auto("AutoLowRankMultivariateNormal", {"rank": 5})
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
@@ -84,7 +84,7 @@ def _with_parameters(guide: PyroModule, *args: Any) -> PyroModule:
 def autoguide_names() -> list[str]:
     """Return the names of the autoguides that Pyro has.
 
-    Example:
+    Examples:
         >>> "AutoMultivariateNormal" in bnn.guides.autoguide_names()
         True
     """

@@ -11,7 +11,7 @@ from pyrobnn._core.registry import Registry
 Model = Callable[..., Any]
 """A Pyro model, such as a `BNN`: it takes inputs and targets, draws its latent sites and observes the targets.
 
-Example:
+Examples:
     >>> def names_of(model: bnn.guides.Model) -> list[str]:
     ...     return [site.name for site in bnn.guides.latent_sites(model, torch.zeros(3, 1), torch.zeros(3))]
     >>> names_of(bnn.BNN(bnn.MLP(1, [], 1)))
@@ -28,7 +28,7 @@ class Guide(Protocol):
 
     See docs/how-to/guides.md for which guide to choose, and docs/how-to/own-part.md for how to write one.
 
-    Example:
+    Examples:
         >>> from pyro.infer.autoguide import AutoDiagonalNormal
         >>> class Diagonal:
         ...     def build(self, model, *args):
@@ -93,7 +93,7 @@ class BuiltGuide:
         linearized: whether predictions take the network linearised around the mean.
         path_derivative: whether the gradient follows log q along the draws, without its score.
 
-    Example:
+    Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> isinstance(posterior.guide, bnn.guides.BuiltGuide), posterior.guide.vmappable
         (True, True)
@@ -147,7 +147,7 @@ class BuiltGuide:
 registry = Registry("guide", accepts=lambda value: isinstance(value, Guide))
 """Guides by name; `register` adds one.
 
-Example:
+Examples:
     >>> "mean_field" in bnn.guides.registry.names
     True
     >>> bnn.guides.registry.get("mean_field") is bnn.guides.MeanField

@@ -15,7 +15,7 @@ from pyrobnn.guides.density import independent, log_density
 def built(guide: PyroModule) -> BuiltGuide:
     """Return what a built guide offers: the guide itself, or a view of one that does not inherit from `BuiltGuide`.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide="AutoNormal", steps=20, seed=0, progress=False)
         >>> bnn.guides.built(posterior.guide).log_density(posterior.draw(10)).shape

@@ -30,7 +30,7 @@ class ByName:
     Attributes:
         choices: pairs of a pattern and a guide or a guide's name.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> guide = {"2.*": "full_rank", "*": "mean_field"}
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
@@ -133,7 +133,7 @@ def _merged[T](parts: list[dict[str, T] | None]) -> dict[str, T] | None:
 def resolve(value: Any) -> Guide:
     """Return the guide that a name, a table, a mapping from name patterns, or an object stands for.
 
-    Example:
+    Examples:
         >>> bnn.guides.resolve("full_rank")
         FullRank(init_rho=None)
         >>> bnn.guides.resolve({"type": "low_rank", "rank": 3}).rank

@@ -53,7 +53,7 @@ class Dropout:
             and convolutional layers (other layers share one). The ELBO has the same mean and gradients that vary less.
             Draws of the posterior stay one function each.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior=bnn.priors.Normal(1.0))
         >>> guide = bnn.guides.Dropout(rate=0.2)
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)

@@ -34,7 +34,7 @@ class Flow(StartsNarrow):
         num_transforms: number of transformations.
         init_rho: where rho starts; None as for `MeanField`.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> guide = bnn.guides.Flow(num_transforms=1)
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)

@@ -25,7 +25,7 @@ class FullRank(StartsNarrow):
         init_rho: where rho starts, with L the identity; None as for `MeanField`. mu starts at the network's own
             weights.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> guide = bnn.guides.FullRank(init_rho=-4.0)
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)

@@ -65,7 +65,7 @@ class Laplace:
         linearized: predict with the network linearised around the mode, which is the model that the "ggn" belongs to
             (Immer et al. 2021), or with the network itself.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
         >>> guide = bnn.guides.Laplace(structure="full", sites="last_layer")
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=50, seed=0, progress=False)
@@ -124,7 +124,7 @@ class Laplace:
                 does not fit the network or its prior.
             FloatingPointError: curvature that is not finite.
 
-        Example:
+        Examples:
             >>> trained = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
             >>> guide = bnn.guides.Laplace(structure="full")
             >>> posterior = guide.around(trained, bnn.datasets.sinusoid(), progress=False)
@@ -148,7 +148,7 @@ class BlockGaussian:
         blocks: what each of them covers; other sites stay at the point.
         linearized: predict with the network linearised around the point.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide="laplace", steps=20, seed=0, progress=False)
         >>> found = bnn.guides.resolve(posterior.record.guide)

@@ -30,7 +30,7 @@ class LowRank(StartsNarrow, NoisePerExample):
             F; None as for `MeanField`. mu starts at the network's own weights.
         noise: how the examples of a mini-batch share eps while training, as for `MeanField`; z is shared by all.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [20], 1))
         >>> guide = bnn.guides.LowRank(rank=3)
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)

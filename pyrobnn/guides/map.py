@@ -19,7 +19,7 @@ class Map:
 
     theta starts at the network's own weights. (Mateo-Garcia 2018: MAP as the delta limit of variational inference.)
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide="map", steps=20, seed=0, progress=False)
         >>> float(posterior.predict([[0.0]]).epistemic_std)

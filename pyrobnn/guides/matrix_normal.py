@@ -29,7 +29,7 @@ class MatrixNormal(StartsNarrow):
         init_rho: softplus of it is the standard deviation of every weight at the start; None as for `MeanField`. M
             starts at the network's own weights.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(2, [5], 1))
         >>> guide = bnn.guides.MatrixNormal(factors="diagonal")
         >>> posterior = model.fit([[0.0, 1.0], [1.0, 0.0]], [0.5, -0.5], guide=guide, steps=20, seed=0, progress=False)

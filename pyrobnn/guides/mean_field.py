@@ -37,7 +37,7 @@ class MeanField(StartsNarrow, NoisePerExample):
             no variance where q is the exact posterior ("sticking the landing", Roeder, Wu & Duvenaud 2017). It needs
             kl="mc".
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> guide = bnn.guides.MeanField(init_rho=-4.0, noise="local")
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)

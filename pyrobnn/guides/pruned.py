@@ -28,7 +28,7 @@ class Pruned:
     Attributes:
         guide: the guide that draws.
 
-    Example:
+    Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> bnn.guides.resolve(bnn.prune(posterior, 0.5).record.guide)
         Pruned(guide=MeanField(init_loc='net', init_rho=None, noise='auto', path_derivative=False))

@@ -29,7 +29,7 @@ class Radial(StartsNarrow):
     Attributes:
         init_rho: where rho starts; None as for `MeanField`. mu starts at the network's own weights.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [50], 1))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=bnn.guides.Radial(), steps=20, seed=0, progress=False)
         >>> posterior.predict([[0.0], [1.0]], num_draws=100)

@@ -25,7 +25,7 @@ class Site:
         variance: the same for the prior variance.
         transform: bijection from unconstrained values to the support, or None for sites on the whole real line.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(0.5))
         >>> site = bnn.guides.latent_sites(model, torch.zeros(3, 1), torch.zeros(3))[0]
         >>> site.name, site.start.shape, float(site.variance[0, 0]), site.transform
@@ -57,7 +57,7 @@ def latent_sites(model: Callable[..., Any], *args: Any) -> list[Site]:
     Raises:
         InputError: a latent is discrete, or one of many inside a plate.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior={"0.weight": "hierarchical", "*": "normal"})
         >>> [site.name for site in bnn.guides.latent_sites(model, torch.zeros(3, 1), torch.zeros(3))]
         ['prior.0.0.weight.scale', '0.weight', '0.bias', '2.weight', '2.bias']

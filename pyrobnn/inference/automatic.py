@@ -60,7 +60,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         max_seconds: bound by the clock, or None. A candidate is begun only if time will remain for the fit to all data;
             the first always is. Candidates stop training after half of this time, the last fit after all of it.
 
-    Example:
+    Examples:
         >>> import pyrobnn as bnn
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)

@@ -44,7 +44,7 @@ class Ensemble(BaseMethod[Mixture]):
             the exact mean, but the covariance C P^-1 C in place of C, for P of the prior and C of the posterior. So
             the variance is exact in directions that the data leave open, and next to none in those that they settle.
 
-    Example:
+    Examples:
         >>> method = bnn.Ensemble(bnn.SVI(guide="map", steps=20), members=3)
         >>> deep = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), method, bnn.datasets.sinusoid(), seed=0, progress=False)
         >>> len(deep), deep.predict([[0.0], [2.0]], num_draws=3).epistemic_std.shape

@@ -94,7 +94,7 @@ def fit(
         InputError: anything that does not fit together, before training starts.
         FloatingPointError: the ELBO is no longer finite, also after going back with smaller steps.
 
-    Example:
+    Examples:
         >>> model, method = bnn.BNN(bnn.MLP(1, [10], 1)), bnn.SVI(guide="laplace", steps=50)
         >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
         >>> posterior.predict([[0.0], [1.0]]).interval(0.9)[0].shape

@@ -55,7 +55,7 @@ class DataParallel(AroundAnother[Posterior]):
     Attributes:
         method: how to fit; `batch_size` counts the examples of all processes together, a multiple of W.
 
-    Example:
+    Examples:
         >>> method = bnn.DataParallel(bnn.SVI(steps=20, batch_size=16))  # in a script that torchrun starts
         >>> posterior = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), method, bnn.datasets.sinusoid(), seed=0, progress=False)
         >>> posterior.predict([[0.0], [1.0]]).mean.shape

@@ -74,7 +74,7 @@ def fit_replicates(
         InputError: lists of different lengths, methods that differ in other settings, data of different shapes.
         FloatingPointError: the ELBO of a replicate is no longer finite.
 
-    Example:
+    Examples:
         >>> models = [bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(scale)) for scale in (0.1, 0.3, 1.0)]
         >>> fits = bnn.fit_replicates(models, bnn.SVI(steps=20), bnn.datasets.sinusoid(), seed=0, progress=False)
         >>> [fit.bnn.settings["prior"].scale for fit in fits]

@@ -61,7 +61,7 @@ class SWAG(AroundAnother[Posterior]):
         every: steps between two collected weights.
         rank: R.
 
-    Example:
+    Examples:
         >>> method = bnn.SWAG(bnn.SVI(guide="map", steps=20), steps=20, every=2, rank=5)
         >>> posterior = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), method, bnn.datasets.sinusoid(), seed=0, progress=False)
         >>> type(posterior.guide).__name__

@@ -28,7 +28,7 @@ __all__ = [
 resolve = registry.resolve
 """Return the likelihood that a name, a table with its `type`, or an object stands for.
 
-Example:
+Examples:
     >>> bnn.likelihoods.resolve("poisson")
     Poisson()
 """

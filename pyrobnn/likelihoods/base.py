@@ -24,7 +24,7 @@ class Likelihood(Protocol):
         standardizes_targets: whether real-valued targets may be centred and scaled before training.
         integer_targets: whether targets are labels or counts (int64) rather than floats of the network's precision.
 
-    Example:
+    Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=2.0)
         >>> isinstance(likelihood, bnn.likelihoods.Likelihood), likelihood.num_outputs(torch.zeros(10, 3))
         (True, 3)
@@ -104,7 +104,7 @@ def squeeze_single(f: Tensor) -> tuple[Tensor, int]:
 registry = Registry("likelihood", accepts=lambda value: isinstance(value, Likelihood))
 """Likelihoods by name; `register` adds one.
 
-Example:
+Examples:
     >>> "student_t" in bnn.likelihoods.registry.names
     True
 """

@@ -17,7 +17,7 @@ from pyrobnn.likelihoods.base import check_width, num_columns, registry, squeeze
 class Bernoulli:
     """y ~ Bernoulli(sigmoid(f)), independently for each target column; targets are 0 and 1.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Bernoulli())
         >>> posterior = model.fit([[-1.0], [0.0], [1.0]], [0, 0, 1], steps=20, seed=0, progress=False)
         >>> posterior.predict([[0.5]]).class_probs.shape

@@ -18,7 +18,7 @@ from pyrobnn.likelihoods.base import registry, require_labels
 class Categorical:
     """y ~ Categorical(softmax(f)); targets are labels 0, ..., C - 1 for C network outputs.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 3), likelihood=bnn.likelihoods.Categorical())  # an output for each class
         >>> posterior = model.fit([[-1.0], [0.0], [1.0]], [0, 1, 2], steps=20, seed=0, progress=False)
         >>> prediction = posterior.predict([[0.5]])

@@ -30,7 +30,7 @@ class CensoredGaussian(NoisyLikelihood):
         scale: noise standard deviation: a number, a tuple with one for each target column, "learned", a prior, or
             "heteroscedastic"; see `pyrobnn.likelihoods.noise.Scale`.
 
-    Example:
+    Examples:
         >>> likelihood = bnn.likelihoods.CensoredGaussian(upper=1.0, scale=0.5)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=likelihood)
         >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0.2, 0.9, 1.0], steps=20, seed=0, progress=False)

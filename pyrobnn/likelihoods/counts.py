@@ -44,7 +44,7 @@ class Poisson(CountLikelihood):
     The log mean is capped at 20, as in `CountLikelihood`. The variance equals the mean; use `NegativeBinomial` where
     counts vary more.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Poisson())
         >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0, 2, 7], steps=20, seed=0, progress=False)
         >>> posterior.predict([[1.0]]).log_prob([2]).shape
@@ -79,7 +79,7 @@ class NegativeBinomial(CountLikelihood):
             starts at 1 and stays above 1e-6, where the distribution is all but Poisson, or "tuned" for one that the
             evidence chooses, as in `pyrobnn.likelihoods.noise.Scale`.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.NegativeBinomial(dispersion=0.5))
         >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0, 2, 7], steps=20, seed=0, progress=False)
         >>> prediction = posterior.predict([[1.0]])

@@ -18,7 +18,7 @@ class Gaussian(NoisyLikelihood):
         scale: noise standard deviation in the units of y: a number, a tuple with one for each target column, "tuned",
             "learned", a prior, or "heteroscedastic"; see `pyrobnn.likelihoods.noise.Scale`.
 
-    Example:
+    Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale="heteroscedastic")
         >>> model = bnn.BNN(bnn.MLP(1, [10], 2), likelihood=likelihood)  # outputs: location and scale
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)

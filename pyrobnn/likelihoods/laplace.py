@@ -19,7 +19,7 @@ class Laplace(NoisyLikelihood):
             tuple with one for each target column, "learned", a prior, or "heteroscedastic"; see
             `pyrobnn.likelihoods.noise.Scale`.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Laplace(scale="learned"))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> posterior.predict([[0.0]]).quantile(0.5).shape

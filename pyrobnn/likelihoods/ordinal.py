@@ -30,7 +30,7 @@ class Ordinal:
     Attributes:
         num_classes: C, the number of labels. A label may be absent from some batch, but none may lie beyond C - 1.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Ordinal(num_classes=5))
         >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0, 2, 4], steps=20, seed=0, progress=False)
         >>> posterior.predict([[1.0]]).class_probs.shape

@@ -32,7 +32,7 @@ class StudentT(NoisyLikelihood):
             and stays above 2. A number must be above 1, so that targets have a mean; up to 2 their variance is
             infinite, and so are the aleatoric and total variance of predictions, but not log scores and intervals.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.StudentT(scale="learned", df="learned"))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> posterior.bnn.likelihood.df.item() > 2

@@ -22,7 +22,7 @@ class Score:
         stderr: its standard error over the examples; NaN for a single example.
         higher_is_better: the direction; for coverages the aim is their level and more is the safer side.
 
-    Example:
+    Examples:
         >>> print(bnn.metrics.Score(value=0.8712, stderr=0.0123, higher_is_better=True))
         0.871 ± 0.012
     """
@@ -38,7 +38,7 @@ class Score:
 class Scores(dict[str, Score]):
     """Scores by name; printed as a table with the standard errors and the directions.
 
-    Example:
+    Examples:
         >>> scores = bnn.metrics.Scores(rmse=bnn.metrics.Score(1.25, 0.1, higher_is_better=False))
         >>> print(scores)
         rmse        1.25 ± 0.1      lower is better

@@ -34,7 +34,7 @@ def pit(prediction: Prediction, y: Any, *, seed: int = 0) -> Tensor:
     Raises:
         InputError: classes, or another likelihood without a distribution function; y not of the predictions' shape.
 
-    Example:
+    Examples:
         >>> from pyro.distributions import Normal
         >>> prediction = bnn.Prediction(Normal(torch.zeros(1, 3), 1.0))  # one draw at three inputs
         >>> bnn.metrics.pit(prediction, [-1.0, 0.0, 1.0]).round(decimals=2)
@@ -65,7 +65,7 @@ def pit_pvalue(prediction: Prediction, y: Any, *, seed: int = 0) -> float:
     Raises:
         InputError: as for `pit`.
 
-    Example:
+    Examples:
         >>> from pyro.distributions import Normal
         >>> prediction = bnn.Prediction(Normal(torch.zeros(1, 50), 1.0))
         >>> bnn.metrics.pit_pvalue(prediction, torch.full((50,), 2.0)) < 1e-6  # targets all on one side
@@ -115,7 +115,7 @@ class Reliability:
         accuracy: share of its examples that were predicted correctly, (B,).
         count: number of its examples, (B,).
 
-    Example:
+    Examples:
         >>> from pyro.distributions import Bernoulli
         >>> prediction = bnn.Prediction(Bernoulli(torch.full((1, 4), 0.8)))  # one draw at four inputs
         >>> bins = bnn.metrics.reliability_bins(prediction, [1, 1, 1, 0])
@@ -147,7 +147,7 @@ def reliability_bins(
     Raises:
         InputError: real targets, or not one label an input.
 
-    Example:
+    Examples:
         >>> from pyro.distributions import Bernoulli
         >>> prediction = bnn.Prediction(Bernoulli(torch.tensor([[0.95, 0.9, 0.6, 0.45]])))  # one draw at four inputs
         >>> bins = bnn.metrics.reliability_bins(prediction, [1, 1, 1, 1], num_bins=4)

@@ -21,7 +21,7 @@ class RiskCurves:
         oracle: error of the k examples with the smallest errors, the least in any order, (N,).
         random: error when examples are left out at random, the same for every share.
 
-    Example:
+    Examples:
         >>> from pyro.distributions import Bernoulli
         >>> prediction = bnn.Prediction(Bernoulli(torch.tensor([[0.99, 0.6, 0.9, 0.8]])))  # one draw at four inputs
         >>> curves = bnn.metrics.selective_risk(prediction, [1, 1, 0, 1])
@@ -54,7 +54,7 @@ def sparsification(prediction: Prediction, y: Any) -> RiskCurves:
     Raises:
         InputError: as for `Prediction.log_prob`.
 
-    Example:
+    Examples:
         >>> from pyro.distributions import Normal
         >>> prediction = bnn.Prediction(Normal(torch.zeros(1, 3), torch.tensor([[0.1, 1.0, 3.0]])))
         >>> bnn.metrics.sparsification(prediction, [0.1, -1.0, 3.0]).excess  # 0: the order of the errors was foreseen
@@ -78,7 +78,7 @@ def selective_risk(prediction: Prediction, y: Any) -> RiskCurves:
     Raises:
         InputError: as for `Prediction.log_prob`.
 
-    Example:
+    Examples:
         >>> from pyro.distributions import Bernoulli
         >>> prediction = bnn.Prediction(Bernoulli(torch.tensor([[0.99, 0.9, 0.8, 0.6]])))  # one draw at four inputs
         >>> bnn.metrics.selective_risk(prediction, [1, 1, 1, 0]).error  # the least certain answer is the wrong one

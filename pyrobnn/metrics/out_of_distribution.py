@@ -29,7 +29,7 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
     Raises:
         InputError: another measure, or predictions of different kinds.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, guide="laplace", steps=50, seed=0, progress=False)
         >>> inside, outside = posterior.predict(data.x), posterior.predict(data.x + 3)
@@ -55,7 +55,7 @@ def ood_measures(inside: Prediction, outside: Prediction, *, by: str = "all") ->
 
     Arguments and errors are as in `score_ood`.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> measures = bnn.metrics.ood_measures(posterior.predict(data.x), posterior.predict(data.x[:8] + 3))

@@ -56,7 +56,7 @@ def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -
         InputError: not numeric, not finite, not one row an input, labels out of range, counts that are not whole, or a
             level outside (0, 1).
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> scores = bnn.score(posterior.predict(data.x, num_draws=100), data.y, levels=[0.9])
@@ -88,7 +88,7 @@ def compare_scores(a: Prediction, b: Prediction, y: Any, *, levels: Sequence[flo
     Raises:
         InputError: predictions at other numbers of inputs, classes against real targets; as for `score`.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
         >>> a, b = (model.fit(data, guide=guide, steps=20, seed=0, progress=False) for guide in ("map", "mean_field"))

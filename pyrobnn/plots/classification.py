@@ -30,7 +30,7 @@ def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Fi
     Raises:
         InputError: real targets, or not one label for each prediction.
 
-    Example:
+    Examples:
         >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="bernoulli").fit(x, y, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.reliability(posterior.predict(x), y)

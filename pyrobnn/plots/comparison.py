@@ -42,7 +42,7 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Data, *,
     Raises:
         InputError: nothing to draw, or data that do not fit a model.
 
-    Example:
+    Examples:
         >>> model, data = bnn.BNN(bnn.MLP(1, [10], 1)), bnn.datasets.sinusoid()
         >>> names = ["map", "mean_field"]
         >>> fits = {name: model.fit(data, guide=name, steps=20, seed=0, progress=False) for name in names}

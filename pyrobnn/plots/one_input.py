@@ -44,7 +44,7 @@ def fit_1d(
     Raises:
         InputError: more than one input, or class labels as targets.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.fit_1d(posterior, data, truth=bnn.datasets.sinusoid_curve)

@@ -29,7 +29,7 @@ def weights(posterior: Posterior, *, layout: Layout = "row") -> Figure:
         posterior: the posterior.
         layout: panels in a "row" or in a "column".
 
-    Example:
+    Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.weights(posterior)
         >>> figure.axes[0].get_title(loc="left")

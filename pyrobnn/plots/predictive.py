@@ -44,7 +44,7 @@ def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure
     Raises:
         InputError: not one target for each prediction.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.predictive_check(posterior.predict(data.x, num_draws=100), data.y)
@@ -160,7 +160,7 @@ def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
     Raises:
         InputError: real targets, or not one label for each prediction.
 
-    Example:
+    Examples:
         >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="bernoulli").fit(x, y, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.calibration(posterior.predict(x), y)
@@ -208,7 +208,7 @@ def vsbc(report: VsbcReport) -> Figure:
     Args:
         report: what `pyrobnn.vsbc` returned.
 
-    Example:
+    Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> settings = {"probes": [[0.0], [1.0]], "num_simulations": 20, "num_draws": 20, "progress": False}

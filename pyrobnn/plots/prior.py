@@ -51,7 +51,7 @@ def prior_predictive(model: BNN, x: Any, *, num_draws: int = 200, seed: int = 0,
     Raises:
         InputError: inputs that the network does not take, or a prior under which predictions overflow.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
         >>> figure = bnn.plots.prior_predictive(model, bnn.datasets.sinusoid())
         >>> len(figure.axes)
@@ -139,7 +139,7 @@ def prior_posterior(posterior: Any, data: Data, *, num_draws: int = 500) -> Figu
     Raises:
         InputError: a prior that cannot be drawn from, or under which predictions overflow.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.prior_posterior(posterior, data, num_draws=100)

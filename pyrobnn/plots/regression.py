@@ -35,7 +35,7 @@ def observed_vs_predicted(prediction: Prediction, y: Any, *, layout: Layout = "r
     Raises:
         InputError: class labels as targets, or not one target for each prediction.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.observed_vs_predicted(posterior.predict(data.x), data.y)

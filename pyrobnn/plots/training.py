@@ -26,7 +26,7 @@ def elbo(history: History, *, layout: Layout = "row") -> Figure:
     Raises:
         InputError: a history without steps.
 
-    Example:
+    Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=50, seed=0, progress=False)
         >>> figure = bnn.plots.elbo(posterior.history)
         >>> figure.savefig("elbo.png")

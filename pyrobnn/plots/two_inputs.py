@@ -49,7 +49,7 @@ def decision_surface(
     Raises:
         InputError: not two inputs.
 
-    Example:
+    Examples:
         >>> data = bnn.Data([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [0, 1, 1])
         >>> model = bnn.BNN(bnn.MLP(2, [10], 2), likelihood="categorical")
         >>> posterior = model.fit(data, steps=20, seed=0, progress=False)

@@ -53,7 +53,7 @@ def images(
         InputError: another measure, real or several targets, inputs that are no images or not the inputs of the
             prediction.
 
-    Example:
+    Examples:
         >>> digits = bnn.datasets.load("digits").data[:50]
         >>> model = bnn.BNN(bnn.MLP(64, [10], 10), likelihood="categorical")
         >>> posterior = model.fit(digits, guide="map", steps=20, seed=0, progress=False)

@@ -34,7 +34,7 @@ def sparsification(prediction: Prediction, y: Any) -> Figure:
     Raises:
         InputError: as for `pyrobnn.metrics.sparsification`, whose curves these are.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.sparsification(posterior.predict(data.x), data.y)
@@ -60,7 +60,7 @@ def selective_risk(prediction: Prediction, y: Any) -> Figure:
     Raises:
         InputError: as for `pyrobnn.metrics.selective_risk`, whose curves these are.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.selective_risk(posterior.predict(data.x), data.y)
@@ -103,7 +103,7 @@ def pit(prediction: Prediction, y: Any, *, seed: int = 0, layout: Layout = "row"
     Raises:
         InputError: as for `pyrobnn.metrics.pit`.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.pit(posterior.predict(data.x), data.y)
@@ -157,7 +157,7 @@ def ood(inside: Prediction, outside: Prediction, *, by: str | None = None, layou
     Raises:
         InputError: "all" or another measure, or predictions of different kinds.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
         >>> figure = bnn.plots.ood(posterior.predict(data.x), posterior.predict(data.x + 3), by="epistemic_std")

@@ -127,7 +127,7 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     Raises:
         InputError: a posterior of another guide, or inputs that are not the training inputs.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide="laplace", steps=20, seed=0, progress=False)
         >>> outputs = bnn.functional(posterior, [[0.0], [0.25], [1.0]], joint=True)

@@ -37,7 +37,7 @@ class Mixture(Fitted):
     Raises:
         InputError: no members, or members of different models or units.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
         >>> fits = model.fit(bnn.datasets.sinusoid(), guide="map", replicates=3, steps=20, seed=0, progress=False)
         >>> mixture = bnn.Mixture(fits)
@@ -113,7 +113,7 @@ class Mixture(Fitted):
         Returns:
             Values (S, *event) by site name.
 
-        Example:
+        Examples:
             >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
             >>> fits = model.fit(bnn.datasets.sinusoid(), replicates=3, steps=20, seed=0, progress=False)
             >>> mixture = bnn.Mixture(fits)
@@ -152,7 +152,7 @@ class Mixture(Fitted):
         Raises:
             InputError: as `Posterior.predict`, or fewer draws than members.
 
-        Example:
+        Examples:
             >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
             >>> fits = model.fit(bnn.datasets.sinusoid(), replicates=3, steps=20, seed=0, progress=False)
             >>> mixture = bnn.Mixture(fits)

@@ -45,7 +45,7 @@ class Posterior(Fitted):
         bnn, guide, x_scaler, y_scaler, seed, history: as given.
         record: how it was fitted; `info` shows it as a mapping.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> posterior.predict([[0.0], [0.3]])
@@ -88,7 +88,7 @@ class Posterior(Fitted):
         Returns:
             Values (S, *event) by site name.
 
-        Example:
+        Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
             >>> {name: tuple(values.shape) for name, values in posterior.draw(100).items()}
             {'0.weight': (100, 10, 1), '0.bias': (100, 10), '2.weight': (100, 1, 10), '2.bias': (100, 1)}
@@ -112,7 +112,7 @@ class Posterior(Fitted):
         Raises:
             InputError: stored draws, which have no density.
 
-        Example:
+        Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
             >>> blocks = posterior.map_draws(lambda draws, log_q: draws["0.weight"].square().sum((1, 2)), 1000)
             >>> torch.cat(blocks).shape  # the squared norm of the first weight in each draw
@@ -156,7 +156,7 @@ class Posterior(Fitted):
     def mean(self) -> dict[str, Tensor]:
         """Return the posterior mean of each site by name: exact where the guide knows it, else over 1000 draws.
 
-        Example:
+        Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
             >>> posterior.mean()["2.weight"].shape
             torch.Size([1, 10])
@@ -195,7 +195,7 @@ class Posterior(Fitted):
         Raises:
             InputError: not numeric, not finite, or not the columns of the training inputs; draws that lack a site.
 
-        Example:
+        Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
             >>> prediction = posterior.predict([[0.0], [0.25], [1.5]], num_draws=200)
             >>> prediction.mean.shape, prediction.epistemic_std.shape

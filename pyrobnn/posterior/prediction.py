@@ -31,7 +31,7 @@ class Prediction:
         distribution: the likelihood's distribution for each draw and input in the model's units, batch shape (S, N).
         scaler: the map between the units of the model and the original units, if targets were standardised.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(2, [10], 3), likelihood="categorical")
         >>> posterior = model.fit([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [0, 1, 2], steps=20, seed=0, progress=False)
         >>> prediction = posterior.predict([[0.5, 0.5]], num_draws=100)
@@ -140,7 +140,7 @@ class Prediction:
         Raises:
             InputError: not numeric, not finite, not one row an input, labels out of range, or counts not whole.
 
-        Example:
+        Examples:
             >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
             >>> data = bnn.datasets.sinusoid()
             >>> posterior = model.fit(data, guide="laplace", steps=50, seed=0, progress=False)
@@ -172,7 +172,7 @@ class Prediction:
         Returns:
             Targets in original units, (T, N, K) or (S, N, K).
 
-        Example:
+        Examples:
             >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="poisson")
             >>> posterior = model.fit([[0.0], [1.0]], [1, 3], steps=20, seed=0, progress=False)
             >>> posterior.predict([[0.0], [0.5], [1.0]]).sample(10, seed=0).shape
@@ -196,7 +196,7 @@ class Prediction:
         Raises:
             InputError: not the shape of the predictions, or a likelihood without a distribution function.
 
-        Example:
+        Examples:
             >>> from pyro.distributions import Normal
             >>> prediction = bnn.Prediction(Normal(torch.zeros(2, 1), 1.0))  # two equal draws at one input
             >>> prediction.cdf([0.0])
@@ -219,7 +219,7 @@ class Prediction:
         Raises:
             InputError: a level outside (0, 1), or a likelihood without a distribution function.
 
-        Example:
+        Examples:
             >>> from pyro.distributions import Normal
             >>> prediction = bnn.Prediction(Normal(torch.tensor([[-3.0], [3.0]]), 1.0))  # two draws at one input
             >>> prediction.quantile([0.25, 0.75]).round(decimals=2)
@@ -242,7 +242,7 @@ class Prediction:
 
         Of counts, and of censored targets at a limit, it holds at least `level`; both bounds belong to it.
 
-        Example:
+        Examples:
             >>> from pyro.distributions import Normal
             >>> prediction = bnn.Prediction(Normal(torch.zeros(1, 1), 1.0))  # one draw at one input
             >>> [round(float(bound), 2) for bound in prediction.interval(0.95)]
@@ -257,7 +257,7 @@ class Prediction:
     def class_probs(self) -> Tensor:
         """Probabilities of the classes under the mixture, (N, C); for Bernoulli targets C = 2, (N, K, 2).
 
-        Example:
+        Examples:
             >>> from pyro.distributions import Categorical
             >>> prediction = bnn.Prediction(Categorical(probs=torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]])))  # two draws
             >>> prediction.class_probs
@@ -283,7 +283,7 @@ class Prediction:
 
         The entropy of the mixture less the mean entropy of its components: epistemic uncertainty.
 
-        Example:
+        Examples:
             >>> from pyro.distributions import Categorical
             >>> same, apart = [[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]  # two draws at each of two inputs
             >>> prediction = bnn.Prediction(Categorical(probs=torch.tensor([same, apart]).swapaxes(0, 1)))

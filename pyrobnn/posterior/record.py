@@ -293,7 +293,7 @@ class Fitted:
 
         To add to it, assign: `posterior.info |= {"note": "second try"}`.
 
-        Example:
+        Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
             >>> posterior.info |= {"note": "second try"}
             >>> posterior.info["num_steps"], posterior.info["note"]
@@ -309,7 +309,7 @@ class Fitted:
     def save(self, path: str | Path) -> Path:
         """Write it to a new folder, which `pyrobnn.load` reads; the same as `pyrobnn.save(posterior, path)`.
 
-        Example:
+        Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
             >>> folder = posterior.save("posterior")
             >>> torch.equal(bnn.load(folder).predict([[0.3]]).mean, posterior.predict([[0.3]]).mean)

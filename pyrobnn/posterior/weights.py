@@ -54,7 +54,7 @@ def weight_table(posterior: Posterior) -> "pd.DataFrame":
 
     The ratio |mean| / std is what Blundell et al. (2015, sec. 5.1) prune by.
 
-    Example:
+    Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> table = bnn.weight_table(posterior)
         >>> len(table), list(table.columns)
@@ -85,7 +85,7 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
     Raises:
         InputError: a fraction outside the range.
 
-    Example:
+    Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> pruned = bnn.prune(posterior, 0.5)
         >>> int((bnn.weight_table(pruned)["std"] == 0).sum()), posterior.bnn.num_weights
@@ -119,7 +119,7 @@ def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[A
         A function from inputs (N, *in) to the mean of the targets under that draw, (N, K), in original units: the same
         weights at every call.
 
-    Example:
+    Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> function = bnn.sample_function(posterior, seed=1)
         >>> best = function(torch.linspace(-0.5, 0.5, 101)[:, None]).argmax()  # where this draw would look next
@@ -146,7 +146,7 @@ def update_prior(posterior: Posterior) -> BNN:
     Raises:
         InputError: weights without a spread: points, pruned weights, or weights that a Laplace guide left at the mode.
 
-    Example:
+    Examples:
         >>> first, second = bnn.datasets.sinusoid(60).split(0.5, seed=0)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(first, steps=20, seed=0, progress=False)
         >>> model = bnn.update_prior(posterior)

@@ -30,7 +30,7 @@ class Anchored:
     Attributes:
         prior: the prior to centre anew.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Anchored(bnn.priors.Normal(1.0)))
         >>> a, b = model.fit(bnn.datasets.sinusoid(), guide="map", steps=20, replicates=2, seed=0, progress=False)
         >>> torch.equal(a.bnn.prior.shift_0, b.bnn.prior.shift_0)  # the anchors differ

@@ -25,7 +25,7 @@ class Prior(Protocol):
 
     See docs/how-to/priors.md for which prior to choose, and docs/how-to/own-part.md for how to write one.
 
-    Example:
+    Examples:
         >>> import pyro.distributions as dist
         >>> from pyro.nn import PyroModule
         >>> class Flat(PyroModule):
@@ -83,7 +83,7 @@ def starts(module: PyroModule, values: Mapping[str, Tensor]) -> dict[str, Tensor
 class SitePrior:
     """Base for priors without parameters or latents: write `site`, the rest is inherited.
 
-    Example:
+    Examples:
         >>> import dataclasses
         >>> import pyro.distributions as dist
         >>> @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Latent(NamedTuple):
         distribution: its distribution, of batch shape ().
         start: a typical value to start from, of its event shape.
 
-    Example:
+    Examples:
         >>> import pyro.distributions as dist
         >>> latent = bnn.priors.Latent(dist.HalfNormal(1.0), start=torch.tensor(0.5))
         >>> bool(latent.distribution.log_prob(latent.start).isfinite())
@@ -137,7 +137,7 @@ class LatentSitePrior:
     Each latent is a site named after its parameter, such as "prior.0.weight.scale", that every guide infers with the
     weights. The weights are drawn given them (the centred form), under the names of the parameters.
 
-    Example:
+    Examples:
         >>> import pyro.distributions as dist
         >>> class Shared(bnn.priors.LatentSitePrior):
         ...     def latents(self, name, value):
@@ -250,7 +250,7 @@ def fan_in(shape: torch.Size) -> int:
 registry = Registry("prior", accepts=lambda value: isinstance(value, Prior))
 """Priors by name; `register` adds one.
 
-Example:
+Examples:
     >>> "horseshoe" in bnn.priors.registry.names
     True
     >>> bnn.priors.registry.get("horseshoe")()

@@ -26,7 +26,7 @@ class ByName:
     Attributes:
         choices: pairs of a pattern and a prior, what stands for one, or None.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior={"2.*": bnn.priors.Normal(1.0), "*": None})
         >>> model.site_names, model.num_weights
         (('2.weight', '2.bias'), 6)
@@ -94,7 +94,7 @@ def resolve(value: object) -> Prior:
     A distribution of `pyro.distributions` is understood too, and so is any function from a parameter's name and initial
     value to one.
 
-    Example:
+    Examples:
         >>> import pyro.distributions as dist
         >>> bnn.priors.resolve("student_t")
         StudentT(df=3.0, scale='tuned')

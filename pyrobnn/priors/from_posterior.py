@@ -24,7 +24,7 @@ class FromPosterior:
     Attributes:
         moments: a mapping from the name of each parameter to its mean and standard deviation, tensors of its shape.
 
-    Example:
+    Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> prior = bnn.update_prior(posterior).settings["prior"]
         >>> mean, std = prior.moments["0.weight"]

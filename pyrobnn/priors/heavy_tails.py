@@ -20,7 +20,7 @@ class StudentT(SitePrior):
         df: degrees of freedom; 1 is the Cauchy distribution, and the normal is the limit of many.
         scale: the scale, a number, "tuned", "fan_in" or "he" as in `Normal`.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.StudentT(df=4.0, scale=0.5))
         >>> model.prior("0.weight", model.initial_values["0.weight"]).event_shape
         torch.Size([5, 1])
@@ -46,7 +46,7 @@ class Laplace(SitePrior):
         scale: the scale, a number, "tuned", "fan_in" or "he" as in `Normal`; the standard deviation is sqrt(2) times
             it.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Laplace(scale=0.5))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), kl="analytic", steps=20, seed=0, progress=False)
         >>> posterior.predict([[0.0]]).mean.shape

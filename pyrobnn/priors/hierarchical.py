@@ -30,7 +30,7 @@ class Hierarchical(LatentSitePrior):
         scale: the scale of that prior: the median of "half_cauchy", the standard deviation of the uncut normal of
             "half_normal", the mean of "gamma". A number, or "fan_in" or "he" as in `Normal`. The guide starts there.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Hierarchical("gamma"))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> bool(posterior.mean()["prior.0.weight.scale"] > 0)
@@ -63,7 +63,7 @@ class ARD(LatentSitePrior):
         scale_prior: the prior of each tau_j, as in `Hierarchical`.
         scale: the scale of that prior, likewise.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(3, [5], 1), prior={"0.weight": bnn.priors.ARD(), "*": bnn.priors.Normal(1.0)})
         >>> posterior = model.fit(torch.eye(3), torch.arange(3.0), steps=20, seed=0, progress=False)
         >>> posterior.mean()["prior.0.0.weight.scale"].shape  # one for each input

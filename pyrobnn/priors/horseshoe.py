@@ -29,7 +29,7 @@ class Horseshoe(LatentSitePrior):
             p0 / (D - p0) sigma / sqrt(N).
         local: a lambda for each input "unit", which is switched off as a whole, or for each "weight".
 
-    Example:
+    Examples:
         >>> prior = {"0.weight": bnn.priors.Horseshoe(global_scale=0.1), "*": bnn.priors.Normal(1.0)}
         >>> model = bnn.BNN(bnn.MLP(4, [5], 1), prior=prior)
         >>> posterior = model.fit(torch.eye(4), torch.arange(4.0), steps=20, seed=0, progress=False)
@@ -65,7 +65,7 @@ class RegularizedHorseshoe(LatentSitePrior):
         slab_df: degrees of freedom of the slab.
         local: as in `Horseshoe`.
 
-    Example:
+    Examples:
         >>> prior = bnn.priors.RegularizedHorseshoe(global_scale=0.1, slab_scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(4, [5], 1), prior={"0.weight": prior, "*": bnn.priors.Normal(1.0)})
         >>> model.fit(torch.eye(4), torch.arange(4.0), steps=20, seed=0, progress=False).predict(torch.eye(4))

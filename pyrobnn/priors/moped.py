@@ -20,7 +20,7 @@ class Moped(SitePrior):
         delta: standard deviation as a share of the size of the weight.
         floor: smallest standard deviation, for weights at and near 0.
 
-    Example:
+    Examples:
         >>> trained = torch.nn.Linear(2, 1)
         >>> model = bnn.BNN(trained, prior=bnn.priors.Moped(delta=0.2))
         >>> prior = model.prior("weight", trained.weight)

@@ -20,7 +20,7 @@ class Normal(SitePrior):
             other fits, and where that is too costly, it is "he" (`pyrobnn.fit`).
         loc: mean.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [100], 1), prior=bnn.priors.Normal("fan_in"))
         >>> prior = model.prior("2.weight", model.initial_values["2.weight"])
         >>> round(float(prior.stddev[0, 0]), 3)  # 1 / sqrt(100)

@@ -38,7 +38,7 @@ class ScaleMixture:
         sigma2: standard deviation of the second component.
         learnable: optimise the three together with the guide, starting from the values given.
 
-    Example:
+    Examples:
         >>> prior = bnn.priors.ScaleMixture(pi=0.2, sigma1=1.0, sigma2=0.1, learnable=True)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=prior)
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)

@@ -28,7 +28,7 @@ class SpikeAndSlab(LatentSitePrior):
         slab_scale: standard deviation of the weights included.
         spike_scale: standard deviation of the others.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.SpikeAndSlab(inclusion=0.2))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> 0 < float(posterior.mean()["prior.0.weight.inclusion"]) < 1

@@ -42,7 +42,7 @@ _DPI = 200
 class Rendered:
     """A report: the page with its figures inside it, and the figures as PNG files, by file name.
 
-    Example:
+    Examples:
         >>> page = bnn.report.Rendered(html="<p>all is well</p>", figures={})
         >>> page.html, list(page.figures)
         ('<p>all is well</p>', [])
@@ -83,7 +83,7 @@ def render(
     chains their R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested tables or
     as a setting, or None; `baselines` the same scores of simpler models, by the name of the model.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid(10)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, guide="laplace", steps=20, seed=0, progress=False)
         >>> scores, diagnosis = bnn.score(posterior.predict(data.x), data.y), bnn.diagnose(posterior, data)

@@ -44,7 +44,7 @@ def load_posterior(path: str | Path, *, net: nn.Module | None = None, device: st
         InputError: not such a folder, a file that was changed, another format version, tensors that do not fit, or a
             device that is not here.
 
-    Example:
+    Examples:
         >>> from torch import nn
         >>> net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
         >>> posterior = bnn.BNN(net).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)

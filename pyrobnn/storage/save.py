@@ -38,7 +38,7 @@ def save_posterior(posterior: Posterior | Mixture, path: str | Path) -> Path:
         InputError: the folder exists or cannot be made, or prior, likelihood, guide or `info` cannot be written.
         OSError: the disk is full, or failed; nothing is left of the folder.
 
-    Example:
+    Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> folder = bnn.save(posterior, "posterior")
         >>> sorted(path.name for path in folder.iterdir())

@@ -56,7 +56,7 @@ def parametrize_combinations(
         likelihoods: settings of likelihoods.
         guides: settings of guides.
 
-    Example:
+    Examples:
         >>> from pyrobnn import guides, likelihoods, priors
         >>> @bnn.testing.parametrize_combinations([priors.Normal(0.5)], [likelihoods.Poisson()], [guides.Map()])
         ... def test_combination(prior, likelihood, guide):
@@ -74,7 +74,7 @@ def parametrize_combinations(
 def check_combination(prior: Any, likelihood: Any, guide: Any) -> None:
     """A model of these parts is fitted, audited, predicted, stored and exported, as the parts promise one by one.
 
-    Example:
+    Examples:
         >>> bnn.testing.check_combination(bnn.priors.Normal(0.5), bnn.likelihoods.Gaussian(1.0), bnn.guides.MeanField())
     """
     y, outputs = next(accepted_targets(likelihood))

@@ -184,7 +184,7 @@ GUIDE_CHECKS = [
 ]
 """Plain functions of a guide setting; each raises AssertionError with what is wrong.
 
-Example:
+Examples:
     >>> for check in bnn.testing.GUIDE_CHECKS[:2]:
     ...     check(bnn.guides.MeanField())  # an AssertionError says what is wrong
 """

@@ -213,7 +213,7 @@ LIKELIHOOD_CHECKS = [
 ]
 """Plain functions of a likelihood setting; each raises AssertionError with what is wrong.
 
-Example:
+Examples:
     >>> for check in bnn.testing.LIKELIHOOD_CHECKS[:2]:
     ...     check(bnn.likelihoods.Poisson())
 """

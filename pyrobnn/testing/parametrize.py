@@ -16,7 +16,7 @@ def parametrize_with_checks(parts: Iterable[Any], checks: Sequence[Check]) -> "p
         parts: settings of one kind: priors, likelihoods or guides.
         checks: the checks of that kind, such as `PRIOR_CHECKS`.
 
-    Example:
+    Examples:
         >>> from pyrobnn import priors
         >>> from pyrobnn.testing import PRIOR_CHECKS, parametrize_with_checks
         >>> @parametrize_with_checks([priors.Normal(0.5)], PRIOR_CHECKS)

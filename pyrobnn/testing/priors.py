@@ -147,7 +147,7 @@ PRIOR_CHECKS = [
 ]
 """Plain functions of a prior setting; each raises AssertionError with what is wrong.
 
-Example:
+Examples:
     >>> for check in bnn.testing.PRIOR_CHECKS[:2]:
     ...     check(bnn.priors.Normal(0.5))
 """

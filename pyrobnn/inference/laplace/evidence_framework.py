@@ -62,7 +62,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             (automatic relevance determination; MacKay 1994), "site" one for each site.
         guide_steps: steps of the training of another guide than Laplace.
 
-    Example:
+    Examples:
         >>> import pyrobnn as bnn
         >>> model = bnn.BNN(bnn.MLP(1, [20], 1, activation="silu"), prior=bnn.priors.Normal("fan_in"))
         >>> method = bnn.EvidenceFramework(starts=2, rounds=3)

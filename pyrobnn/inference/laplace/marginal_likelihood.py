@@ -49,7 +49,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             column.
         by: "evidence" or "mackay", as in `tune_prior`.
 
-    Example:
+    Examples:
         >>> method = bnn.MarginalLikelihood(bnn.SVI(guide="laplace", steps=20), rounds=2)
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
         >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)

@@ -78,7 +78,7 @@ def tune_prior(
             more than one precision, noise that is not one Gaussian scale, or validation data that are missing or not
             asked for.
 
-    Example:
+    Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, guide="laplace", steps=50, seed=0, progress=False)
         >>> tuned = bnn.tune_prior(posterior, data, per="site")

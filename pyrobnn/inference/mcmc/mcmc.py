@@ -128,7 +128,7 @@ class NUTS(Hamiltonian):
             asks for; "net" at the network's weights (new random ones for a declared network) with noise of standard
             deviation 0.1.
 
-    Example:
+    Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method = bnn.NUTS(num_draws=10, warmup=10, num_chains=2, max_tree_depth=3)  # take 500 draws or more
@@ -180,7 +180,7 @@ class HMC(Hamiltonian):
         full_mass: adapt a full mass matrix.
         init: where each chain starts, as in `NUTS`.
 
-    Example:
+    Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method = bnn.HMC(step_size=0.01, trajectory_length=0.05, num_draws=10, warmup=5, num_chains=2)

@@ -140,7 +140,7 @@ class SGLD(StochasticGradient):
         temperature: T; 1 is Bayes, less than 1 a cold posterior, p(z | D)^(1/T).
         init: where each chain starts, as in `NUTS`.
 
-    Example:
+    Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method = bnn.SGLD(step_size=1e-4, num_draws=10, burn_in=10, thinning=1, num_chains=2, batch_size=8)
@@ -186,7 +186,7 @@ class SGHMC(StochasticGradient):
         temperature: T, as in `SGLD`.
         init: where each chain starts, as in `NUTS`.
 
-    Example:
+    Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method = bnn.SGHMC(step_size=1e-3, num_draws=10, burn_in=10, thinning=1, num_chains=2)

@@ -66,7 +66,7 @@ class IVON(SVI):
             their start where the data say little, which suits large networks: start small then, `init_rho=-5`.
         clip_radius: bound on the Newton step of each mean: no weight moves by more than lr * clip_radius at once.
 
-    Example:
+    Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
         >>> posterior = bnn.fit(model, bnn.IVON(steps=30), bnn.datasets.sinusoid(), seed=0, progress=False)
         >>> len(posterior.history.elbo)

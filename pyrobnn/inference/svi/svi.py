@@ -64,7 +64,7 @@ class SVI(BaseMethod[Posterior]):
         patience: stop after this many evaluations of the validation score without a new best, and go back to the best.
         eval_every: steps between evaluations of the validation score.
 
-    Example:
+    Examples:
         >>> method = bnn.SVI(guide="low_rank", steps=30, lr=0.02, batch_size=16)
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
         >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
