@@ -202,3 +202,74 @@ def test_hardly_any_good_fit_is_named():
     named, total = alarms(lambda difference: difference >= -0.02)
     assert total >= 60
     assert named <= 0.05 * total
+
+
+def by_name(problem):
+    """The rows of a problem of the gallery, by kind and name: means over seeds of what is a number."""
+    text = (RESULTS / "defaults.csv").read_text(encoding="utf-8")
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["problem"] == problem]
+    names = dict.fromkeys((row["kind"], row["name"]) for row in rows)
+    columns = ("error", "log_score", "coverage", "epistemic")
+    return {
+        pair: {
+            column: mean(values)
+            for column in columns
+            if (values := [float(row[column]) for row in rows if (row["kind"], row["name"]) == pair and row[column]])
+        }
+        for pair in names
+    }
+
+
+def missed(name):
+    return pytest.param(name, marks=pytest.mark.xfail(strict=True))
+
+
+GUIDES = ["mean_field", "low_rank", "full_rank", "matrix_normal", "dropout", "map", "laplace", "flow"]
+SPREAD_OF_CUBIC = 24.2
+
+
+@pytest.mark.parametrize("problem", ["cubic, noise learned", "cubic, noise known"])
+@pytest.mark.parametrize("name", [*GUIDES, missed("radial")])  # radial is too wide: 8 to 9 among the data
+def test_each_guide_by_its_name_follows_the_cubic(problem, name):
+    found = by_name(problem)["guide", name]
+    assert found["error"] * SPREAD_OF_CUBIC <= 4
+    assert found["epistemic"] * SPREAD_OF_CUBIC <= 6
+
+
+@pytest.mark.parametrize(
+    "name",  # intervals of Laplace are too wide (0.991); the flow has no row yet: it takes more than 10 minutes
+    [*(missed(name) if name in ("laplace", "flow") else name for name in GUIDES), "radial"],
+)
+def test_each_guide_by_its_name_is_as_good_as_ridge_on_diabetes(name):
+    rows = by_name("diabetes, 331 rows")
+    found, ridge = rows["guide", name], rows["reference", "ridge"]
+    assert 1 - found["error"] ** 2 >= 1 - ridge["error"] ** 2 - 0.05
+    assert found["log_score"] >= ridge["log_score"] - 0.1
+    assert 0.9 <= found["coverage"] <= 0.98 + 1 / 111  # one row of the test part, with one seed
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        *(("guide", name) for name in ("dropout", "map")),
+        *(("method", name) for name in ("nuts", "ensemble", "swag")),
+        *(missed(("guide", name)) for name in ("mean_field", "low_rank", "full_rank", "matrix_normal", "laplace")),
+        *(missed(("method", name)) for name in ("ivon", "evidence_framework", "marginal_likelihood")),
+    ],
+    ids=str,
+)
+def test_sixty_points_of_moons_are_told_apart(pair):
+    """Below the bound of 0.35 are points and chains; guides with a Gaussian lose 0.01 to 0.06 nats more."""
+    assert by_name("moons, 60 points")[pair]["log_score"] >= -0.35
+
+
+@pytest.mark.parametrize(
+    "problem", ["100 rows, 3 columns", "Friedman 1, 300 rows", "outliers, 200 rows", "counts, 200 rows"]
+)
+def test_every_name_beats_the_linear_model_where_the_truth_is_not_linear(problem):
+    rows = by_name(problem)
+    linear = rows["reference", "linear model"]["log_score"]
+    worse = {
+        pair for pair, found in rows.items() if pair[0] != "reference" and not found.get("log_score", -99) > linear
+    }
+    assert worse == ({("method", "sgld")} if problem == "counts, 200 rows" else set())

@@ -1,8 +1,8 @@
 """Every public name has an example in its docstring, and every example runs and shows what it says.
 
-Whoever adds a public name adds an example, two to six lines under `Examples:`. It sees `bnn` and `torch` as if they were
-imported, runs in an empty folder, and takes well under a second: few rows, a tiny network, `steps=20`. Its output has
-to be the same on every machine, so it shows shapes, names and rounded numbers. Warnings are errors.
+Whoever adds a public name adds an example, two to six lines under `Examples:`. It sees `bnn` and `torch` as if they
+were imported, runs in an empty folder, and takes well under a second: few rows, a tiny network, `steps=20`. Its output
+has to be the same on every machine, so it shows shapes, names and rounded numbers. Warnings are errors.
 """
 
 import ast

@@ -200,6 +200,7 @@ def _maximum(evidence: Evidence, start: np.ndarray) -> np.ndarray:
     bounds = [(-LARGEST_LOG, LARGEST_LOG)] * len(start)
     rounding = 10 * torch.finfo(evidence.squares.dtype).eps  # a line search below it goes astray, to NaN in SciPy 1.18
     options = {"maxiter": _ROUNDS, "ftol": max(2.2e-9, rounding)}
+
     def end(place: np.ndarray) -> np.ndarray:
         return minimize(negative, place, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
 
