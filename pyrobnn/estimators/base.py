@@ -22,7 +22,7 @@ from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, make_model, require_learning_on
 from pyrobnn.inference import defaults
-from pyrobnn.inference.ending import complaint
+from pyrobnn.inference.ending import SEE, complaint
 from pyrobnn.inference.fit import fit
 from pyrobnn.inference.method import guide_of, with_guide, with_innermost
 from pyrobnn.inference.parts import PARTS
@@ -179,7 +179,7 @@ class AbstractBNN(BaseEstimator):
             self.posterior_ = fit_on(self.posterior_, method, examples, **arguments)
         poor = None if self.verbose else complaint(self.posterior_, examples)
         if poor is not None:
-            warnings.warn(poor, PoorFitWarning, skip_file_prefixes=(_PACKAGE,))
+            warnings.warn(f"{poor} {SEE}", PoorFitWarning, skip_file_prefixes=(_PACKAGE,))
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:

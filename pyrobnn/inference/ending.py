@@ -25,6 +25,8 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
+SEE = "See docs/how-to/warnings.md."
+"""Where the lines at the end of a fit are explained."""
 _ROWS = 500
 _FEWEST_ROWS = 20
 _DRAWS = 100
@@ -43,7 +45,7 @@ def tell(posterior: Any, data: Any, validation: Any) -> None:
     """Write to standard error what `complaint` says of a fit."""
     text = complaint(posterior, data, validation)
     if text is not None:
-        tqdm.write(text, file=sys.stderr)
+        tqdm.write(f"{text} {SEE}", file=sys.stderr)
 
 
 def complaint(posterior: Any, data: Any, validation: Any = None) -> str | None:
