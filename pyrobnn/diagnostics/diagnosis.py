@@ -24,6 +24,7 @@ from pyrobnn.diagnostics.predictive_checks import (
     statistics_of,
 )
 from pyrobnn.diagnostics.training_checks import chain_findings, elbo_is_flat, ending_finding
+from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.inference.ending import advice, compare_with_baselines, sites_at_prior
 from pyrobnn.inference.memorised import memorised_targets
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -191,6 +192,9 @@ def _of_layers(posterior: Posterior | Mixture, verdict: Verdict | None) -> list[
     if len(names) == len(weights) and (verdict is None or verdict.kind != "fine"):
         text += "Nothing is left that learns: train longer, and check that the noise is not too large."
         return [Finding("prior", "warning", text)]
+    is_joint = any(isinstance(member.guide, BlockGuide) for member in members_of(posterior))
+    if is_joint and verdict is not None and verdict.kind == "fine":
+        return []  # of correlated weights each alone may stay near the prior
     is_bad = verdict is not None and verdict.kind == "warning"
     text += "Their layers only add noise: leave them out." if is_bad else "Fewer layers or units may do as well."
     return [Finding("prior", "warning" if is_bad else "note", text)]

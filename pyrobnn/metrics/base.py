@@ -47,10 +47,15 @@ class Scores(dict[str, Score]):
     def __repr__(self) -> str:
         width = max((len(name) for name in self), default=0)
         return "\n".join(
-            f"{name:<{width}}  {entry.value:>10.4g} ± {entry.stderr:<8.2g} "
-            f"{'higher' if entry.higher_is_better else 'lower'} is better"
+            f"{name:<{width}}  {entry.value:>10.4g} ± {entry.stderr:<8.2g} {_direction(name, entry)}"
             for name, entry in self.items()
         )
+
+
+def _direction(name: str, score: Score) -> str:
+    if name.startswith("coverage_"):
+        return f"0.{name.removeprefix('coverage_')} is right"
+    return f"{'higher' if score.higher_is_better else 'lower'} is better"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
