@@ -37,6 +37,16 @@ def blocks(path, *languages):
     return [block for block in found if block.language in languages]
 
 
+@contextlib.contextmanager
+def no_figure_left():
+    import matplotlib.pyplot as plt
+
+    try:
+        yield
+    finally:
+        plt.close("all")
+
+
 def name(path):
     return str(path.relative_to(ROOT))
 
@@ -50,7 +60,7 @@ def test_python_blocks_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
     namespace = {"__name__": "page"}
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with no_figure_left(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         for block in blocks(path, "python"):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Estimated shape parameter", category=UserWarning)

@@ -208,7 +208,7 @@ def _maximum(evidence: Evidence, start: np.ndarray) -> np.ndarray:
     try:
         fixed = _fixed_point(evidence, start)
         ends = [first, fixed, end(fixed)]
-    except torch.linalg.LinAlgError:  # of precisions too far apart for the precision of the numbers
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # precisions too far apart for float32
         ends = [first]
     return max(ends, key=lambda logs: np.nan_to_num(evidence(logs)[0], nan=-np.inf))
 
