@@ -356,6 +356,8 @@ def test_a_divergence_after_a_measurement_lowers_the_rate(monkeypatch):
     ("mean_field", {"steps": 50}, False),
     ("map", {"max_steps": 50}, False),
     ("laplace", {"max_steps": 50}, False),
+    ("dropout", {"max_steps": 50}, False),
+    (bnn.guides.MeanField(init_rho=-1.0), {"max_steps": 50}, False),
 ])  # fmt: skip
 def test_a_guide_that_was_cut_short_while_narrow_says_so(guide, settings, is_told):
     data = bnn.datasets.sinusoid()

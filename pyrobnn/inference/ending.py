@@ -14,7 +14,8 @@ from pyrobnn._torch.processes import is_main_process
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.baselines import Baseline, Verdict, fit_baselines, judge
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import registry
+from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.empirical import EmpiricalGuide
 from pyrobnn.inference.memorised import memorised_targets
 from pyrobnn.inference.source import as_data
@@ -83,17 +84,15 @@ def _cut_short(posterior: Posterior | Mixture) -> str | None:
     """Say if a fit of open length ended before the scales of its guide, which start narrow, had widened."""
     ends = [member.record.convergence for member in members_of(posterior)]
     record = members_of(posterior)[0].record
-    if all(end is None or end.converged for end in ends) or record.laplace is not None or _is_point(posterior):
+    guide = (record.method if isinstance(record.method, dict) else {}).get("guide", {})
+    if all(end is None or end.converged for end in ends) or guide.get("type") not in registry.names:
+        return None
+    if narrowed(registry.resolve(guide)) == registry.resolve(guide):
         return None
     return (
         f"The fit ended before it had converged ({record.stop_reason}). Its guide starts narrow, so its uncertainty "
         "may be far too small: leave out `max_steps` and `patience`, or give `steps`, with which it starts wide."
     )
-
-
-def _is_point(posterior: Posterior | Mixture) -> bool:
-    guides = [built(member.guide) for member in members_of(posterior)]
-    return all(guide.fixed_sites().issuperset(posterior.bnn.site_names) for guide in guides)
 
 
 def _affordable(posterior: Posterior | Mixture) -> tuple[int, int]:
