@@ -3,6 +3,7 @@
 MkDocs calls these functions while it builds. Formulas need no script in the browser, so the site works offline.
 """
 
+import functools
 import re
 from pathlib import Path
 
@@ -24,18 +25,19 @@ _LINK = re.compile(
 @event_priority(100)  # before the plugin that renders notebooks looks for them
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the files that lie elsewhere in the repository."""
-    places = {ROOT / name: target for name, target in PAGES.items()}
-    places |= {path: f"notebooks/{path.name}" for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-    results = ROOT / "benchmarks" / "results"
-    for kind in ("md", "png", "svg"):
-        places |= {path: f"results/{path.relative_to(results)}" for path in sorted(results.rglob(f"*.{kind}"))}
-    for path, target in places.items():
+    for path, target in _places().items():
         if path.suffix == ".md":
-            text = _moved(path.read_text(encoding="utf-8"), path, target, places)
+            text = _moved(path.read_text(encoding="utf-8"), path, target)
             files.append(File.generated(config, target, content=text))
         else:
             files.append(File.generated(config, target, abs_src_path=str(path)))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links to files that lie elsewhere in the repository lead to their places on the site."""
+    path = page.file.abs_src_path
+    return markdown if page.file.generated_by or path is None else _moved(markdown, Path(path), page.file.src_uri)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -50,7 +52,18 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     return _PAGE.sub(lambda found: f'<a href="{up}{found["name"]}/">{found["name"]}</a>', _FORMULA.sub(mathml, html))
 
 
-def _moved(text: str, path: Path, target: str, places: dict[Path, str]) -> str:
+@functools.cache
+def _places() -> dict[Path, str]:
+    """Return the place on the site of each file from outside of docs/."""
+    places = {ROOT / name: target for name, target in PAGES.items()}
+    places |= {path: f"notebooks/{path.name}" for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+    results = ROOT / "benchmarks" / "results"
+    for kind in ("md", "png", "svg"):
+        places |= {path: f"results/{path.relative_to(results)}" for path in sorted(results.rglob(f"*.{kind}"))}
+    return places
+
+
+def _moved(text: str, path: Path, target: str) -> str:
     """Return the text with its links as seen from its new place; names of files that the site has not stay as text."""
 
     def link(found: re.Match[str]) -> str:
@@ -60,7 +73,9 @@ def _moved(text: str, path: Path, target: str, places: dict[Path, str]) -> str:
         up, anchor = "../" * target.count("/"), found["anchor"] or ""
         if aim == ROOT / "README.md":
             return f"{found['text']}({up}index.md)"
-        place = places.get(aim) or (str(aim.relative_to(ROOT / "docs")) if aim.is_relative_to(ROOT / "docs") else None)
+        place = _places().get(aim) or (
+            str(aim.relative_to(ROOT / "docs")) if aim.is_relative_to(ROOT / "docs") else None
+        )
         return f"{found['text']}({up}{place}{anchor})" if place else found["text"][found["text"].index("[") + 1 : -1]
 
     return _LINK.sub(link, text)

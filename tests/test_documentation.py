@@ -4,6 +4,8 @@ import contextlib
 import io
 import re
 import shlex
+import subprocess
+import sys
 import textwrap
 import warnings
 from pathlib import Path
@@ -17,6 +19,9 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )
+OTHERS = [ROOT / "docs" / "coming-from" / f"{library}.md" for library in ("numpyro", "torch-uncertainty", "tyxe")]
+DEFAULTS = ROOT / "docs" / "explanations" / "defaults.md"
+OWN_PART = ROOT / "docs" / "how-to" / "own-part.md"
 ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|et al|vs|cf|Eq|Fig|Sec)\.")
 
 
@@ -51,26 +56,49 @@ def name(path):
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python")], ids=name)
-def test_python_blocks_run(path, tmp_path, monkeypatch):
-    """All of a page in one namespace and in order, as a reader would run them."""
+def run(path, language, monkeypatch):
+    """Run all blocks of a page in one namespace and in order; steps are compiled only where there are many."""
     from pyrobnn.inference.svi.capture.compiler import interpret
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+    if path != DEFAULTS:
+        monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
     namespace = {"__name__": "page"}
     with no_figure_left(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        for block in blocks(path, "python"):
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Estimated shape parameter", category=UserWarning)
-                exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
+        for block in blocks(path, language):
+            exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "py")], ids=name)
-def test_code_of_other_libraries_is_python(path):
-    for block in blocks(path, "py"):
-        compile(block.code, str(path), "exec")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
+@pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python")], ids=name)
+def test_python_blocks_run(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(path, "python", monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("path", OTHERS, ids=name)
+def test_blocks_of_other_libraries_run(path, tmp_path, monkeypatch):
+    pytest.importorskip(path.stem.replace("-", "_"), reason="needs the group peers: uv sync --all-groups")
+    monkeypatch.chdir(tmp_path)
+    run(path, "py", monkeypatch)
+
+
+@pytest.mark.slow
+def test_parts_in_a_file_pass_the_checks_of_the_page(tmp_path):
+    *parts, _ = blocks(OWN_PART, "python")
+    [test] = blocks(OWN_PART, "py")
+    (tmp_path / "my_parts.py").write_text("\n".join(block.code for block in parts))
+    (tmp_path / "test_my_parts.py").write_text(test.code)
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], check=False, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stdout[-3000:]
+
+
+def test_other_pages_have_only_code_that_runs_with_the_page():
+    assert {path for path in PAGES if blocks(path, "py")} == {*OTHERS, OWN_PART}
 
 
 def commands():
@@ -104,14 +132,17 @@ def test_command_exists(call):
     assert used <= options, f"{group.name} has no option {sorted(used - options)}; it has {sorted(options)}"
 
 
-def test_links_of_readme_lead_somewhere():
-    text = README.read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_links_lead_somewhere_in_the_repository(path):
+    """The build of the site checks its own links; these are followed where the repository is browsed."""
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
     headings = {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^#+ (.*)$", text, re.M)}
+    headings |= set(re.findall(r"\{ *#([\w-]+) *\}", text))
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith("#"):
-            assert target[1:] in headings, f"README has no heading for {target}"
-        elif not target.startswith("http"):
-            assert (ROOT / target.split("#")[0]).exists(), f"README names {target}, which is not there"
+            assert target[1:] in headings, f"{name(path)} has no heading for {target}"
+        elif not target.startswith(("http", "mailto:")):
+            assert (path.parent / target.split("#")[0]).exists(), f"{name(path)} names {target}, which is not there"
 
 
 def test_readme_is_one_page_with_an_early_picture():
