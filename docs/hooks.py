@@ -16,6 +16,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', flags=re.DOTALL)
+_MATHJAX = re.compile(r"<script data-mkdocs-jupyter-mathjax=.*?</script>", flags=re.DOTALL)
 _PAGE = re.compile(r"(?<![\w/])docs/(?P<name>[\w-]+(?:/[\w-]+)?)\.md")
 _LINK = re.compile(
     r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)#:\s]+|https?:[^)\s]*|mailto:[^)\s]*)(?P<anchor>#[^)\s]*)?\)"
@@ -50,6 +51,12 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
     up = "../" * page.url.count("/")
     return _PAGE.sub(lambda found: f'<a href="{up}{found["name"]}/">{found["name"]}</a>', _FORMULA.sub(mathml, html))
+
+
+@event_priority(-100)  # after the plugin that renders notebooks has put it there
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Leave out the script that fetches MathJax: no formula is left to it."""
+    return _MATHJAX.sub("", output)
 
 
 @functools.cache

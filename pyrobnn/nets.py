@@ -23,7 +23,9 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 Width = Annotated[int, Field(gt=0)]
 
-registry = Registry("net", accepts=lambda value: isinstance(value, nn.Module) or hasattr(value, "build"))
+registry = Registry(
+    "net", accepts=lambda value: isinstance(value, nn.Module) or hasattr(value, "build"), page="how-to/own-network"
+)
 resolve = registry.resolve
 
 

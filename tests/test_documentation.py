@@ -145,6 +145,16 @@ def test_links_lead_somewhere_in_the_repository(path):
             assert (path.parent / target.split("#")[0]).exists(), f"{name(path)} names {target}, which is not there"
 
 
+def test_pages_that_code_names_exist():
+    """Docstrings name docs/x.md; errors take the page as an argument."""
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "pyrobnn").rglob("*.py"))
+    named = re.findall(r"docs/([\w/-]+)\.md", code)
+    named += re.findall(r"(?:page=|PAGE = |_NETWORKS = )\"([\w/-]+)\"", code)
+    assert len(named) > 30
+    for page in set(named):
+        assert (ROOT / "docs" / f"{page}.md").exists(), page
+
+
 def test_readme_is_one_page_with_an_early_picture():
     lines = README.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 180
@@ -185,3 +195,5 @@ def test_the_site_builds_without_a_warning(tmp_path):
     with warnings.catch_warnings(action="ignore"):
         build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True))
     assert (tmp_path / "index.html").stat().st_size > 1000
+    for page in tmp_path.rglob("*.html"):
+        assert "mathjax" not in page.read_text(encoding="utf-8").lower(), f"{page} needs a script from elsewhere"

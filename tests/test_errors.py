@@ -83,6 +83,28 @@ class Reserved(nn.Module):
         return x
 
 
+class Pair(nn.Module):
+    """A network that returns its inputs beside its outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2, 1))
+
+    def forward(self, x):
+        return x @ self.weight, x
+
+
+class Lookup(nn.Module):
+    """A network that takes three numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(3, 1, _weight=torch.zeros(3, 1))
+
+    def forward(self, x):
+        return self.table(x[:, 0])
+
+
 class Flat(nn.Module):
     """A network with outputs of shape (N,) where (N, outputs) is wanted."""
 
@@ -256,6 +278,13 @@ CASES = {
         lambda: fit(model=make_bnn(Flat())),
         "must map inputs (N, ...) to outputs (N, outputs)",
     ),
+    "several outputs": (lambda: fit(model=make_bnn(Pair())), "must return one tensor (N, outputs), got tuple"),
+    "index beyond the rows of an embedding": (
+        lambda: fit(model=make_bnn(Lookup()), x=torch.tensor([[0], [1], [2], [0], [1], [3]])),
+        "does not take inputs of shape (6, 1): index out of range in self. See docs/how-to/own-network.md.",
+    ),
+    "a tuple of inputs": (lambda: fit(x=(X, X)), "`x` must be one array or tensor, got a tuple of several"),
+    "a mapping of inputs": (lambda: fit(x={"a": X}), "`x` must be one array or tensor, got a dict of several"),
     "not data": (
         lambda: bnn.fit(make_bnn(net()), bnn.SVI(), X, seed=0, progress=False),
         "Expected Data(x, y), a pair (x, y), StoredData or a DataLoader, got Tensor",

@@ -1,6 +1,7 @@
 """Checks on what users pass in; each refuses with a message that says what came, what was expected and what to do."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,12 @@ def _memory() -> int:
 
 def as_tensor(value: Any, name: str) -> Tensor:
     """Return numbers (tensor, array, data frame, nested list) as a tensor; refuse text, objects and ragged lists."""
+    if isinstance(value, Mapping) or (isinstance(value, tuple) and any(_is_table(part) for part in value)):
+        raise InputError(
+            f"`{name}` must be one array or tensor, got a {type(value).__name__} of several: join them along an axis, "
+            "and have the network take them apart.",
+            page="how-to/own-network",
+        )
     if isinstance(value, Tensor):
         tensor = value.detach()
     else:
@@ -56,6 +63,10 @@ def as_tensor(value: Any, name: str) -> Tensor:
     if tensor.is_complex():
         raise InputError(f"`{name}` must be real, got dtype {tensor.dtype}: split it into real and imaginary columns.")
     return tensor
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, (Tensor, np.ndarray)) and value.ndim > 1
 
 
 def _as_array(value: Any, name: str) -> np.ndarray:

@@ -9,6 +9,10 @@ class InputError(ValueError):
 
     Control characters in it, as names of columns may have, are written as escapes: a terminal would obey them.
 
+    Args:
+        message: what to say.
+        page: the page of docs/ that tells more, such as "how-to/priors"; the message then ends with it.
+
     Examples:
         >>> try:
         ...     bnn.MLP(1, [20], 1, activation="rellu")
@@ -17,8 +21,8 @@ class InputError(ValueError):
         MLP: `activation`: Input should be 'relu', 'tanh', 'sigmoid', 'gelu', 'silu', 'elu' or 'softplus', got 'rellu'
     """
 
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    def __init__(self, message: str, *, page: str | None = None) -> None:
+        super().__init__(printable(message) + ("" if page is None else f" See docs/{page}.md."))
 
 
 class PoorFitWarning(UserWarning):

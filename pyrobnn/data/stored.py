@@ -215,7 +215,8 @@ class StoredData:
     def _refuse(self, name: str) -> Any:
         raise InputError(
             f"All data are needed in memory here (`{name}`), and StoredData stay in their files: pass some of their "
-            "rows, such as data[:1000], or go through data.parts()."
+            "rows, such as data[:1000], or go through data.parts().",
+            page="how-to/large-data",
         )
 
     def _read_through(self, *, progress: bool) -> None:

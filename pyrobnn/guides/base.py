@@ -144,7 +144,7 @@ class BuiltGuide:
         return {}
 
 
-registry = Registry("guide", accepts=lambda value: isinstance(value, Guide))
+registry = Registry("guide", accepts=lambda value: isinstance(value, Guide), page="how-to/guides")
 """Guides by name; `register` adds one.
 
 Examples:

@@ -251,5 +251,6 @@ def require_real(sites: list[Site], names: list[str]) -> None:
         if name in bounded:
             raise InputError(
                 f"Laplace puts a Gaussian on weights of the whole real line, and the prior of {name!r} has another "
-                "support: leave it out of `sites`."
+                "support: leave it out of `sites`.",
+                page="how-to/laplace",
             )

@@ -42,7 +42,7 @@ class Method[R](Protocol):
         ...
 
 
-registry = Registry("method", accepts=lambda value: isinstance(value, Method))
+registry = Registry("method", accepts=lambda value: isinstance(value, Method), page="how-to/guides")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,8 @@ from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.stored import StoredData
 from pyrobnn.data.stored_batches import StoredBatches
 
+_NETWORKS = "how-to/own-network"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
@@ -82,7 +84,10 @@ class Source:
 
         if isinstance(self.data, StoredData):
             if batch_size is None:
-                raise InputError("StoredData are read in mini-batches: give the method a `batch_size`, such as 256.")
+                raise InputError(
+                    "StoredData are read in mini-batches: give the method a `batch_size`, such as 256.",
+                    page="how-to/large-data",
+                )
             return StoredBatches(self.data, prepare, batch_size, seed)
 
         def check_and_prepare(x: Tensor, y: Tensor) -> Batch:
@@ -141,7 +146,9 @@ def as_data(data: Any) -> "Data | StoredData | DataLoader[Any]":
     if isinstance(data, (tuple, list)) and len(data) == 2:
         return Data(*data)
     if not isinstance(data, (Data, StoredData, DataLoader)):
-        raise InputError(f"Expected Data(x, y), a pair (x, y), StoredData or a DataLoader, got {type(data).__name__}.")
+        raise InputError(
+            f"Expected Data(x, y), a pair (x, y), StoredData or a DataLoader, got {type(data).__name__}.", page="start"
+        )
     return data
 
 
@@ -169,7 +176,6 @@ def _num_examples(loader: "DataLoader[Any]") -> int:
 def _checked_outputs(bnn: BNN, source: Source) -> int:
     """Run the network on two examples, refuse shapes and targets that do not fit together, and return its width."""
     x, y = source.head
-    inputs = bnn.cast_inputs(source.x_scaler.transform(x[:2]))
     for given, cast, scaler, name in (
         (x, bnn.cast_inputs(x), source.x_scaler, "x"),
         (y, bnn.cast_targets(y, bnn.like), source.y_scaler, "y"),
@@ -179,16 +185,26 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
     was_training = bnn.training
     try:
         with torch.no_grad():
-            f = bnn.eval().outputs(bnn.initial_values, inputs)
+            for inputs in _looked_at(bnn, source):
+                f = bnn.eval().outputs(bnn.initial_values, inputs)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        first_line = str(error).splitlines()[0]
-        raise InputError(f"The network does not take inputs of shape {tuple(x.shape)}: {first_line}") from None
+        first_line = str(error).splitlines()[0].rstrip(".")
+        raise InputError(
+            f"The network does not take inputs of shape {tuple(x.shape)}: {first_line}.", page=_NETWORKS
+        ) from None
     finally:
         bnn.train(was_training)
+    if not isinstance(f, Tensor):
+        raise InputError(
+            f"The network must return one tensor (N, outputs), got {type(f).__name__}: wrap it in a module that "
+            "returns the outputs alone.",
+            page=_NETWORKS,
+        )
     if f.ndim != 2 or len(f) != len(inputs):
         raise InputError(
             f"The network must map inputs (N, ...) to outputs (N, outputs); {tuple(inputs.shape)} became "
-            f"{tuple(f.shape)}."
+            f"{tuple(f.shape)}.",
+            page=_NETWORKS,
         )
     check = functools.partial(bnn.settings["likelihood"].check_targets, outputs=f.shape[1])
     if isinstance(source.data, StoredData):
@@ -196,6 +212,16 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
     else:
         check(y)
     return f.shape[1]
+
+
+def _looked_at(bnn: BNN, source: Source) -> Iterator[Tensor]:
+    """Return two examples; all of them, in blocks, where the network looks rows up by numbers that may be too large."""
+    looks_up = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in bnn.net.modules())
+    if looks_up and isinstance(source.data, Data):
+        for x in source.data.x.split(1024):
+            yield bnn.cast_inputs(source.x_scaler.transform(x))
+    else:
+        yield bnn.cast_inputs(source.x_scaler.transform(source.head[0][:2]))
 
 
 def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:

@@ -74,7 +74,8 @@ def check_width(likelihood: Likelihood, y: Tensor, outputs: int) -> None:
     if outputs != needed:
         raise InputError(
             f"{likelihood!r} needs {needed} network output(s) for targets of shape {tuple(y.shape)}, the network has "
-            f"{outputs}: change the width of its last layer."
+            f"{outputs}: change the width of its last layer.",
+            page=PAGE,
         )
 
 
@@ -86,9 +87,11 @@ def num_columns(y: Tensor) -> int:
 def require_whole(y: Tensor, name: str, what: str) -> None:
     """Refuse targets, labels or counts, that are not whole numbers from 0 up."""
     if y.is_floating_point() and not torch.equal(y, y.round()):
-        raise InputError(f"{name} needs whole-number {what}, got values such as {float(y[y != y.round()][0]):g}.")
+        raise InputError(
+            f"{name} needs whole-number {what}, got values such as {float(y[y != y.round()][0]):g}.", page=PAGE
+        )
     if bool((y < 0).any()):
-        raise InputError(f"{name} needs {what} from 0 up, got {int(y.min())}.")
+        raise InputError(f"{name} needs {what} from 0 up, got {int(y.min())}.", page=PAGE)
 
 
 def require_labels(y: Tensor, name: str) -> None:
@@ -101,7 +104,8 @@ def squeeze_single(f: Tensor) -> tuple[Tensor, int]:
     return (f[..., 0], 0) if f.shape[-1] == 1 else (f, 1)
 
 
-registry = Registry("likelihood", accepts=lambda value: isinstance(value, Likelihood))
+PAGE = "how-to/likelihoods"
+registry = Registry("likelihood", accepts=lambda value: isinstance(value, Likelihood), page=PAGE)
 """Likelihoods by name; `register` adds one.
 
 Examples:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import check_width, num_columns, registry, squeeze_single
+from pyrobnn.likelihoods.base import PAGE, check_width, num_columns, registry, squeeze_single
 
 
 @registry.register
@@ -41,7 +41,8 @@ class Bernoulli:
         if len(strange):
             raise InputError(
                 f"Bernoulli needs targets 0 and 1, got values such as {float(strange[0]):g}: encode the two classes as "
-                "0 and 1, or use Categorical for more classes."
+                "0 and 1, or use Categorical for more classes.",
+                page=PAGE,
             )
         check_width(self, y, outputs)
 

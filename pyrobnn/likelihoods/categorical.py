@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import registry, require_labels
+from pyrobnn.likelihoods.base import PAGE, registry, require_labels
 
 
 @registry.register
@@ -41,14 +41,19 @@ class Categorical:
     def check_targets(self, y: Tensor, outputs: int) -> None:
         """Refuse labels that are not whole numbers below the number of outputs."""
         if y.ndim != 1:
-            raise InputError(f"Categorical needs one label an example, y of shape (N,); got {tuple(y.shape)}.")
+            raise InputError(
+                f"Categorical needs one label an example, y of shape (N,); got {tuple(y.shape)}.", page=PAGE
+            )
         require_labels(y, "Categorical")
         if outputs < 2:
-            raise InputError(f"Categorical needs a network with one output a class, at least 2; got {outputs}.")
+            raise InputError(
+                f"Categorical needs a network with one output a class, at least 2; got {outputs}.", page=PAGE
+            )
         if int(y.max()) >= outputs:
             raise InputError(
                 f"Categorical with {outputs} network outputs needs labels from 0 to {outputs - 1}, got {int(y.max())}: "
-                "widen the last layer or renumber the labels."
+                "widen the last layer or renumber the labels.",
+                page=PAGE,
             )
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import OPEN, check_width, num_columns, squeeze_single
+from pyrobnn.likelihoods.base import OPEN, PAGE, check_width, num_columns, squeeze_single
 
 _SMALLEST_SCALE = 1e-3
 _EXPECTED = (
@@ -39,7 +39,7 @@ class NoisePrior:
         raise NotImplementedError
 
 
-registry = Registry("noise_prior", accepts=lambda value: isinstance(value, NoisePrior))
+registry = Registry("noise_prior", accepts=lambda value: isinstance(value, NoisePrior), page=PAGE)
 
 
 @registry.register
@@ -143,7 +143,8 @@ class NoisyLikelihood:
         if isinstance(self.scale, tuple) and len(self.scale) != num_columns(y):
             raise InputError(
                 f"{self!r} has {len(self.scale)} noise scale(s), and targets of shape {tuple(y.shape)} have "
-                f"{num_columns(y)} column(s): give one scale a column, or a single number for all."
+                f"{num_columns(y)} column(s): give one scale a column, or a single number for all.",
+                page=PAGE,
             )
         check_width(self, y, outputs)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import check_width, registry, require_labels
+from pyrobnn.likelihoods.base import PAGE, check_width, registry, require_labels
 
 _SMALLEST_GAP = 1e-4
 
@@ -52,13 +52,14 @@ class Ordinal:
     def check_targets(self, y: Tensor, outputs: int) -> None:
         """Refuse labels that are not whole numbers below the number of classes, and a network of the wrong width."""
         if y.ndim != 1:
-            raise InputError(f"{self!r} needs one label an example, y of shape (N,); got {tuple(y.shape)}.")
+            raise InputError(f"{self!r} needs one label an example, y of shape (N,); got {tuple(y.shape)}.", page=PAGE)
         require_labels(y, repr(self))
         if int(y.max()) >= self.num_classes:
             found = ", ".join(f"{label:g}" for label in y.unique()[:10].tolist())
             raise InputError(
                 f"{self!r} needs labels from 0 to {self.num_classes - 1} without gaps, the targets have {found}: "
-                "number them in their order, or raise `num_classes`."
+                "number them in their order, or raise `num_classes`.",
+                page=PAGE,
             )
         check_width(self, y, outputs)
 

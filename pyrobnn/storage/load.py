@@ -127,7 +127,8 @@ def _net(saved: SavedPosterior, net: nn.Module | None, folder: Path) -> Any:
     if net is None:
         name = declared.get("class")
         raise InputError(
-            f"{folder} was saved with a network of your own, {name}: pass it, bnn.load(path, net={name}(...))."
+            f"{folder} was saved with a network of your own, {name}: pass it, bnn.load(path, net={name}(...)).",
+            page="how-to/save-and-load",
         )
     return net
 

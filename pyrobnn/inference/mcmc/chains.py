@@ -76,7 +76,8 @@ class Target:
                     return point
         raise InputError(
             f"None of {_TRIES} starts with init={self._init!r} has a finite density and gradient: standardise the "
-            "data, narrow the prior, or use another `init`."
+            "data, narrow the prior, or use another `init`.",
+            page="how-to/mcmc",
         )
 
     def _from_prior(self) -> Tensor:
@@ -179,5 +180,6 @@ def check_all_inferred(bnn: BNN, method: str) -> None:
     hints = [hint for prefix, hint in advice.items() if any(name.startswith(prefix) for name in names)]
     shown = ", ".join(name.removeprefix("net.") for name in names)
     raise InputError(
-        f"{method} draws what has a prior, and {shown} would have to be optimised beside it: give {'; '.join(hints)}."
+        f"{method} draws what has a prior, and {shown} would have to be optimised beside it: give {'; '.join(hints)}.",
+        page="how-to/mcmc",
     )

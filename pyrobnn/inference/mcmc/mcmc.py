@@ -60,7 +60,8 @@ class Hamiltonian(ChainMethod):
         if not isinstance(source.data, Data):
             raise InputError(
                 f"{name} uses all data at every step: pass Data(x, y) instead of a {type(source.data).__name__}, or "
-                "use SGLD or SGHMC."
+                "use SGLD or SGHMC.",
+                page="how-to/mcmc",
             )
         data = source.scaled(target.bnn, *source.data.tensors)
         like = target.start(0, lambda point: True)
