@@ -242,7 +242,7 @@ def run(seeds: list[int], path: Path) -> None:
             print(
                 {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}, flush=True
             )
-        _append(path, found)
+        append(path, COLUMNS, found)
 
 
 def _scored(problem: Problem, kind: str, name: str, seed: int) -> dict[str, Any]:
@@ -263,10 +263,11 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _append(path: Path, rows: list[dict[str, Any]]) -> None:
+def append(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
+    """Add rows to a file, which gets its head with the first."""
     is_new = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer = csv.DictWriter(file, columns, restval="")
         if is_new:
             writer.writeheader()
         shown = (
