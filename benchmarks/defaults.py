@@ -42,6 +42,7 @@ METHODS: dict[str, Callable[[], Any]] = {
     "evidence_framework": bnn.EvidenceFramework,
     "ivon": bnn.IVON,
     "sgld": bnn.SGLD,
+    "sghmc": bnn.SGHMC,
 }
 _AT_ONCE = 300
 

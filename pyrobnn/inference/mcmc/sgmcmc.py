@@ -1,6 +1,8 @@
 """Markov chain Monte Carlo with gradients of mini-batches, as methods for `fit`: SGLD and SGHMC of posteriors."""
 
+import functools
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
@@ -31,6 +33,8 @@ _BLOCK = 50
 _BETWEEN_MEASURES = 100
 _SHARE = 0.2
 """Step size, in the smallest variance of the posterior as its largest curvature tells."""
+_DAMPING = 0.1
+"""Friction, in frequencies of the fastest oscillation: at 2 it no longer oscillates."""
 
 
 class StochasticGradient(ChainMethod):
@@ -46,8 +50,8 @@ class StochasticGradient(ChainMethod):
         """The number of steps of each chain, burn-in included."""
         return self.burn_in + self.num_draws * self.thinning
 
-    def transform(self, posteriors: Any, log_posterior: Any, rate: Any) -> Any:
-        """Return the transform of posteriors, for a log density of all chains and a step size or schedule."""
+    def transform(self, posteriors: Any, log_posterior: Any, rate: Any, smallest_variance: float) -> Any:
+        """Return the transform of posteriors, for a log density of all chains, a schedule and the smallest variance."""
         raise NotImplementedError
 
     def usual_step_size(self, smallest_variance: float) -> float:
@@ -71,7 +75,8 @@ class StochasticGradient(ChainMethod):
         points = torch.stack([target.start(c, lambda z: is_finite(evaluate, z)) for c in range(self.num_chains)])
         rates = self._rates().to(points.device)
         log_posterior = _log_posterior(target.log_joint, points, first, own_batches=own_batches)
-        transform = self.transform(posteriors, log_posterior, lambda step: rates[step])
+        make = functools.partial(self.transform, posteriors, log_posterior, lambda step: rates[step])
+        transform = make(1.0)
         draws, curvatures, relative = [], [], rates.clone()
         with seeded(run.seed, "transitions"), tqdm(total=self.num_steps, disable=not run.progress, desc=name) as bar:
             state = transform.init(points)
@@ -81,6 +86,7 @@ class StochasticGradient(ChainMethod):
                     curvatures.append(largest_curvature(lambda z: evaluate(z)[1], state.params))
                     largest = max(curvatures[len(curvatures) // 2 :])
                     rates[step - 1 :] = relative[step - 1 :] * self.usual_step_size(1 / largest)
+                    transform = make(1 / largest)
                 state, _ = transform.update(state, first if step == 1 else next(batches))
                 if step > self.burn_in and (step - self.burn_in) % self.thinning == 0:
                     draws.append(state.params.detach().clone())
@@ -138,7 +144,8 @@ class SGLD(StochasticGradient):
         schedule: a schedule of `torch.optim.lr_scheduler` for the step size, by name or as a table with `type`, or
             None. All draws kept count the same.
         temperature: T; 1 is Bayes, less than 1 a cold posterior, p(z | D)^(1/T).
-        init: where each chain starts, as in `NUTS`.
+        init: where each chain starts, as in `NUTS`. "net" is the default: steps are too small for the way from the
+            prior. Where scales were measured, the network's weights are at the mode that was found.
 
     Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
@@ -157,9 +164,9 @@ class SGLD(StochasticGradient):
     batch_size: Count | None = None
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     temperature: Positive = 1.0
-    init: Init = "prior"
+    init: Init = "net"
 
-    def transform(self, posteriors: Any, log_posterior: Any, rate: Any) -> Any:
+    def transform(self, posteriors: Any, log_posterior: Any, rate: Any, smallest_variance: float) -> Any:
         """Return `posteriors.sgmcmc.sgld`."""
         return posteriors.sgmcmc.sgld.build(log_posterior, lr=rate, temperature=self.temperature)
 
@@ -176,7 +183,8 @@ class SGHMC(StochasticGradient):
 
     Attributes:
         step_size: e; None for 0.2 a v, v measured as in `SGLD`.
-        friction: a.
+        friction: a; None for 0.1 / sqrt(v), so that momenta are new after 1 / (a e) = 500 steps; or for 1 where a
+            step size is given.
         num_draws: draws kept of each chain.
         burn_in: steps before them.
         thinning: steps from one draw kept to the next.
@@ -184,7 +192,8 @@ class SGHMC(StochasticGradient):
         batch_size: examples in a mini-batch; None for all of them at every step.
         schedule: a schedule for the step size, as in `SGLD`.
         temperature: T, as in `SGLD`.
-        init: where each chain starts, as in `NUTS`.
+        init: where each chain starts, as in `NUTS`. "net" is the default: steps are too small for the way from the
+            prior. Where scales were measured, the network's weights are at the mode that was found.
 
     Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
@@ -196,7 +205,7 @@ class SGHMC(StochasticGradient):
     """
 
     step_size: Positive | None = None
-    friction: Positive = 1.0
+    friction: Positive | None = None
     num_draws: Count = 1000
     burn_in: Annotated[int, Field(ge=0)] = 1000
     thinning: Count = 10
@@ -204,15 +213,20 @@ class SGHMC(StochasticGradient):
     batch_size: Count | None = None
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     temperature: Positive = 1.0
-    init: Init = "prior"
+    init: Init = "net"
 
     def usual_step_size(self, smallest_variance: float) -> float:
         """Return 0.2 a v."""
-        return self.friction * super().usual_step_size(smallest_variance)
+        return self._friction(smallest_variance) * super().usual_step_size(smallest_variance)
 
-    def transform(self, posteriors: Any, log_posterior: Any, rate: Any) -> Any:
+    def _friction(self, smallest_variance: float) -> float:
+        if self.friction is not None:
+            return self.friction
+        return 1.0 if self.step_size is not None else _DAMPING / math.sqrt(smallest_variance)
+
+    def transform(self, posteriors: Any, log_posterior: Any, rate: Any, smallest_variance: float) -> Any:
         """Return `posteriors.sgmcmc.sghmc`."""
-        settings = {"alpha": self.friction, "temperature": self.temperature}
+        settings = {"alpha": self._friction(smallest_variance), "temperature": self.temperature}
         return posteriors.sgmcmc.sghmc.build(log_posterior, lr=rate, **settings)
 
 
