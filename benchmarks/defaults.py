@@ -289,7 +289,7 @@ def report(path: Path) -> None:
         f"small problems ({shown}; the rules were made on seeds 0 to 9). The error is the root",
         "mean square over the spread of the targets (of the cubic: of its curve), of moons the share of wrong",
         "labels. The log score is a mean over test examples, in nats. Seconds are of one core beside other work.",
-        "Means over seeds. The page holds what has been run so far: names without a row are still to come.",
+        "Means over seeds, of which a row tells the number: names without a row are still to come.",
         "",
         "![Errors and log scores by problem](defaults.png)",
         "",
@@ -298,15 +298,15 @@ def report(path: Path) -> None:
         lines += [
             f"## {problem}",
             "",
-            "| kind | name | error | log score | 95 % intervals hold | epistemic | seconds | |",
+            "| kind | name | seeds | error | log score | 95 % intervals hold | epistemic | seconds | |",
         ]
-        lines.append("|---|---|---|---|---|---|---|---|")
+        lines.append("|---|---|---|---|---|---|---|---|---|")
         own = [row for row in rows if row["problem"] == problem]
         for kind, name in dict.fromkeys((row["kind"], row["name"]) for row in own):
             same = [row for row in own if (row["kind"], row["name"]) == (kind, name)]
             numbers = [_mean(same, column) for column in ("error", "log_score", "coverage", "epistemic", "seconds")]
             notes = ", ".join(dict.fromkeys(row["note"] for row in same if row["note"]))
-            lines.append(f"| {kind} | {name} | {' | '.join(numbers)} | {notes} |")
+            lines.append(f"| {kind} | {name} | {len(same)} | {' | '.join(numbers)} | {notes} |")
         lines.append("")
     path.with_suffix(".md").write_text("\n".join(lines))
     _picture(rows, path.with_suffix(".png"))

@@ -1,11 +1,14 @@
 """The committed results keep the bounds that the project set itself, and what they miss is an expected failure."""
 
 import csv
+import functools
 import math
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 
 import pytest
 
+from benchmarks.defaults import PROBLEMS
+from benchmarks.likelihoods import LIKELIHOODS, way
 from benchmarks.published import load_published
 from benchmarks.report.regression import published_means
 from benchmarks.store import RESULTS, Store
@@ -205,62 +208,91 @@ def test_hardly_any_good_fit_is_named():
 
 
 def by_name(problem):
-    """The rows of a problem of the gallery, by kind and name: means over seeds of what is a number."""
+    """Return the rows of the gallery by kind and name: error, log score, coverage and epistemic deviation by seed."""
     text = (RESULTS / "defaults.csv").read_text(encoding="utf-8")
-    rows = [row for row in csv.DictReader(text.splitlines()) if row["problem"] == problem]
-    names = dict.fromkeys((row["kind"], row["name"]) for row in rows)
-    columns = ("error", "log_score", "coverage", "epistemic")
-    return {
-        pair: {
-            column: mean(values)
-            for column in columns
-            if (values := [float(row[column]) for row in rows if (row["kind"], row["name"]) == pair and row[column]])
-        }
-        for pair in names
-    }
+    found = {}
+    for row in csv.DictReader(text.splitlines()):
+        if row["problem"] == problem:
+            numbers = {
+                column: float(row[column] or "nan") for column in ("error", "log_score", "coverage", "epistemic")
+            }
+            found.setdefault((row["kind"], row["name"]), {})[int(row["seed"])] = numbers
+    return found
+
+
+def column(rows, name):
+    return [row[name] for row in rows.values()]
 
 
 def missed(name):
     return pytest.param(name, marks=pytest.mark.xfail(strict=True))
 
 
-GUIDES = ["mean_field", "low_rank", "full_rank", "matrix_normal", "dropout", "map", "laplace", "flow"]
-SPREAD_OF_CUBIC = 24.2
+GUIDES = ["mean_field", "low_rank", "full_rank", "matrix_normal", "radial", "dropout", "map", "laplace"]
+
+
+@functools.cache
+def in_units_of_the_cubic(problem, name):
+    rows = by_name(problem)["guide", name]
+    assert len(rows) == 8
+    spreads = {seed: PROBLEMS[problem](seed).curve.std() for seed in rows}
+    return [[row[what] * spreads[seed] for seed, row in rows.items()] for what in ("error", "epistemic")]
 
 
 @pytest.mark.parametrize("problem", ["cubic, noise learned", "cubic, noise known"])
-@pytest.mark.parametrize("name", [*GUIDES, missed("radial")])  # radial is too wide: 8 to 9 among the data
+@pytest.mark.parametrize("name", [missed(name) if name == "radial" else name for name in GUIDES])
 def test_each_guide_by_its_name_follows_the_cubic(problem, name):
-    found = by_name(problem)["guide", name]
-    assert found["error"] * SPREAD_OF_CUBIC <= 4
-    assert found["epistemic"] * SPREAD_OF_CUBIC <= 6
+    """Radial weights are too wide; the flow has one seed only: it takes minutes."""
+    errors, epistemic = in_units_of_the_cubic(problem, name)
+    assert median(errors) <= 4
+    assert max(errors) <= 6
+    assert median(epistemic) <= 6
 
 
 @pytest.mark.parametrize(
-    "name",  # intervals of Laplace are too wide (0.991); the flow has no row yet: it takes more than 10 minutes
-    [*(missed(name) if name in ("laplace", "flow") else name for name in GUIDES), "radial"],
+    ("problem", "name"),
+    [
+        (problem, name)
+        if name in ("dropout", "map", "laplace")
+        or (problem == "cubic, noise known" and name in ("mean_field", "low_rank"))
+        else pytest.param(problem, name, marks=pytest.mark.xfail(strict=True))
+        for problem in ("cubic, noise learned", "cubic, noise known")
+        for name in GUIDES
+    ],
 )
-def test_each_guide_by_its_name_is_as_good_as_ridge_on_diabetes(name):
+def test_each_guide_by_its_name_is_sure_of_the_cubic_with_every_seed(problem, name):
+    """Where the noise is learned, one seed of eight measures it too large: 7 to 7.3 in place of 6."""
+    assert max(in_units_of_the_cubic(problem, name)[1]) <= 6
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [*(("guide", name) for name in GUIDES), *(("prior", name) for name in ("student_t", "horseshoe", "scale_mixture"))],
+    ids=str,
+)
+def test_each_name_is_as_good_as_ridge_on_diabetes(pair):
     rows = by_name("diabetes, 331 rows")
-    found, ridge = rows["guide", name], rows["reference", "ridge"]
-    assert 1 - found["error"] ** 2 >= 1 - ridge["error"] ** 2 - 0.05
-    assert found["log_score"] >= ridge["log_score"] - 0.1
-    assert 0.9 <= found["coverage"] <= 0.98 + 1 / 111  # one row of the test part, with one seed
+    found, ridge = rows[pair], rows["reference", "ridge"]
+    assert found.keys() == ridge.keys()
+    assert len(ridge) == 8
+    r2 = [1 - row["error"] ** 2 - (1 - ridge[seed]["error"] ** 2) for seed, row in found.items()]
+    assert mean(r2) >= -0.05
+    assert mean(column(found, "log_score")) >= mean(column(ridge, "log_score")) - 0.1
+    assert 0.9 <= mean(column(found, "coverage")) <= 0.9805
 
 
 @pytest.mark.parametrize(
     "pair",
     [
-        *(("guide", name) for name in ("dropout", "map")),
+        *(("guide", name) if name in ("dropout", "map") else missed(("guide", name)) for name in GUIDES),
         *(("method", name) for name in ("nuts", "ensemble", "swag")),
-        *(missed(("guide", name)) for name in ("mean_field", "low_rank", "full_rank", "matrix_normal", "laplace")),
         *(missed(("method", name)) for name in ("ivon", "evidence_framework", "marginal_likelihood")),
     ],
     ids=str,
 )
 def test_sixty_points_of_moons_are_told_apart(pair):
-    """Below the bound of 0.35 are points and chains; guides with a Gaussian lose 0.01 to 0.06 nats more."""
-    assert by_name("moons, 60 points")[pair]["log_score"] >= -0.35
+    """Below the bound of 0.35 are points and chains. The ELBO of the others prefers a nearly linear solution."""
+    assert mean(column(by_name("moons, 60 points")[pair], "log_score")) >= -0.35
 
 
 @pytest.mark.parametrize(
@@ -268,8 +300,34 @@ def test_sixty_points_of_moons_are_told_apart(pair):
 )
 def test_every_name_beats_the_linear_model_where_the_truth_is_not_linear(problem):
     rows = by_name(problem)
-    linear = rows["reference", "linear model"]["log_score"]
+    linear = rows["reference", "linear model"]
     worse = {
-        pair for pair, found in rows.items() if pair[0] != "reference" and not found.get("log_score", -99) > linear
+        (*pair, seed)
+        for pair, found in rows.items()
+        for seed, row in found.items()
+        if pair[0] != "reference" and not row["log_score"] > linear[seed]["log_score"]
     }
-    assert worse == ({("method", "sgld")} if problem == "counts, 200 rows" else set())
+    assert not worse
+
+
+def likelihood_rows(name):
+    text = (RESULTS / "likelihoods.csv").read_text(encoding="utf-8")
+    found = [row for row in csv.DictReader(text.splitlines()) if row["likelihood"] == name]
+    assert len(found) == 5
+    return found
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_each_likelihood_by_its_name_is_as_good_as_its_linear_model_and_knows_the_noise(name):
+    rows = likelihood_rows(name)
+    assert mean(float(row["log_score"]) - float(row["linear"]) for row in rows) >= -0.03
+    assert all(0.7 <= float(row["noise"]) <= 1.3 for row in rows if row["noise"])
+    assert all(float(row["seconds"]) <= 60 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "name", [missed(name) if name in ("bernoulli", "categorical") else name for name in LIKELIHOODS]
+)
+def test_each_likelihood_by_its_name_comes_half_of_the_way_to_the_truth(name):
+    """200 labels say too little: NUTS comes 0.4 of the way with two classes, and none with 90, 8 and 2 percent."""
+    assert mean(map(way, likelihood_rows(name))) >= 0.5
