@@ -421,7 +421,7 @@ REFUSED = {
     "labels": (lambda f: labels(f, last=5), "got 5: widen the last layer .* such target is in row 77 of .*y.npy"),
     "labels in parquet": (
         lambda f: labels(f, last=-1, store=parquet),
-        "needs labels from 0 up, got -1. The first such target is in row 17 of .*part_1.parquet",
+        "needs labels from 0 up, got -1. .*The first such target is in row 17 of .*part_1.parquet",
     ),
     "width": (lambda f: fit(arrays(f, y=np.stack([Y, Y], 1))), r"2 network output\(s\) .* has 1: change the width"),
     "no batch size": (lambda f: fit(arrays(f), batch_size=None), "StoredData are read in mini-batches: give the m"),
