@@ -196,7 +196,14 @@ class BNN(PyroModule):
             for name, aliases in self._aliases.items()
             for alias in aliases
         }
-        return functional_call(self.net, every_name, (x,), tie_weights=False)
+        f = functional_call(self.net, every_name, (x,), tie_weights=False)
+        if not isinstance(f, Tensor):
+            raise InputError(
+                f"The network must return one tensor (N, outputs), got {type(f).__name__}: wrap it in a module that "
+                "returns the outputs alone.",
+                page="how-to/own-network",
+            )
+        return f
 
     def _with_padding(self, name: str, value: Tensor) -> Tensor:
         row = self._padding.get(name)

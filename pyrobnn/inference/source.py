@@ -187,6 +187,8 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
         with torch.no_grad():
             for inputs in _looked_at(bnn, source):
                 f = bnn.eval().outputs(bnn.initial_values, inputs)
+    except InputError:
+        raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         first_line = str(error).splitlines()[0].rstrip(".")
         raise InputError(
@@ -194,12 +196,6 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
         ) from None
     finally:
         bnn.train(was_training)
-    if not isinstance(f, Tensor):
-        raise InputError(
-            f"The network must return one tensor (N, outputs), got {type(f).__name__}: wrap it in a module that "
-            "returns the outputs alone.",
-            page=_NETWORKS,
-        )
     if f.ndim != 2 or len(f) != len(inputs):
         raise InputError(
             f"The network must map inputs (N, ...) to outputs (N, outputs); {tuple(inputs.shape)} became "
