@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pyrobnn.inference.svi.eager import Eager
 
 _FEWEST_MEASURED, _MOST_MEASURED = 10, 20
-"""Blocks of steps over which a cycle's objective is measured; at most a tenth of the cycle, if that is more."""
+"""Blocks of steps over which a cycle's objective is measured; at most a tenth of the cycle, if that is more. One is
+enough where nothing is drawn."""
 _LOWER = 0.3
 """Factor on the learning rate once more steps at the old one gain nothing."""
 
@@ -106,16 +107,17 @@ class Length:
                 now.measures, now.blocks, self._fit.cycle_factor = True, [], 0.0
             return
         count = len(now.blocks)
-        precise = count >= _FEWEST_MEASURED and _error(now.blocks) <= self._tolerance / 2
+        error = _error(now.blocks) if np.ptp(terms, axis=0).any() else 0.0
+        precise = error == 0 or (count >= _FEWEST_MEASURED and error <= self._tolerance / 2)
         if precise or count >= max(_MOST_MEASURED, now.steps // (10 * len(terms))):
-            self._end_cycle(done, len(terms))
+            self._end_cycle(done, len(terms), error)
 
-    def _end_cycle(self, done: int, block: int) -> None:
+    def _end_cycle(self, done: int, block: int, error: float) -> None:
         now = self._now
         elbo = float(np.mean(now.blocks))
         now.gain = elbo - now.elbo if now.best else None
         if elbo > now.elbo:
-            now.best, now.elbo, now.error = _cloned(self._fit.parameters), elbo, _error(now.blocks)
+            now.best, now.elbo, now.error = _cloned(self._fit.parameters), elbo, error
         self._put(now.best)
         now.cycle_ends.append(done)
         steps, is_lower = (2 * now.steps, False) if self._gained else (now.steps // 2, True)
