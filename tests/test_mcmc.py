@@ -563,3 +563,10 @@ def test_comparing_chains_that_are_not_there_is_refused(posterior):
     refused(lambda: bnn.function_rhat(alone, X), match="R-hat needs two or more chains of at least 4 draws, got 1 of 4")
     with pytest.raises(InputError, match="`num_draws` must be at least 3, one for each chain, got 2"):
         bnn.to_datatree(posterior, bnn.Data(X, Y), num_draws=2)
+
+
+def test_a_learned_noise_is_refused_before_scales_are_measured(monkeypatch):
+    monkeypatch.setattr("pyrobnn.inference.open_scales.measured", lambda *args, **kwargs: pytest.fail("measured"))
+    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian("learned"))
+    with pytest.raises(bnn.InputError, match="likelihood.scale would have to be optimised beside it"):
+        bnn.fit(model, bnn.NUTS(), bnn.datasets.sinusoid(), seed=0, progress=False)

@@ -120,6 +120,13 @@ class BaseMethod[R]:
         """Return what the method has beside `run`."""
         return Offer()
 
+    def check(self, bnn: BNN, data: Any, run: Run) -> None:
+        """Refuse model and data that do not go with the method, before scales are measured, which takes seconds.
+
+        Raises:
+            InputError: with what does not.
+        """
+
 
 class AroundAnother[R](BaseMethod[R]):
     """Base of the methods that run another one inside, their field `method`."""

@@ -16,12 +16,11 @@ from pyrobnn.baselines import fit_baselines
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
-from pyrobnn.inference.base import Method, Run, offer_of
+from pyrobnn.inference.base import BaseMethod, Method, Run, offer_of
 from pyrobnn.inference.cost import Work
 from pyrobnn.inference.laplace.tuned_mode import STEPS, TunedMode, evidence_record, tuned_modes
 from pyrobnn.inference.method import innermost
 from pyrobnn.inference.preparing import prepare_source
-from pyrobnn.inference.session import check_parts
 from pyrobnn.inference.source import Source, as_data
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import open_numbers
@@ -155,7 +154,9 @@ def run_measured[R](bnn: BNN, method: Method[R], data: Any, run: Run) -> R:
     """Run a method on a model whose open scales are measured first, where the method leaves that to others."""
     offer, closed = offer_of(method), None
     if offer.measures_scales:
-        check_parts(bnn, innermost(method), data, run)
+        inner = innermost(method)
+        if isinstance(inner, BaseMethod):
+            inner.check(bnn, data, run)
         closed = measured(bnn, data, run, starts_there=offer.guide is not None)
     found = method.run(bnn if closed is None else closed.bnn, data, **run.arguments())
     if closed is not None and isinstance(found, Fitted):

@@ -153,16 +153,15 @@ def opened(
         yield Session(posteriors, fits, methods, sources, run, threads)
 
 
-def check_parts(bnn: BNN, method: Any, data: Any, run: Run) -> None:
-    """Refuse model, method and data that do not go together, before anything takes time.
+def check_parts(bnn: BNN, method: SVI, data: Any, run: Run) -> None:
+    """Refuse model, method and data that do not go together, by beginning a fit.
 
     Raises:
         InputError: with what does not.
     """
-    if isinstance(method, SVI):
-        source = prepare_source(bnn, method, data, run.seed)
-        with opened([bnn], [method], [source], [run.seed], run):
-            pass
+    source = prepare_source(bnn, method, data, run.seed)
+    with opened([bnn], [method], [source], [run.seed], run):
+        pass
 
 
 def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from pyrobnn.inference.base import BaseMethod, Offer, Run
 from pyrobnn.inference.mcmc.potential import LogJoint
 from pyrobnn.inference.preparing import fresh_model, running
 from pyrobnn.inference.source import Source, make_source, refuse_checkpoints
+from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord
 
@@ -123,6 +124,11 @@ class ChainMethod(BaseMethod[Posterior]):
         """Return what the method has beside `run`."""
         return Offer(callbacks=False, copies=self.num_chains, measures_scales=True)
 
+    def check(self, bnn: BNN, data: Any, run: Run) -> None:
+        """Refuse parameters without a prior; numbers that are "tuned" are none once they are measured."""
+        tuned = {f"likelihood.{name}_unconstrained" for name in open_numbers(bnn.settings["likelihood"], ("tuned",))}
+        check_all_inferred(bnn, type(self).__name__, but=tuned)
+
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Infer the posterior.
 
@@ -166,9 +172,13 @@ class ChainMethod(BaseMethod[Posterior]):
         )
 
 
-def check_all_inferred(bnn: BNN, method: str) -> None:
-    """Refuse a model with parameters that would have to be optimised; the method's name is for the message."""
-    names = [name.removesuffix("_unconstrained") for name, p in bnn.named_parameters() if p.requires_grad]
+def check_all_inferred(bnn: BNN, method: str, *, but: Collection[str] = ()) -> None:
+    """Refuse a model with other parameters to optimise than some; the method's name is for the message."""
+    names = [
+        name.removesuffix("_unconstrained")
+        for name, parameter in bnn.named_parameters()
+        if parameter.requires_grad and name not in but
+    ]
     if not names:
         return
     advice = {

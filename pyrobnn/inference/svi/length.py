@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pyrobnn.inference.svi.eager import Eager
 
 _FEWEST_MEASURED, _MOST_MEASURED = 10, 20
-"""Blocks of steps over which a cycle's objective is measured; at most a tenth of the cycle, if that is more. One is
-enough where nothing is drawn."""
+"""Blocks of steps over which a cycle's objective is measured; at most a tenth of the cycle, if that is more."""
 _LOWER = 0.3
 """Factor on the learning rate once more steps at the old one gain nothing."""
 
@@ -107,17 +106,16 @@ class Length:
                 now.measures, now.blocks, self._fit.cycle_factor = True, [], 0.0
             return
         count = len(now.blocks)
-        error = _error(now.blocks) if np.ptp(terms, axis=0).any() else 0.0
-        precise = error == 0 or (count >= _FEWEST_MEASURED and error <= self._tolerance / 2)
+        precise = count >= _FEWEST_MEASURED and _error(now.blocks) <= self._tolerance / 2
         if precise or count >= max(_MOST_MEASURED, now.steps // (10 * len(terms))):
-            self._end_cycle(done, len(terms), error)
+            self._end_cycle(done, len(terms))
 
-    def _end_cycle(self, done: int, block: int, error: float) -> None:
+    def _end_cycle(self, done: int, block: int) -> None:
         now = self._now
         elbo = float(np.mean(now.blocks))
         now.gain = elbo - now.elbo if now.best else None
         if elbo > now.elbo:
-            now.best, now.elbo, now.error = _cloned(self._fit.parameters), elbo, error
+            now.best, now.elbo, now.error = _cloned(self._fit.parameters), elbo, _error(now.blocks)
         self._put(now.best)
         now.cycle_ends.append(done)
         steps, is_lower = (2 * now.steps, False) if self._gained else (now.steps // 2, True)

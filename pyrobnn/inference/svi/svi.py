@@ -104,6 +104,10 @@ class SVI(BaseMethod[Posterior]):
         """Return what the method has beside `run`."""
         return Offer(guide=self.guide, follows_validation=True, resumable=True, measures_scales=self.ends_by_itself)
 
+    def check(self, bnn: BNN, data: Any, run: Run) -> None:
+        """Refuse model and data that do not go with the method."""
+        verb("inference.session:check_parts")(bnn, self, data, run)
+
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit one posterior."""
         posterior: Posterior = verb("inference.session:fit_by_svi")(bnn, self, data, run)
