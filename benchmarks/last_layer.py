@@ -2,9 +2,9 @@
 
 A network of three convolutions and a ResNet-18 (both on 3 x 32 x 32, ten classes, untrained), 512 examples, 256 of them
 predicted; float32, one process with one thread, by turns, medians of the rounds after one that does not count. Seconds
-are those of the CPU, so that other work on the machine does not count. "fit" is curvature at
-the given weights, "probit" the closed form, "draws" the mean of the classes' probabilities over 500 draws of the
-linearised network. laplace-torch 0.3 takes batches of 128 and its default backend.
+are those of the CPU, so that other work on the machine does not count. "fit" is curvature at the given weights,
+"probit" the closed form, "draws" the mean of the classes' probabilities over 500 draws of the linearised network.
+laplace-torch 0.3 takes batches of 128 and its default backend.
 Writes benchmarks/results/last-layer.{csv,md}.
 """
 
