@@ -1,9 +1,10 @@
 """Last-layer Laplace on convolutional networks beside laplace-torch: `python -m benchmarks.last_layer`.
 
 A network of three convolutions and a ResNet-18 (both on 3 x 32 x 32, ten classes, untrained), 512 examples, 256 of them
-predicted; float32, one process, by turns, medians of the rounds after one that does not count. "fit" is curvature at
-the given weights, "probit" the closed form, "draws" the mean of the classes' probabilities over 500 draws of the
-linearised network. laplace-torch 0.3 takes batches of 128 and its default backend.
+predicted; float32, one process with one thread, by turns, medians of the rounds after one that does not count. Seconds
+are those of the CPU, so that other work on the machine does not count. "fit" is curvature at the given weights,
+"probit" the closed form, "draws" the mean of the classes' probabilities over 500 draws of the linearised network.
+laplace-torch 0.3 takes batches of 128 and its default backend.
 Writes benchmarks/results/last-layer.{csv,md}.
 """
 
@@ -74,9 +75,9 @@ ENGINES: dict[str, tuple[Callable[..., Any], Callable[..., Tensor], Callable[...
 
 def timed[R](function: Callable[..., R], *args: Any) -> tuple[R, float]:
     """Return the result of a call and its seconds."""
-    started = time.perf_counter()
+    started = time.process_time()
     result = function(*args)
-    return result, time.perf_counter() - started
+    return result, time.process_time() - started
 
 
 def measure(name: str, rounds: int) -> list[dict[str, Any]]:
@@ -107,13 +108,13 @@ def measure(name: str, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def page(rows: list[dict[str, Any]], threads: int) -> str:
+def page(rows: list[dict[str, Any]]) -> str:
     """Return the results as Markdown."""
     lines = [
         "# Last-layer Laplace on convolutional networks",
         "",
-        "Made by `python -m benchmarks.last_layer`, which says what is measured. Seconds on two cores of an x86",
-        f"server, {threads} thread(s); the ratio is pyrobnn's time over that of laplace-torch. The largest difference",
+        "Made by `python -m benchmarks.last_layer`, which says what is measured. CPU seconds of one thread on an x86",
+        "server; the ratio is pyrobnn's time over that of laplace-torch. The largest difference",
         "between the two in any class probability (probit) is in the last column.",
         "",
         "| net | structure | task | pyrobnn | laplace-torch | ratio | difference |",
@@ -138,13 +139,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nets", nargs="*", default=list(NETS), choices=list(NETS))
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     with warnings.catch_warnings(action="ignore"):
         rows = [row for name in arguments.nets for row in measure(name, arguments.rounds)]
     with OUT.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    OUT.with_suffix(".md").write_text(page(rows, torch.get_num_threads()))
+    OUT.with_suffix(".md").write_text(page(rows))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from scipy import integrate, stats
 from torch.distributions import kl_divergence
 
 import pyrobnn as bnn
-from pyrobnn.distributions.latents import ReparameterizedNormal, ScaleMixtureNormal
+from pyrobnn.distributions.latents import NormalOfMany, ReparameterizedNormal, ScaleMixtureNormal
+from pyrobnn.guides.map import Point
 
 BLUNDELL = (0.25, math.exp(-1), math.exp(-7))
 KRASSER = (0.2, 1.0, 0.1)
@@ -123,3 +124,25 @@ def test_learned_mixture_stays_in_range_under_weights_that_push_it_out(size):
         assert 0 < model.prior.pi < 1
         assert model.prior.sigma1 > 0
         assert model.prior.sigma2 > 0
+
+
+# Densities that leave out passes
+
+
+@pytest.mark.parametrize(("loc", "scale"), [(0.3, 0.7), ([0.3, 1.0, 2.0], 0.7), (0.0, [0.1, 2.0, 3.0])])
+def test_normal_of_many_entries_has_the_bits_of_a_normal(loc, scale):
+    loc, scale, value = torch.tensor(loc), torch.tensor(scale), torch.randn(4, 3)
+    found = NormalOfMany(loc, scale).expand((4, 3)).to_event(2)
+    expected = dist.Normal(loc, scale).expand((4, 3)).to_event(2)
+    assert isinstance(found.base_dist, NormalOfMany)
+    assert torch.equal(found.base_dist.log_prob(value), expected.base_dist.log_prob(value))
+    assert torch.equal(found.log_prob(value), expected.log_prob(value))
+
+
+def test_a_point_has_the_density_of_a_delta():
+    value = torch.randn(4, 3, requires_grad=True)
+    point, delta = Point(value, event_dim=2), dist.Delta(value, event_dim=2)
+    assert point.rsample() is value
+    assert torch.equal(point.rsample((5,)), delta.rsample((5,)))
+    for other in (value, value.clone(), value + 1):
+        assert torch.equal(point.log_prob(other), delta.log_prob(other))

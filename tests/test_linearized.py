@@ -253,6 +253,54 @@ def test_linearised_outputs_of_draws_are_f_plus_jacobian_times_deviation(name):
     assert not torch.allclose(plain, logits, rtol=1e-2)
 
 
+@pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")
+@pytest.mark.parametrize("structure", [name for name in SETTINGS if name != "subnetwork"])
+@pytest.mark.parametrize("name", ["mlp", "images", "embedding", "lstm", "transformer"])
+def test_draws_of_the_last_layer_run_the_rest_once(name, structure, monkeypatch):
+    """The reference is the jacobian of all weights, most of which do not move."""
+    posterior, net, x = posterior_of(name, sites="last_layer", **SETTINGS[structure])
+    draws = posterior.draw(6, seed=1)
+    points = posterior.guide.points()
+    flat = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
+    assert 0 < int((flat != 0).any(0).sum()) < flat.shape[1]
+    expected = net(x) + torch.einsum("ncd,sd->snc", explicit_jacobian(posterior, net, x), flat)
+    monkeypatch.setattr("pyrobnn.posterior.tangent.Tangent._differentiate", None)  # not called
+    prediction = posterior.predict(x, draws=draws)
+    torch.testing.assert_close(prediction.distribution.logits, expected.log_softmax(-1).detach(), **EXACT)
+
+
+class Doubled(nn.Module):
+    """A linear layer whose outputs are not those of the network."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x):
+        return 2 * self.layer(x)
+
+
+def test_a_layer_whose_outputs_are_not_the_networks_is_no_last_layer(monkeypatch):
+    monkeypatch.setitem(NETS, "doubled", (Doubled, (2,)))
+    posterior, net, x = posterior_of("doubled")
+    draws = posterior.draw(6, seed=1)
+    expected = torch.stack([functional_call(net, {n: v[s] for n, v in draws.items()}, (x,)) for s in range(6)])
+    found = posterior.predict(x, draws=draws).distribution.logits
+    torch.testing.assert_close(found, expected.log_softmax(-1).detach(), **EXACT)
+
+
+def test_draws_that_stay_share_their_memory(monkeypatch):
+    """In several blocks too, of which the last holds one draw."""
+    monkeypatch.setattr("pyrobnn.posterior.posterior.draws_at_once", lambda *_: 3)
+    posterior, _, _ = posterior_of("mlp", sites="last_layer")
+    draws = posterior.draw(7)
+    assert {name: value.stride(0) for name, value in draws.items() if name in ("0.weight", "0.bias")} == {
+        "0.weight": 0,
+        "0.bias": 0,
+    }
+    assert len(draws["2.weight"].unique(dim=0)) == len(draws["0.weight"]) == 7
+
+
 def regression_posterior(**settings):
     with seeded(5):
         net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 2)).double()

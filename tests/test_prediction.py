@@ -11,6 +11,7 @@ from scipy import optimize, stats
 
 import pyrobnn as bnn
 from pyrobnn import Prediction
+from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn._torch.vectorize import chunks, map_draws, run_stacked, stack_linear
 
 
@@ -323,3 +324,27 @@ def test_columns_of_a_frame_that_are_missing_are_refused():
     posterior = model.fit(frame, frame["a"], steps=2, seed=0, engine="eager", progress=False)
     with pytest.raises(bnn.InputError, match="must have the columns of the training inputs; 'a' is missing"):
         posterior.predict(frame.rename(columns={"a": "z"}))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+def test_draws_of_many_inputs_run_one_after_the_other(kind, monkeypatch):
+    """In float64 the same as under vmap, which runs plain operations in place of the fused kernels."""
+    torch.manual_seed(0)
+    layer = (
+        torch.nn.TransformerEncoderLayer(4, 2, 5, batch_first=True)
+        if kind == "transformer"
+        else torch.nn.LSTM(4, 4, batch_first=True)
+    )
+    net = layer.double().eval()
+    x = torch.randn(6, 3, 4, dtype=torch.float64)
+    draws = {name: torch.randn(5, *value.shape, dtype=torch.float64) for name, value in net.named_parameters()}
+
+    def outputs(values, part):
+        with plain_kernels():
+            found = torch.func.functional_call(net, values, (part,))
+        return found[0] if kind == "lstm" else found
+
+    together = map_draws(outputs, draws, x, net)
+    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", 100)
+    monkeypatch.setattr(torch.func, "vmap", None)  # not called
+    torch.testing.assert_close(map_draws(outputs, draws, x, net), together, rtol=1e-12, atol=1e-12)

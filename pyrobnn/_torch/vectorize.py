@@ -21,6 +21,9 @@ block; larger blocks are given back to the system and mapped anew."""
 _WIDE = 512
 """Width of a layer from which one draw after the other is faster than many at a time."""
 
+_FEW = 4
+"""Draws of a chunk up to which one after the other is faster than vmap on a CPU."""
+
 _CACHE = 2**20
 """Floats that one chunk of activations may hold on a CPU: 4 MiB in float32."""
 
@@ -242,7 +245,8 @@ def map_draws(
     """Return function(draw, x) for every draw through `torch.func.vmap`, in chunks of bounded memory.
 
     Layers before the first parameter that differs from draw to draw run once. A function that vmap cannot take
-    (branches on values) runs draw by draw instead.
+    (branches on values) runs draw by draw instead, and so does on a CPU one of so many inputs that a chunk holds few
+    draws: outside vmap, torch's fused kernels run it.
 
     Args:
         function: function of one draw and a batch of inputs (B, *in), with results (B, ...).
@@ -266,14 +270,17 @@ def map_draws(
     def of_moving(values: dict[str, Tensor], part: Tensor) -> Tensor:
         return function(alike | values, part)
 
-    mapped = vmap_or_loop(
-        torch.func.vmap(of_moving, in_dims=(0, None), randomness="same"),
-        _one_by_one(of_moving),
-        {name: value[:1] for name, value in moving.items()},
-        x[:1],
-    )
+    parts_of = list(chunks(num_draws, x, per_pair, inputs_first=not alike))
+    mapped = looped = _one_by_one(of_moving)
+    if alike or copies > 1 or x.device.type != "cpu" or parts_of[0][0].stop > _FEW:
+        mapped = vmap_or_loop(
+            torch.func.vmap(of_moving, in_dims=(0, None), randomness="same"),
+            looped,
+            {name: value[:1] for name, value in moving.items()},
+            x[:1],
+        )
     by_draws: dict[int, list[Tensor]] = {}
-    for some, rows in chunks(num_draws, x, per_pair, inputs_first=not alike):
+    for some, rows in parts_of:
         part = {name: value[some] for name, value in moving.items()}
         by_draws.setdefault(some.start, []).append(mapped(part, x[rows]))
     return torch.cat([torch.cat(parts, 1) for parts in by_draws.values()])

@@ -157,6 +157,25 @@ class Beta(dist.Beta):
         return (gammas[..., 0] / gammas.sum(-1)).to(both.dtype)
 
 
+class NormalOfMany(dist.Normal):
+    """A normal of many entries with few scales: what follows from a scale alone is computed once for all its entries.
+
+    The density is `Normal`'s to the last bit.
+    """
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of each entry."""
+        if self._validate_args:
+            self._validate_sample(value)
+        loc, scale = _distinct(self.loc), _distinct(self.scale)
+        return -((value - loc) ** 2) / (2 * scale**2) - scale.log() - math.log(math.sqrt(2 * math.pi))
+
+
+def _distinct(expanded: Tensor) -> Tensor:
+    """Return a tensor without the copies along axes that it was expanded to."""
+    return expanded[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in expanded.stride())]
+
+
 class ReparameterizedNormal(dist.Normal):
     """A normal whose draw, loc + scale * noise, is given.
 

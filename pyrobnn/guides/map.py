@@ -4,6 +4,7 @@ from typing import Any
 
 import pyro
 import pyro.distributions as dist
+import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
@@ -31,6 +32,18 @@ class Map:
         return MapGuide(latent_sites(model, *args))
 
 
+class Point(dist.Delta):
+    """A delta that need not look at its own draw."""
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - as torch has it
+        """Return the point itself."""
+        return super().rsample(sample_shape) if tuple(sample_shape) else self.v
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return 0 at the point and minus infinity elsewhere, of the batch shape."""
+        return value.new_zeros(self.batch_shape) if value is self.v else super().log_prob(value)
+
+
 class MapGuide(BuiltGuide, PyroModule):
     """A point for every site, on the unconstrained side for sites with a constrained support."""
 
@@ -43,9 +56,7 @@ class MapGuide(BuiltGuide, PyroModule):
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw every site, always at its point, and return the values by name."""
-        return {
-            name: pyro.sample(name, dist.Delta(value, event_dim=value.ndim)) for name, value in self.values().items()
-        }
+        return {name: pyro.sample(name, Point(value, event_dim=value.ndim)) for name, value in self.values().items()}
 
     def fixed_sites(self) -> frozenset[str]:
         """Return all sites."""

@@ -14,6 +14,7 @@ from pyrobnn.curvature.uses import Use
 from pyrobnn.guides.blocks import Block, DiagonalBlock, FullBlock, KroneckerBlock
 from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.tangent import inputs_at_once
 
 Link = Literal["probit", "laplace_bridge", "mc"]
 _PROBIT = math.pi / 8
@@ -147,7 +148,8 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     sites = [name for block in blocks for name in block.shapes]
     tracker = Tracker(posterior.bnn, weights, sites, inputs[:1])
     means, covariances, roots = [], [], []
-    for part in inputs.split(_examples_at_once(blocks, tracker.pull(inputs[:1]), joint=joint)):
+    most = _examples_at_once(blocks, tracker.pull(inputs[:1]), joint=joint)
+    for part in inputs.split(inputs_at_once(posterior.bnn, weights, inputs, most)):
         pulled = tracker.pull(part)
         means.append(pulled.f)
         if joint:

@@ -13,7 +13,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._core.types import Draws
-from pyrobnn._torch.forward_mode import load_forward_mode
 from pyrobnn._torch.private import tree_map
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.vectorize import draws_at_once, is_alike, map_draws, run_stacked, stack_linear
@@ -24,6 +23,7 @@ from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.record import FitRecord, Fitted
+from pyrobnn.posterior.tangent import Tangent
 
 _DRAWS_FOR_MEAN = 1000
 
@@ -94,7 +94,7 @@ class Posterior(Fitted):
             {'0.weight': (100, 10, 1), '0.bias': (100, 10), '2.weight': (100, 1, 10), '2.bias': (100, 1)}
         """
         parts = self.map_traces(_values, lambda draws: draws, num_draws, seed=seed)
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
     def map_draws[T](
         self, function: Callable[[dict[str, Tensor], Tensor], T], num_draws: int, *, seed: int | None = None
@@ -206,7 +206,7 @@ class Posterior(Fitted):
             if at_mean:
                 draws = {name: value[None] for name, value in self.mean().items()}
             linear = built(self.guide).linearized if linearized is None else linearized
-            apply = self._apply_linearized(self.mean()) if linear and not at_mean else self._apply
+            apply = self._apply_linearized(inputs) if linear and not at_mean else self._apply
             if draws is not None:
                 parts = [apply(draws, inputs)]
             else:
@@ -232,25 +232,15 @@ class Posterior(Fitted):
         weights = {name: draws[name] for name in self.bnn.site_names}
         return weights, {name: value for name, value in draws.items() if name not in weights}
 
-    def _apply_linearized(self, mean: dict[str, Tensor]) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
+    def _apply_linearized(self, inputs: Tensor) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
         """Return a function like `_apply` for the network linearised around the mean of the weights."""
-        load_forward_mode()
-        center = {name: mean[name] for name in self.bnn.site_names}
+        weights, _ = self._split(self.mean())
+        tangent = Tangent(self.bnn, weights, inputs)
 
-        def apply(draws: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        def apply(draws: Mapping[str, Tensor], _: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             weights, others = self._split(draws)
-            moving = [name for name, m in center.items() if not (is_alike(weights[name]) and weights[name][0].equal(m))]
-
-            def outputs(values: Mapping[str, Tensor], x: Tensor) -> Tensor:
-                start = {name: center[name] for name in moving}
-                change = {name: values[name] - center[name] for name in moving}
-                f, slope, *_ = torch.func.jvp(lambda some: self.bnn.outputs(center | some, x), (start,), (change,))
-                return f + slope
-
             with torch.no_grad():
-                return map_draws(
-                    outputs if moving else self.bnn.outputs, weights, inputs, self.bnn.net, copies=2
-                ), others
+                return tangent.outputs(weights), others
 
         return apply
 
@@ -286,8 +276,13 @@ class Posterior(Fitted):
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Return blocks of draws as one tensor; a single block stays as it is, with the memory that its draws share."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    """Return blocks of draws as one tensor; draws that are the same share their memory, as they do in the blocks."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if is_alike(first) and all((is_alike(part) or len(part) == 1) and part[0].equal(first[0]) for part in parts[1:]):
+        return first[:1].expand(sum(len(part) for part in parts), *first.shape[1:])
+    return torch.cat(parts)
 
 
 def latent_names(trace: Any) -> list[str]:

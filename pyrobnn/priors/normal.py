@@ -1,9 +1,9 @@
 """The normal prior, with a fixed scale or one that follows the width of each layer."""
 
-import pyro.distributions as dist
 from torch import Tensor
 
 from pyrobnn._core.settings import setting
+from pyrobnn.distributions.latents import NormalOfMany
 from pyrobnn.priors.base import Scale, SitePrior, constant, registry, scale_of
 
 
@@ -30,6 +30,6 @@ class Normal(SitePrior):
     scale: Scale = "tuned"
     loc: float = 0.0
 
-    def site(self, name: str, value: Tensor) -> dist.Normal:
+    def site(self, name: str, value: Tensor) -> NormalOfMany:
         """Return N(loc, scale^2) with the scale of this parameter."""
-        return dist.Normal(constant(self.loc, value), scale_of(self.scale, value))
+        return NormalOfMany(constant(self.loc, value), scale_of(self.scale, value))

@@ -1,0 +1,130 @@
+"""Predictions beside a plain loop of draws and forwards: `python -m benchmarks.draws`.
+
+ResNet-18 (3 x 32 x 32), 784-400-400-10, an LSTM (28 rows of 28) and a vision transformer (four layers, width 64,
+patches of 4 x 4), ten classes, float32, under a mean-field posterior of a few steps. "predict" is pyrobnn's, with its
+class probabilities; "loop" draws weights of independent normals with torch.randn, runs the network with
+torch.func.functional_call and takes the mean of softmax. CPU seconds of one thread, in one process by turns, medians
+of the rounds after one that does not count.
+Writes benchmarks/results/draws.{csv,md}.
+"""
+
+import argparse
+import csv
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import pyrobnn as bnn
+from benchmarks.gpu.parts.resnet import resnet18
+from benchmarks.steps import Reader, mlp
+
+OUT = Path(__file__).parent / "results" / "draws"
+
+
+class VisionTransformer(nn.Module):
+    """Patches of 4 x 4, four layers of attention, and the mean over patches."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, 4)
+        self.places = nn.Parameter(0.02 * torch.randn(64, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
+        patches = self.patches(x).flatten(2).mT + self.places
+        outputs: Tensor = self.head(self.layers(patches).mean(1))
+        return outputs
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
+    "784-400-400-10": (mlp, (784,), 1000, 100),
+    "LSTM": (Reader, (28, 28), 256, 20),
+    "ViT": (VisionTransformer, (3, 32, 32), 64, 20),
+    "ResNet-18": (partial(resnet18, 64), (3, 32, 32), 64, 4),
+}
+"""Network, shape of an example, inputs and draws."""
+
+
+def loop(net: nn.Module, moments: dict[str, tuple[Tensor, Tensor]], x: Tensor, draws: int) -> Tensor:
+    """Return class probabilities by a plain loop."""
+    total = torch.zeros(len(x), 10)
+    with torch.no_grad():
+        for _ in range(draws):
+            weights = {name: mean + std * torch.randn_like(mean) for name, (mean, std) in moments.items()}
+            total += functional_call(net, weights, (x,)).softmax(-1)
+    return total / draws
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    """Return a row."""
+    make, shape, inputs, draws = NETS[name]
+    torch.manual_seed(0)
+    net = make().eval()
+    x, y = torch.randn(inputs, *shape), torch.randint(0, 10, (inputs,))
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
+    method = bnn.SVI(guide=bnn.guides.MeanField(init_rho=-5.0), steps=2, batch_size=8)
+    data = bnn.Data(x[:16], y[:16], standardize=False)
+    posterior = bnn.fit(model, method, data, seed=0, device="cpu", engine="eager", progress=False)
+    moments = {name: pair for name, pair in posterior.guide.moments().items() if name in posterior.bnn.site_names}
+    state = posterior.bnn.net.state_dict()
+    net.load_state_dict({key: state.get(key, value) for key, value in net.state_dict().items()})
+    cases: dict[str, Callable[[], Tensor]] = {
+        "predict": lambda: posterior.predict(x, num_draws=draws).class_probs,
+        "loop": lambda: loop(net, moments, x, draws),
+    }
+    seconds: dict[str, list[float]] = {case: [] for case in cases}
+    for turn in range(rounds + 1):
+        for case, run in cases.items():
+            started = time.process_time()
+            run()
+            if turn:
+                seconds[case].append(time.process_time() - started)
+    ours, plain = (median(seconds[case]) for case in cases)
+    row = {"net": name, "inputs": inputs, "draws": draws, "predict": f"{ours:.4g}", "loop": f"{plain:.4g}"}
+    print(row | {"ratio": f"{ours / plain:.2f}"}, flush=True)
+    return row | {"ratio": f"{ours / plain:.2f}"}
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """Return the results as Markdown."""
+    lines = [
+        "# Predictions beside a plain loop",
+        "",
+        "Made by `python -m benchmarks.draws`, which says what is measured. CPU seconds of one thread, x86.",
+        "",
+        f"| {' | '.join(rows[0])} |",
+        f"|{'---|' * len(rows[0])}",
+        *(f"| {' | '.join(map(str, row.values()))} |" for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--nets", nargs="*", default=list(NETS), choices=list(NETS))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with warnings.catch_warnings(action="ignore"):
+        rows = [measure(name, arguments.rounds) for name in arguments.nets]
+    with OUT.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    OUT.with_suffix(".md").write_text(page(rows))
+
+
+if __name__ == "__main__":
+    main()
