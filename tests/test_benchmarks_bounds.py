@@ -293,8 +293,8 @@ def test_each_name_is_as_good_as_ridge_on_diabetes(pair):
 def test_sixty_points_of_moons_are_told_apart(pair):
     """Below the bound of 0.35 are points and chains. The ELBO of the others prefers a nearly linear solution.
 
-    Tried with the mean-field guide, which has 0.35 to 0.44 on seeds 0 to 4: prior scales that maximise its ELBO (35 to 55
-    nats more, test loss the same to 0.02); 3, 6 or 12 units in place of 50 (0.37 to 0.39); prior scales 1.5 to 5
+    Tried with the mean-field guide, which has 0.35 to 0.44 on seeds 0 to 4: prior scales that maximise its ELBO (35 to
+    55 nats more, test loss the same to 0.02); 3, 6 or 12 units in place of 50 (0.37 to 0.39); prior scales 1.5 to 5
     times as wide, chosen by leave-one-out scores, which get worse where test scores get better; 2 in place of all
     scales is better here, and below a linear model with three classes of 90, 8 and 2 percent. A full covariance moves
     the Laplace approximation by 0.005.
