@@ -9,7 +9,15 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.curvature.base import Point
-from pyrobnn.curvature.linear_model import LinearModel, check_entries, groups_of_inputs, linear_model, log_scores
+from pyrobnn.curvature.ggn import GGN
+from pyrobnn.curvature.linear_model import (
+    LinearModel,
+    check_entries,
+    groups_of_inputs,
+    information,
+    linear_model,
+    log_scores,
+)
 
 NOISE = 0.4
 
@@ -142,3 +150,14 @@ def test_groups_of_the_first_layer_are_columns():
 def test_derivatives_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match=r"1 output\(s\) of 100,000 examples in 10,000 weights need 7.5 GiB"):
         check_entries(100_000, 1, 10_000)
+
+
+def test_information_of_simulated_targets_has_no_more_columns_than_outputs():
+    """Against all 256 of them, of which only the products count."""
+    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.CensoredGaussian(lower=0.0, scale=0.5))
+    point = Point(model, model.initial_values, model.likelihood, list(model.initial_values))
+    f, y = torch.tensor([[-1.0], [0.2], [2.0]]), torch.tensor([0.0, 0.4, 1.5])
+    every = GGN().weighted_columns(point, f, y).movedim(0, 2).detach().double()
+    found = information(point, f, y)
+    assert (every.shape, found.shape) == ((3, 1, 256), (3, 1, 1))
+    torch.testing.assert_close(found @ found.mT, every @ every.mT)

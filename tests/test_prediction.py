@@ -2,6 +2,7 @@
 
 import functools
 import math
+from contextlib import nullcontext
 
 import pandas as pd
 import pyro.distributions as dist
@@ -323,3 +324,19 @@ def test_columns_of_a_frame_that_are_missing_are_refused():
     posterior = model.fit(frame, frame["a"], steps=2, seed=0, engine="eager", progress=False)
     with pytest.raises(bnn.InputError, match="must have the columns of the training inputs; 'a' is missing"):
         posterior.predict(frame.rename(columns={"a": "z"}))
+
+
+@pytest.mark.parametrize(("spread", "is_few"), [(1.0, False), (1.6, True)])
+def test_a_mean_of_counts_that_few_draws_make_up_is_told(spread, is_few):
+    """Rates exp(spread z) have deviations of sqrt(exp(spread^2) - 1) times their mean: 1.3, and 3.5."""
+    normals = dist.Normal(0.0, 1.0).icdf((torch.arange(4000) + 0.5) / 4000)
+    rates = torch.stack([(spread * normals).exp(), torch.ones(4000)], 1)
+    for count in (dist.Poisson(rates), dist.GammaPoisson(2.0, 2.0 / rates)):
+        prediction = bnn.Prediction(count)
+        assert prediction.rests_on_few_draws.tolist() == [is_few, False]
+        with pytest.warns(bnn.FewDrawsWarning, match="at 1 of 2 inputs") if is_few else nullcontext():
+            mean = prediction.mean
+        torch.testing.assert_close(mean, rates.mean(0))
+    real = bnn.Prediction(dist.Normal(rates.log(), 1.0))
+    assert not real.rests_on_few_draws.any()
+    assert real.mean.shape == (2,)

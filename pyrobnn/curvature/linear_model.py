@@ -27,7 +27,7 @@ class LinearModel:
     Attributes:
         jacobian: derivatives of the outputs in the weights, (N, C, P), double precision.
         columns: R with R R^T the Fisher information of a target in the outputs, weights of examples included,
-            (N, C, K).
+            (N, C, K), K at most C.
     """
 
     jacobian: Tensor
@@ -117,9 +117,15 @@ def linear_model(point: Point, x: Tensor, *targets: Tensor) -> tuple[LinearModel
 
 
 def information(point: Point, f: Tensor, *targets: Tensor) -> Tensor:
-    """Return the `columns` of a linear model at outputs f, (N, C)."""
-    columns: Tensor = _GGN.weighted_columns(point, f, *targets).movedim(0, 2)
-    return columns.detach().double()
+    """Return the `columns` of a linear model at outputs f, (N, C), at most C of them.
+
+    Some likelihoods have many more, one for each simulated target: only R R^T counts, of which C columns are a root.
+    """
+    columns: Tensor = _GGN.weighted_columns(point, f, *targets).movedim(0, 2).detach().double()
+    if columns.shape[2] <= columns.shape[1]:
+        return columns
+    values, vectors = torch.linalg.eigh(columns @ columns.mT)
+    return vectors * values.clamp_min(0).sqrt()[:, None, :]
 
 
 def check_entries(num_data: int, num_outputs: int, size: int) -> None:
