@@ -273,7 +273,7 @@ class Verdict:
 
 
 @dataclasses.dataclass(frozen=True)
-class Gain:
+class _Gain:
     """A mean difference of log scores, with its standard error and degrees of freedom."""
 
     mean: float
@@ -281,8 +281,7 @@ class Gain:
     df: int
 
     @classmethod
-    def of(cls, differences: Tensor) -> "Gain":
-        """Return the mean of differences, one an example."""
+    def of(cls, differences: Tensor) -> "_Gain":
         num = len(differences)
         return cls(float(differences.mean()), float(differences.std()) / math.sqrt(num), num - 1)
 
@@ -309,10 +308,10 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, wher
         where: by which examples, to follow the numbers.
         advice: what to try, a sentence.
     """
-    over_constant = Gain.of(scores - baselines["constant"])
+    over_constant = _Gain.of(scores - baselines["constant"])
     is_better = 1 - over_constant.below(0.0) < level
     linear = baselines.get("linear")
-    gained = None if linear is None else Gain.of(linear - baselines["constant"])
+    gained = None if linear is None else _Gain.of(linear - baselines["constant"])
     beside = "" if gained is None else f", a linear model {gained}"
     numbers = f"the fit gains {over_constant} nats an example on a constant {where}{beside}"
     p_value = max(over_constant.below(_NEGLIGIBLE), level if is_better else 0.0)
@@ -325,13 +324,13 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, wher
         text = f"The fit predicts no better than a constant, which ignores the inputs: {numbers}. {cause}. {advice}"
         return Verdict("warning", text, min(p_value, over_constant.below(0.0)))
     if linear is not None and gained is not None:
-        short = Gain.of(scores - baselines["constant"] - _FAR_LESS * (linear - baselines["constant"]))
+        short = _Gain.of(scores - baselines["constant"] - _FAR_LESS * (linear - baselines["constant"]))
         if gained.mean > 0 and short.below(0.0) < level:
             share = over_constant.mean / gained.mean
             of_gain = f", with {share:.0%} of its gain" if share > 0 else ""
             text = f"The fit predicts worse than a linear model{of_gain}: {numbers}. {advice}"
             return Verdict("warning", text, short.below(0.0))
-        over_linear = Gain.of(scores - linear)
+        over_linear = _Gain.of(scores - linear)
         if 1 - over_linear.below(0.0) >= level and is_better:
             keep = "The linear model is simpler: keep it unless more data tell them apart."
             is_worse = over_linear.below(0.0) < level
@@ -349,5 +348,5 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, wher
     return Verdict("fine", f"The fit predicts better than a constant{_and_linear(gained)}: {numbers}.")
 
 
-def _and_linear(gained: Gain | None) -> str:
+def _and_linear(gained: _Gain | None) -> str:
     return "" if gained is None else " and a linear model"

@@ -153,11 +153,12 @@ def test_derivatives_that_do_not_fit_are_refused():
 
 
 def test_information_of_simulated_targets_has_no_more_columns_than_outputs():
-    """Against all 256 of them, of which only the products count."""
+    """Against all of them, of which only the products count."""
     model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.CensoredGaussian(lower=0.0, scale=0.5))
     point = Point(model, model.initial_values, model.likelihood, list(model.initial_values))
     f, y = torch.tensor([[-1.0], [0.2], [2.0]]), torch.tensor([0.0, 0.4, 1.5])
     every = GGN().weighted_columns(point, f, y).movedim(0, 2).detach().double()
     found = information(point, f, y)
-    assert (every.shape, found.shape) == ((3, 1, 256), (3, 1, 1))
+    assert every.shape[2] > 1
+    assert found.shape == (3, 1, 1)
     torch.testing.assert_close(found @ found.mT, every @ every.mT)

@@ -35,8 +35,7 @@ _FEWEST_DRAWS = 10
 _PRODUCTS = 500_000_000
 """Products of a weight with an activation that the end of any fit may take, about a tenth of a second."""
 _SHARE_OF_FIT = 0.05
-_LEVEL, _LEVEL_OF_TRAINING = 0.01, 0.05
-"""P-values below which a difference counts, on held-out data and on training data, which flatter the fit."""
+_LEVEL = 0.01
 _NEGLIGIBLE = 0.02
 """Nats a weight, in the mean, below which a site has taken nothing from the data."""
 _LEARNED = 0.25
@@ -70,8 +69,9 @@ def complaint(posterior: Any, data: Any, validation: Any = None) -> str | None:
         return None
     rows, draws = _affordable(posterior)
     baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS)
-    level = _LEVEL_OF_TRAINING if held_out is None else _LEVEL
-    verdict = compare_with_baselines(posterior, data, baselines, held_out, num_draws=draws, level=level, most_rows=rows)
+    verdict = compare_with_baselines(
+        posterior, data, baselines, held_out, num_draws=draws, level=_LEVEL, most_rows=rows
+    )
     if verdict is not None and verdict.kind == "warning":
         lost = sites_at_prior(posterior)
         layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
