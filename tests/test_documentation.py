@@ -61,9 +61,12 @@ def name(path):
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
 @pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python")], ids=name)
 def test_python_blocks_run(path, tmp_path, monkeypatch):
-    """All blocks of a page share one namespace; steps are compiled only where there are many."""
+    """All blocks of a page share one namespace; steps are compiled only where there are many; parts are forgotten."""
+    from pyrobnn import guides, likelihoods, priors
     from pyrobnn.inference.svi.capture.compiler import interpret
 
+    for registry in (guides.registry, likelihoods.registry, priors.registry):
+        monkeypatch.setattr(registry, "_classes", dict(registry._classes))
     monkeypatch.chdir(tmp_path)
     if path != DEFAULTS:
         monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
