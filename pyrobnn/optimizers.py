@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import FrozenDict, Options, setting
+from pyrobnn._torch.light_optimizers import light
 
 _LENGTHS = ("T_max", "total_steps", "total_iters")
 """Options of schedules that are the number of steps where they are not given."""
@@ -29,10 +30,7 @@ class Optimizer:
     options: Options = FrozenDict()
 
     def __post_init__(self) -> None:
-        """Refuse unknown optimisers and options that they do not take.
-
-        Without options there is nothing to try: torch takes seconds to make the first optimiser of a process.
-        """
+        """Refuse unknown optimisers and options that they do not take."""
         _lookup(_OPTIMIZERS, self.name, "optimizer")
         if self.options:
             self.build([nn.Parameter(torch.zeros(1))], lr=0.1)
@@ -40,7 +38,8 @@ class Optimizer:
     def build(self, parameters: Any, lr: float) -> TorchOptimizer:
         """Return the optimiser of these parameters."""
         cls = _lookup(_OPTIMIZERS, self.name, "optimizer")
-        return _construct(cls, self.name, parameters, **({"lr": lr} | self.options))
+        made: TorchOptimizer = light(lambda: _construct(cls, self.name, parameters, **({"lr": lr} | self.options)))
+        return made
 
     def as_dict(self) -> dict[str, Any]:
         """Return the optimiser as a table with its name as `type`."""
@@ -67,7 +66,7 @@ class Schedule:
         needed = {option.name for option in accepted if option.default is option.empty} - {"optimizer", "max_lr"}
         if not self.options and needed <= set(_LENGTHS):
             return
-        self.build(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1), steps=10)
+        self.build(Optimizer("sgd").build([nn.Parameter(torch.zeros(1))], lr=0.1), steps=10)
 
     def build(self, optimizer: TorchOptimizer, steps: int) -> LRScheduler:
         """Return the schedule for a fit of that many steps."""

@@ -27,6 +27,10 @@ PLACES = {
     "inductor_config": "torch._inductor.config:",
     "inductor_lowering": "torch._inductor.lowering:",
     "functorch_config": "torch._functorch.config:",
+    "eager_transforms": "torch._functorch.eager_transforms:",
+    "WeakTensorKeyDictionary": "torch.utils.weak:WeakTensorKeyDictionary",
+    "trace": "torch.jit:trace",
+    "optimized_execution": "torch.jit:optimized_execution",
     "select_decomp_table": "torch._inductor.decomposition:select_decomp_table",
     "LoopBody": "torch._inductor.loop_body:LoopBody",
     "TracingContext": "torch._guards:TracingContext",
@@ -112,6 +116,24 @@ def in_turns(*places: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def gradients_without_compiler() -> Iterator[None]:
+    """Let `torch.func.grad` work in the block without importing the compiler, which it would only switch off."""
+
+    def make(work: Any) -> Any:
+        def gradients(outputs: Any, inputs: Any, grad_outputs: Any = None, **settings: Any) -> Any:
+            if grad_outputs is not None or not all(output.requires_grad for output in outputs):
+                return work(outputs, inputs, grad_outputs, **settings)
+            found = torch.autograd.grad(outputs, inputs, allow_unused=True, **({"create_graph": True} | settings))
+            pairs = zip(found, inputs, strict=True)
+            return tuple(torch.zeros_like(like) if own is None else own for own, like in pairs)
+
+        return gradients
+
+    with replaced("eager_transforms._autograd_grad", make):
+        yield
+
+
 def tree_leaves(tree: Any) -> list[Any]:
     """Return what nested containers hold."""
     leaves: list[Any] = private("tree_leaves")(tree)
@@ -141,8 +163,19 @@ class _SeesNothing:
         pass
 
 
-try:
-    OperationMode: Any = private("TorchDispatchMode")
-except MissingFromTorch:
-    OperationMode = _SeesNothing
+def _operation_mode() -> Any:
+    try:
+        mode = private("TorchDispatchMode")
+    except MissingFromTorch:
+        return _SeesNothing
+
+    class OperationMode(mode):  # type: ignore[misc, valid-type]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # else torch imports its compiler, in two seconds, to keep it away from the mode
+
+    return OperationMode
+
+
+OperationMode: Any = _operation_mode()
 """Base of modes that see single operations of torch as they run, in `__torch_dispatch__`."""

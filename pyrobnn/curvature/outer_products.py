@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 from torch.func import jvp, vjp
 
@@ -58,6 +57,8 @@ class OuterProducts(Kind):
             found = self._times(point, data, v)
             require_finite(found, ", ".join(point.sites))
             return (root * found).double().cpu().numpy()
+
+        from scipy.sparse.linalg import LinearOperator, eigsh  # a quarter of a second
 
         start = np.random.default_rng(0).standard_normal(point.size)
         operator = LinearOperator((point.size, point.size), matvec=product, dtype=np.float64)

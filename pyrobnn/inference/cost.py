@@ -8,35 +8,33 @@ from torch.utils.flop_counter import flop_registry
 
 from pyrobnn._torch.private import OperationMode, tree_leaves
 
-_RECORDING, _COMPILING, _COMPILING_OPERATION = 1.0, 3.5, 0.0085
-"""Seconds to record a step, to compile it, and more for each of its operations: what a new process with an empty cache
+_RECORDING, _COMPILING, _COMPILING_OPERATION = 0.4, 4.5, 0.0085
+"""Seconds to record a step for replay, to record and compile it, and more for each of its operations: what a new process with an empty cache
 took for six networks, on two cores of an x86 server. A library kept from before counts as one still to compile, so that
 the same call makes the same choice whatever ran before it."""
-_SPEED_UP = 2.0
-"""Least factor by which captured steps are expected to be faster on a GPU."""
-_LONG_RUN = 100.0
-"""On a GPU, seconds that the captured steps must take for compiling to be worth it."""
 
 
 class Figures(NamedTuple):
-    """Seconds for what eager steps do on a kind of device.
+    """Seconds for what steps do on a kind of device.
 
     Attributes:
         operation: for an operation of torch, with its share of Python and Pyro.
+        replayed: for an operation of torch where neither runs.
         number: for a number that an operation writes.
         product: for two floating-point operations of a matrix product or convolution.
         fused: share of the time for numbers that is left where operations are fused.
     """
 
     operation: float
+    replayed: float
     number: float
     product: float
     fused: float
 
 
-_FIGURES = {"cpu": Figures(1e-5, 1e-9, 5e-11, 0.25)}
+_FIGURES = {"cpu": Figures(1e-5, 7e-7, 1e-9, 5e-11, 0.25)}
 """Medians of eight models (perceptrons of 50 to 1200 units, a convolution, an LSTM), one thread of an x86 server."""
-_ACCELERATOR = Figures(1e-5, 1e-11, 2e-13, 0.25)
+_ACCELERATOR = Figures(1e-5, 2e-6, 1e-11, 2e-13, 0.25)
 """Not measured: operations wait for Python as they do on a CPU, the rest is two orders of magnitude faster."""
 
 
@@ -46,21 +44,15 @@ class Cost:
 
     Attributes:
         eager: run eagerly.
-        captured: captured, with the time to prepare.
+        replayed: recorded, and replayed one operation after the other.
+        captured: recorded and compiled.
         step: a single eager step.
     """
 
     eager: float
+    replayed: float
     captured: float
     step: float
-
-    def __str__(self) -> str:
-        return f"predicted {self.eager:.3g} s eager and {self.captured:.3g} s captured"
-
-
-def compiling_pays(device: str, eager_seconds: float) -> bool:
-    """Return False for a run on a GPU too short for it, in seconds of eager steps: recorded kernels are replayed."""
-    return device == "cpu" or eager_seconds / _SPEED_UP > _LONG_RUN
 
 
 class Work(OperationMode):
@@ -86,17 +78,22 @@ class Work(OperationMode):
             self.products += flop_registry[func.overloadpacket](*args, **kwargs, out_val=result) // 2
         return result
 
-    def cost(self, num_steps: int, device: str, *, alike: int = 1, compiles: bool = True) -> Cost:
+    def cost(self, num_steps: int, device: str, *, alike: int = 1) -> Cost:
         """Return what steps cost of which the block was one.
 
         Args:
             num_steps: how many.
             device: type of the device.
             alike: parts of the block that do the same, such as replicates and particles: a graph holds them once.
-            compiles: whether the graph is compiled, or its operations are replayed as they are.
         """
-        prepare = _RECORDING + compiles * (_COMPILING + _COMPILING_OPERATION * self.operations / alike)
-        figures = _FIGURES.get(device, _ACCELERATOR)
+        recorded, figures = self.operations / alike, _FIGURES.get(device, _ACCELERATOR)
         products, numbers = self.products * figures.product, self.numbers * figures.number
         step = self.operations * figures.operation + numbers + products
-        return Cost(num_steps * step, prepare + num_steps * (figures.fused * numbers + products), step)
+        replayed = recorded * figures.replayed + numbers + products
+        compiling = _COMPILING + _COMPILING_OPERATION * recorded
+        return Cost(
+            eager=num_steps * step,
+            replayed=_RECORDING + num_steps * replayed,
+            captured=compiling + num_steps * (figures.fused * numbers + products),
+            step=step,
+        )

@@ -1,4 +1,4 @@
-"""The choice of the engine: Pyro at each step, or a captured graph where that is predicted to end sooner."""
+"""The choice of the engine: Pyro at each step, or a captured graph, replayed or compiled: what is to end first."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import one_compiler
 from pyrobnn._torch.private import MissingFromTorch
-from pyrobnn.inference.cost import Work, compiling_pays
+from pyrobnn.inference.cost import Work
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.posterior.record import EngineRecord
 
@@ -29,17 +29,15 @@ class Choice(NamedTuple):
 
     Attributes:
         asked: as in `pyrobnn.fit`.
-        used: "eager" or "captured".
+        used: "eager"; "captured", a compiled graph; or "replayed", one whose operations run one by one.
         reason: in words.
         eager_seconds: seconds of an eager step as predicted, where there was something to choose.
-        compiles: whether to compile the captured graph, or to replay its operations as they are.
     """
 
     asked: str
     used: str
     reason: str = "asked for"
     eager_seconds: float | None = None
-    compiles: bool = True
 
 
 def choose(work: Work, num_steps: int, device: str, *, alike: int = 1, may_replay: bool = False) -> Choice:
@@ -50,12 +48,12 @@ def choose(work: Work, num_steps: int, device: str, *, alike: int = 1, may_repla
         num_steps: how many there are.
         device: type of the device.
         alike: parts of a step that do the same, such as replicates and particles.
-        may_replay: whether a short run on a GPU replays operations without compiling them.
+        may_replay: whether a graph may be replayed without compiling it.
     """
-    step = work.cost(1, device).step
-    compiles = not may_replay or compiling_pays(device, num_steps * step)
-    cost = work.cost(num_steps, device, alike=alike, compiles=compiles)
-    return Choice("auto", "captured" if cost.captured < cost.eager else "eager", str(cost), step, compiles)
+    cost = work.cost(num_steps, device, alike=alike)
+    ways = {"eager": cost.eager, "captured": cost.captured} | ({"replayed": cost.replayed} if may_replay else {})
+    reason = f"predicted {', '.join(f'{seconds:.3g} s {way}' for way, seconds in ways.items())}"
+    return Choice("auto", min(ways, key=ways.__getitem__), reason, cost.step)
 
 
 def capture[T](choice: Choice, make: Callable[[Any], T], *, what: str, from_step: int) -> tuple[T | None, EngineRecord]:
@@ -65,17 +63,18 @@ def capture[T](choice: Choice, make: Callable[[Any], T], *, what: str, from_step
     started = time.perf_counter()
     try:
         with one_compiler(), _no_word_of_cuda():
-            from pyrobnn.inference.svi.capture.compiler import compile_graph, interpret  # eager runs do without
+            from pyrobnn.inference.svi.capture.compiler import compile_graph  # eager runs do without
+            from pyrobnn.inference.svi.capture.replay import replay
 
-            made = make(compile_graph if choice.compiles else interpret)
+            made = make(replay if choice.used == "replayed" else compile_graph)
     except (NotCapturable, MissingFromTorch) as error:
         if choice.asked == "captured":
             warnings.warn(f"The {what} eagerly, since {error}.", stacklevel=2)
         reason = f"not capturable: {error}"
         return None, EngineRecord(choice.asked, "eager", reason, eager_seconds=choice.eager_seconds)
     seconds = time.perf_counter() - started
-    _log.info("captured from step %d: %s; compiled in %.1f s", from_step, choice.reason, seconds)
-    return made, EngineRecord(choice.asked, "captured", choice.reason, from_step, choice.eager_seconds, seconds)
+    _log.info("%s from step %d: %s; ready in %.1f s", choice.used, from_step, choice.reason, seconds)
+    return made, EngineRecord(choice.asked, choice.used, choice.reason, from_step, choice.eager_seconds, seconds)
 
 
 @contextmanager

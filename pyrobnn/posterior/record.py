@@ -19,7 +19,7 @@ class EngineRecord:
 
     Attributes:
         asked: "auto", "eager" or "captured".
-        used: "eager" or "captured".
+        used: "eager"; "captured", a compiled graph; or "replayed", one whose operations ran one by one.
         reason: why, in words.
         from_step: the step, counted from 1, from which the captured graph ran; None if it did not.
         eager_seconds: seconds of an eager step, of all fits side by side, as predicted from what it computes; None if

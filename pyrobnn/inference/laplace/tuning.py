@@ -12,7 +12,6 @@ import numpy as np
 import pyro.distributions as dist
 import torch
 from pyro import poutine
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.distributions import Independent
 
@@ -192,6 +191,7 @@ def _maximum(evidence: Evidence, start: np.ndarray) -> np.ndarray:
 
     In float32 the evidence of small precisions is rounded, and a line search that goes there does not come back.
     """
+    from scipy.optimize import minimize  # a third of a second, which fits without open scales do without
 
     def negative(logs: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = evidence(logs)

@@ -102,7 +102,8 @@ class Eager:
 
     def differentiate(self, batch: Batch) -> Tensor:
         """Compute the gradients for a batch, and return log-likelihood and KL, (2,)."""
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.parameters:
+            parameter.grad = None
         with WeightLatents(self.method.kl_weight(self.done)):
             loss = self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
         loss.backward()

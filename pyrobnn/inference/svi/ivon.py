@@ -12,6 +12,7 @@ from torch.distributions import Independent, Normal
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
+from pyrobnn._torch.light_optimizers import light
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.mean_field import MeanFieldGuide
@@ -96,7 +97,8 @@ class IVON(SVI):
         """Return the optimiser of the parameters of a model and its guide; the example is a row of data to run them."""
         names = ("lr", "adam_lr", "beta1", "beta2", "clip_radius", "temperature")
         settings = {name: getattr(self, name) for name in names}
-        return VariationalNewton(parameters, guide.loc, guide.rho, _normal_prior(bnn, guide, example), **settings)
+        prior = _normal_prior(bnn, guide, example)
+        return light(lambda: VariationalNewton(parameters, guide.loc, guide.rho, prior, **settings))
 
 
 def _normal_prior(bnn: BNN, guide: MeanFieldGuide, example: Batch) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import sigmoid, softplus
 
+from pyrobnn._torch.light_optimizers import unwatched
+
 
 def natural_step(
     pair: tuple[Tensor, Tensor],
@@ -90,7 +92,7 @@ class VariationalNewton(torch.optim.Adam):
         for parameter in pair:
             parameter.grad = None
         group["lr"] = lr * group["adam_factor"]
-        super().step()
+        unwatched(torch.optim.Adam, "step")(self)
         group["lr"] = lr
         for parameter, gradient in zip(pair, gradients, strict=True):
             parameter.grad = gradient

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn.data.batches import State
-from pyrobnn.inference.cost import Work, compiling_pays
+from pyrobnn.inference.cost import Work
 from pyrobnn.inference.engine import Choice, Engine, capture, choose
 from pyrobnn.inference.svi.eager import Eager
 from pyrobnn.posterior.record import EngineRecord
@@ -63,10 +63,8 @@ class Training:
         if finished:
             self.record = EngineRecord(**engine)
             return
-        if engine["used"] == "captured":
-            seconds = engine["eager_seconds"]
-            compiles = seconds is None or compiling_pays(self._device, self._num_steps * seconds)
-            self._capture(Choice(engine["asked"], "captured", engine["reason"], seconds, compiles))
+        if engine["used"] != "eager":
+            self._capture(Choice(engine["asked"], engine["used"], engine["reason"], engine["eager_seconds"]))
         if self._captured or engine["used"] == "eager":
             self.record = EngineRecord(**engine)
         self.restore(state)

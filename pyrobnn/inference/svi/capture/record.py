@@ -84,7 +84,8 @@ def lift_constants(graph: fx.GraphModule) -> list[Tensor]:
         last = graph.graph.find_nodes(op="placeholder")[-1]
         with graph.graph.inserting_after(last):
             new = graph.graph.placeholder(f"constant_{len(constants)}")
-        new.meta["val"] = last.meta["val"].fake_mode.from_tensor(value)
+        fake_mode = getattr(last.meta["val"], "fake_mode", None)
+        new.meta["val"] = value if fake_mode is None else fake_mode.from_tensor(value)
         _replace(node, new)
         constants.append(value)
     return constants

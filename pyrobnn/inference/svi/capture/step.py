@@ -18,6 +18,7 @@ from pyrobnn.inference.svi.capture.loop import make_loop
 from pyrobnn.inference.svi.capture.noise import Noise
 from pyrobnn.inference.svi.capture.objective import Objective
 from pyrobnn.inference.svi.capture.record import lift_constants, record
+from pyrobnn.inference.svi.capture.replay import record_as_run, replay
 from pyrobnn.inference.svi.capture.updates import UPDATES, clip
 
 MAX_BLOCK = 256
@@ -83,7 +84,8 @@ class CapturedStep:
         self._state: Tree = {"training": training, "data": _stack(list(data)) if own_data else data[0]}
         self._state |= _tables(replicates, batch_size, 1 + len(self._rates(self._group, 1)), like)
         leaves, self._spec = private("tree_flatten")(self._state)
-        graph = record(self._in_place(update), leaves)
+        recorder = record_as_run if compiler is replay and like.device.type == "cpu" else record
+        graph = recorder(self._in_place(update), leaves)
         constants = lift_constants(graph)
         self.noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
         inputs = drop_unused(graph, leaves + constants + self.noise.inputs)

@@ -1,0 +1,44 @@
+"""Optimisers of torch that leave its compiler alone.
+
+An optimiser of torch imports the compiler when it is made, and at its first step, only to tell it not to look: two
+seconds of a new process. What torch wraps for that is called without the wrapping here.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import cache, wraps
+from types import MethodType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+
+def light[O: Optimizer](make: Callable[[], O]) -> O:
+    """Return the optimiser that a function makes, with steps that import nothing and do the same otherwise.
+
+    Hooks before and after steps are not called.
+    """
+    watched = Optimizer.add_param_group
+    Optimizer.add_param_group = inspect.unwrap(watched)  # type: ignore[method-assign]
+    try:
+        made = make()
+    finally:
+        Optimizer.add_param_group = watched  # type: ignore[method-assign]
+    cls: Any = type(made)
+    for name in ("step", "zero_grad"):
+        setattr(made, name, MethodType(unwatched(cls, name), made))
+    return made
+
+
+@cache
+def unwatched(cls: Any, name: str) -> Callable[..., Any]:
+    """Return a method of a class of optimisers as it was written."""
+    work = inspect.unwrap(getattr(cls, name))
+
+    @wraps(work)
+    def call(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        with torch.set_grad_enabled(optimizer.defaults["differentiable"]):
+            return work(optimizer, *args, **kwargs)
+
+    return call
