@@ -22,6 +22,7 @@ PARTS = {
     "corrupt": "Saved posteriors with something broken",
     "fuzz": "Files and settings at random",
     "kill": "Processes killed while they work",
+    "compiling": "Processes killed while they compile",
     "runner": "The runner of the benchmarks killed while it works",
     "soak": "Many fits in one process",
     "concurrency": "Threads and processes side by side",

@@ -15,6 +15,7 @@ import csv
 import datetime
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -29,21 +30,25 @@ STEPS = {name: (100, 500, 2_000, 10_000, 50_000) for name in ("sine", "uci")} | 
 MOST_STEPS = {"pyrobnn eager": 500, "pyro": 2_000}
 """Steps above which an engine does not take part: they only take longer."""
 ENGINES = ("pyrobnn", "pyrobnn, filled", "pyrobnn eager", "numpyro", "pyro")
-FIELDS = ("case", "steps", "engine", "round", "seconds", "parts", "date", "versions")
-BOUNDS = {"pyrobnn": 1.0, "pyrobnn, filled": 0.4}
-"""What is asked of these, as a share of NumPyro's seconds."""
+FIELDS = ("case", "steps", "engine", "round", "seconds", "processor", "parts", "date", "versions")
 _LONGEST = 600
 Row = dict[str, str]
 
 
-def job(engine: str, case: str, steps: int, cache: str) -> tuple[float, list[list[object]]]:
-    """Return the seconds of a process that does a job, and what it says of its parts."""
+def job(engine: str, case: str, steps: int, cache: str) -> tuple[float, float, list[list[object]]]:
+    """Return the seconds of a process that does a job, those of processors, and what it says of its parts."""
     settings = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     settings.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, str(Path(__file__).with_name("wall_jobs.py")), engine, case, str(steps)]
-    started = time.perf_counter()
+    started, before = time.perf_counter(), _processor()
     done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True, timeout=_LONGEST)
-    return time.perf_counter() - started, json.loads(done.stdout.splitlines()[-1])
+    return time.perf_counter() - started, _processor() - before, json.loads(done.stdout.splitlines()[-1])
+
+
+def _processor() -> float:
+    """Return the seconds of processors that all processes started here, and those that they started, have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def run(cases: list[str], engines: list[str], rounds: int, path: Path) -> None:
@@ -68,11 +73,12 @@ def run(cases: list[str], engines: list[str], rounds: int, path: Path) -> None:
             if engine == "pyrobnn, filled" and not kept.exists():
                 job(engine, case, steps, str(kept))
             with tempfile.TemporaryDirectory() as fresh:
-                seconds, parts = job(engine, case, steps, str(kept) if engine == "pyrobnn, filled" else fresh)
-            row = dict(zip(FIELDS, (case, steps, engine, number, f"{seconds:.2f}", json.dumps(parts)), strict=False))
+                seconds, busy, parts = job(engine, case, steps, str(kept) if engine == "pyrobnn, filled" else fresh)
+            values = (case, steps, engine, number, f"{seconds:.2f}", f"{busy:.2f}", json.dumps(parts))
+            row = dict(zip(FIELDS, values, strict=False))
             writer.writerow(row | {"date": datetime.date.today().isoformat(), "versions": _versions(engine)})
             file.flush()
-            print(f"{case} {steps} {engine}: {seconds:.2f} s {parts}", file=sys.stderr, flush=True)
+            print(f"{case} {steps} {engine}: {seconds:.2f} s, {busy:.2f} s {parts}", file=sys.stderr, flush=True)
 
 
 def _versions(engine: str) -> str:
@@ -93,28 +99,28 @@ def page(rows: list[Row]) -> str:
     lines = [
         "# Time to result",
         "",
-        "Seconds of a new process that imports, fits and predicts: medians over rounds in which the engines take",
-        "turns, on two cores of an x86 server. Made by `python benchmarks/peers/wall.py`, which says what is run.",
+        "A new process that imports, fits and predicts: medians over rounds in which the engines take turns, on two",
+        "cores of an x86 server. Made by `python benchmarks/peers/wall.py`, which says what is run. Other programs ran",
+        "beside, so the seconds of processors, of a process and all that it starts, tell more than those on the clock.",
         "",
-        f"| case | steps | {' | '.join(ENGINES)} | pyrobnn / numpyro | filled / numpyro | pyrobnn / eager |",
-        f"|---|---|{'---|' * (len(ENGINES) + 3)}",
+        "Asked: at most 1.0 of NumPyro with nothing compiled, 0.4 with it, and 1.05 of the eager engine.",
     ]
-    for case, all_steps in STEPS.items():
-        for steps in all_steps:
-            times = {engine: _median(rows, case, steps, engine) for engine in ENGINES}
-            cells = ["" if value is None else f"{value:.1f}" for value in times.values()]
-            cells += [_ratio(times, *pair) for pair in zip(ENGINES, ("numpyro", "numpyro"), strict=False)]
-            lines.append(f"| {case} | {steps:,} | {' | '.join([*cells, _ratio(times, 'pyrobnn', 'pyrobnn eager')])} |")
-    asked = "Asked: at most 1.0 of NumPyro with nothing compiled, 0.4 with it, and 1.05 of the eager engine."
-    return "\n".join([*lines, "", asked]) + "\n"
+    for title, field in (("Seconds on the clock", "seconds"), ("Seconds of processors", "processor")):
+        lines += ["", f"## {title}", ""]
+        lines += [f"| case | steps | {' | '.join(ENGINES)} | pyrobnn / numpyro | filled / numpyro | pyrobnn / eager |"]
+        lines += [f"|---|---|{'---|' * (len(ENGINES) + 3)}"]
+        for case, all_steps in STEPS.items():
+            for steps in all_steps:
+                times = {engine: _median(rows, field, (case, str(steps), engine)) for engine in ENGINES}
+                cells = ["" if value is None else f"{value:.1f}" for value in times.values()]
+                cells += [_ratio(times, name, "numpyro") for name in ENGINES[:2]]
+                cells += [_ratio(times, "pyrobnn", "pyrobnn eager")]
+                lines.append(f"| {case} | {steps:,} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
-def _median(rows: list[Row], case: str, steps: int, engine: str) -> float | None:
-    own = [
-        float(row["seconds"])
-        for row in rows
-        if (row["case"], row["steps"], row["engine"]) == (case, str(steps), engine)
-    ]
+def _median(rows: list[Row], field: str, wanted: tuple[str, str, str]) -> float | None:
+    own = [float(row[field]) for row in rows if (row["case"], row["steps"], row["engine"]) == wanted]
     return median(own) if own else None
 
 

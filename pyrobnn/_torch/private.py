@@ -9,6 +9,7 @@ Importing the package needs none of them. Where one is gone:
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
@@ -43,6 +44,7 @@ PLACES = {
     "FakeTensorMode": "torch._subclasses.fake_tensor:FakeTensorMode",
     "SizeVarAllocator": "torch._inductor.sizevars:SizeVarAllocator",
     "CppBuilder": "torch._inductor.cpp_builder:CppBuilder",
+    "CppWrapper": "torch._inductor.codegen.cpp_wrapper_cpu_array_ref:CppWrapperCpuArrayRef",
     "VecISA": "torch._inductor.cpu_vec_isa:VecISA",
     "CppCodeCache": "torch._inductor.codecache:CppCodeCache",
     "cache_dir": "torch._inductor.runtime.cache_dir_utils:cache_dir",
@@ -89,8 +91,8 @@ def load(*names: str) -> None:
 def replaced(place: str, make: Callable[[Any], Any]) -> Iterator[None]:
     """Put another method, made of the one that is there, in its place for the block: "LoopBody.get_read_expr"."""
     owner, _, name = place.partition(".")
-    before = getattr(private(owner), name)
-    setattr(private(owner), name, make(before))
+    before = inspect.getattr_static(private(owner), name)
+    setattr(private(owner), name, make(getattr(private(owner), name)))
     try:
         yield
     finally:

@@ -9,9 +9,9 @@ from torch.utils.flop_counter import flop_registry
 from pyrobnn._torch.private import OperationMode, tree_leaves
 
 _RECORDING, _COMPILING, _COMPILING_OPERATION = 0.4, 4.5, 0.0085
-"""Seconds to record a step for replay, to record and compile it, and more for each of its operations: what a new process with an empty cache
-took for six networks, on two cores of an x86 server. A library kept from before counts as one still to compile, so that
-the same call makes the same choice whatever ran before it."""
+"""Seconds to record a step for replay, to record and compile it, and more for each of its operations: what new
+processes with an empty cache took for six networks, on two cores of an x86 server. A library kept from before counts as
+one still to compile, so that the same call makes the same choice whatever ran before it."""
 
 
 class Figures(NamedTuple):

@@ -1,0 +1,90 @@
+"""Processes killed (SIGKILL) while they compile a step, and a fit afterwards with what they left behind."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rows import Row
+from tqdm import tqdm
+
+_FIT = """
+import hashlib, torch
+import pyrobnn as bnn
+torch.set_num_threads(1)
+x = torch.linspace(-1, 1, 64)[:, None]
+model = bnn.BNN(bnn.MLP(1, [8], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.1))
+method = bnn.SVI(steps=300)
+bnn.fit(model, method, (x, (3 * x).sin()[:, 0]), seed=0, engine="eager", progress=False)
+print("begins", flush=True)
+fitted = bnn.fit(model, method, (x, (3 * x).sin()[:, 0]), seed=0, engine="captured", progress=False)
+bits = b"".join(value.numpy().tobytes() for value in fitted.guide.state_dict().values())
+print(fitted.record.engine.used, hashlib.sha256(bits).hexdigest(), flush=True)
+"""
+_SECONDS_TO_END = 60.0
+"""Seconds in which what a killed process had started must be gone."""
+
+
+def run(count: int = 20) -> Iterator[Row]:
+    """Yield the row of so many kills."""
+    started, failures, generator, in_compiler = time.perf_counter(), [], random.Random(0), 0
+    with tempfile.TemporaryDirectory() as alone, tempfile.TemporaryDirectory() as cache:
+        began = time.perf_counter()
+        wanted, begins = _finish(alone)
+        longest = time.perf_counter() - began - begins
+        for number in tqdm(range(count), desc="kill -9 while compiling", unit="kill"):
+            process = _start(cache)
+            process.stdout.readline()
+            time.sleep(generator.uniform(0, 0.9 * longest))
+            in_compiler += len(_of_session(process.pid)) > 1
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate()
+            if process.returncode != -signal.SIGKILL:
+                failures.append(f"kill {number}: the fit had ended with {process.returncode}")
+            deadline = time.monotonic() + _SECONDS_TO_END
+            while _of_session(process.pid) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            if stale := _of_session(process.pid):
+                failures.append(f"kill {number}: {len(stale)} processes are left")
+        found = _finish(cache)[0]
+        if found != wanted:
+            failures.append(f"the fit afterwards gave {found}, and {wanted} without the kills")
+    seconds = time.perf_counter() - started
+    said = f"{count} killed, {in_compiler} of them while g++ ran; {len(failures)} failures"
+    asked = (
+        "nothing that they started goes on, and the next fit is captured and has the bits of one with an empty cache"
+    )
+    yield Row("a captured fit, its cache kept", count, asked, said, not failures, seconds, tuple(failures[:10]))
+
+
+def _start(cache: str) -> "subprocess.Popen[str]":
+    settings = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache}
+    command = [sys.executable, "-c", _FIT]
+    return subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def _finish(cache: str) -> tuple[str, float]:
+    """Return what a whole fit says, and the seconds until it began."""
+    started = time.perf_counter()
+    with _start(cache) as process:
+        process.stdout.readline()
+        begins = time.perf_counter() - started
+        return process.communicate()[0].strip(), begins
+
+
+def _of_session(session: int) -> list[int]:
+    """Return the processes of a session that have not ended."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, own = entry.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(own) == session and state != "Z":
+            found.append(int(entry.parent.name))
+    return found
