@@ -14,11 +14,12 @@ from rows import Row
 from tqdm import tqdm
 
 _FIT = """
-import hashlib, torch
+import hashlib, sys, torch
 import pyrobnn as bnn
 torch.set_num_threads(1)
 x = torch.linspace(-1, 1, 64)[:, None]
-model = bnn.BNN(bnn.MLP(1, [8], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.1))
+net = bnn.MLP(1, [int(sys.argv[1])], 1)
+model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.1))
 method = bnn.SVI(steps=300)
 bnn.fit(model, method, (x, (3 * x).sin()[:, 0]), seed=0, engine="eager", progress=False)
 print("begins", flush=True)
@@ -35,12 +36,12 @@ def run(count: int = 20) -> Iterator[Row]:
     started, failures, generator, in_compiler = time.perf_counter(), [], random.Random(0), 0
     with tempfile.TemporaryDirectory() as alone, tempfile.TemporaryDirectory() as cache:
         began = time.perf_counter()
-        wanted, begins = _finish(alone)
+        wanted, begins = _finish(alone, count)
         longest = time.perf_counter() - began - begins
-        for number in tqdm(range(count), desc="kill -9 while compiling", unit="kill"):
-            process = _start(cache)
+        for number in tqdm(range(1, count + 1), desc="kill -9 while compiling", unit="kill"):
+            process = _start(cache, number)
             process.stdout.readline()
-            time.sleep(generator.uniform(0, 0.9 * longest))
+            time.sleep(generator.uniform(0, 0.7 * longest))
             in_compiler += len(_of_session(process.pid)) > 1
             os.kill(process.pid, signal.SIGKILL)
             process.communicate()
@@ -51,7 +52,7 @@ def run(count: int = 20) -> Iterator[Row]:
                 time.sleep(0.1)
             if stale := _of_session(process.pid):
                 failures.append(f"kill {number}: {len(stale)} processes are left")
-        found = _finish(cache)[0]
+        found = _finish(cache, count)[0]
         if found != wanted:
             failures.append(f"the fit afterwards gave {found}, and {wanted} without the kills")
     seconds = time.perf_counter() - started
@@ -59,19 +60,20 @@ def run(count: int = 20) -> Iterator[Row]:
     asked = (
         "nothing that they started goes on, and the next fit is captured and has the bits of one with an empty cache"
     )
-    yield Row("a captured fit, its cache kept", count, asked, said, not failures, seconds, tuple(failures[:10]))
+    yield Row("captured fits of 20 widths, one cache", count, asked, said, not failures, seconds, tuple(failures[:10]))
 
 
-def _start(cache: str) -> "subprocess.Popen[str]":
+def _start(cache: str, width: int) -> "subprocess.Popen[str]":
+    """Start a fit of a network of so many units: of another width, nothing compiled before is found again."""
     settings = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache}
-    command = [sys.executable, "-c", _FIT]
+    command = [sys.executable, "-c", _FIT, str(width)]
     return subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def _finish(cache: str) -> tuple[str, float]:
+def _finish(cache: str, width: int) -> tuple[str, float]:
     """Return what a whole fit says, and the seconds until it began."""
     started = time.perf_counter()
-    with _start(cache) as process:
+    with _start(cache, width) as process:
         process.stdout.readline()
         begins = time.perf_counter() - started
         return process.communicate()[0].strip(), begins
