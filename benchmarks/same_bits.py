@@ -46,11 +46,15 @@ def digest(call: str, cache: str) -> str:
 
 
 def run(names: list[str], times: int, path: Path) -> list[dict[str, object]]:
-    """Do the calls, and write a row for each."""
+    """Do the calls, and write a row for each; rows of other calls stay in the file."""
     rows: list[dict[str, object]] = []
+    if path.exists():
+        with path.open(newline="") as file:
+            rows += [row for row in csv.DictReader(file) if row["call"] not in names]
     with tempfile.TemporaryDirectory() as kept, path.open("w", newline="") as file:
         writer = csv.DictWriter(file, ["call", "process", "cache", "beside", "digest", "seconds"], lineterminator="\n")
         writer.writeheader()
+        writer.writerows(rows)
         for name in names:
             for process in range(times):
                 is_cold, is_busy = process % 2 == 0, process % 4 > 1

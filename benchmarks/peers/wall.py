@@ -69,7 +69,7 @@ def run(cases: list[str], engines: list[str], rounds: int, path: Path) -> None:
         for engine in {engine.split(",")[0] for _, _, engine, _ in wanted}:
             job(engine, cases[0], 1, folder)  # writes the bytecode of what it imports
         for case, steps, engine, number in wanted:
-            kept = Path(folder) / f"{case} {steps}"
+            kept = Path(folder) / f"{case}-{steps}"
             if engine == "pyrobnn, filled" and not kept.exists():
                 job(engine, case, steps, str(kept))
             with tempfile.TemporaryDirectory() as fresh:

@@ -74,9 +74,9 @@ def fit(
         engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step. With
             one particle, or one antithetic pair, both give the same numbers for the same seed, up to rounding (from
             2^17 weights on only with one thread). Otherwise they draw different noise of the same distribution. "auto"
-            takes the engine that is predicted to end sooner, by the operations of the first step and by figures in the
-            code, never by a clock: the same call always takes the same engine. `Posterior.info["engine"]` tells which,
-            and why.
+            takes what is predicted to end first, by the operations of the first step and by figures in the code, never
+            by a clock: one of these, or "replayed", which records the step and runs its operations one by one without
+            compiling. The same call always takes the same engine. `Posterior.info["engine"]` tells which, and why.
         progress: show a progress bar with the ELBO, and warn at the end of a fit that is no better than a constant.
         validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set; for
             `SVI` only.
