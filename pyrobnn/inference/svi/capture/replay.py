@@ -4,9 +4,9 @@ Torch's interpreter of traces calls the same kernels as the eager step. It leave
 are nearly all of the eager step of a small network, and is ready in a fraction of a second.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import getitem
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -19,6 +19,7 @@ from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.objective import FreshNoise
 
 _MASKS = (torch.bool, torch.uint8)
+_BATCH_NORM = (torch.ops.aten.native_batch_norm.default, torch.ops.aten._native_batch_norm_legit.default)
 _INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default)
 
 
@@ -35,6 +36,7 @@ def record_as_run(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> f
         with torch.no_grad(), fast_pyro(), FreshNoise(), gradients_without_compiler(), recorder:
             function(*inputs)
         recorder.graph.output(())
+        _take_as_joined(recorder.graph)
         graph = fx.GraphModule(recorder.constants, recorder.graph)
         graph.graph.eliminate_dead_code()
         graph.recompile()
@@ -48,11 +50,23 @@ def record_as_run(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> f
     return graph
 
 
+class _Memory(NamedTuple):
+    """The numbers that a tensor shows: tensors with the same are the same."""
+
+    storage: int
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    flags: tuple[bool, bool]
+    """Whether they are shown conjugated, and negated."""
+
+
 class _Recorder(OperationMode):
-    """Writes the operations in its block into a graph.
+    """Writes the operations in its block into a graph; of views of the same numbers, the first alone.
 
     Attributes:
-        graph: of all operations so far.
+        graph: of all operations so far; `meta["memory"]` of its nodes says what their tensors show.
         constants: by name, tensors that were there before and are no inputs.
     """
 
@@ -62,24 +76,29 @@ class _Recorder(OperationMode):
         self._nodes = private("WeakTensorKeyDictionary")()
         self._inputs = {value.untyped_storage().data_ptr(): value for value in inputs}
         self._before: dict[int, Tensor] = {}
+        self._storages: dict[int, int] = {}
+        self._num_storages = 0
+        self._shown: dict[_Memory, fx.Node] = {}
         for index, value in enumerate(inputs):
-            self._nodes[value] = self.graph.placeholder(f"input_{index}")
+            self._enter(value, self.graph.placeholder(f"input_{index}"))
             self._nodes[value].meta["val"] = value
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         _refuse_values(func, args)
         node = self.graph.call_function(func, *tree_map(self._node_of, (args, kwargs)))
-        if func._schema.is_mutable:
-            self._keep(tree_leaves((args, kwargs)))
+        given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        if _writes(func):
+            self._keep(given)
+        storages = {value.untyped_storage().data_ptr(): self._nodes[value].meta["memory"].storage for value in given}
         result = func(*args, **kwargs)
         if isinstance(result, Tensor):
-            self._nodes[result] = node
             node.meta["val"] = result if torch.Tag.nondeterministic_seeded in func.tags else None
+            self._put(result, node, storages)
         elif isinstance(result, (tuple, list)):
             for index, part in enumerate(result):
                 if isinstance(part, Tensor):
-                    self._nodes[part] = self.graph.call_function(getitem, (node, index))
+                    self._put(part, self.graph.call_function(getitem, (node, index)), storages)
         return result
 
     def put_back(self) -> None:
@@ -88,9 +107,9 @@ class _Recorder(OperationMode):
             for place, value in self._before.items():
                 self._inputs[place].copy_(value)
 
-    def _keep(self, values: list[Any]) -> None:
+    def _keep(self, values: list[Tensor]) -> None:
         for value in values:
-            place = value.untyped_storage().data_ptr() if isinstance(value, Tensor) else None
+            place = value.untyped_storage().data_ptr()
             if place in self._inputs and place not in self._before:
                 self._before[place] = self._inputs[place].clone()
 
@@ -100,8 +119,84 @@ class _Recorder(OperationMode):
         if value not in self._nodes:
             name = f"constant_{len(self.constants)}"
             self.constants[name] = value
-            self._nodes[value] = self.graph.get_attr(name)
+            self._enter(value, self.graph.get_attr(name))
         return self._nodes[value]
+
+    def _enter(self, value: Tensor, node: fx.Node) -> None:
+        """Note the node of a tensor that was there before, and may share its storage with others."""
+        place = value.untyped_storage().data_ptr()
+        self._storages.setdefault(place, self._new_storage())
+        node.meta["memory"] = _memory(value, self._storages[place])
+        self._nodes[value] = self._shown.setdefault(node.meta["memory"], node)
+
+    def _put(self, value: Tensor, node: fx.Node, storages: dict[int, int]) -> None:
+        """Note the node of a result, or the earlier one that shows the same; storages are those of the arguments."""
+        storage = storages.get(value.untyped_storage().data_ptr())
+        node.meta["memory"] = _memory(value, self._new_storage() if storage is None else storage)
+        self._nodes[value] = self._shown.setdefault(node.meta["memory"], node)
+
+    def _new_storage(self) -> int:
+        self._num_storages += 1
+        return self._num_storages
+
+
+def _memory(value: Tensor, storage: int) -> _Memory:
+    flags = value.is_conj(), value.is_neg()
+    return _Memory(storage, int(value.storage_offset()), tuple(value.shape), value.stride(), value.dtype, flags)
+
+
+def _take_as_joined(graph: fx.Graph) -> None:
+    """Put the vector that was split in the place of a copy that joins its parts again.
+
+    That is the same where neither is written to while the copy is in use.
+    """
+    nodes = list(graph.nodes)
+    position = {node: index for index, node in enumerate(nodes)}
+    used, written, shown = dict[int, int](), dict[int, int](), dict[_Memory, fx.Node]()
+    for node in nodes:
+        for source in node.all_input_nodes:
+            if "memory" in source.meta:
+                used[source.meta["memory"].storage] = position[node]
+        for storage in _written_by(node):
+            written.setdefault(storage, position[node])
+        if "memory" in node.meta:
+            shown.setdefault(node.meta["memory"], node)
+    for node in nodes:
+        if node.target is not torch.ops.aten.cat.default or len(node.meta["memory"].size) != 1:
+            continue
+        together = _joined([part.meta["memory"] for part in node.args[0]])
+        whole = None if together is None else shown.get(together)
+        storage = node.meta["memory"].storage
+        if whole is None or position[whole] > position[node] or storage in written:
+            continue
+        if used.get(storage, 0) < written.get(whole.meta["memory"].storage, len(nodes)):
+            node.replace_all_uses_with(whole)
+
+
+def _written_by(node: fx.Node) -> Iterable[int]:
+    """Return the storages that an operation writes to."""
+    if not hasattr(node.target, "_schema") or not _writes(node.target):
+        return ()
+    return [source.meta["memory"].storage for source in node.all_input_nodes]
+
+
+def _writes(func: Any) -> bool:
+    """Return whether an operation changes arguments; normalisation over batches does, and does not say so."""
+    return func._schema.is_mutable or func in _BATCH_NORM
+
+
+def _joined(parts: list[_Memory]) -> _Memory | None:
+    """Return what vectors that follow one another in a storage show together, or None."""
+    first, total = parts[0], 0
+    for part in parts:
+        is_vector = len(part.size) == 1 and (part.stride == (1,) or part.size == (1,))
+        follows = part.offset == first.offset + total
+        if not (
+            is_vector and follows and part == first._replace(offset=part.offset, size=part.size, stride=part.stride)
+        ):
+            return None
+        total += part.size[0]
+    return first._replace(size=(total,), stride=(1,))
 
 
 def _refuse_values(func: Any, args: Any) -> None:
@@ -114,10 +209,10 @@ def _refuse_values(func: Any, args: Any) -> None:
 
 
 def replay(graph: fx.GraphModule, device: torch.device) -> Program:
-    """Return a program that runs the operations one by one, on a CPU without a step through Python between them.
+    """Return a program that runs the operations one by one.
 
-    Raises:
-        NotCapturable: torch's interpreter does not take an operation.
+    On a CPU torch's interpreter of traces runs them, without a step through Python between them. It does not take
+    backward passes of convolutions and of normalisation over batches; graphs with these are run from Python.
     """
     if device.type != "cpu":
         return interpret(graph, device)
@@ -126,8 +221,8 @@ def replay(graph: fx.GraphModule, device: torch.device) -> Program:
     try:
         with ignored_warnings(), torch.no_grad():
             run = private("trace")(lambda *inputs: (graph(*inputs), inputs[0])[1], examples, check_trace=False)
-    except RuntimeError as error:
-        raise NotCapturable(f"the operations cannot be replayed ({str(error).splitlines()[0]})") from error
+    except RuntimeError:
+        return interpret(graph, device)
 
     def program(inputs: list[Tensor]) -> None:
         with torch.no_grad(), plainly(should_optimize=False):

@@ -67,11 +67,12 @@ def adam(value: Tensor, gradient: Tensor, state: State, rates: Tensor, group: Gr
     else:
         gradient = _decayed(value, gradient, group)
     first = torch.lerp(state["exp_avg"], gradient, 1 - beta1)
-    second = beta2 * state["exp_avg_sq"] + (1 - beta2) * gradient.square()
+    second = torch.addcmul(beta2 * state["exp_avg_sq"], gradient, gradient, value=1 - beta2)
     new = {"exp_avg": first, "exp_avg_sq": second}
     if group["amsgrad"]:
         second = new["max_exp_avg_sq"] = torch.maximum(state["max_exp_avg_sq"], second)
-    return value - lr / correction * first / (second.sqrt() / root_correction + group["eps"]), new
+    root = second.sqrt() / root_correction + group["eps"]
+    return torch.addcdiv(value, lr / correction * first, root, value=-1), new
 
 
 def bias_corrections(group: Group, step: int) -> tuple[float, float]:
