@@ -48,7 +48,7 @@ _AT_ONCE = 300
 
 
 class Problem(NamedTuple):
-    """Training and test data; the curve where there is one, for the error; hidden units and likelihood."""
+    """Training and test data; the curve where there is one, for the error; the network's widths, and a likelihood."""
 
     x: np.ndarray
     y: np.ndarray
@@ -57,6 +57,7 @@ class Problem(NamedTuple):
     curve: np.ndarray | None
     hidden: list[int]
     likelihood: Any
+    outputs: int = 1
 
     @property
     def is_classification(self) -> bool:
@@ -116,7 +117,7 @@ def _diabetes(seed: int) -> Problem:
 
 def _moons(seed: int) -> Problem:
     x, y = make_moons(1060, noise=0.3, random_state=seed)
-    return _cut(x, y, 60, [50], "categorical")
+    return _cut(x, y, 60, [50], "categorical")._replace(outputs=2)
 
 
 PROBLEMS: dict[str, Callable[[int], Problem]] = {
@@ -133,9 +134,7 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
 
 def model_of(problem: Problem, prior: Any = "normal") -> bnn.BNN:
     """Return the network of a problem with a prior by its name."""
-    by_input = getattr(problem.likelihood, "scale", None) == "heteroscedastic"
-    outputs = 2 if problem.is_classification or by_input else 1
-    net = bnn.MLP(problem.x.shape[1], problem.hidden, outputs)
+    net = bnn.MLP(problem.x.shape[1], problem.hidden, problem.outputs)
     return bnn.BNN(net, prior=prior, likelihood=problem.likelihood)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyrobnn import datasets, guides, likelihoods, metrics, plots, priors, report, testing
-    from pyrobnn._core.errors import InputError, PoorFitWarning
+    from pyrobnn._core.errors import FewDrawsWarning, InputError, PoorFitWarning
     from pyrobnn.bnn import BNN
     from pyrobnn.data.in_memory import Data
     from pyrobnn.data.stored import StoredData
@@ -64,6 +64,7 @@ __all__ = [
     "DataParallel",
     "Ensemble",
     "EvidenceFramework",
+    "FewDrawsWarning",
     "InputError",
     "MarginalLikelihood",
     "Mixture",
@@ -109,7 +110,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _NAMES_OF = {
-    "_core.errors": "InputError PoorFitWarning",
+    "_core.errors": "FewDrawsWarning InputError PoorFitWarning",
     "bnn": "BNN",
     "data.in_memory": "Data",
     "data.stored": "StoredData",

@@ -275,6 +275,18 @@ def test_auto_captures_where_the_predicted_time_is_less(monkeypatch):
     assert choice(monkeypatch, 100, fits=8).used == "replayed"  # eight steps eagerly, or one
 
 
+@pytest.mark.parametrize(("guide", "used"), [("map", "replayed"), ("laplace", "replayed"), ("mean_field", "captured")])
+def test_a_mode_is_expected_sooner_than_a_spread(guide, used, monkeypatch):
+    captured_by_interpretation(monkeypatch)
+    method = bnn.SVI(guide=guide)
+    source = prepare_source(mixture_model(), method, bnn.Data(*problem()), 0)
+    with seeded(0), fast_pyro():
+        fits = [start(mixture_model(), method, source, 0, "cpu")[1]]
+        training = Training(fits, "auto", method.expected_steps(1))
+        training.advance(3)
+    assert training.record.used == used
+
+
 def test_auto_follows_sizes_and_no_clock(monkeypatch):
     expected = choice(monkeypatch, 1000)
     monkeypatch.setattr(time, "perf_counter", iter(np.arange(10_000) * 1e3).__next__)

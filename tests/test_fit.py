@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+import threadpoolctl
 import torch
 from torch import nn
 from torch.nn.functional import softplus
@@ -11,9 +12,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn._core.random import derive, seeded
+from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
+from pyrobnn.baselines import fit_baselines
 from pyrobnn.data.batches import TensorBatches
+from pyrobnn.inference.ending import complaint
 from pyrobnn.inference.svi.objective import make_elbo
 
 NOISE = 0.4
@@ -340,6 +344,41 @@ def test_small_fits_take_one_thread_and_give_the_others_back():
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 2]
+
+
+def test_the_look_at_the_end_of_a_small_fit_takes_one_thread(monkeypatch):
+    before, seen = torch.get_num_threads(), []
+    posterior = fit()
+    monkeypatch.setattr(
+        "pyrobnn.inference.ending.fit_baselines",
+        lambda *args, **rest: seen.append(torch.get_num_threads()) or fit_baselines(*args, **rest),
+    )
+    try:
+        torch.set_num_threads(2)
+        complaint(posterior, bnn.Data(*linear_problem()))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1]
+
+
+def test_small_products_of_lbfgs_take_one_thread():
+    def counts():
+        return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+    seen = []
+
+    def loss():
+        seen.append(counts())
+        return (place - 3).square().sum()
+
+    place = torch.zeros(4, requires_grad=True)
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        before = counts()
+        minimize_in_place(loss, [place])
+        assert counts() >= before
+    torch.testing.assert_close(place.detach(), torch.full((4,), 3.0))
+    assert seen[0] == {1}
 
 
 def test_whole_number_targets_are_standardised_where_the_likelihood_is_real_valued():

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from contextlib import nullcontext
 
 import pandas as pd
 import pyro.distributions as dist
@@ -348,3 +349,19 @@ def test_draws_of_many_inputs_run_one_after_the_other(kind, monkeypatch):
     monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", 100)
     monkeypatch.setattr(torch.func, "vmap", None)  # not called
     torch.testing.assert_close(map_draws(outputs, draws, x, net), together, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("spread", "is_few"), [(1.0, False), (1.6, True)])
+def test_a_mean_of_counts_that_few_draws_make_up_is_told(spread, is_few):
+    """Rates exp(spread z) have deviations of sqrt(exp(spread^2) - 1) times their mean: 1.3, and 3.5."""
+    normals = dist.Normal(0.0, 1.0).icdf((torch.arange(4000) + 0.5) / 4000)
+    rates = torch.stack([(spread * normals).exp(), torch.ones(4000)], 1)
+    for count in (dist.Poisson(rates), dist.GammaPoisson(2.0, 2.0 / rates)):
+        prediction = bnn.Prediction(count)
+        assert prediction.rests_on_few_draws.tolist() == [is_few, False]
+        with pytest.warns(bnn.FewDrawsWarning, match="at 1 of 2 inputs") if is_few else nullcontext():
+            mean = prediction.mean
+        torch.testing.assert_close(mean, rates.mean(0))
+    real = bnn.Prediction(dist.Normal(rates.log(), 1.0))
+    assert not real.rests_on_few_draws.any()
+    assert real.mean.shape == (2,)

@@ -36,6 +36,19 @@ class PoorFitWarning(UserWarning):
     """
 
 
+class FewDrawsWarning(UserWarning):
+    """The mean of predicted counts rests on less than a fifth of the draws, and lies far above the others.
+
+    Examples:
+        >>> import warnings
+        >>> from pyro.distributions import Poisson
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", bnn.FewDrawsWarning)
+        ...     bnn.Prediction(Poisson(torch.tensor([[1.0]] * 9 + [[99.0]]))).mean  # ten draws at one input
+        tensor([10.8000])
+    """
+
+
 def printable(text: str) -> str:
     """Return text with everything that is not printed, beside spaces and ends of lines, written as an escape."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

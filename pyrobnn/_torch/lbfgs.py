@@ -22,6 +22,7 @@ def minimize_in_place(
         **options: of `scipy.optimize.minimize(method="L-BFGS-B")`.
     """
     from scipy.optimize import minimize
+    from threadpoolctl import threadpool_limits
 
     def evaluated(place: np.ndarray) -> tuple[float, np.ndarray]:
         _fill(tensors, place)
@@ -30,7 +31,8 @@ def minimize_in_place(
             gradients = torch.autograd.grad(value, tensors, materialize_grads=True)
         return value.item(), _flat(gradients)
 
-    found = minimize(evaluated, _flat(tensors), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    with threadpool_limits(1, user_api="blas"):  # SciPy's products are small, and hand-over takes many times longer
+        found = minimize(evaluated, _flat(tensors), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     _fill(tensors, found.x)
 
 

@@ -18,6 +18,7 @@ from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import (
     epistemic_finding,
+    mean_findings,
     num_simulations,
     predictive_findings,
     ranking_finding,
@@ -60,7 +61,8 @@ def diagnose(
       than the fit expects (see `predictive_checks`);
     - baselines: does a constant predict as well, or a linear model better (`pyrobnn.baselines`), on held-out or
       training data;
-    - uncertainty: does it rank errors worse than chance, and does the uncertainty of the weights reach the predictions;
+    - uncertainty: does it rank errors worse than chance, does the uncertainty of the weights reach the predictions, and
+      is the mean of counts made up by a few draws;
     - layers: has the guide gone back to the prior at some weights.
 
     For up to 1000 weights and 10,000 examples it notes k-hat. This is about the joint distribution of the weights, and
@@ -100,7 +102,7 @@ def diagnose(
         prediction = posterior.predict(x, num_draws=few, seed=seed)
     num_tests = (posterior.history is not None) + (0 if test is None else len(statistics_of(prediction)))
     level = false_alarm_rate / max(1, num_tests)
-    findings = [*_of_training(posterior, train, level, seed), epistemic_finding(prediction)]
+    findings = [*_of_training(posterior, train, level, seed), epistemic_finding(prediction), *mean_findings(prediction)]
     baselines = fit_baselines(posterior.bnn, train)
     held_out = None if test is None else Data(x, y)
     verdict = _against_baselines(posterior, train, held_out, baselines, prediction.num_draws)

@@ -193,6 +193,18 @@ def epistemic_finding(prediction: Prediction) -> Finding:
     return Finding("epistemic", "warning", text)
 
 
+def mean_findings(prediction: Prediction) -> list[Finding]:
+    """Warn of a mean of counts that a few draws make up."""
+    few = int(prediction.rests_on_few_draws.sum())
+    if not few:
+        return []
+    text = (
+        f"The predictive mean rests on less than a fifth of the draws at {few} of {len(prediction)} inputs, where "
+        "a few rates are far above the others. Take the median, `prediction.quantile(0.5)`, or another guide."
+    )
+    return [Finding("mean", "warning", text)]
+
+
 def _total_variance(prediction: Prediction) -> Tensor:
     """Return the mean variance of each column; where it is infinite, the square of half the 68 % interval."""
     total = _mean(prediction, prediction.variance)

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.processes import is_main_process
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.threads import threads_for
 from pyrobnn.baselines import Baseline, Verdict, fit_baselines, judge
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import registry
@@ -67,6 +68,11 @@ def complaint(posterior: Any, data: Any, validation: Any = None) -> str | None:
     held_out: Any = None if validation is None else as_data(validation)
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data) and is_main_process()):
         return None
+    with threads_for(posterior.bnn.net, _ROWS):
+        return _complaint(posterior, data, held_out)
+
+
+def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
     rows, draws = _affordable(posterior)
     baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS)
     verdict = compare_with_baselines(
@@ -76,7 +82,7 @@ def complaint(posterior: Any, data: Any, validation: Any = None) -> str | None:
         lost = sites_at_prior(posterior)
         layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
         return f"{verdict.text}{layers}"
-    memorised = memorised_targets(posterior, data, baselines, advice(posterior)) if validation is None else None
+    memorised = memorised_targets(posterior, data, baselines, advice(posterior)) if held_out is None else None
     return memorised or _cut_short(posterior)
 
 

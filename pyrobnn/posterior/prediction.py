@@ -17,6 +17,7 @@ from pyrobnn.distributions.latents import take_apart
 from pyrobnn.distributions.quantiles import count_quantile, real_quantile
 from pyrobnn.distributions.targets import CensoredNormal
 from pyrobnn.likelihoods.base import require_labels, require_whole
+from pyrobnn.posterior.draws import rest_on_few, tell_of_few_draws, variance_over_draws
 
 
 class Prediction:
@@ -85,8 +86,34 @@ class Prediction:
 
     @property
     def mean(self) -> Tensor:
-        """The mean of the mixture, (N, K)."""
+        """The mean of the mixture, (N, K).
+
+        Of counts it may lie far above most draws: where the logarithm of the rate is uncertain by more than 1, as a
+        Laplace approximation often has it, a few draws with large rates make up the mean. A warning tells where. The
+        median, `quantile(0.5)`, does not depend on them.
+
+        Warns:
+            FewDrawsWarning: `rests_on_few_draws` at some input.
+        """
+        tell_of_few_draws(self.rests_on_few_draws, self.num_draws)
         return self._original(self._component_means.mean(0))
+
+    @property
+    def rests_on_few_draws(self) -> Tensor:
+        """At which inputs less than a fifth of the draws make up the mean of counts, (N,); nowhere for other targets.
+
+        The effective number of draws, (sum m)^2 / sum m^2 of the means m under each draw (Kish 1965), is below S / 5
+        where the deviation of m is above twice its mean.
+
+        Examples:
+            >>> from pyro.distributions import Poisson
+            >>> rates = torch.tensor([[1.0, 1.0]] * 9 + [[1.0, 99.0]])  # ten draws at two inputs, and one far off
+            >>> bnn.Prediction(Poisson(rates)).rests_on_few_draws
+            tensor([False,  True])
+        """
+        if not self._is_count:
+            return torch.zeros(len(self), dtype=torch.bool)
+        return rest_on_few(self._component_means)
 
     @property
     def epistemic_variance(self) -> Tensor:
@@ -95,7 +122,7 @@ class Prediction:
 
     @property
     def _epistemic(self) -> Tensor:
-        return _variance_over_draws(self._component_means)
+        return variance_over_draws(self._component_means)
 
     @property
     def aleatoric_variance(self) -> Tensor:
@@ -362,12 +389,3 @@ class Prediction:
         if isinstance(self._base, Categorical):
             return torch.empty(0, dtype=torch.int64, device=self._base.logits.device)
         return self._base.logits if self._is_binary else self._base.mean
-
-
-def _variance_over_draws(values: Tensor) -> Tensor:
-    """Return the population variance over the first axis, exactly 0 for equal values.
-
-    Two passes over the distances to the first value are many times quicker than `Tensor.var(0)`.
-    """
-    distances = values - values[0]
-    return distances.sub_(distances.mean(0)).square_().mean(0)

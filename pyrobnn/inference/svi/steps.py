@@ -96,8 +96,7 @@ class Training:
             terms = self._eager_steps(1)
         method = self.fits[0].method
         alike = len(self.fits) * method.num_particles // (1 + method.antithetic)
-        has_length = not method.ends_by_itself  # else often after several times the steps that are expected
-        self._capture(choose(work, self._num_steps, self._device, alike=alike, may_replay=has_length))
+        self._capture(choose(work, self._num_steps, self._device, alike=alike, may_replay=True))
         return terms
 
     def _capture(self, choice: Choice) -> None:

@@ -1,0 +1,45 @@
+"""What the draws of a prediction have in common: their variance, and whether a few of them make up the mean."""
+
+import warnings
+from pathlib import Path
+
+from torch import Tensor
+
+import pyrobnn
+from pyrobnn._core.errors import FewDrawsWarning
+
+_PACKAGE = str(Path(pyrobnn.__file__).parent)
+_WIDEST = 2.0
+"""Deviation over draws of the mean of counts, as a multiple of their mean, from which the mean is not to be trusted."""
+
+
+def variance_over_draws(values: Tensor) -> Tensor:
+    """Return the population variance over the first axis, exactly 0 for equal values.
+
+    Two passes over the distances to the first value are many times quicker than `Tensor.var(0)`.
+    """
+    distances = values - values[0]
+    return distances.sub_(distances.mean(0)).square_().mean(0)
+
+
+def rest_on_few(means: Tensor) -> Tensor:
+    """Return at which inputs less than a fifth of the draws make up a mean, (N,), from means (S, N, *K), not negative.
+
+    Means that are not finite count as such.
+    """
+    values = means.double().flatten(2) if means.ndim > 2 else means.double()[..., None]
+    is_shared: Tensor = variance_over_draws(values).sqrt() <= _WIDEST * values.mean(0)
+    return ~is_shared.all(1)
+
+
+def tell_of_few_draws(rests_on_few: Tensor, num_draws: int) -> None:
+    """Warn of inputs at which a few draws make up the mean."""
+    few = int(rests_on_few.sum())
+    if few:
+        warnings.warn(
+            f"The mean over {num_draws} draws rests on less than a fifth of them at {few} of {len(rests_on_few)} "
+            "inputs: the rates of the others are far smaller. Take the median, `prediction.quantile(0.5)`. See "
+            "docs/how-to/likelihoods.md.",
+            FewDrawsWarning,
+            skip_file_prefixes=(_PACKAGE,),
+        )
