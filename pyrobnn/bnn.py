@@ -196,7 +196,16 @@ class BNN(PyroModule):
             for name, aliases in self._aliases.items()
             for alias in aliases
         }
-        f = functional_call(self.net, every_name, (x,), tie_weights=False)
+        try:
+            f = functional_call(self.net, every_name, (x,), tie_weights=False)
+        except IndexError as error:
+            tables: dict[str, Any] = {
+                name: part for name, part in self.net.named_modules() if isinstance(part, _LOOKS_UP)
+            }
+            if not tables:
+                raise
+            rows = ", ".join(f"{name!r} has rows 0 to {table.num_embeddings - 1}" for name, table in tables.items())
+            raise InputError(f"The inputs hold a number that is no row of an embedding: {rows}.") from error
         if not isinstance(f, Tensor):
             raise InputError(
                 f"The network must return one tensor (N, outputs), got {type(f).__name__}: wrap it in a module that "

@@ -446,3 +446,13 @@ def test_the_look_for_checkpointing_leaves_no_trace():
     refuse_checkpoints(model, source, training=True)
     assert all(torch.equal(v, before[k]) for k, v in model.net.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_numbers_that_are_no_row_of_an_embedding_are_refused():
+    net = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 1))
+    x, y = torch.arange(20).remainder(5).view(10, 2), torch.linspace(-1, 1, 10)
+    posterior = bnn.BNN(net).fit(x, y, steps=2, seed=0, engine="eager", progress=False)
+    with pytest.raises(bnn.InputError, match="no row of an embedding: '0' has rows 0 to 4"):
+        posterior.predict([[0, 5]])
+    with pytest.raises(bnn.InputError, match="no row of an embedding"):
+        bnn.BNN(net).fit(x + 1, y, steps=2, seed=0, engine="eager", progress=False)
