@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from pyrobnn.inference.base import Run
 from pyrobnn.inference.laplace.tuning import normal_of, untuned
 from pyrobnn.inference.preparing import fresh_model, running
 from pyrobnn.inference.source import Source
+from pyrobnn.inference.svi.capture.slope import recorded_slope
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.posterior.record import EvidenceRecord, StartRecord
@@ -203,19 +205,53 @@ class TunedMode:
 
     def to_mode(self, iterations: int, tolerance: float) -> None:
         """Move weights, and what is learned beside them, towards the mode under the present scales."""
-        leaves = {name: value.detach().clone().requires_grad_() for name, value in self.weights.items()}
-        tensors = [*leaves.values(), *self._learned]
-        precision = self._by_site(self.precision.to(next(iter(leaves.values()))))
+        leaves, penalty = self._leaves, self._penalty
+        for values, current in ((leaves, self.weights), (penalty, self._by_site(self.precision))):
+            for name, value in values.items():
+                value.detach().copy_(current[name])
 
         def energy() -> Tensor:
             ONE_THREAD.let_waiting_in()
-            fit = log_probs(self.bnn.likelihood, self.bnn.outputs(leaves, self.x), *self._targets).sum()
-            penalty = torch.stack([(precision[n] * (leaves[n] - self.loc[n]).square()).sum() for n in leaves]).sum()
-            return 0.5 * penalty - fit
+            return self._energy(leaves)
 
         limits: dict[str, Any] = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
-        minimize_in_place(energy, tensors, maxcor=_MEMORY, ftol=tolerance, gtol=_SLOPE, **limits)
-        self.weights = {name: value.detach() for name, value in leaves.items()}
+        minimize_in_place(
+            energy,
+            [*leaves.values(), *self._learned],
+            slope=self._slope,
+            **limits,
+            maxcor=_MEMORY,
+            ftol=tolerance,
+            gtol=_SLOPE,
+        )
+        self.weights = {name: value.detach().clone() for name, value in leaves.items()}
+
+    def _energy(self, weights: dict[str, Tensor]) -> Tensor:
+        """Return the negative log joint density up to a constant, ()."""
+        fit = log_probs(self.bnn.likelihood, self.bnn.outputs(weights, self.x), *self._targets).sum()
+        squares = [(self._penalty[n] * (weights[n] - self.loc[n]).square()).sum() for n in weights]
+        return 0.5 * torch.stack(squares).sum() - fit
+
+    @cached_property
+    def _leaves(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone().requires_grad_() for name, value in self.weights.items()}
+
+    @cached_property
+    def _penalty(self) -> dict[str, Tensor]:
+        return {name: torch.zeros_like(value) for name, value in self.weights.items()}
+
+    @cached_property
+    def _slope(self) -> Callable[[], Tensor] | None:
+        """The energy and its gradient at the leaves, replayed; None if something beside the weights is learned."""
+        run = None if self._learned else recorded_slope(self._energy, self._leaves)
+        if run is None:
+            return None
+
+        def slope() -> Tensor:
+            ONE_THREAD.let_waiting_in()
+            return run()
+
+        return slope
 
     def _point(self) -> Point:
         return Point(self.bnn, self.weights, self.bnn.likelihood, list(self.weights))

@@ -1,0 +1,49 @@
+"""Values and gradients of a function without noise, recorded once and replayed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from pyrobnn._torch.private import MissingFromTorch
+from pyrobnn.inference.svi.capture.errors import NotCapturable
+from pyrobnn.inference.svi.capture.record import lift_constants
+from pyrobnn.inference.svi.capture.replay import record_as_run, replay
+from pyrobnn.inference.svi.capture.step import drop_unused
+
+
+def recorded_slope(
+    function: Callable[[dict[str, Tensor]], Tensor], tensors: dict[str, Tensor]
+) -> Callable[[], Tensor] | None:
+    """Return a function that gives value and gradient at the tensors as they are, (1 + P,) in float64.
+
+    Other tensors that the function reads may be changed in place later on. Only a CPU replays without Python: None on
+    other devices, and where the function cannot be recorded.
+    """
+    size = sum(value.numel() for value in tensors.values())
+    if any(value.device.type != "cpu" for value in tensors.values()):
+        return None
+    found = torch.zeros(1 + size, dtype=torch.float64)
+
+    def step(*inputs: Tensor) -> tuple[()]:
+        *values, out = inputs
+        gradients, value = grad_and_value(function)(dict(zip(tensors, values, strict=True)))
+        out.copy_(torch.cat([value.reshape(1), *(gradients[name].reshape(-1) for name in tensors)]))
+        return ()
+
+    inputs = [*(value.detach() for value in tensors.values()), found]
+    try:
+        graph = record_as_run(step, inputs)
+        constants = lift_constants(graph)
+        inputs = drop_unused(graph, inputs + constants)
+        program: Any = replay(graph, found.device)
+    except (NotCapturable, MissingFromTorch):
+        return None
+
+    def slope() -> Tensor:
+        program(inputs)
+        return found
+
+    return slope

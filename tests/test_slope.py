@@ -1,0 +1,59 @@
+"""Values and gradients that are recorded once: against autograd, after changes of what they read."""
+
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn.inference.laplace.tuned_mode import TunedMode
+from pyrobnn.inference.svi.capture.slope import recorded_slope
+
+X = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+REAL = X @ torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
+TARGETS = {
+    "gaussian": REAL,
+    "student_t": REAL,
+    "categorical": (REAL > 0).long(),
+    "negative_binomial": REAL.exp().round(),
+}
+
+
+def mode(likelihood):
+    outputs = 2 if likelihood == "categorical" else 1
+    net = bnn.MLP(3, [8], outputs, activation="silu").build().double()
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood).fresh().eval()
+    weights = {name: value.detach().clone() for name, value in model.initial_values.items()}
+    y = model.cast_targets(TARGETS[likelihood], model.like)
+    return TunedMode(model, weights, (X, y), noise=0.3, per="input")
+
+
+@pytest.mark.parametrize("likelihood", TARGETS)
+def test_replayed_slope_is_that_of_autograd(likelihood):
+    found = mode(likelihood)
+    for _ in range(2):
+        found.to_mode(5, 0.0)
+        found.tune()
+    found.to_mode(0, 0.0)  # takes the precisions over
+    found.to_mode(3, 0.0)
+    assert found._slope is not None
+    leaves = found._leaves
+    value = found._energy(leaves)
+    gradients = torch.autograd.grad(value, list(leaves.values()))
+    expected = torch.cat([value.detach().reshape(1), *(gradient.reshape(-1) for gradient in gradients)])
+    torch.testing.assert_close(found._slope(), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_modes_are_the_same_without_a_record(monkeypatch):
+    recorded, plain = mode("gaussian"), mode("gaussian")
+    plain.weights = {name: value.clone() for name, value in recorded.weights.items()}
+    recorded.to_mode(40, 0.0)
+    monkeypatch.setattr("pyrobnn.inference.laplace.tuned_mode.recorded_slope", lambda *given: None)
+    plain.to_mode(40, 0.0)
+    assert (recorded._slope is None, plain._slope is None) == (False, True)
+    torch.testing.assert_close(recorded.weights, plain.weights, rtol=1e-5, atol=1e-5)
+
+
+def test_what_branches_on_values_is_not_recorded():
+    place = {"w": torch.ones(3)}
+    assert (
+        recorded_slope(lambda values: values["w"].sum() if values["w"].sum() > 0 else values["w"].prod(), place) is None
+    )
