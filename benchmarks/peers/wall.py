@@ -100,11 +100,13 @@ def page(rows: list[Row]) -> str:
         "# Time to result",
         "",
         "A new process that imports, fits and predicts: medians over rounds in which the engines take turns, on two",
-        "cores of an x86 server. Made by `python benchmarks/peers/wall.py`, which says what is run. Other programs ran",
-        "beside, so the seconds of processors, of a process and all that it starts, tell more than those on the clock.",
+        "cores of an x86 server. Made by `python benchmarks/peers/wall.py`, which says what is run. Seconds of",
+        "processors are those of a process and all that it starts.",
         "",
         "Asked: at most 1.0 of NumPyro with nothing compiled, 0.4 with it, and 1.05 of the eager engine.",
     ]
+    rounds = {row["round"] for row in rows}
+    lines += ["", f"Rounds: {len(rounds)}."]
     for title, field in (("Seconds on the clock", "seconds"), ("Seconds of processors", "processor")):
         lines += ["", f"## {title}", ""]
         lines += [f"| case | steps | {' | '.join(ENGINES)} | pyrobnn / numpyro | filled / numpyro | pyrobnn / eager |"]
