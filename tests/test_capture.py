@@ -287,6 +287,24 @@ def test_a_mode_is_expected_sooner_than_a_spread(guide, used, monkeypatch):
     assert training.record.used == used
 
 
+def test_a_step_that_cannot_be_compiled_is_replayed(monkeypatch):
+    def fail(graph, device):
+        raise NotCapturable("the compiler failed: no g++")
+
+    captured_by_interpretation(monkeypatch, fail)
+    method = bnn.SVI(steps=50_000)
+    source = prepare_source(mixture_model(), method, bnn.Data(*problem()), 0)
+    terms = []
+    for engine in ("auto", "eager"):
+        with seeded(0), fast_pyro():
+            training = Training([start(mixture_model(), method, source, 0, "cpu")[1]], engine, 50_000)
+            terms.append(training.advance(20))
+        if engine == "auto":
+            assert training.record.used == "replayed"
+            assert "no g++" in training.record.reason
+    torch.testing.assert_close(*terms, rtol=1e-4, atol=1e-3)
+
+
 def test_auto_follows_sizes_and_no_clock(monkeypatch):
     expected = choice(monkeypatch, 1000)
     monkeypatch.setattr(time, "perf_counter", iter(np.arange(10_000) * 1e3).__next__)

@@ -105,4 +105,10 @@ class Training:
 
             return Captured(self.fits, compiler)
 
-        self._captured, self.record = capture(choice, make, what="fit runs", from_step=self.fits[0].done + 1)
+        from_step = self.fits[0].done + 1
+        self._captured, self.record = capture(choice, make, what="fit runs", from_step=from_step)
+        if self._captured is None and (choice.asked, choice.used) == ("auto", "captured"):  # there is no compiler, say
+            again = choice._replace(used="replayed", reason=self.record.reason)
+            found, record = capture(again, make, what="fit runs", from_step=from_step)
+            if found is not None:
+                self._captured, self.record = found, record
