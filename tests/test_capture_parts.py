@@ -847,3 +847,20 @@ def test_a_buffer_that_a_later_loop_overwrites_unread_is_compiled(monkeypatch):
     step(*expected)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert float(found[1].sum()) == pytest.approx(8)
+
+
+def test_a_folder_that_the_compiler_cannot_take_is_named(monkeypatch):
+    def step(x):
+        x.add_(1)
+        return ()
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("C++ compile error")
+
+    monkeypatch.setattr(store, "find", lambda name: None)
+    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler._compile", fail)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/with a space")
+    with pytest.raises(
+        NotCapturable, match=r"C\+\+ compile error; it cannot work in '/tmp/with a space', with a space"
+    ):
+        compile_graph(record(step, [some(3)]), torch.device("cpu"))

@@ -129,7 +129,9 @@ def _try_to_compile(graph: fx.GraphModule, attempts: list[tuple[dict[str, Any], 
         except Exception as error:
             failure = error
     reason = (str(failure).splitlines() or [""])[0]
-    raise NotCapturable(f"the compiler failed ({type(failure).__name__}: {reason})") from failure
+    folder = private("cache_dir")()
+    hint = f"; it cannot work in {folder!r}, with a space: set TORCHINDUCTOR_CACHE_DIR" if " " in folder else ""
+    raise NotCapturable(f"the compiler failed ({type(failure).__name__}: {reason}{hint})") from failure
 
 
 @contextmanager
