@@ -10,7 +10,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.baselines import Baseline, judge
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import linear_model, log_scores
-from pyrobnn.curvature.metric import log_probs, score_columns
+from pyrobnn.curvature.metric import score_columns
 from pyrobnn.curvature.prior import prior_curvature
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.built import built
@@ -28,8 +28,6 @@ _FAR_BELOW = 5.0
 """Nats below the constant at which the score of an example counts no further."""
 _LOST, _SHARE = 2.0, 0.8
 """Nats an example that a fit has to lose; of labels and counts, at most this share of what a constant leaves open."""
-_GROSS, _MOST_GROSS = 10.0, 0.1
-"""Nats below a linear model that are a gross error of a point, and the share of such errors that shows a bad fit."""
 _LEVEL = 0.01
 
 
@@ -38,11 +36,9 @@ def memorised_targets(
 ) -> str | None:
     """Say so if training examples are far more likely than they would be left out, and a linear model is as good.
 
-    It loses at least 2 nats an example; of labels and counts, 80 % of the constant's own loss where that is less. Or it
-    is a point, which has no spread to predict with, and one in ten examples left out is 10 nats less likely than by a
-    linear model. The network is linearised at the mean of the guide (see `left_out_scores`), so this is for large
-    effects: noise that is set too small, or learned where all targets are met. Networks for which it takes seconds are
-    not looked at.
+    It loses at least 2 nats an example; of labels and counts, 80 % of the constant's own loss where that is less. The
+    network is linearised at the mean of the guide (see `left_out_scores`), so this is for large effects: noise that is
+    set too small, or learned where all targets are met. Networks for which it takes seconds are not looked at.
     """
     left_out = left_out_scores(posterior, train)
     if left_out is None or "linear" not in baselines:
@@ -52,36 +48,29 @@ def memorised_targets(
     part, constant = train[rows], found["constant"]
     draws = max(_DRAWS, len(members_of(posterior)))
     kept = posterior.predict(part.x, num_draws=draws).log_prob(part.y).double().cpu()
-    scores, of_mean = (torch.maximum(one[rows], constant - _FAR_BELOW) for one in left_out)
+    scores = torch.maximum(left_out[rows], constant - _FAR_BELOW)
+    lost = float((kept - scores).mean())
     threshold = _LOST
     if posterior.bnn.settings["likelihood"].integer_targets:
         threshold = min(_LOST, -_SHARE * float(constant.mean()))
-    if float((kept - scores).mean()) < threshold or judge(scores, found, _LEVEL, where="", advice="").kind == "fine":
-        is_gross = left_out[1][rows] < found["linear"] - _GROSS
-        if float(is_gross.double().mean()) < _MOST_GROSS or not all(map(_is_point, members_of(posterior))):
-            return None
-        scores = of_mean
+    if lost < threshold or judge(scores, found, _LEVEL, where="", advice="").kind == "fine":
+        return None
     return (
-        f"The fit has memorised its targets: an example is {float((kept - scores).mean()):.1f} nats less likely where "
-        f"it is left out, which is {float((scores - constant).mean()):+.2f} on a constant, where a linear model has "
+        f"The fit has memorised its targets: an example is {lost:.1f} nats less likely where it is left out, which is "
+        f"{float((scores - constant).mean()):+.2f} on a constant, where a linear model has "
         f"{float((found['linear'] - constant).mean()):+.2f}. Its intervals are too narrow for new data. {advice}"
     )
 
 
-def _is_point(posterior: Posterior) -> bool:
-    return built(posterior.guide).fixed_sites().issuperset(posterior.bnn.site_names)
-
-
-def left_out_scores(posterior: Posterior | Mixture, train: Data) -> tuple[Tensor, Tensor] | None:
-    """Return the log score of each training example by a fit without it, from the network linearised at the mean.
+def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | None:
+    """Return the log score of each training example by a fit without it, (N,), from the network linearised at the mean.
 
     The example's own term is taken out of the Laplace approximation at the guide's mean (Vehtari et al. 2016,
     sec. 3.3). At a mode of a linear network with Gaussian noise that is exact.
 
     Returns:
-        Of predictions with the spread that is left, and with the mean that is left alone, each (N,), in the original
-        units of the targets. None for guides without a mean, Markov chains, data with weights, and where it would cost
-        too much.
+        In the original units of the targets. None for guides without a mean, Markov chains, data with weights, and
+        where it would cost too much.
     """
     found = []
     for member in members_of(posterior):
@@ -89,12 +78,10 @@ def left_out_scores(posterior: Posterior | Mixture, train: Data) -> tuple[Tensor
         if scores is None:
             return None
         found.append(scores)
-    with_spread, of_mean = torch.stack(found).logsumexp(0) - math.log(len(found))
-    return with_spread, of_mean
+    return torch.stack(found).logsumexp(0) - math.log(len(found))
 
 
 def _of_member(posterior: Posterior, train: Data) -> Tensor | None:
-    """Return both scores, (2, N)."""
     mean = built(posterior.guide).mean()
     bnn, size = posterior.bnn, posterior.bnn.num_weights
     if mean is None or train.weights is not None or any(name not in mean for name in bnn.site_names):
@@ -118,6 +105,5 @@ def _of_member(posterior: Posterior, train: Data) -> Tensor | None:
         (column,) = score_columns(point.likelihood, f.to(bnn.like.dtype), y)
         with torch.no_grad():
             centre, covariance = solution.left_out(f, column.double())
-            with_spread = log_scores(point, y, centre, covariance, None)
-            of_mean = log_probs(point.likelihood, centre.to(bnn.like.dtype), y).double()
-    return (torch.stack([with_spread, of_mean]) - posterior.y_scaler.log_volume()).cpu()
+            scores = log_scores(point, y, centre, covariance, None)
+    return (scores - posterior.y_scaler.log_volume()).cpu()
