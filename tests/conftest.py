@@ -18,7 +18,8 @@ logging.getLogger("torch.__trace").propagate = False  # thousands of records for
 
 def pytest_configure(config):
     """Tests train for few steps. In pyproject this line would import the package before its types can be checked."""
-    config.addinivalue_line("filterwarnings", "ignore::pyrobnn.PoorFitWarning")
+    for name in ("PoorFitWarning", "FewDrawsWarning"):
+        config.addinivalue_line("filterwarnings", f"ignore::pyrobnn.{name}")
 
 
 @pytest.fixture(autouse=True)
