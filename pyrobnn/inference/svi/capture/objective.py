@@ -167,8 +167,8 @@ class FreshNoise(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in (Tensor.numpy, Tensor.__array__):
-            raise NotCapturable("the model turns a tensor into an array")
+        if func in (Tensor.numpy, Tensor.__array__, Tensor.tolist):
+            raise NotCapturable("the model turns a tensor into an array or a list")
         if any(argument is tensor for argument in tree_leaves((args, kwargs)) for tensor in self._drawn_into):
             raise NotCapturable("the model uses a tensor after drawing into it: use the value that the call returns")
         if func in (Tensor.normal_, Tensor.uniform_):

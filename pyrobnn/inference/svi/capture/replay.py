@@ -175,7 +175,7 @@ def _take_as_joined(graph: fx.Graph) -> None:
 
 def _written_by(node: fx.Node) -> Iterable[int]:
     """Return the storages that an operation writes to."""
-    if not hasattr(node.target, "_schema") or not _writes(node.target):
+    if node.op != "call_function" or node.target is getitem or not _writes(node.target):
         return ()
     return [source.meta["memory"].storage for source in node.all_input_nodes]
 
