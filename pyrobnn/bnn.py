@@ -205,7 +205,9 @@ class BNN(PyroModule):
             if not tables:
                 raise
             rows = ", ".join(f"{name!r} has rows 0 to {table.num_embeddings - 1}" for name, table in tables.items())
-            raise InputError(f"The inputs hold a number that is no row of an embedding: {rows}.") from error
+            raise InputError(
+                f"The inputs hold a number that is no row of an embedding: {rows}.", page="how-to/own-network"
+            ) from error
         if not isinstance(f, Tensor):
             raise InputError(
                 f"The network must return one tensor (N, outputs), got {type(f).__name__}: wrap it in a module that "

@@ -281,7 +281,7 @@ CASES = {
     "several outputs": (lambda: fit(model=make_bnn(Pair())), "must return one tensor (N, outputs), got tuple"),
     "index beyond the rows of an embedding": (
         lambda: fit(model=make_bnn(Lookup()), x=torch.tensor([[0], [1], [2], [0], [1], [3]])),
-        "does not take inputs of shape (6, 1): index out of range in self. See docs/how-to/own-network.md.",
+        "hold a number that is no row of an embedding: 'table' has rows 0 to 2. See docs/how-to/own-network.md.",
     ),
     "a tuple of inputs": (lambda: fit(x=(X, X)), "`x` must be one array or tensor, got a tuple of several"),
     "a mapping of inputs": (lambda: fit(x={"a": X}), "`x` must be one array or tensor, got a dict of several"),

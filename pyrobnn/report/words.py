@@ -68,6 +68,7 @@ _REASONS = {
     "divergences": "draws of the Markov chains diverged",
     "prior": "weights have learned nothing",
     "epistemic": "its doubt about the weights does not reach the predictions",
+    "mean": "a few draws make up its mean counts",
     "bias": "its predictions are biased",
     "spread": "its predictions are too wide or too narrow",
     "coverage": "its intervals hold too many or too few targets",

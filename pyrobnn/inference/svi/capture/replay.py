@@ -19,7 +19,7 @@ from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.objective import FreshNoise
 
 _MASKS = (torch.bool, torch.uint8)
-_BATCH_NORM = (torch.ops.aten.native_batch_norm.default, torch.ops.aten._native_batch_norm_legit.default)
+_BATCH_NORM = torch.ops.aten.native_batch_norm.default
 _INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default)
 
 
@@ -182,7 +182,7 @@ def _written_by(node: fx.Node) -> Iterable[int]:
 
 def _writes(func: Any) -> bool:
     """Return whether an operation changes arguments; normalisation over batches does, and does not say so."""
-    return func._schema.is_mutable or func in _BATCH_NORM
+    return func._schema.is_mutable or func is _BATCH_NORM
 
 
 def _joined(parts: list[_Memory]) -> _Memory | None:
