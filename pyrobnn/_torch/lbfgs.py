@@ -1,4 +1,4 @@
-"""SciPy's L-BFGS on tensors: for functions without noise, of up to some thousand numbers."""
+"""SciPy's L-BFGS on tensors: for functions without noise."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,22 +10,39 @@ from torch import Tensor
 Bounds = tuple[float | None, float | None]
 
 
-def minimize_in_place(
-    loss: Callable[[], Tensor],
-    tensors: Sequence[Tensor],
-    *,
-    slope: Callable[[], Tensor] | None = None,
-    bounds: Sequence[Bounds] | None = None,
-    **options: Any,
-) -> None:
+def minimize_in_place(loss: Callable[[], Tensor], tensors: Sequence[Tensor], **options: Any) -> None:
     """Move tensors to where a function of them is smallest.
 
     Args:
         loss: returns the function at the tensors as they are, ().
         tensors: leaves that require gradients; SciPy sees their entries as one vector in double precision.
-        slope: returns the function and its gradient at the tensors as they are, (1 + P,), where that is known to be
-            quicker than to differentiate `loss`.
+        **options: as in `descend_in_place`.
+    """
+
+    def slope() -> Tensor:
+        with torch.enable_grad():
+            value = loss()
+            gradients = torch.autograd.grad(value, tensors, materialize_grads=True)
+        return joined([value, *gradients])
+
+    descend_in_place(slope, tensors, **options)
+
+
+def descend_in_place(
+    slope: Callable[[], Tensor],
+    tensors: Sequence[Tensor],
+    *,
+    bounds: Sequence[Bounds] | None = None,
+    after: Callable[[], bool] | None = None,
+    **options: Any,
+) -> None:
+    """Move tensors to where a function of them is smallest, by its value and gradient.
+
+    Args:
+        slope: returns the function and its gradient at the tensors as they are, (1 + P,) in double precision.
+        tensors: those of P entries.
         bounds: a pair of bounds for each entry, or None for none.
+        after: is called after each iteration, with the tensors where it led; True ends the descent.
         **options: of `scipy.optimize.minimize(method="L-BFGS-B")`.
     """
     from scipy.optimize import minimize
@@ -33,21 +50,22 @@ def minimize_in_place(
 
     def evaluated(place: np.ndarray) -> tuple[float, np.ndarray]:
         _fill(tensors, place)
-        if slope is not None:
-            value_and_gradient = slope().numpy()
-            return float(value_and_gradient[0]), value_and_gradient[1:].copy()
-        with torch.enable_grad():
-            value = loss()
-            gradients = torch.autograd.grad(value, tensors, materialize_grads=True)
-        return value.item(), _flat(gradients)
+        value_and_gradient = slope().numpy()
+        return float(value_and_gradient[0]), value_and_gradient[1:].copy()
 
+    def look(_: np.ndarray) -> None:
+        if after is not None and after():
+            raise StopIteration
+
+    options = {"bounds": bounds, "callback": look, "options": options}
     with threadpool_limits(1, user_api="blas"):  # SciPy's products are small, and hand-over takes many times longer
-        found = minimize(evaluated, _flat(tensors), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        found = minimize(evaluated, joined(tensors).numpy(), jac=True, method="L-BFGS-B", **options)
     _fill(tensors, found.x)
 
 
-def _flat(tensors: Sequence[Tensor]) -> np.ndarray:
-    return torch.cat([value.detach().reshape(-1) for value in tensors]).double().cpu().numpy()
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Return all entries as one vector in double precision, on the CPU."""
+    return torch.cat([value.detach().reshape(-1) for value in tensors]).double().cpu()
 
 
 def _fill(tensors: Sequence[Tensor], values: np.ndarray) -> None:

@@ -31,7 +31,6 @@ _MOST_FULL, _MOST_KRON = 3_000, 1_000_000
 """Weights whose joint covariance is kept, and those that have Kronecker factors: of more, only the last layer's."""
 _MOST_SAMPLED = 30_000
 """Weights times examples for which chains end in time."""
-_BATCH, _MOST_AT_ONCE = 128, 500
 _FEW = 200
 _FOLDS = {_FEW: (4, 2)}
 """Up to that many examples: in how many folds they are cut, and how many of these are held out, one after another."""
@@ -131,7 +130,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
 
 def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]]:
     """Return the methods to try on a model, examples and at most so many steps, by name, the cheapest first."""
-    svi = SVI(batch_size=_BATCH if num_data > _MOST_AT_ONCE else None, max_steps=max_steps)
+    svi = SVI(max_steps=max_steps)
     size = bnn.num_weights
     if size <= _MOST_FULL:
         laplace = guides.Laplace(structure="full")
@@ -152,7 +151,7 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
 
 def _most_steps(bnn: BNN, source: Source) -> int:
     """Return the steps whose gradients a captured fit is predicted to take in `_SECONDS`."""
-    work = work_of_gradient(bnn, source, source.num_data if source.num_data <= _MOST_AT_ONCE else _BATCH)
+    work = work_of_gradient(bnn, source, source.batch_size(None))
     step = work.cost(1, "cpu").captured - work.cost(0, "cpu").captured
     return max(_FEWEST_STEPS, min(SVI().max_steps, int(_SECONDS / step)))
 

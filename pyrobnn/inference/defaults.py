@@ -15,8 +15,6 @@ Parts = dict[str, Any]
 """The parts net, prior, likelihood and method, by name."""
 MOST_ROWS: dict[Task, int] = {"regression": 500, "classification": 100}
 """Rows up to which the evidence framework is the default: its cost grows with their square, and classes gain little."""
-_MOST_AT_ONCE, _BATCH = 500, 128
-"""Rows that a step sees at once, and those that it sees of more."""
 _NET = nets.MLP(hidden=(50,), activation="silu", dtype="float64")
 _LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classification": likelihoods.Categorical()}
 _GUIDES: dict[Task, Any] = {
@@ -56,7 +54,7 @@ def parts_for(
         method = EvidenceFramework(guide=_GUIDES[task] if guide is None else guide)
         return {"net": _NET, "prior": small_prior, "likelihood": likelihood, "method": method}
     trained = _trained_regression if task == "regression" else _trained_classification
-    return trained(prior, guide, num_data) | {"likelihood": likelihood}
+    return trained(prior, guide) | {"likelihood": likelihood}
 
 
 def _suits(prior: Any, guide: Any, likelihood: Any, settings: Collection[str]) -> bool:
@@ -67,7 +65,7 @@ def _suits(prior: Any, guide: Any, likelihood: Any, settings: Collection[str]) -
     return isinstance(prior, priors.Normal) and takes_guide and not infers_noise and takes_settings
 
 
-def _trained_regression(prior: Any, guide: Any, num_data: int | None) -> Parts:
+def _trained_regression(prior: Any, guide: Any) -> Parts:
     """Return two layers of 50 units, their prior and noise tuned by the marginal likelihood if it is Laplace's."""
     prior = priors.Normal(scale="fan_in") if prior is None else prior
     training = SVI(guide="laplace", steps=4000, batch_size=128, schedule="cosine_annealing_lr")
@@ -75,17 +73,12 @@ def _trained_regression(prior: Any, guide: Any, num_data: int | None) -> Parts:
     if isinstance(prior, priors.Normal) and isinstance(method.guide, guides.Laplace):
         method = MarginalLikelihood(method, rounds=3)
     else:
-        method = _of_open_length(method.guide, num_data)
+        method = SVI(guide=method.guide)
     return {"net": nets.MLP(hidden=(50, 50), dtype="float64"), "prior": prior, "method": method}
 
 
-def _trained_classification(prior: Any, guide: Any, num_data: int | None) -> Parts:
+def _trained_classification(prior: Any, guide: Any) -> Parts:
     """Return a layer of 50 units with a tuned prior and a mean-field guide."""
     prior = priors.Normal() if prior is None else prior
-    method = _of_open_length(guides.MeanField() if guide is None else guide, num_data)
+    method = SVI(guide=guides.MeanField() if guide is None else guide)
     return {"net": nets.MLP(hidden=(50,), dtype="float64"), "prior": prior, "method": method}
-
-
-def _of_open_length(guide: Any, num_data: int | None) -> SVI:
-    """Return training that ends by itself, after scales were measured."""
-    return SVI(guide=guide, batch_size=None if num_data is None or num_data <= _MOST_AT_ONCE else _BATCH)

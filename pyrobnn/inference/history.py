@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn.posterior.record import EngineRecord
+from pyrobnn.posterior.record import Convergence, EngineRecord
 
 
 @dataclasses.dataclass(eq=False)
@@ -38,6 +38,23 @@ class History:
     def __len__(self) -> int:
         """Return the number of steps."""
         return len(self.kl)
+
+
+@dataclasses.dataclass
+class Ended:
+    """The end of a fit.
+
+    Attributes:
+        history: its steps.
+        stop_reason: why it ended, in words.
+        convergence: of a fit of automatic length, how it ended.
+        rewinds: where it went back after numbers had ceased to be finite.
+    """
+
+    history: History
+    stop_reason: str
+    convergence: Convergence | None = None
+    rewinds: list[dict[str, Any]] | None = None
 
 
 class Recorder:

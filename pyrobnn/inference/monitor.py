@@ -13,7 +13,7 @@ from tqdm.std import tqdm
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.bnn import BNN
-from pyrobnn.inference.history import History, Recorder
+from pyrobnn.inference.history import Ended, Recorder
 from pyrobnn.inference.svi.length import Length
 from pyrobnn.posterior.record import EngineRecord
 
@@ -115,16 +115,10 @@ class Monitor:
         self._show(done)
         state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
         converged = bool(self.lengths) and all(length.end is not None for length in self.lengths)
-        stop = self._callbacks_ask_to_stop(state)
+        stop = ask(self._callbacks, state)
         if stop and not converged:
             self.stop_reason = f"stopped by a callback after step {done}"
         return stop or converged
-
-    def _callbacks_ask_to_stop(self, state: Progress) -> bool:
-        if not self._callbacks:
-            return False
-        with ONE_THREAD.others_let_in():
-            return any([asks_to_stop(callback(state)) for callback in self._callbacks])
 
     def _show(self, done: int) -> None:
         rest = [length.rest(done) for length in self.lengths]
@@ -156,7 +150,7 @@ class Monitor:
             length.restore(own)
         self._show(done)
 
-    def rewinds_of(self, replicate: int) -> list[dict[str, Any]] | None:
+    def _rewinds_of(self, replicate: int) -> list[dict[str, Any]] | None:
         """Return where a replicate went back, for its record."""
         own = [entry for entry in self.rewinds if entry["replicate"] == replicate]
         return [{key: value for key, value in entry.items() if key != "replicate"} for entry in own] or None
@@ -175,17 +169,25 @@ class Monitor:
         self.stop_reason = f"no better validation score since step {steps[best]}"
         return True
 
-    def stop_reason_of(self, replicate: int) -> str:
+    def _stop_reason_of(self, replicate: int) -> str:
         """Return why a fit ended."""
         length = self.lengths[replicate] if self.lengths else None
         if length is None or (self.stop_reason != ALL_STEPS and length.end is None):
             return self.stop_reason
         return length.reason()
 
-    def histories(self, engine: EngineRecord) -> list[History]:
-        """Return what was noted of each fit until its own end."""
+    def ended(self, engine: EngineRecord) -> list[Ended]:
+        """Return how each fit ended, with what was noted until then."""
         ends = [length.end for length in self.lengths] or [None]
-        return self.recorder.histories(engine, ends)
+        return [
+            Ended(
+                history,
+                self._stop_reason_of(index),
+                self.lengths[index].record() if self.lengths else None,
+                self._rewinds_of(index),
+            )
+            for index, history in enumerate(self.recorder.histories(engine, ends))
+        ]
 
     def restore_best(self) -> None:
         """Leave what the fits found in their parameters, and go back to the best validation score where asked for."""
@@ -194,6 +196,14 @@ class Monitor:
             return
         for length in self.lengths:
             length.finish()
+
+
+def ask(callbacks: Sequence[Callback], state: Progress) -> bool:
+    """Show all callbacks the state of a fit, and return whether one of them ends it."""
+    if not callbacks:
+        return False
+    with ONE_THREAD.others_let_in():
+        return any([asks_to_stop(callback(state)) for callback in callbacks])
 
 
 def asks_to_stop(answer: object) -> bool:

@@ -94,8 +94,11 @@ class DataParallel(AroundAnother[Posterior]):
     def _run_share(self, bnn: BNN, data: Any, processes: "_Processes", run: Run) -> Posterior:
         method, is_first = self.method, processes.rank == 0
         source = prepare_source(bnn, method, data, run.seed)
-        _check_share(source, method, processes.world)
         batch_size = source.batch_size(method.batch_size)
+        if method.batch_size is None and batch_size < source.num_data:
+            batch_size -= batch_size % processes.world
+            method = dataclasses.replace(method, batch_size=batch_size)
+        _check_share(source, method, processes.world)
         shared = [processes.shared(run.callbacks)] if run.callbacks else []
         run = dataclasses.replace(run, engine="eager", progress=run.progress and is_first, callbacks=shared)
         with opened([bnn], [method], [source], [run.seed], run, processes=processes.world) as session:

@@ -17,10 +17,12 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.base import Run
 from pyrobnn.inference.checkpoint import Checkpoint, open_checkpoint
+from pyrobnn.inference.history import Ended
 from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.monitor import BLOCK, Monitor
 from pyrobnn.inference.preparing import prepare_source, running, start
 from pyrobnn.inference.source import Source, as_data, make_source
+from pyrobnn.inference.svi.descent import descend, descends
 from pyrobnn.inference.svi.eager import Eager
 from pyrobnn.inference.svi.least_noise import noise_of
 from pyrobnn.inference.svi.length import Length
@@ -44,6 +46,7 @@ class Session:
         sources: their data.
         run: the arguments of all together.
         threads: threads that a step uses.
+        descends: whether L-BFGS seeks the modes, in the place of steps.
     """
 
     posteriors: list[Posterior]
@@ -52,6 +55,7 @@ class Session:
     sources: Sequence[Source]
     run: Run
     threads: int = 1
+    descends: bool = False
 
     def steps(
         self,
@@ -62,7 +66,7 @@ class Session:
         most_rewinds: int = MOST_REWINDS,
     ) -> tuple[Monitor, EngineRecord]:
         """Do the steps of all fits, and return what watched them and which engine ran them."""
-        method, source = self.methods[0], self.sources[0]
+        method, source = self.fits[0].method, self.sources[0]
         batches = source.batches_per_epoch(method.batch_size)
         num_steps = method.num_steps(batches)
         monitor = Monitor(
@@ -83,29 +87,39 @@ class Session:
         return monitor, record
 
     def _lengths(self, num_steps: int) -> list[Length]:
-        """Return what ends each fit; tolerances follow all data, of which a process may have its share alone."""
+        """Return what ends each fit."""
+        return [Length(*pair, num_steps) for pair in zip(self.fits, self._tolerances(), strict=True)]
+
+    def _tolerances(self) -> list[float]:
+        """Return the tolerance of each fit, which follows all data, of which a process may have its share alone."""
         parts = zip(self.fits, self.sources, strict=True)
-        return [Length(fit, fit.method.nats(source.num_data), num_steps) for fit, source in parts]
+        return [fit.method.nats(source.num_data) for fit, source in parts]
+
+    def _descended(self) -> list[Ended] | None:
+        return descend(self.fits, self._tolerances(), self.run)
 
     def train(self, *, validate: Callable[[], float] | None = None, checkpoint: Checkpoint | None = None) -> None:
         """Do the steps of all fits, and note in each posterior how it was fitted."""
-        monitor, record = self.steps(validate=validate, checkpoint=checkpoint)
-        histories = monitor.histories(record)
-        parts = zip(self.posteriors, self.fits, self.methods, self.sources, histories, strict=True)
-        for index, (posterior, fit, method, source, history) in enumerate(parts):
-            posterior.history = history
+        ended = self._descended() if self.descends else None
+        if ended is None:
+            monitor, record = self.steps(validate=validate, checkpoint=checkpoint)
+            ended = monitor.ended(record)
+        parts = zip(self.posteriors, self.fits, self.methods, self.sources, ended, strict=True)
+        for posterior, fit, method, source, end in parts:
+            posterior.history = end.history
             posterior.record = FitRecord(
                 method=to_dict(method) if _is_declared(method) else repr(method),
                 num_data=source.num_data,
                 feature_names=source.feature_names,
-                num_steps=len(history),
+                num_steps=len(end.history),
                 device=str(posterior.example[0].device),
-                engine=record,
+                engine=end.history.engine,
+                batch_size=source.batch_size(fit.method.batch_size),
                 noise=noise_of(fit.method.guide),
                 kl=fit.method.kl,
-                stop_reason=monitor.stop_reason_of(index),
-                convergence=monitor.lengths[index].record() if monitor.lengths else None,
-                rewinds=monitor.rewinds_of(index),
+                stop_reason=end.stop_reason,
+                convergence=end.convergence,
+                rewinds=end.rewinds,
                 threads=self.threads,
             )
 
@@ -142,15 +156,19 @@ def opened(
     Raises:
         InputError: parts that do not go together.
     """
+    pairs = zip(bnns, methods, sources, strict=True)
+    goes_down = processes == 1 and not (run.callbacks and len(bnns) > 1)
+    goes_down = goes_down and all(descends(*parts, run) for parts in pairs)
+    given, methods = methods, [dataclasses.replace(one, batch_size="all") if goes_down else one for one in methods]
     batch_size = sources[0].batch_size(methods[0].batch_size) // processes
     with running(bnns[0], batch_size, run.seed, "replicates" if replicates else "fit", copies=len(bnns)) as threads:
-        pairs = []
+        begun = []
         for bnn, method, source, own in zip(bnns, methods, sources, seeds, strict=True):
             ONE_THREAD.let_waiting_in()
             with seeded(own, "fit") if replicates else nullcontext():
-                pairs.append(start(bnn, method, source, own, run.device))
-        posteriors, fits = map(list, zip(*pairs, strict=True))
-        yield Session(posteriors, fits, methods, sources, run, threads)
+                begun.append(start(bnn, method, source, own, run.device))
+        posteriors, fits = map(list, zip(*begun, strict=True))
+        yield Session(posteriors, fits, given, sources, run, threads, goes_down)
 
 
 def check_parts(bnn: BNN, method: SVI, data: Any, run: Run) -> None:

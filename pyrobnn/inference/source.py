@@ -6,7 +6,7 @@ import functools
 import traceback
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,12 @@ from pyrobnn.data.stored import StoredData
 from pyrobnn.data.stored_batches import StoredBatches
 
 _NETWORKS = "how-to/own-network"
+_MOST_AT_ONCE, _MOST_PRODUCTS = 500, 20_000_000
+"""Examples in memory that a step sees all of, and products of a weight with an example that it may take for that."""
+_USUAL, _USUAL_STORED = 128, 256
+"""Examples in a mini-batch of more, and of data in files."""
+BatchSize = int | Literal["all"] | None
+"""Examples in a mini-batch, all of them, or what suits the sizes of data and network."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,6 +41,7 @@ class Source:
         y_scaler: map of the targets, likewise.
         num_data: N.
         outputs: width of the network's output.
+        num_weights: weights of the network.
     """
 
     data: "Data | StoredData | DataLoader[Any]"
@@ -43,6 +50,7 @@ class Source:
     y_scaler: Scaler
     num_data: int
     outputs: int
+    num_weights: int
 
     @property
     def feature_names(self) -> list[str]:
@@ -58,24 +66,34 @@ class Source:
         """Return some raw inputs and targets to check the model with."""
         return self.head
 
-    def batch_size(self, asked: int | None) -> int:
-        """Return the number of examples in a batch."""
+    def batch_size(self, asked: BatchSize) -> int:
+        """Return the number of examples in a batch.
+
+        Of what suits the sizes: all in memory, if they are up to 500 and their products with the weights up to 20
+        million, else 128; 256 of data in files.
+        """
         if isinstance(self.data, DataLoader):
             return self.data.batch_size or self.num_data
-        return min(asked or self.num_data, self.num_data)
+        if asked == "all":
+            return self.num_data
+        if asked is not None:
+            return min(asked, self.num_data)
+        if isinstance(self.data, StoredData):
+            return min(_USUAL_STORED, self.num_data)
+        suits = self.num_data <= _MOST_AT_ONCE and self.num_data * self.num_weights <= _MOST_PRODUCTS
+        return self.num_data if suits else min(_USUAL, self.num_data)
 
-    def batches_per_epoch(self, batch_size: int | None) -> int:
+    def batches_per_epoch(self, asked: BatchSize) -> int:
         """Return the number of batches in one pass."""
-        if isinstance(self.data, DataLoader):
-            return len(self.data)
-        return max(1, self.num_data // (batch_size or self.num_data))
+        return len(self.data) if isinstance(self.data, DataLoader) else self.num_data // self.batch_size(asked)
 
-    def batches(self, bnn: BNN, batch_size: int | None, seed: int) -> Batches:
+    def batches(self, bnn: BNN, asked: BatchSize, seed: int) -> Batches:
         """Return endless batches in the units, precision and place of the model; the seed orders them.
 
         Raises:
-            InputError: no batch size for data in files.
+            InputError: all of data in files at once.
         """
+        batch_size = self.batch_size(asked)
         if isinstance(self.data, Data):
             return TensorBatches(self.scaled(bnn, *self.data.tensors), batch_size, seed)
 
@@ -83,9 +101,9 @@ class Source:
             return self.scaled(bnn, x, y)
 
         if isinstance(self.data, StoredData):
-            if batch_size is None:
+            if asked == "all":
                 raise InputError(
-                    "StoredData are read in mini-batches: give the method a `batch_size`, such as 256.",
+                    "StoredData are read in mini-batches: give the method a number as `batch_size`, or none.",
                     page="how-to/large-data",
                 )
             return StoredBatches(self.data, prepare, batch_size, seed)
@@ -116,7 +134,7 @@ class Source:
         return x, y
 
 
-def make_source(data: Any, bnn: BNN, batch_size: int | None) -> Source:
+def make_source(data: Any, bnn: BNN, batch_size: BatchSize) -> Source:
     """Return the source for `Data`, a pair (x, y), `StoredData` or a DataLoader, after checking it against the model.
 
     The units come from the model if it has any, else from the data.
@@ -137,7 +155,7 @@ def make_source(data: Any, bnn: BNN, batch_size: int | None) -> Source:
             y_scaler = data.y_scaler
     if bnn.units is not None:
         x_scaler, y_scaler = bnn.units
-    source = Source(data, head, x_scaler, y_scaler, num_data, outputs=0)
+    source = Source(data, head, x_scaler, y_scaler, num_data, outputs=0, num_weights=bnn.num_weights)
     return dataclasses.replace(source, outputs=_checked_outputs(bnn, source))
 
 

@@ -108,7 +108,8 @@ class SWAG(AroundAnother[Posterior]):
         batch_size, lr = self.method.batch_size, self.lr
         if lr is None:
             batch_size = batch_size or max(1, sources[0].num_data // _PARTS)
-            lr = min(_rate(*parts, batch_size, self.momentum) for parts in zip(modes, sources, strict=True))
+            size = sources[0].batch_size(batch_size)
+            lr = min(_rate(*parts, size, self.momentum) for parts in zip(modes, sources, strict=True))
         walk = dataclasses.replace(
             self.method,
             steps=self.steps,

@@ -165,6 +165,7 @@ class FitRecord:
         num_steps: number of steps done.
         device: where they were done.
         engine: how they were run.
+        batch_size: examples in a mini-batch.
         noise: how the examples of a mini-batch shared the draws of `MeanField`, as it was chosen for noise="auto"; by
             pattern of names where there are several guides.
         kl: how the KL was estimated, likewise.
@@ -192,6 +193,7 @@ class FitRecord:
     num_steps: int | None = None
     device: str | None = None
     engine: EngineRecord | None = None
+    batch_size: int | None = None
     noise: str | dict[str, str] | None = None
     kl: str | None = None
     stop_reason: str | None = None

@@ -14,7 +14,7 @@ from pyrobnn import priors
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive
-from pyrobnn._torch.lbfgs import minimize_in_place
+from pyrobnn._torch.lbfgs import descend_in_place, minimize_in_place
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import (
@@ -215,15 +215,11 @@ class TunedMode:
             return self._energy(leaves)
 
         limits: dict[str, Any] = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
-        minimize_in_place(
-            energy,
-            [*leaves.values(), *self._learned],
-            slope=self._slope,
-            **limits,
-            maxcor=_MEMORY,
-            ftol=tolerance,
-            gtol=_SLOPE,
-        )
+        limits |= {"maxcor": _MEMORY, "ftol": tolerance, "gtol": _SLOPE}
+        if self._slope is not None:
+            descend_in_place(self._slope, list(leaves.values()), **limits)
+        else:
+            minimize_in_place(energy, [*leaves.values(), *self._learned], **limits)
         self.weights = {name: value.detach().clone() for name, value in leaves.items()}
 
     def _energy(self, weights: dict[str, Tensor]) -> Tensor:

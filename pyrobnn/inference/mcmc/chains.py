@@ -18,7 +18,7 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.base import BaseMethod, Offer, Run
 from pyrobnn.inference.mcmc.potential import LogJoint
 from pyrobnn.inference.preparing import fresh_model, running
-from pyrobnn.inference.source import Source, make_source, refuse_checkpoints
+from pyrobnn.inference.source import BatchSize, Source, make_source, refuse_checkpoints
 from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord
@@ -107,9 +107,9 @@ class ChainMethod(BaseMethod[Posterior]):
     init: Init
 
     @property
-    def batch_size(self) -> int | None:
-        """The number of examples in a mini-batch, or None for all at every step."""
-        return None
+    def batch_size(self) -> BatchSize:
+        """The number of examples in a mini-batch, "all", or None for what suits the sizes."""
+        return "all"
 
     @property
     def num_steps(self) -> int:

@@ -1,7 +1,7 @@
 """Stochastic variational inference as a method for `fit`: its settings."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from torch import Tensor
@@ -45,7 +45,8 @@ class SVI(BaseMethod[Posterior]):
         tolerance: nats that more steps or a lower rate may still gain; None for 0.005 nats an example, less for each
             below 250 examples, and at least 0.05.
         lr: learning rate.
-        batch_size: examples in a mini-batch; None for all of them at every step.
+        batch_size: examples in a mini-batch, or "all" for all of them at every step. None: all up to 500, fewer where
+            the network has more than 40,000 weights, and 128 of more; 256 of `StoredData`.
         optimizer: an optimiser of `torch.optim` by name, or a table with `type` and its options.
         schedule: a schedule of `torch.optim.lr_scheduler`, likewise; None for a constant rate, or for a cosine from
             `lr` to 0 in each cycle of a fit that ends by itself.
@@ -78,7 +79,7 @@ class SVI(BaseMethod[Posterior]):
     max_steps: Count = 150_000
     tolerance: Annotated[float, Field(gt=0)] | None = None
     lr: Annotated[float, Field(gt=0)] = 0.01
-    batch_size: Count | None = None
+    batch_size: Count | Literal["all"] | None = None
     optimizer: Annotated[Any, BeforeValidator(resolve_optimizer)] = resolve_optimizer("adam")
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     num_particles: Count = 1

@@ -17,20 +17,32 @@ from pyrobnn.inference.svi.capture.step import drop_unused
 def recorded_slope(
     function: Callable[[dict[str, Tensor]], Tensor], tensors: dict[str, Tensor]
 ) -> Callable[[], Tensor] | None:
-    """Return a function that gives value and gradient at the tensors as they are, (1 + P,) in float64.
+    """Return a function that gives terms, and the gradient of their sum, at the tensors as they are.
 
     Other tensors that the function reads may be changed in place later on. Only a CPU replays without Python: None on
     other devices, and where the function cannot be recorded.
+
+    Args:
+        function: returns T terms, of any shape.
+        tensors: what it takes, of P entries together.
+
+    Returns:
+        A function that returns the terms and the gradient, (T + P,) in float64.
     """
-    size = sum(value.numel() for value in tensors.values())
     if any(value.device.type != "cpu" for value in tensors.values()):
         return None
-    found = torch.zeros(1 + size, dtype=torch.float64)
+    with torch.no_grad():
+        count = function(tensors).numel()
+    found = torch.zeros(count + sum(value.numel() for value in tensors.values()), dtype=torch.float64)
+
+    def with_terms(values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        terms = function(values)
+        return terms.sum(), terms
 
     def step(*inputs: Tensor) -> tuple[()]:
         *values, out = inputs
-        gradients, value = grad_and_value(function)(dict(zip(tensors, values, strict=True)))
-        out.copy_(torch.cat([value.reshape(1), *(gradients[name].reshape(-1) for name in tensors)]))
+        gradients, (_, terms) = grad_and_value(with_terms, has_aux=True)(dict(zip(tensors, values, strict=True)))
+        out.copy_(torch.cat([terms.reshape(-1), *(gradients[name].reshape(-1) for name in tensors)]))
         return ()
 
     inputs = [*(value.detach() for value in tensors.values()), found]

@@ -1,0 +1,185 @@
+"""Fits of points without noise: L-BFGS on all of the data, until it gains nothing."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from tqdm.auto import tqdm
+
+from pyrobnn import guides
+from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.lbfgs import descend_in_place, joined
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference.base import Run
+from pyrobnn.inference.history import Ended, History
+from pyrobnn.inference.monitor import BLOCK, Progress, ask
+from pyrobnn.inference.preparing import fresh_model
+from pyrobnn.inference.source import Source
+from pyrobnn.inference.svi.capture.objective import Objective
+from pyrobnn.inference.svi.capture.slope import recorded_slope
+from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.posterior.record import Convergence, EngineRecord
+
+_MOST_PRODUCTS, _MOST_WEIGHTS = 100_000_000, 1_000_000
+"""Products of a weight with an example in a pass over the data, and weights, of each of which 40 numbers are kept."""
+_STOCHASTIC = ("optimizer", "lr", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")
+"""Settings that ask for steps of another kind where they are given."""
+_ITERATIONS, _MEMORY = 1000, 20
+"""Iterations of a run of L-BFGS, and pairs of steps and gradients that it keeps."""
+_LIMITS = {"maxcor": _MEMORY, "ftol": 1e-13, "gtol": 1e-9}
+"""Of `descend_in_place`; it ends where rounding hides what is gained."""
+
+
+def descends(bnn: BNN, method: SVI, source: Source, run: Run) -> bool:
+    """Return whether a fit is the search for a mode that L-BFGS does best.
+
+    It ends by itself, all data are in memory and few enough for one pass, only weights are sought, and the network has
+    no noise and no running statistics. A learned noise or prior scale has no finite mode, and is left to early steps.
+    """
+    usual = SVI()
+    return (
+        type(method) is SVI
+        and isinstance(method.guide, (guides.Map, guides.Laplace))
+        and method.ends_by_itself
+        and all(getattr(method, name) == getattr(usual, name) for name in _STOCHASTIC)
+        and method.batch_size in (None, "all")
+        and isinstance(source.data, Data)
+        and source.num_data * source.num_weights <= _MOST_PRODUCTS
+        and source.num_weights <= _MOST_WEIGHTS
+        and run.engine != "captured"
+        and run.validation is None
+        and run.checkpoint is None
+        and not any(parameter.requires_grad for parameter in bnn.parameters())
+        and _is_certain(bnn, source, run)
+    )
+
+
+def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:
+    """Return whether all that is inferred are weights, and training passes have no noise and change no buffer."""
+    with seeded(run.seed, "descent"), torch.no_grad():
+        model, example = fresh_model(bnn, source, run.device)
+        if {site.name for site in latent_sites(model, *example)} != set(model.site_names):
+            return False
+        weights = model.initial_values
+        x = model.cast_inputs(source.x_scaler.transform(source.head[0][:2]))
+        if len(x) < 2:
+            return False
+        model.train()
+        before = [value.clone() for value in model.buffers()]
+        first, second = model.outputs(weights, x), model.outputs(weights, x)
+        stays = all(torch.equal(*pair) for pair in zip(before, model.buffers(), strict=True))
+        return stays and torch.equal(first, second)
+
+
+def descend(fits: Sequence[Eager], tolerances: Sequence[float], run: Run) -> list[Ended] | None:
+    """Move each fit to its mode, one after the other, and return how they ended; None if numbers ceased to be finite.
+
+    L-BFGS runs, for up to 1,000 iterations, from where the last run ended, and has converged when a run gains less than
+    the tolerance: a run that ended where the network has a kink forgets the curvature before it.
+    """
+    starts = [[value.detach().clone() for value in fit.parameters] for fit in fits]
+    found = []
+    with tqdm(disable=not run.progress, desc="L-BFGS", unit="step") as bar:
+        for fit, tolerance in zip(fits, tolerances, strict=True):
+            fit.bnn.train()
+            found.append(_Descent(fit, tolerance, run, bar).run())
+            fit.bnn.eval()
+    if all(np.isfinite(one.history.elbo).all() for one in found) and all(fit.is_finite() for fit in fits):
+        return found
+    for fit, start in zip(fits, starts, strict=True):
+        with torch.no_grad():
+            for parameter, value in zip(fit.parameters, start, strict=True):
+                parameter.copy_(value)
+    return None
+
+
+class _Descent:
+    """A fit on its way to the mode."""
+
+    def __init__(self, fit: Eager, tolerance: float, run: Run, bar: Any) -> None:
+        self._fit, self._tolerance, self._run, self._bar = fit, tolerance, run, bar
+        self._batch, self._weight = next(fit.batches), fit.method.temperature
+        self._objective = Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl="mc")
+        self._tensors: dict[str, Tensor] = {
+            name: p for name, p in self._objective.named_parameters() if p.requires_grad
+        }
+        replayed = None if run.engine == "eager" else recorded_slope(self._losses, self._tensors)
+        self._evaluate = self._eager if replayed is None else replayed
+        used = "eager" if replayed is None else "replayed"
+        self._engine = EngineRecord(run.engine, used, "L-BFGS seeks the mode of a point, on all data")
+        self._terms = torch.zeros(2, dtype=torch.float64)
+        self._seen: list[Tensor] = []
+        self._stopped_after: int | None = None
+
+    def run(self) -> Ended:
+        """Go to the mode."""
+        most, ends, elbos = self._fit.method.max_steps, [0], [-math.inf]
+        while self._stopped_after is None and len(self._seen) < most:
+            steps = min(_ITERATIONS, most - len(self._seen))
+            limits: dict[str, Any] = _LIMITS | {"maxiter": steps, "maxfun": 2 * steps}
+            descend_in_place(self._slope, list(self._tensors.values()), after=self._look, **limits)
+            self._slope()
+            self._seen.append(self._terms)
+            ends.append(len(self._seen))
+            elbos.append(-float(self._terms.sum()))
+            if not elbos[-1] - elbos[-2] >= self._tolerance:
+                break
+        gain = elbos[-1] - elbos[-2] if len(ends) > 2 else None
+        converged = gain is not None and gain < self._tolerance and self._stopped_after is None
+        terms = torch.stack(self._seen).numpy()
+        return Ended(
+            History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine),
+            self._reason(gain if converged else None, ends[-1] - ends[-2]),
+            Convergence(
+                converged=converged,
+                elbo=elbos[-1],
+                elbo_error=0.0,
+                gain=gain,
+                tolerance=self._tolerance,
+                cycle_ends=ends[1:],
+            ),
+        )
+
+    def _reason(self, gain: float | None, steps: int) -> str:
+        if gain is not None:
+            return f"converged: the last {steps} steps, of L-BFGS, gained {gain:.2g} nats"
+        if self._stopped_after is not None:
+            return f"stopped by a callback after step {self._stopped_after}"
+        return f"not converged within max_steps={self._fit.method.max_steps}"
+
+    def _slope(self) -> Tensor:
+        ONE_THREAD.let_waiting_in()
+        found = self._evaluate()
+        self._terms = found[:2].clone()
+        return torch.cat([found[:2].sum(0, keepdim=True), found[2:]])
+
+    def _losses(self, values: dict[str, Tensor]) -> Tensor:
+        """Return minus the log-likelihood, and the weighted KL, (2,)."""
+        log_likelihood, kl = functional_call(self._objective, values, self._batch)
+        return torch.stack([-log_likelihood, self._weight * kl])
+
+    def _eager(self) -> Tensor:
+        """Return them, and the gradient of their sum, by Pyro's own ELBO."""
+        log_likelihood, kl = self._fit.differentiate(self._batch).detach()
+        gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._tensors.values())
+        return joined([-log_likelihood, self._weight * kl, *gradients])
+
+    def _look(self) -> bool:
+        """Note the terms after an iteration, and every 50 ask the callbacks whether to stop."""
+        self._seen.append(self._terms)
+        done, fit = len(self._seen), self._fit
+        self._bar.update()
+        if done % BLOCK == 0:
+            elbo = -float(torch.stack(self._seen[-BLOCK:]).sum(1).mean())
+            self._bar.set_postfix_str(f"elbo={elbo:.1f}", refresh=False)
+            if ask(self._run.callbacks, Progress(done, fit.method.max_steps, elbo, fit.bnn, fit.guide)):
+                self._stopped_after = done
+        return self._stopped_after is not None
