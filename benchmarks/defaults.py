@@ -132,6 +132,18 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
 }
 
 
+WIDE = "500 rows, MLP(10, [200] * 3)"
+
+
+def _wide(seed: int) -> Problem:
+    g, x, f = drawn(seed, 500, 10)
+    return _cut(x, f + 0.3 * g.normal(size=len(f)), 500, [200] * 3, "gaussian")
+
+
+GUIDES_ONLY: dict[str, Callable[[int], Problem]] = {WIDE: _wide}
+"""Problems that guides are tried on, and no methods and priors."""
+
+
 def model_of(problem: Problem, prior: Any = "normal") -> bnn.BNN:
     """Return the network of a problem with a prior by its name."""
     net = bnn.MLP(problem.x.shape[1], problem.hidden, problem.outputs)
@@ -216,22 +228,24 @@ def jobs(seeds: list[int]) -> list[tuple[str, str, str, int]]:
         for seed in seeds
         for kind, names in kinds.items()
         for name in names
-        for problem in PROBLEMS
+        for problem in (PROBLEMS if kind in ("method", "prior") else PROBLEMS | GUIDES_ONLY)
     ]
 
 
-def run(seeds: list[int], path: Path) -> None:
-    """Do the jobs that have no row yet."""
+def run(seeds: list[int], path: Path, names: list[str], problems: list[str]) -> None:
+    """Do the jobs of some names and problems that have no row yet; an empty list stands for all."""
     rows = read(path)
     done = {
         (row["problem"], row["kind"] if row["kind"] != "reference" else "reference", row["name"], row["seed"])
         for row in rows
     }
     for problem, kind, name, seed in jobs(seeds):
+        if (names and name not in names) or (problems and problem not in problems):
+            continue
         is_done = (problem, kind, name, str(seed)) in done
         if is_done or (kind == "reference" and any(key[:2] == (problem, kind) and key[3] == str(seed) for key in done)):
             continue
-        posed, started = PROBLEMS[problem](seed), time.perf_counter()
+        posed, started = (PROBLEMS | GUIDES_ONLY)[problem](seed), time.perf_counter()
         base = {"problem": problem, "kind": kind, "seed": seed}
         if kind == "reference":
             found = [base | {"name": key} | value for key, value in references(posed).items()]
@@ -267,7 +281,7 @@ def append(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
     """Add rows to a file, which gets its head with the first."""
     is_new = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, columns, restval="")
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
         if is_new:
             writer.writeheader()
         shown = (
@@ -293,7 +307,7 @@ def report(path: Path) -> None:
         "![Errors and log scores by problem](defaults.png)",
         "",
     ]
-    for problem in PROBLEMS:
+    for problem in PROBLEMS | GUIDES_ONLY:
         lines += [
             f"## {problem}",
             "",
@@ -344,12 +358,15 @@ def main() -> None:
     """Run, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 100 on")
+    parser.add_argument("--names", nargs="*", default=[], help="guides, methods and priors; all if left out")
+    parser.add_argument("--problems", nargs="*", default=[], help="problems by their names; all if left out")
     parser.add_argument("--report", action="store_true", help="only write the page from the rows that there are")
     arguments = parser.parse_args()
     path = RESULTS / "defaults.csv"
     if not arguments.report:
         with warnings.catch_warnings(action="ignore"):
-            run([100 + index for index in range(arguments.seeds)], path)
+            seeds = [100 + index for index in range(arguments.seeds)]
+            run(seeds, path, arguments.names, arguments.problems)
     report(path)
 
 

@@ -154,6 +154,16 @@ def rows_of(name: str, cases: list[str], rounds: int) -> list[dict[str, Any]]:
     ]
 
 
+def kept(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of the file that were not measured again, and those that were; one plain step for each net."""
+    new = {(row["net"], row["step"]) for row in found}
+    old: list[dict[str, Any]] = []
+    if OUT.with_suffix(".csv").exists():
+        with OUT.with_suffix(".csv").open(newline="") as file:
+            old = [row for row in csv.DictReader(file) if (row["net"], row["step"]) not in new]
+    return [*(row for row in found if row["step"] == "plain"), *old, *(row for row in found if row["step"] != "plain")]
+
+
 def page(rows: list[dict[str, Any]]) -> str:
     """Return the results as Markdown."""
     lines = [
@@ -181,7 +191,8 @@ def main() -> None:
             print(json.dumps(measure(*arguments.measure)))
         return
     cases = ["plain", *(f"{guide}, {engine}" for engine in arguments.engines for guide in GUIDES)]
-    rows = [row for name in arguments.nets for row in rows_of(name, cases, arguments.rounds)]
+    found = [row for name in arguments.nets for row in rows_of(name, cases, arguments.rounds)]
+    rows = sorted(kept(found), key=lambda row: list(NETS).index(row["net"]))
     with OUT.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()

@@ -145,7 +145,7 @@ def make_source(data: Any, bnn: BNN, batch_size: BatchSize) -> Source:
     data = as_data(data)
     x_scaler = y_scaler = Scaler.identity()
     if isinstance(data, DataLoader):
-        if batch_size is not None:
+        if isinstance(batch_size, int):
             raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
         num_data, head = _num_examples(data), _first_batch(data)
     else:

@@ -45,7 +45,7 @@ class SWAG(AroundAnother[Posterior]):
 
     The weights after every `every` steps of SGD have mean m, variances v and, of the last R of them, deviations D from
     the running mean. Then q(w) = N(m, diag(v) / 2 + D D^T / (2 (R - 1))), a `LowRank` guide of rank R. The noise of
-    mini-batches makes the path spread: with a given `lr` and no `batch_size` it ends in a point.
+    mini-batches makes the path spread: with an `lr` of your own and batches of all data it ends in a point.
 
     See docs/how-to/ensembles.md.
 

@@ -137,7 +137,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         tuned = best.tuned(bnn, source)
         if not isinstance(self.guide, Laplace):
             tuned.start_at(best.bnn.state_at(best.weights))
-            training = SVI(guide=self.guide, steps=self.guide_steps, schedule="cosine_annealing_lr")
+            schedule = "cosine_annealing_lr"
+            training = SVI(guide=self.guide, steps=self.guide_steps, schedule=schedule, batch_size="all")
             return training.infer(tuned, data, run)
         setting = self._structured(best)
         at: dict[str, Any] = {"seed": run.seed, "device": run.device, "progress": False}
