@@ -28,6 +28,7 @@ from pyrobnn.inference.preparing import prepare_source, start
 from pyrobnn.inference.svi.capture.compiler import interpret
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.noise import Noise
+from pyrobnn.inference.svi.capture.record import record
 from pyrobnn.inference.svi.capture.replay import record_as_run, replay
 from pyrobnn.inference.svi.captured import Captured
 from pyrobnn.inference.svi.steps import Training
@@ -148,6 +149,32 @@ def test_what_was_split_and_joined_again_is_not_copied_unless_it_is_written_to_m
         run([x, out])
         assert torch.equal(out, torch.arange(10.0) - float(written != "copy"))
         assert torch.equal(x, torch.arange(10.0) * torch.tensor([2.0] * 4 + [1.0] * 6))
+
+
+@pytest.mark.parametrize("how", ["as it was", "another order", "changed", "copied", "a view is copied"])
+def test_graphs_for_the_compiler_take_what_was_joined_again_as_it_is(how):
+    """x, split and joined again, into the output, after twice x is written to x."""
+
+    def step(x, out):
+        first, second = x.split([4, 6])
+        parts = [first.view(2, 2).view(-1), second[:2].expand(2), second[2:]]
+        if how == "another order":
+            parts = [parts[2], *parts[:2]]
+        if how == "changed":
+            parts[0] = parts[0] + 1
+        joined = torch.cat(parts)
+        x.mul_(2)
+        out.copy_(joined if how == "copied" else joined.view(-1) if how == "a view is copied" else joined - 1)
+        return ()
+
+    x, out = torch.arange(10.0), torch.zeros(10)
+    graph = record(step, [x, out])
+    assert any(node.target is torch.ops.aten.cat.default for node in graph.graph.nodes) == (how != "as it was")
+    expected = torch.arange(10.0) + (torch.arange(10) < 4 if how == "changed" else 0)
+    expected = expected.roll(4) if how == "another order" else expected
+    interpret(graph, x.device)([x, out])
+    assert torch.equal(out, expected - (0 if "copied" in how else 1))
+    assert torch.equal(x, 2 * torch.arange(10.0))
 
 
 def test_views_that_show_the_same_numbers_otherwise_stay_apart():

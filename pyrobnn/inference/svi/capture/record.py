@@ -1,7 +1,9 @@
 """From a function of tensors to a flat graph of ATen operators that changes its inputs in place."""
 
+import itertools
 from collections.abc import Callable
-from typing import Any
+from operator import getitem
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -15,6 +17,8 @@ from pyrobnn.inference.svi.capture.objective import FreshNoise
 _aten = torch.ops.aten
 _SMALL_PRODUCT = 2**15
 """Multiplications of a matrix product up to which a loop in the fused kernel beats a call of the BLAS."""
+_SAME_ORDER = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.alias.default)
+"""Operations that leave the entries of a tensor in their order."""
 _BRANCHES = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
 """Errors of torch where the value of a tensor is asked for."""
 ATEN_RANDOM = {"fallback_random": True}
@@ -52,6 +56,7 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
                 graph = traced(*inputs)
         _inline_constants(graph)
         _draw_bernoulli_from_uniform(graph)
+        _take_as_joined(graph)
         _unroll_small_products(graph)
         graph.graph.eliminate_dead_code()
         graph.recompile()
@@ -102,6 +107,67 @@ def _draw_bernoulli_from_uniform(graph: fx.GraphModule) -> None:
             convert = torch.ops.prims.convert_element_type.default
             new = graph.graph.call_function(convert, (below, like.meta["val"].dtype))
         _replace(node, new)
+
+
+class _Piece(NamedTuple):
+    """Entries of a vector that follow one another: of which, from where, and how many."""
+
+    whole: fx.Node
+    start: int
+    length: int
+
+
+def _take_as_joined(graph: fx.GraphModule) -> None:
+    """Put the vector that was split in the place of one that joins its parts again.
+
+    Nothing is written to before the end of a functional graph, so that both are the same, but where an input would be
+    copied there, which may have changed by then.
+    """
+    for node in graph.graph.find_nodes(op="call_function", target=_aten.cat.default):
+        arguments: Any = node.args
+        pieces = [_piece(part) for part in arguments[0]]
+        starts = itertools.accumulate((piece.length for piece in pieces), initial=0)
+        whole = pieces[0].whole
+        follow = all(
+            piece.whole is whole and piece.start == start for piece, start in zip(pieces, starts, strict=False)
+        )
+        if follow and _is_vector_like(whole, node) and not (whole.op == "placeholder" and _is_copied(node)):
+            node.replace_all_uses_with(whole)
+
+
+def _is_copied(node: fx.Node) -> bool:
+    """Return whether a tensor, or a view of it, is copied into an input."""
+    targets: list[tuple[fx.Node, Any]] = [(user, user.target) for user in node.users]
+    return any(
+        target in (_aten.copy.default, _aten.copy_.default) or (getattr(target, "is_view", False) and _is_copied(user))
+        for user, target in targets
+    )
+
+
+def _is_vector_like(node: fx.Node, other: fx.Node) -> bool:
+    value, another = (one.meta["val"] for one in (node, other))
+    return value.ndim == 1 and value.shape == another.shape and value.dtype == another.dtype
+
+
+def _piece(node: fx.Node) -> _Piece:
+    """Return of which vector a node shows a part, through views, slices and splits of the first dimension."""
+    value, arguments = node.meta.get("val"), tuple[Any, ...](node.args)
+    if not (isinstance(value, Tensor) and arguments and isinstance(arguments[0], fx.Node)):
+        return _Piece(node, 0, value.numel() if isinstance(value, Tensor) else 0)
+    source, start = arguments[0], 0
+    if node.target is _aten.slice.Tensor and arguments[1:2] in ((), (0,)) and arguments[4:] in ((), (1,)):
+        start = (*arguments[2:3], 0)[0] or 0
+    elif node.target is getitem and source.target is _aten.split_with_sizes.default and source.args[2:] in ((), (0,)):
+        parts: Any = source.args
+        source, start = parts[0], sum(parts[1][: arguments[1]])
+    elif node.target not in _SAME_ORDER and not (
+        node.target is _aten.expand.default and source.meta["val"].numel() == value.numel()
+    ):
+        return _Piece(node, 0, value.numel())
+    if start < 0:
+        return _Piece(node, 0, value.numel())
+    found = _piece(source)
+    return _Piece(found.whole, found.start + start * source.meta["val"].shape[1:].numel(), value.numel())
 
 
 def _unroll_small_products(graph: fx.GraphModule) -> None:
