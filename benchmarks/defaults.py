@@ -232,15 +232,16 @@ def jobs(seeds: list[int]) -> list[tuple[str, str, str, int]]:
     ]
 
 
-def run(seeds: list[int], path: Path, names: list[str], problems: list[str]) -> None:
-    """Do the jobs of some names and problems that have no row yet; an empty list stands for all."""
+def run(seeds: list[int], path: Path, only: dict[str, list[str]]) -> None:
+    """Do the jobs that have no row yet, of some kinds, names and problems; an empty list stands for all."""
     rows = read(path)
     done = {
         (row["problem"], row["kind"] if row["kind"] != "reference" else "reference", row["name"], row["seed"])
         for row in rows
     }
     for problem, kind, name, seed in jobs(seeds):
-        if (names and name not in names) or (problems and problem not in problems):
+        chosen = {"kinds": kind, "names": name, "problems": problem}
+        if any(values and chosen[key] not in values for key, values in only.items()):
             continue
         is_done = (problem, kind, name, str(seed)) in done
         if is_done or (kind == "reference" and any(key[:2] == (problem, kind) and key[3] == str(seed) for key in done)):
@@ -358,15 +359,15 @@ def main() -> None:
     """Run, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 100 on")
-    parser.add_argument("--names", nargs="*", default=[], help="guides, methods and priors; all if left out")
-    parser.add_argument("--problems", nargs="*", default=[], help="problems by their names; all if left out")
+    for what in ("kinds", "names", "problems"):
+        parser.add_argument(f"--{what}", nargs="*", default=[], help=f"do only these {what}")
     parser.add_argument("--report", action="store_true", help="only write the page from the rows that there are")
     arguments = parser.parse_args()
     path = RESULTS / "defaults.csv"
     if not arguments.report:
         with warnings.catch_warnings(action="ignore"):
             seeds = [100 + index for index in range(arguments.seeds)]
-            run(seeds, path, arguments.names, arguments.problems)
+            run(seeds, path, {what: getattr(arguments, what) for what in ("kinds", "names", "problems")})
     report(path)
 
 

@@ -157,12 +157,13 @@ def _most_steps(bnn: BNN, source: Source) -> int:
 
 
 def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
-    """Return pairs of a training part and a held-out part."""
+    """Return pairs of a training part and a held-out part, of the same sizes, so that one compiled step serves all."""
     folds, used = next((_FOLDS[most] for most in _FOLDS if len(data) <= most), _ONE_FOLD)
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-    label = torch.empty_like(order)
-    label[order] = torch.arange(len(data)) % folds
-    return [(data[label != fold], data[label == fold]) for fold in range(used)]
+    is_held_out = torch.zeros(used, len(data), dtype=torch.bool)
+    for own, part in zip(is_held_out, order.split(len(data) // folds), strict=False):
+        own[part] = True
+    return [(data[~own], data[own]) for own in is_held_out]
 
 
 def _held_out_scores(name: str, method: Any, bnn: BNN, parts: list[tuple[Data, Data]], run: Run) -> Tensor:
