@@ -56,7 +56,7 @@ def test_the_gradient_is_zero_at_the_mode_and_the_history_rises_to_it(guide):
     assert record.convergence.converged
     assert record.convergence.cycle_ends[-1] == record.num_steps == len(history)
     assert record.batch_size == 60
-    assert record.stop_reason.startswith("converged: the last ")
+    assert record.stop_reason.startswith("converged: L-BFGS gained ")
     assert (np.diff(history.elbo) > -1e-6).all()
     assert history.elbo[-1] == pytest.approx(record.convergence.elbo)
     assert record.convergence.gain < record.convergence.tolerance

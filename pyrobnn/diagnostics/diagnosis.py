@@ -130,20 +130,19 @@ def _some(data: Data, seed: int) -> tuple[Tensor, Tensor]:
 def _of_training(posterior: Posterior | Mixture, train: Data, level: float, seed: int) -> list[Finding]:
     chains = chains_of(posterior, train)
     found = [] if chains is None else chain_findings(chains)
+    endings = [ending for ending in map(ending_finding, members_of(posterior)) if ending is not None]
     if posterior.history is not None and len(posterior.history):
         continued = continuation_finding(posterior, train, level, derive(seed, "continuation"))
-        found.append(
-            elbo_is_flat(posterior.history.elbo, len(train), level, is_annealed=_is_annealed(posterior))
-            if continued is None
-            else continued
-        )
-    endings = [ending for ending in map(ending_finding, members_of(posterior)) if ending is not None]
+        if continued is not None:
+            found.append(continued)
+        elif not endings:
+            found.append(elbo_is_flat(posterior.history.elbo, len(train), level, is_annealed=_is_annealed(posterior)))
     return found + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
 
 
 def _is_annealed(posterior: Posterior | Mixture) -> bool:
-    methods, endings = posterior.record.methods, [member.record.convergence for member in members_of(posterior)]
-    return any(endings) or (bool(methods) and bool(methods[-1].get("schedule")))
+    methods = posterior.record.methods
+    return bool(methods) and bool(methods[-1].get("schedule"))
 
 
 def _against_baselines(

@@ -137,7 +137,7 @@ class _Descent:
         terms = torch.stack(self._seen).numpy()
         return Ended(
             History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine),
-            self._reason(gain if converged else None, ends[-1] - ends[-2]),
+            self._reason(gain if converged else None),
             Convergence(
                 converged=converged,
                 elbo=elbos[-1],
@@ -148,9 +148,9 @@ class _Descent:
             ),
         )
 
-    def _reason(self, gain: float | None, steps: int) -> str:
+    def _reason(self, gain: float | None) -> str:
         if gain is not None:
-            return f"converged: the last {steps} steps, of L-BFGS, gained {gain:.2g} nats"
+            return f"converged: L-BFGS gained {gain:.2g} nats when it was run again"
         if self._stopped_after is not None:
             return f"stopped by a callback after step {self._stopped_after}"
         return f"not converged within max_steps={self._fit.method.max_steps}"
