@@ -49,7 +49,7 @@ def test_the_mode_of_a_linear_model_is_that_of_ridge(engine):
 
 
 @pytest.mark.parametrize("guide", ["map", "laplace"])
-def test_the_gradient_is_zero_at_the_mode_and_the_history_rises_to_it(guide):
+def test_the_gradient_is_zero_at_the_mode_that_the_history_leads_to(guide):
     posterior = fit(guide=guide)
     record, history = posterior.record, posterior.history
     assert by_lbfgs(posterior)
@@ -57,8 +57,7 @@ def test_the_gradient_is_zero_at_the_mode_and_the_history_rises_to_it(guide):
     assert record.convergence.cycle_ends[-1] == record.num_steps == len(history)
     assert record.batch_size == 60
     assert record.stop_reason.startswith("converged: L-BFGS gained ")
-    assert (np.diff(history.elbo) > -1e-6).all()
-    assert history.elbo[-1] == pytest.approx(record.convergence.elbo)
+    assert history.elbo.max() == pytest.approx(record.convergence.elbo, abs=0.1 * record.convergence.tolerance)
     assert record.convergence.gain < record.convergence.tolerance
     if guide == "map":
         assert slope(posterior) < 1e-3
@@ -146,8 +145,60 @@ def test_callbacks_see_every_fifty_iterations_and_end_the_fit():
 
 def test_it_ends_after_the_largest_number_of_steps():
     posterior = fit(max_steps=7)
-    assert 7 <= posterior.record.num_steps <= 8
+    assert posterior.record.num_steps == 7
     assert posterior.record.stop_reason == "not converged within max_steps=7"
+
+
+@pytest.mark.parametrize(("rows", "noise"), [(200, 0.05), (60, 0.005)])
+def test_networks_with_kinks_in_single_precision_end_where_adam_gains_nothing(rows, noise):
+    """From the point that is called converged, 2,000 steps of Adam at two rates; L-BFGS alone left 15 to 2,700 nats."""
+    g = np.random.default_rng(1)
+    x = g.normal(size=(rows, 4))
+    data = bnn.Data(x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + noise * g.normal(size=rows))
+    declared = bnn.BNN(bnn.MLP(4, [30], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(noise))
+    found = fit(declared, data)
+    assert by_lbfgs(found)
+    assert found.record.convergence.converged
+    weights = {name: value.clone().requires_grad_() for name, value in found.guide.mean().items()}
+    x, y = found.bnn.cast_inputs(data.x), found.bnn.cast_targets(data.y, found.bnn.like)
+
+    def loss():
+        log_prob = found.bnn.likelihood(found.bnn.outputs(weights, x)).log_prob(y).double().sum()
+        return 0.5 * sum(value.double().square().sum() for value in weights.values()) - log_prob
+
+    start = float(loss().detach())
+    kept = {name: value.detach().clone() for name, value in weights.items()}
+    for rate in (1e-3, 1e-4):
+        with torch.no_grad():
+            for name, value in weights.items():
+                value.copy_(kept[name])
+        optimizer = torch.optim.Adam(weights.values(), lr=rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2000)
+        for _ in range(2000):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+            schedule.step()
+        assert start - float(loss().detach()) < 4 * found.record.convergence.tolerance
+
+
+def test_rare_dropout_is_noise():
+    net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.001), nn.Linear(4, 1))
+    assert not by_lbfgs(fit(model(net), max_steps=200))
+
+
+def test_an_error_of_a_callback_is_an_error_of_the_fit():
+    def callback(_):
+        next(iter(()))
+
+    with pytest.raises((StopIteration, RuntimeError)):
+        fit(bnn.BNN(bnn.MLP(3, [40], 1, dtype="float64"), **KNOWN), run={"callbacks": [callback]})
+
+
+def test_callbacks_see_the_end_of_a_short_descent():
+    seen = []
+    posterior = fit(model(nn.Linear(3, 1).double()), run={"callbacks": [lambda progress: seen.append(progress.step)]})
+    assert seen[-1] == posterior.record.num_steps
 
 
 def test_numbers_that_cease_to_be_finite_are_left_to_steps(monkeypatch):

@@ -1,11 +1,14 @@
 """SciPy's L-BFGS on tensors: for functions without noise."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from pyrobnn._core.lock import ONE_THREAD
 
 Bounds = tuple[float | None, float | None]
 
@@ -46,7 +49,8 @@ def descend_in_place(
         **options: of `scipy.optimize.minimize(method="L-BFGS-B")`.
     """
     from scipy.optimize import minimize
-    from threadpoolctl import threadpool_limits
+
+    failed: list[StopIteration] = []
 
     def evaluated(place: np.ndarray) -> tuple[float, np.ndarray]:
         _fill(tensors, place)
@@ -54,13 +58,35 @@ def descend_in_place(
         return float(value_and_gradient[0]), value_and_gradient[1:].copy()
 
     def look(_: np.ndarray) -> None:
-        if after is not None and after():
-            raise StopIteration
+        try:
+            if after is None or not after():
+                return
+        except StopIteration as error:  # of a callback: SciPy would take it for its own
+            failed.append(error)
+        raise StopIteration
 
     options = {"bounds": bounds, "callback": look, "options": options}
-    with threadpool_limits(1, user_api="blas"):  # SciPy's products are small, and hand-over takes many times longer
+    with _one_blas_thread():  # SciPy's products are small, and hand-over takes many times longer
         found = minimize(evaluated, joined(tensors).numpy(), jac=True, method="L-BFGS-B", **options)
+    if failed:
+        raise failed[0]
     _fill(tensors, found.x)
+
+
+@contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """Run the block with one thread of the BLAS; threads that are let in meanwhile have theirs."""
+    from threadpoolctl import ThreadpoolController
+
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+
+    def put(counts: list[int]) -> None:
+        for library, count in zip(libraries, counts, strict=True):
+            library.set_num_threads(count)
+
+    with ONE_THREAD.changed(lambda: [library.num_threads for library in libraries], put):
+        put([1] * len(libraries))
+        yield
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:

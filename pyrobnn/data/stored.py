@@ -34,7 +34,7 @@ class StoredData:
     """Examples that are read from files while a fit goes on, for `fit` in the place of `Data`.
 
     One pass over the files checks all that `Data` checks, and finds the scaling. After it a fit holds a batch at a time
-    and 8 bytes an example for the order (NumPy), or a few row groups (Parquet). `SVI` needs a `batch_size`.
+    and 8 bytes an example for the order (NumPy), or a few row groups (Parquet).
 
     Methods that take data by batches take these: `SVI` in both engines, Laplace and its tuning, SGLD and SGHMC. NUTS,
     ensembles and diagnostics need all data at once: give them some rows, `data[rows]`, which are `Data` in memory. To

@@ -90,6 +90,7 @@ class Continuation:
         self._bnn.train()
         self._method = dataclasses.replace(
             method,
+            batch_size=method.batch_size or posterior.record.batch_size or "all",
             optimizer=resolve_optimizer("adam"),
             schedule=None,
             kl_warmup=0,
@@ -97,7 +98,7 @@ class Continuation:
             epochs=None,
             steps=_STAGES[-1],
         )
-        self._source = make_source(train, self._bnn, method.batch_size)
+        self._source = make_source(train, self._bnn, self._method.batch_size)
         self._example, self._seed = posterior.example, seed
         self._tolerance = method.nats(self._source.num_data)
         if method.tolerance is None:

@@ -96,7 +96,7 @@ class DataParallel(AroundAnother[Posterior]):
         source = prepare_source(bnn, method, data, run.seed)
         batch_size = source.batch_size(method.batch_size)
         if method.batch_size is None and batch_size < source.num_data:
-            batch_size -= batch_size % processes.world
+            batch_size = max(processes.world, batch_size - batch_size % processes.world)
             method = dataclasses.replace(method, batch_size=batch_size)
         _check_share(source, method, processes.world)
         shared = [processes.shared(run.callbacks)] if run.callbacks else []

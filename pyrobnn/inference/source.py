@@ -103,7 +103,7 @@ class Source:
         if isinstance(self.data, StoredData):
             if asked == "all":
                 raise InputError(
-                    "StoredData are read in mini-batches: give the method a number as `batch_size`, or none.",
+                    "StoredData are read in mini-batches: give the method a number as `batch_size`, such as 256.",
                     page="how-to/large-data",
                 )
             return StoredBatches(self.data, prepare, batch_size, seed)
@@ -145,7 +145,7 @@ def make_source(data: Any, bnn: BNN, batch_size: BatchSize) -> Source:
     data = as_data(data)
     x_scaler = y_scaler = Scaler.identity()
     if isinstance(data, DataLoader):
-        if isinstance(batch_size, int):
+        if batch_size is not None:
             raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
         num_data, head = _num_examples(data), _first_batch(data)
     else:

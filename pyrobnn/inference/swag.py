@@ -107,9 +107,9 @@ class SWAG(AroundAnother[Posterior]):
         """Take the steps of SGD, in place, and return what was collected of each."""
         batch_size, lr = self.method.batch_size, self.lr
         if lr is None:
-            batch_size = batch_size or max(1, sources[0].num_data // _PARTS)
-            size = sources[0].batch_size(batch_size)
-            lr = min(_rate(*parts, size, self.momentum) for parts in zip(modes, sources, strict=True))
+            if not isinstance(batch_size, int):
+                batch_size = max(1, sources[0].num_data // _PARTS)
+            lr = min(_rate(*parts, batch_size, self.momentum) for parts in zip(modes, sources, strict=True))
         walk = dataclasses.replace(
             self.method,
             steps=self.steps,

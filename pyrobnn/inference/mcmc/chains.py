@@ -136,7 +136,7 @@ class ChainMethod(BaseMethod[Posterior]):
             InputError: parameters without a prior, data that do not fit, or no start with a finite density.
         """
         with seeded(run.seed, "data"):
-            source = make_source(data, bnn, self.batch_size)
+            source = make_source(data, bnn, None if self.batch_size == "all" else self.batch_size)
         check_all_inferred(bnn, type(self).__name__)
         with running(bnn, source.batch_size(self.batch_size), run.seed, "fit") as threads:
             target = Target(bnn, source, run.device, run.seed, self.init)

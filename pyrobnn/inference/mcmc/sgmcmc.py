@@ -140,7 +140,7 @@ class SGLD(StochasticGradient):
         burn_in: steps before them.
         thinning: steps from one draw kept to the next.
         num_chains: number of chains, run side by side.
-        batch_size: examples in a mini-batch, or "all" for all of them at every step; None as in `SVI`.
+        batch_size: examples in a mini-batch, or "all" for all of them at every step.
         schedule: a schedule of `torch.optim.lr_scheduler` for the step size, by name or as a table with `type`, or
             None. All draws kept count the same.
         temperature: T; 1 is Bayes, less than 1 a cold posterior, p(z | D)^(1/T).
@@ -161,7 +161,7 @@ class SGLD(StochasticGradient):
     burn_in: Annotated[int, Field(ge=0)] = 1000
     thinning: Count = 10
     num_chains: Count = 4
-    batch_size: Count | Literal["all"] | None = "all"
+    batch_size: Count | Literal["all"] = "all"
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     temperature: Positive = 1.0
     init: Init = "net"
@@ -189,7 +189,7 @@ class SGHMC(StochasticGradient):
         burn_in: steps before them.
         thinning: steps from one draw kept to the next.
         num_chains: number of chains, run side by side.
-        batch_size: examples in a mini-batch, or "all" for all of them at every step; None as in `SVI`.
+        batch_size: examples in a mini-batch, or "all" for all of them at every step.
         schedule: a schedule for the step size, as in `SGLD`.
         temperature: T, as in `SGLD`.
         init: where each chain starts, as in `NUTS`. "net" is the default: steps are too small for the way from the
@@ -210,7 +210,7 @@ class SGHMC(StochasticGradient):
     burn_in: Annotated[int, Field(ge=0)] = 1000
     thinning: Count = 10
     num_chains: Count = 4
-    batch_size: Count | Literal["all"] | None = "all"
+    batch_size: Count | Literal["all"] = "all"
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     temperature: Positive = 1.0
     init: Init = "net"

@@ -1,6 +1,7 @@
-"""Fits of points without noise: L-BFGS on all of the data, until it gains nothing."""
+"""Fits of points without noise: L-BFGS and short runs of Adam on all of the data, until they gain nothing."""
 
 import math
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ _STOCHASTIC = ("optimizer", "lr", "schedule", "clip_norm", "kl_warmup", "num_par
 """Settings that ask for steps of another kind where they are given."""
 _ITERATIONS, _MEMORY = 1000, 20
 """Iterations of a run of L-BFGS, and pairs of steps and gradients that it keeps."""
+_ADAM_STEPS, _LOWER, _MATTERS = 500, 0.1, 0.1
+"""Steps of a run of Adam, the factor on its usual rate that they begin with, and what they must gain, in tolerances."""
 _LIMITS = {"maxcor": _MEMORY, "ftol": 1e-13, "gtol": 1e-9}
 """Of `descend_in_place`; it ends where rounding hides what is gained."""
 
@@ -73,17 +76,30 @@ def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:
         if len(x) < 2:
             return False
         model.train()
-        before = [value.clone() for value in model.buffers()]
+        before, numbers = [value.clone() for value in model.buffers()], _random_numbers()
         first, second = model.outputs(weights, x), model.outputs(weights, x)
         stays = all(torch.equal(*pair) for pair in zip(before, model.buffers(), strict=True))
-        return stays and torch.equal(first, second)
+        return stays and torch.equal(first, second) and numbers == _random_numbers()
+
+
+def _random_numbers() -> tuple[Any, ...]:
+    """Return the next numbers of the random generators, which stay as they are."""
+    with torch.random.fork_rng():
+        on_cpu = float(torch.rand(()))
+        on_gpu = float(torch.rand((), device="cuda")) if torch.cuda.is_available() else 0.0
+    states = random.getstate(), np.random.get_state()
+    drawn = random.random(), float(np.random.random())
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    return on_cpu, on_gpu, *drawn
 
 
 def descend(fits: Sequence[Eager], tolerances: Sequence[float], run: Run) -> list[Ended] | None:
     """Move each fit to its mode, one after the other, and return how they ended; None if numbers ceased to be finite.
 
-    L-BFGS runs, for up to 1,000 iterations, from where the last run ended, and has converged when a run gains less than
-    the tolerance: a run that ended where the network has a kink forgets the curvature before it.
+    A cycle is L-BFGS, for up to 1,000 iterations, and 500 steps of Adam, from a tenth of its usual rate to 0, which are
+    taken back if they gain nothing that matters. L-BFGS stops where the network has a kink, or where rounding hides
+    what it gains; Adam goes on there. A fit has converged when a cycle gains less than the tolerance.
     """
     starts = [[value.detach().clone() for value in fit.parameters] for fit in fits]
     found = []
@@ -98,6 +114,8 @@ def descend(fits: Sequence[Eager], tolerances: Sequence[float], run: Run) -> lis
         with torch.no_grad():
             for parameter, value in zip(fit.parameters, start, strict=True):
                 parameter.copy_(value)
+        fit.optimizer.state.clear()
+        fit.begin_schedule(fit.schedule_steps)
     return None
 
 
@@ -121,20 +139,19 @@ class _Descent:
 
     def run(self) -> Ended:
         """Go to the mode."""
-        most, ends, elbos = self._fit.method.max_steps, [0], [-math.inf]
-        while self._stopped_after is None and len(self._seen) < most:
-            steps = min(_ITERATIONS, most - len(self._seen))
-            limits: dict[str, Any] = _LIMITS | {"maxiter": steps, "maxfun": 2 * steps}
+        ends, elbos = list[int](), list[float]()
+        while self._left and not (len(elbos) > 1 and not elbos[-1] - elbos[-2] >= self._tolerance):
+            limits: dict[str, Any] = _LIMITS | {"maxiter": min(_ITERATIONS, self._left), "maxfun": 2 * _ITERATIONS}
             descend_in_place(self._slope, list(self._tensors.values()), after=self._look, **limits)
+            self._anneal()
             self._slope()
-            self._seen.append(self._terms)
             ends.append(len(self._seen))
             elbos.append(-float(self._terms.sum()))
-            if not elbos[-1] - elbos[-2] >= self._tolerance:
-                break
-        gain = elbos[-1] - elbos[-2] if len(ends) > 2 else None
-        converged = gain is not None and gain < self._tolerance and self._stopped_after is None
-        terms = torch.stack(self._seen).numpy()
+        if self._stopped_after is None and len(self._seen) % BLOCK:
+            self._show()
+        gain = elbos[-1] - elbos[-2] if len(elbos) > 1 else None
+        converged = gain is not None and gain < self._tolerance and self._left > 0
+        terms = torch.stack(self._seen or [self._terms]).numpy()
         return Ended(
             History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine),
             self._reason(gain if converged else None),
@@ -144,16 +161,41 @@ class _Descent:
                 elbo_error=0.0,
                 gain=gain,
                 tolerance=self._tolerance,
-                cycle_ends=ends[1:],
+                cycle_ends=ends,
             ),
         )
 
     def _reason(self, gain: float | None) -> str:
         if gain is not None:
-            return f"converged: L-BFGS gained {gain:.2g} nats when it was run again"
+            return f"converged: L-BFGS gained {gain:.2g} nats when it was run again, and Adam after it"
         if self._stopped_after is not None:
             return f"stopped by a callback after step {self._stopped_after}"
         return f"not converged within max_steps={self._fit.method.max_steps}"
+
+    @property
+    def _left(self) -> int:
+        """Steps that may still be done."""
+        return 0 if self._stopped_after is not None else self._fit.method.max_steps - len(self._seen)
+
+    def _anneal(self) -> None:
+        """Run Adam, and take it back if it gains nothing that matters."""
+        values, optimizer = list(self._tensors.values()), self._fit.optimizer
+        before, start = self._slope()[0], [value.detach().clone() for value in values]
+        steps = min(_ADAM_STEPS, self._left)
+        for step in range(steps):
+            gradient = self._slope()[1:].split([value.numel() for value in values])
+            for value, own in zip(values, gradient, strict=True):
+                value.grad = own.view_as(value).to(value)
+            share = 0.5 * (1 + math.cos(math.pi * step / steps))
+            optimizer.param_groups[0]["lr"] = _LOWER * self._fit.method.lr * share
+            optimizer.step()
+            if self._look():
+                break
+        optimizer.zero_grad(set_to_none=True)
+        if not self._slope()[0] < before - _MATTERS * self._tolerance:
+            with torch.no_grad():
+                for value, own in zip(values, start, strict=True):
+                    value.copy_(own)
 
     def _slope(self) -> Tensor:
         ONE_THREAD.let_waiting_in()
@@ -175,11 +217,14 @@ class _Descent:
     def _look(self) -> bool:
         """Note the terms after an iteration, and every 50 ask the callbacks whether to stop."""
         self._seen.append(self._terms)
-        done, fit = len(self._seen), self._fit
         self._bar.update()
-        if done % BLOCK == 0:
-            elbo = -float(torch.stack(self._seen[-BLOCK:]).sum(1).mean())
-            self._bar.set_postfix_str(f"elbo={elbo:.1f}", refresh=False)
-            if ask(self._run.callbacks, Progress(done, fit.method.max_steps, elbo, fit.bnn, fit.guide)):
-                self._stopped_after = done
-        return self._stopped_after is not None
+        if len(self._seen) % BLOCK == 0 and self._show():
+            self._stopped_after = len(self._seen)
+        return self._left <= 0
+
+    def _show(self) -> bool:
+        """Show the latest steps, and return whether a callback ends the fit."""
+        done, fit = len(self._seen), self._fit
+        elbo = -float(torch.stack(self._seen[-BLOCK:] or [self._terms]).sum(1).mean())
+        self._bar.set_postfix_str(f"elbo={elbo:.1f}", refresh=False)
+        return ask(self._run.callbacks, Progress(done, fit.method.max_steps, elbo, fit.bnn, fit.guide))

@@ -120,8 +120,8 @@ class _Piece(NamedTuple):
 def _take_as_joined(graph: fx.GraphModule) -> None:
     """Put the vector that was split in the place of one that joins its parts again.
 
-    Nothing is written to before the end of a functional graph, so that both are the same, but where an input would be
-    copied there, which may have changed by then.
+    Nothing is written to before the end of a functional graph, so that both are the same; what is copied into an input
+    there stays, because it may show an input that has changed by then.
     """
     for node in graph.graph.find_nodes(op="call_function", target=_aten.cat.default):
         arguments: Any = node.args
@@ -131,7 +131,7 @@ def _take_as_joined(graph: fx.GraphModule) -> None:
         follow = all(
             piece.whole is whole and piece.start == start for piece, start in zip(pieces, starts, strict=False)
         )
-        if follow and _is_vector_like(whole, node) and not (whole.op == "placeholder" and _is_copied(node)):
+        if follow and _is_vector_like(whole, node) and not _is_copied(node):
             node.replace_all_uses_with(whole)
 
 
