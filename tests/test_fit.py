@@ -11,6 +11,7 @@ from torch.nn.functional import softplus
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
+from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
@@ -379,6 +380,25 @@ def test_small_products_of_lbfgs_take_one_thread():
         assert counts() >= before
     torch.testing.assert_close(place.detach(), torch.full((4,), 3.0))
     assert seen[0] == {1}
+
+
+def test_others_have_the_threads_of_the_blas_that_they_had_while_lbfgs_lets_them_in():
+    def counts():
+        return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+    def look():
+        with ONE_THREAD.others_let_in():
+            seen.append(counts())
+        return False
+
+    seen = []
+    place = torch.zeros(4, requires_grad=True)
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        before = counts()
+        minimize_in_place(lambda: (place - 3).square().sum(), [place], after=look)
+        assert counts() == before
+    assert seen
+    assert all(found == before for found in seen)
 
 
 def test_whole_number_targets_are_standardised_where_the_likelihood_is_real_valued():
