@@ -37,6 +37,8 @@ _ITERATIONS, _MEMORY = 1000, 20
 """Iterations of a run of L-BFGS, and pairs of steps and gradients that it keeps."""
 _ADAM_STEPS, _MATTERS = (500, 1000, 2000), 0.1
 """Steps of Adam in the first cycle, the second and others, and what they must gain, in tolerances."""
+_QUICK, _FEW = 20_000_000, 100
+"""Products of a pass up to which these are quick, and steps of Adam in each cycle of longer ones."""
 _LIMITS = {"maxcor": _MEMORY, "ftol": 1e-13, "gtol": 1e-9}
 """Of `descend_in_place`; it ends where rounding hides what is gained."""
 
@@ -97,10 +99,10 @@ def _random_numbers() -> tuple[Any, ...]:
 def descend(fits: Sequence[Eager], tolerances: Sequence[float], run: Run) -> list[Ended] | None:
     """Move each fit to its mode, one after the other, and return how they ended; None if numbers ceased to be finite.
 
-    A cycle is L-BFGS, for up to 1,000 iterations, and 500 steps of Adam (1,000 and 2,000 in later cycles), from its
-    usual rate to 0, which are taken back if they gain nothing that matters. L-BFGS stops where the network has a kink,
-    or where rounding hides what it gains; Adam goes on there, and comes out of poor modes. A fit has converged when a
-    cycle gains less than the tolerance.
+    A cycle is L-BFGS, for up to 1,000 iterations, and 500 steps of Adam (1,000 and 2,000 in later cycles, 100 where a
+    pass over the data is long), from its usual rate to 0, which are taken back if they gain nothing that matters.
+    L-BFGS stops where the network has a kink, or where rounding hides what it gains; Adam goes on there, and comes out
+    of poor modes. A fit has converged when a cycle gains less than the tolerance.
     """
     starts = [[value.detach().clone() for value in fit.parameters] for fit in fits]
     found = []
@@ -144,7 +146,7 @@ class _Descent:
         while self._left and not (len(elbos) > 1 and not elbos[-1] - elbos[-2] >= self._tolerance):
             limits: dict[str, Any] = _LIMITS | {"maxiter": min(_ITERATIONS, self._left), "maxfun": 2 * _ITERATIONS}
             descend_in_place(self._slope, list(self._tensors.values()), after=self._look, **limits)
-            self._anneal(min(_ADAM_STEPS[min(len(ends), 2)], self._left))
+            self._anneal(min(self._adam_steps(len(ends)), self._left))
             self._slope()
             ends.append(len(self._seen))
             elbos.append(-float(self._terms.sum()))
@@ -177,6 +179,10 @@ class _Descent:
     def _left(self) -> int:
         """Steps that may still be done."""
         return 0 if self._stopped_after is not None else self._fit.method.max_steps - len(self._seen)
+
+    def _adam_steps(self, cycle: int) -> int:
+        products = len(self._batch[0]) * sum(value.numel() for value in self._tensors.values())
+        return _ADAM_STEPS[min(cycle, 2)] if products <= _QUICK else _FEW
 
     def _anneal(self, steps: int) -> None:
         """Run Adam, and take it back if it gains nothing that matters."""
