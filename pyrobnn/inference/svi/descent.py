@@ -1,7 +1,6 @@
 """Fits of points without noise: L-BFGS and short runs of Adam on all of the data, until they gain nothing."""
 
 import math
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +12,9 @@ from tqdm.auto import tqdm
 
 from pyrobnn import guides
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._core.random import seeded
+from pyrobnn._core.random import random_state, seeded
 from pyrobnn._torch.lbfgs import descend_in_place, joined
+from pyrobnn._torch.private import tree_leaves
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
@@ -78,22 +78,16 @@ def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:
         if len(x) < 2:
             return False
         model.train()
-        before, numbers = [value.clone() for value in model.buffers()], _random_numbers()
+        before, numbers = [value.clone() for value in model.buffers()], random_state()
         first, second = model.outputs(weights, x), model.outputs(weights, x)
         stays = all(torch.equal(*pair) for pair in zip(before, model.buffers(), strict=True))
-        return stays and torch.equal(first, second) and numbers == _random_numbers()
+        return stays and torch.equal(first, second) and _numbers_alike(numbers)
 
 
-def _random_numbers() -> tuple[Any, ...]:
-    """Return the next numbers of the random generators, which stay as they are."""
-    with torch.random.fork_rng():
-        on_cpu = float(torch.rand(()))
-        on_gpu = float(torch.rand((), device="cuda")) if torch.cuda.is_available() else 0.0
-    states = random.getstate(), np.random.get_state()
-    drawn = random.random(), float(np.random.random())
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    return on_cpu, on_gpu, *drawn
+def _numbers_alike(before: dict[str, Any]) -> bool:
+    """Return whether random states are as they were."""
+    pairs = zip(tree_leaves(before), tree_leaves(random_state()), strict=True)
+    return all(torch.equal(*pair) if isinstance(pair[0], Tensor) else pair[0] == pair[1] for pair in pairs)
 
 
 def descend(fits: Sequence[Eager], tolerances: Sequence[float], run: Run) -> list[Ended] | None:
