@@ -277,6 +277,15 @@ finally:
 """
 
 
+@pytest.fixture(scope="module")
+def bytecode(tmp_path_factory):
+    """Where processes of this module keep what they compile: without it, compiling takes a second of each."""
+    return {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+        "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("bytecode")),
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
@@ -290,11 +299,15 @@ finally:
     ],
     ids=" ".join,
 )
-def test_a_mistake_is_named_within_a_second(arguments, here):
+def test_a_mistake_is_named_within_a_second(arguments, here, bytecode):
     (here / "my.csv").write_text(TABLE, encoding="utf-8")
-    done = subprocess.run([sys.executable, "-c", LIGHT, *arguments], capture_output=True, text=True, check=False)
-    assert "heavy=[] seconds=" in done.stdout, done.stderr
-    assert float(done.stdout.rpartition("=")[2]) < 1.5  # of the processor; 0.5 where it has a core to itself
+    command = [sys.executable, "-c", LIGHT, *arguments]
+    seconds = []
+    for _ in range(4):  # the first one compiles
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=bytecode)
+        assert "heavy=[] seconds=" in done.stdout, done.stderr
+        seconds.append(float(done.stdout.rpartition("=")[2]))
+    assert min(seconds[1:]) < 1, seconds  # of the processor; 0.4 where it has a core to itself
     assert "Traceback" not in done.stderr
     assert arguments == ("--help",) or done.stderr.startswith("error: ")
 
