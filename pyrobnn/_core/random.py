@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._torch.private import tree_leaves
 
 
 def derive(seed: int, purpose: str) -> int:
@@ -59,6 +60,12 @@ def random_state() -> dict[str, Any]:
         "numpy": {"kind": kind, "keys": torch.from_numpy(keys.astype(np.int64)), "rest": numpy_rest},
         "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
     }
+
+
+def is_random_state(state: dict[str, Any]) -> bool:
+    """Return whether the random states are what `random_state` returned."""
+    pairs = zip(tree_leaves(state), tree_leaves(random_state()), strict=True)
+    return all(torch.equal(*pair) if isinstance(pair[0], torch.Tensor) else pair[0] == pair[1] for pair in pairs)
 
 
 def set_random_state(state: dict[str, Any]) -> None:

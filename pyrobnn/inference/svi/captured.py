@@ -3,15 +3,19 @@
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.svi.capture.compiler import compile_graph
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.objective import Objective, check_reparameterized
+from pyrobnn.inference.svi.capture.padding import padded
+from pyrobnn.inference.svi.capture.replay import replay
 from pyrobnn.inference.svi.capture.step import MAX_BLOCK, CapturedStep, Compiler
 from pyrobnn.inference.svi.eager import Eager
 
@@ -31,16 +35,20 @@ class Captured:
         check_same_program(fits)
         for fit in fits:
             _check_schedule(fit)
+        num_data = first.num_data
         if isinstance(first.batches, TensorBatches):
             batch_size = first.batches.batch_size
             data = _distinct([fit.batches.data for fit in fits])  # type: ignore[attr-defined]
+            if batch_size is None and compiler is not replay:
+                data = [padded(values, partial(_log_likelihood, first)) for values in data]
+                num_data = len(data[0][0])
         else:
             batch_size, data = None, [tuple(values.clone() for values in first.batches.peek())]
         self._shapes = [value.shape for value in data[0]]
         with torch.random.fork_rng():
             check_reparameterized(first.guide, *(values[:1] for values in data[0]))
             self.step = CapturedStep(
-                [Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl=fit.method.kl) for fit in fits],
+                [_objective(fit, num_data) for fit in fits],
                 [fit.optimizer for fit in fits],
                 [fit.moved for fit in fits],
                 data,
@@ -77,6 +85,18 @@ class Captured:
             if "step" in state:
                 state["step"].fill_(fit.done)
         return fit.step(batch)[None]
+
+
+def _objective(fit: Eager, num_data: int) -> Objective:
+    return Objective(fit.bnn, fit.guide, num_data=num_data, kl=fit.method.kl)
+
+
+def _log_likelihood(fit: Eager, batch: Batch) -> Tensor:
+    """Return the log-likelihood of a batch as a step of the fit has it; no buffer changes."""
+    objective = _objective(fit, len(batch[0]))
+    tensors = {name: value.clone() for name, value in objective.named_buffers()}
+    log_likelihood: Tensor = functional_call(objective, tensors, batch)[0]
+    return log_likelihood
 
 
 def _distinct(data: list[Batch]) -> list[Batch]:

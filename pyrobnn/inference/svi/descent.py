@@ -12,9 +12,8 @@ from tqdm.auto import tqdm
 
 from pyrobnn import guides
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._core.random import random_state, seeded
+from pyrobnn._core.random import is_random_state, random_state, seeded
 from pyrobnn._torch.lbfgs import descend_in_place, joined
-from pyrobnn._torch.private import tree_leaves
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
@@ -81,13 +80,7 @@ def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:
         before, numbers = [value.clone() for value in model.buffers()], random_state()
         first, second = model.outputs(weights, x), model.outputs(weights, x)
         stays = all(torch.equal(*pair) for pair in zip(before, model.buffers(), strict=True))
-        return stays and torch.equal(first, second) and _numbers_alike(numbers)
-
-
-def _numbers_alike(before: dict[str, Any]) -> bool:
-    """Return whether random states are as they were."""
-    pairs = zip(tree_leaves(before), tree_leaves(random_state()), strict=True)
-    return all(torch.equal(*pair) if isinstance(pair[0], Tensor) else pair[0] == pair[1] for pair in pairs)
+        return stays and torch.equal(first, second) and is_random_state(numbers)
 
 
 def descend(fits: Sequence[Eager], tolerances: Sequence[float], run: Run) -> list[Ended] | None:

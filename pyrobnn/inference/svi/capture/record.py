@@ -17,6 +17,8 @@ from pyrobnn.inference.svi.capture.objective import FreshNoise
 _aten = torch.ops.aten
 _SMALL_PRODUCT = 2**15
 """Multiplications of a matrix product up to which a loop in the fused kernel beats a call of the BLAS."""
+_ADDRESSABLE = 2**31 - 1
+"""Entries of a tensor that programs address with 32 bits."""
 _SAME_ORDER = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.alias.default)
 """Operations that leave the entries of a tensor in their order."""
 _BRANCHES = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
@@ -68,6 +70,24 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
         reason = (str(error).splitlines() or [""])[0]
         raise NotCapturable(f"the model cannot be recorded ({type(error).__name__}: {reason})") from error
     return graph
+
+
+def forget_length(graph: fx.GraphModule, data: fx.Node) -> None:
+    """Let an input of which only rows are taken, by their numbers, stand for one of any length with rows like its own.
+
+    Nothing of the program depends on the length but the bound on the numbers, which becomes the largest that 32 bits
+    can address. Longer ones stay as they are.
+    """
+    value = data.meta["val"]
+    longest = _ADDRESSABLE // max(1, value[:1].numel())
+    if longest > len(value) and value.is_contiguous() and all(_takes_rows(user, data) for user in data.users):
+        with value.fake_mode:
+            data.meta["val"] = value.new_empty(longest, *value.shape[1:])
+
+
+def _takes_rows(node: fx.Node, data: fx.Node) -> bool:
+    arguments: Any = node.args
+    return node.target is _aten.index.Tensor and arguments[0] is data and len(arguments[1]) == 1
 
 
 def _inline_constants(graph: fx.GraphModule) -> None:

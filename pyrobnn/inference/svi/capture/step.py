@@ -17,7 +17,7 @@ from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.loop import make_loop
 from pyrobnn.inference.svi.capture.noise import Noise
 from pyrobnn.inference.svi.capture.objective import Objective
-from pyrobnn.inference.svi.capture.record import lift_constants, record
+from pyrobnn.inference.svi.capture.record import forget_length, lift_constants, record
 from pyrobnn.inference.svi.capture.replay import record_as_run, replay
 from pyrobnn.inference.svi.capture.updates import UPDATES, clip
 
@@ -86,6 +86,9 @@ class CapturedStep:
         leaves, self._spec = private("tree_flatten")(self._state)
         recorder = record_as_run if compiler is replay and like.device.type == "cpu" else record
         graph = recorder(self._in_place(update), leaves)
+        if recorder is record and batch_size is not None and not own_data:
+            for values in self._state["data"]:
+                forget_length(graph, _placeholder(graph, values, leaves))
         constants = lift_constants(graph)
         self.noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
         inputs = drop_unused(graph, leaves + constants + self.noise.inputs)
