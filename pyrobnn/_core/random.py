@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._torch.private import tree_leaves
 
 
 def derive(seed: int, purpose: str) -> int:
@@ -64,8 +63,17 @@ def random_state() -> dict[str, Any]:
 
 def is_random_state(state: dict[str, Any]) -> bool:
     """Return whether the random states are what `random_state` returned."""
-    pairs = zip(tree_leaves(state), tree_leaves(random_state()), strict=True)
-    return all(torch.equal(*pair) if isinstance(pair[0], torch.Tensor) else pair[0] == pair[1] for pair in pairs)
+    return _alike(state, random_state())
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return all(_alike(value, other[key]) for key, value in one.items())
+    if isinstance(one, list):
+        return all(map(_alike, one, other))
+    return bool(one == other)
 
 
 def set_random_state(state: dict[str, Any]) -> None:
