@@ -46,6 +46,7 @@ PLACES = {
     "CppBuilder": "torch._inductor.cpp_builder:CppBuilder",
     "CppWrapper": "torch._inductor.codegen.cpp_wrapper_cpu_array_ref:CppWrapperCpuArrayRef",
     "VecISA": "torch._inductor.cpu_vec_isa:VecISA",
+    "codecache": "torch._inductor.codecache:",
     "CppCodeCache": "torch._inductor.codecache:CppCodeCache",
     "cache_dir": "torch._inductor.runtime.cache_dir_utils:cache_dir",
     "unsafe_alloc_void_ptrs_from_tensors": "torch._C._aoti:unsafe_alloc_void_ptrs_from_tensors",

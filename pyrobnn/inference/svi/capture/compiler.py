@@ -5,7 +5,7 @@ import ctypes
 import logging
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from pyrobnn._core.lock import ONE_THREAD, ignored_warnings
-from pyrobnn._torch.private import in_turns, load, private, replaced
+from pyrobnn._torch.private import MissingFromTorch, in_turns, load, private, replaced
 from pyrobnn.inference.svi.capture import store
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.record import ATEN_RANDOM
@@ -25,6 +25,7 @@ _ON_CPU = {
     "cpp_wrapper": True,
     "cpp.enable_floating_point_contract_flag": "fast",
     "aot_inductor.allow_stack_allocation": True,
+    "aot_inductor.enable_line_tables": False,
     "fx_graph_cache": False,
     "cpp_cache_precompile_headers": False,
 }
@@ -124,6 +125,7 @@ def _try_to_compile(graph: fx.GraphModule, attempts: list[tuple[dict[str, Any], 
                 replaced("CppBuilder.build", _elsewhere),
                 replaced("VecISA.check_build", _taken_as_known),
                 replaced("CppWrapper.get_device_include_path_jit", _including(headers)),
+                _without_version_of_triton(),
             ):
                 return _compile(copy.deepcopy(graph), on_cpu=on_cpu)
         except Exception as error:
@@ -172,6 +174,16 @@ def _taken_as_known(ask: Any) -> Any:
     if platform.machine() not in ("x86_64", "AMD64"):
         return ask
     return lambda self, code: True
+
+
+@contextmanager
+def _without_version_of_triton() -> Iterator[None]:
+    """Spare inductor half a second of reading Triton for a hash, where no GPU needs it and the name is still there."""
+    with ExitStack() as stack:
+        if not torch.cuda.is_available():
+            with suppress(MissingFromTorch, AttributeError):
+                stack.enter_context(replaced("codecache.triton_key", lambda ask: lambda: None))
+        yield
 
 
 def _including(headers: str | None) -> Callable[[Any], Any]:
