@@ -139,18 +139,20 @@ def test_targets_without_a_pattern_stay_a_constant():
 
 
 @pytest.mark.parametrize(
-    ("task", "num_data", "name"),
+    ("task", "num_data", "num_classes", "name"),
     [
-        ("regression", None, "EvidenceFramework"),
-        ("regression", 500, "EvidenceFramework"),
-        ("regression", 501, "MarginalLikelihood"),
-        ("classification", None, "EvidenceFramework"),
-        ("classification", 100, "EvidenceFramework"),
-        ("classification", 101, "SVI"),
+        ("regression", None, 2, "EvidenceFramework"),
+        ("regression", 500, 2, "EvidenceFramework"),
+        ("regression", 501, 2, "MarginalLikelihood"),
+        ("classification", None, 2, "EvidenceFramework"),
+        ("classification", 250, 2, "EvidenceFramework"),
+        ("classification", 251, 2, "SVI"),
+        ("classification", 100, 3, "EvidenceFramework"),
+        ("classification", 101, 3, "SVI"),
     ],
 )
-def test_it_is_the_default_where_rows_are_few(task, num_data, name):
-    assert type(parts_for(task, num_data=num_data)["method"]).__name__ == name
+def test_it_is_the_default_where_rows_are_few(task, num_data, num_classes, name):
+    assert type(parts_for(task, num_data=num_data, num_classes=num_classes)["method"]).__name__ == name
 
 
 @pytest.mark.slow

@@ -135,13 +135,14 @@ class AbstractBNN(BaseEstimator):
         shown.data = {name: shown[name] for name in sorted(shown, key=place)}
         return shown
 
-    def _parts(self, num_data: int | None = None) -> dict[str, Any]:
-        """Return the parts, defaults in the place of None, as settings; defaults follow from the number of rows."""
+    def _parts(self, num_data: int | None = None, num_classes: int = 2) -> dict[str, Any]:
+        """Return the parts, defaults in the place of None, as settings; defaults follow from rows and classes."""
         given = {name: getattr(self, name) for name in PARTS}
         found = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
         chosen = {name: found.get(name) for name in ("prior", "guide", "likelihood")}
-        parts = defaults.parts_for(self.TASK, **chosen, num_data=num_data, settings=self._settings()) | found
-        return {"guide": guide_of(parts["method"])} | parts
+        settings = self._settings()
+        own = defaults.parts_for(self.TASK, **chosen, num_data=num_data, num_classes=num_classes, settings=settings)
+        return {"guide": guide_of((own | found)["method"])} | own | found
 
     def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:
         """Return targets as numbers, and keep what predictions need to know of them."""
@@ -162,7 +163,7 @@ class AbstractBNN(BaseEstimator):
         examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
         if reset:
             self._num_rows = len(examples.x)
-        parts = self._parts(self._num_rows)
+        parts = self._parts(self._num_rows, self._width)
         method = self._method(parts)
         arguments = {
             "seed": int(check_random_state(self.random_state).randint(_LARGEST_SEED)),

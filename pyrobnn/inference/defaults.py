@@ -14,7 +14,8 @@ from pyrobnn.likelihoods.noise import NoisePrior, NoisyLikelihood
 Parts = dict[str, Any]
 """The parts net, prior, likelihood and method, by name."""
 MOST_ROWS: dict[Task, int] = {"regression": 500, "classification": 100}
-"""Rows up to which the evidence framework is the default: its cost grows with their square, and classes gain little."""
+"""Rows up to which the evidence framework is the default: its cost grows with the square of rows times outputs."""
+_MOST_ROWS_OF_TWO_CLASSES = 250
 _NET = nets.MLP(hidden=(50,), activation="silu", dtype="float64")
 _LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classification": likelihoods.Categorical()}
 _GUIDES: dict[Task, Any] = {
@@ -31,13 +32,14 @@ def parts_for(
     guide: Any = None,
     likelihood: Any = None,
     num_data: int | None = None,
+    num_classes: int = 2,
     settings: Collection[str] = (),
 ) -> Parts:
     """Return the parts for a task under those that were chosen.
 
-    Up to 500 rows, 100 for classes, the evidence framework tunes a normal prior, and Gaussian noise, of one hidden
-    layer of 50 units. For more rows, a prior that is not normal, another guide than Laplace, or settings of stochastic
-    training, the parts come from `_trained_regression` and `_trained_classification`.
+    Up to 500 rows, 250 of two classes, 100 of more, the evidence framework tunes a normal prior, and Gaussian noise, of
+    one hidden layer of 50 units. For more rows, a prior that is not normal, another guide than Laplace, or settings of
+    stochastic training, the parts come from `_trained_regression` and `_trained_classification`.
 
     Args:
         task: "regression" or "classification".
@@ -45,11 +47,13 @@ def parts_for(
         guide: likewise.
         likelihood: likewise.
         num_data: number of rows, or None where it is not known yet.
+        num_classes: of the labels, for classification.
         settings: names of settings that were chosen for the method.
     """
     likelihood = _LIKELIHOODS[task] if likelihood is None else likelihood
     small_prior = priors.Normal(scale="fan_in") if prior is None else prior
-    is_small = num_data is None or num_data <= MOST_ROWS[task]
+    most = _MOST_ROWS_OF_TWO_CLASSES if task == "classification" and num_classes == 2 else MOST_ROWS[task]
+    is_small = num_data is None or num_data <= most
     if is_small and _suits(small_prior, guide, likelihood, settings):
         method = EvidenceFramework(guide=_GUIDES[task] if guide is None else guide)
         return {"net": _NET, "prior": small_prior, "likelihood": likelihood, "method": method}

@@ -132,16 +132,16 @@ class RunSpec:
         """The method with its guide; None where the spec leaves it to the task (see `method_for`)."""
         return self.fit.method
 
-    def parts_for(self, task: Task, num_data: int | None = None) -> defaults.Parts:
-        """Return the parts of the estimators for a task, and a number of rows, under the choices of the spec."""
+    def parts_for(self, task: Task, **sizes: int) -> defaults.Parts:
+        """Return the parts of the estimators for a task, and `num_data` and `num_classes`, under the spec's choices."""
         chosen = {"prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
-        return defaults.parts_for(task, **chosen, num_data=num_data, settings=self.fit.settings)
+        return defaults.parts_for(task, **chosen, **sizes, settings=self.fit.settings)
 
-    def method_for(self, task: Task, num_data: int | None = None) -> Any:
+    def method_for(self, task: Task, **sizes: int) -> Any:
         """Return the method with its guide, from the spec, or from the estimators with the settings of [fit]."""
         if self.fit.method is not None:
             return self.fit.method
-        return methods.with_settings(self.parts_for(task, num_data)["method"], self.fit.settings)
+        return methods.with_settings(self.parts_for(task, **sizes)["method"], self.fit.settings)
 
     def prepare(self) -> "Prepared":
         """Load the data, fill in what follows from them, build the model, and check that all of it fits together.
@@ -169,16 +169,23 @@ class RunSpec:
 
     def _resolved(self, dataset: Dataset) -> "RunSpec":
         """Return the spec with the parts that it leaves out and the widths of the network filled in."""
-        parts = self.parts_for(dataset.task, len(dataset.data))
+        sizes = _sizes(dataset)
+        parts = self.parts_for(dataset.task, **sizes)
         likelihood = parts["likelihood"]
         _check_task(dataset, likelihood)
-        fit = dataclasses.replace(self.fit, method=self.method_for(dataset.task, len(dataset.data)), settings={})
+        fit = dataclasses.replace(self.fit, method=self.method_for(dataset.task, **sizes), settings={})
         net: Any = self.net or parts["net"]
         if hasattr(net, "in_features") and net.in_features is None:
             net = dataclasses.replace(net, in_features=dataset.data.x.shape[1])
         if hasattr(net, "out_features") and net.out_features is None:
             net = dataclasses.replace(net, out_features=likelihood.num_outputs(dataset.data.y))
         return dataclasses.replace(self, net=net, prior=parts["prior"], likelihood=likelihood, fit=fit)
+
+
+def _sizes(dataset: Dataset) -> dict[str, int]:
+    """Return the numbers that defaults follow from."""
+    rows = {"num_data": len(dataset.data)}
+    return rows | {"num_classes": int(dataset.data.y.max()) + 1} if dataset.task == "classification" else rows
 
 
 def _check_task(dataset: Dataset, likelihood: Any) -> None:
