@@ -23,7 +23,7 @@ class Objective(nn.Module):
     """The two terms of the ELBO for one draw of the guide, equal to Pyro's `Trace_ELBO` for the same noise.
 
     Densities of sites of one family are computed together on the concatenated values, which leaves one operation
-    where Pyro has one for each site. N is a buffer, so that one graph serves data of any length.
+    where Pyro has one for each site. N is a buffer too, so that one graph serves batches of data of any length.
 
     Args:
         bnn: the model.
@@ -36,7 +36,7 @@ class Objective(nn.Module):
 
     def __init__(self, bnn: BNN, guide: PyroModule, *, num_data: int, kl: KL) -> None:
         super().__init__()
-        self.bnn, self.guide, self._divergence = bnn, guide, DIVERGENCES.get(kl)
+        self.bnn, self.guide, self.num_data, self._divergence = bnn, guide, num_data, DIVERGENCES.get(kl)
         device = next(iter([*bnn.parameters(), *guide.parameters()])).device
         self.register_buffer("_num_data", torch.tensor(float(num_data), dtype=torch.float64, device=device))
 
@@ -47,7 +47,8 @@ class Objective(nn.Module):
             model_trace = poutine.trace(poutine.replay(self.bnn, trace=guide_trace)).get_trace(*batch)
         drawn, latent = list(_samples(guide_trace, observed=False)), list(_samples(model_trace, observed=False))
         of_batch = _sum(_log_density(node).double() for node in _samples(model_trace, observed=True))
-        log_likelihood = of_batch * (self._num_data / len(batch[0]))
+        is_all = len(batch[0]) == self.num_data
+        log_likelihood = of_batch if is_all else of_batch * (self._num_data / len(batch[0]))
         if self._divergence is not None:
             by_name = {node["name"]: node for node in drawn}
             pairs = [(by_name[node["name"]], node) for node in latent]
