@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from pyrobnn._torch.vectorize import vmap_or_loop
+from pyrobnn._torch.vectorize import chunks, vmap_or_loop, widest_activation
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.uses import Recorder, Use
 
@@ -145,7 +145,7 @@ class Tracker:
     """
 
     def __init__(self, bnn: BNN, weights: Mapping[str, Tensor], sites: list[str], example: Tensor) -> None:
-        self._bnn, self._sites = bnn, sites
+        self._bnn, self._sites, self._example = bnn, sites, example
         self._fixed = {name: value.detach() for name, value in weights.items()}
         self._tracked = self._fixed | {name: self._fixed[name].clone().requires_grad_() for name in sites}
         self._known = set(sites)
@@ -179,7 +179,8 @@ class Tracker:
     def examples_at_once(self, num_columns: int, numbers: int) -> int:
         """Return how many examples to pull at once, if the result holds so many numbers for each column of each."""
         held = sum(use.inputs.numel() + num_columns * use.output.numel() for use in self.alone.uses)
-        return examples_at_once(max(held, num_columns * numbers))
+        most = examples_at_once(max(held, num_columns * numbers))
+        return inputs_at_once(self._bnn, self._fixed, self._example.expand(most, *self._example.shape[1:]), most)
 
     def _one_by_one(self, x: Tensor, columns: Tensor, name: str) -> Tensor:
         """Return the derivatives of sum_c columns[k, b, c] f[b, c] in a weight, example by example, (K, B, *shape)."""
@@ -202,6 +203,12 @@ class Tracker:
             weight = self._fixed[name].clone().requires_grad_()
             f = self._bnn.outputs({**self._fixed, name: weight}, x_row[None])[0]
             return torch.stack([torch.autograd.grad(f, weight, column, retain_graph=True)[0] for column in columns_row])
+
+
+def inputs_at_once(bnn: BNN, weights: Mapping[str, Tensor], x: Tensor, most: int) -> int:
+    """Return how many inputs to run at once, at most some number, so that activations stay in the cache."""
+    widest = widest_activation(bnn.net, lambda: bnn.outputs(weights, x[:1]), dict(bnn.net.named_buffers()))
+    return min(most, next(rows.stop for _, rows in chunks(1, x, widest)))
 
 
 def examples_at_once(numbers: int) -> int:

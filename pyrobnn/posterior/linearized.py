@@ -9,12 +9,11 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
-from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
+from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once, inputs_at_once
 from pyrobnn.curvature.uses import Use
 from pyrobnn.guides.blocks import Block, DiagonalBlock, FullBlock, KroneckerBlock
 from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.tangent import inputs_at_once
 
 Link = Literal["probit", "laplace_bridge", "mc"]
 _PROBIT = math.pi / 8

@@ -6,18 +6,12 @@ import torch
 from torch import Tensor
 
 from pyrobnn._torch.forward_mode import load_forward_mode
-from pyrobnn._torch.vectorize import chunks, is_alike, map_draws, widest_activation
+from pyrobnn._torch.vectorize import is_alike, map_draws
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.tracker import Tracker
+from pyrobnn.curvature.tracker import Tracker, inputs_at_once
 
 LastLayer = tuple[Tensor, Tensor, Tensor]
 """Outputs at the point (N, C), inputs of the layer (N, I), and the order of its entries as in `Pulled.only_matrix`."""
-
-
-def inputs_at_once(bnn: BNN, weights: Mapping[str, Tensor], x: Tensor, most: int) -> int:
-    """Return how many inputs to run at once, at most some number, so that activations stay in the cache."""
-    widest = widest_activation(bnn.net, lambda: bnn.outputs(weights, x[:1]), dict(bnn.net.named_buffers()))
-    return min(most, next(rows.stop for _, rows in chunks(1, x, widest)))
 
 
 class Tangent:
