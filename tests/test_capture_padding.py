@@ -5,7 +5,11 @@ import subprocess
 import sys
 
 import numpy as np
+import pyro
+import pyro.distributions as dist
 import pytest
+import torch
+from pyro.nn import PyroModule
 from torch import nn
 
 import pyrobnn as bnn
@@ -90,6 +94,33 @@ def test_fits_of_all_likelihoods_are_the_eager_ones(likelihood, length, programs
     given = data(length)
     y = (given.y > 0).float() if likelihood in ("poisson", "negative_binomial", "bernoulli") else given.y.float()
     assert_same(*both(model(likelihood=likelihood), given.x.float(), y, steps=20))
+
+
+class OwnGuide(PyroModule):
+    """A guide of a user's own, which takes what it needs: no weights of examples, but N."""
+
+    def __init__(self, shapes):
+        super().__init__()
+        self.shapes = shapes
+        self.loc = nn.Parameter(torch.zeros(sum(shape.numel() for shape in shapes.values())))
+
+    def forward(self, x=None, y=None, *, num_data=1):
+        parts = self.loc.split([shape.numel() for shape in self.shapes.values()])
+        return {
+            name: pyro.sample(name, dist.Normal(part.reshape(shape), num_data**-0.5).to_event(len(shape)))
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+
+class Own:
+    def build(self, model, *args):
+        return OwnGuide({name: value.shape for name, value in model.initial_values.items()})
+
+
+@pytest.mark.parametrize("length", [97, 101, 700])
+def test_a_guide_that_takes_no_weights_of_examples_fits_as_eagerly(length, programs):
+    given = data(length)
+    assert_same(*both(model(), given.x.float(), given.y.float(), guide=Own(), steps=20))
 
 
 PROCESS = """

@@ -35,20 +35,18 @@ class Captured:
         check_same_program(fits)
         for fit in fits:
             _check_schedule(fit)
-        num_data = first.num_data
         if isinstance(first.batches, TensorBatches):
             batch_size = first.batches.batch_size
             data = _distinct([fit.batches.data for fit in fits])  # type: ignore[attr-defined]
-            if batch_size is None and compiler is not replay:
+            if batch_size is None and compiler is not replay and _takes_weights(first):
                 data = [padded(values, partial(_log_likelihood, first)) for values in data]
-                num_data = len(data[0][0])
         else:
             batch_size, data = None, [tuple(values.clone() for values in first.batches.peek())]
         self._shapes = [value.shape for value in data[0]]
         with torch.random.fork_rng():
             check_reparameterized(first.guide, *(values[:1] for values in data[0]))
             self.step = CapturedStep(
-                [_objective(fit, num_data) for fit in fits],
+                [_objective(fit, first.num_data) for fit in fits],
                 [fit.optimizer for fit in fits],
                 [fit.moved for fit in fits],
                 data,
@@ -89,6 +87,16 @@ class Captured:
 
 def _objective(fit: Eager, num_data: int) -> Objective:
     return Objective(fit.bnn, fit.guide, num_data=num_data, kl=fit.method.kl)
+
+
+def _takes_weights(fit: Eager) -> bool:
+    """Return whether the guide, perhaps of a user's own, can be called with weights of examples."""
+    x, y, *_ = fit.example
+    try:
+        inspect.signature(fit.guide.forward).bind(x, y, None, num_data=fit.num_data)
+    except TypeError:
+        return False
+    return True
 
 
 def _log_likelihood(fit: Eager, batch: Batch) -> Tensor:

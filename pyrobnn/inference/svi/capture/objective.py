@@ -43,11 +43,11 @@ class Objective(nn.Module):
     def forward(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Draw once and return estimates of the expected log-likelihood and of KL(q || prior), both scalars."""
         with poutine.block():
-            guide_trace = poutine.trace(self.guide).get_trace(*batch)
+            guide_trace = poutine.trace(self.guide).get_trace(*batch, num_data=self.num_data)
             model_trace = poutine.trace(poutine.replay(self.bnn, trace=guide_trace)).get_trace(*batch)
         drawn, latent = list(_samples(guide_trace, observed=False)), list(_samples(model_trace, observed=False))
         of_batch = _sum(_log_density(node).double() for node in _samples(model_trace, observed=True))
-        is_all = len(batch[0]) == self.num_data
+        is_all = len(batch[0]) >= self.num_data  # more where rows of weight zero were added
         log_likelihood = of_batch if is_all else of_batch * (self._num_data / len(batch[0]))
         if self._divergence is not None:
             by_name = {node["name"]: node for node in drawn}
@@ -64,7 +64,7 @@ def check_reparameterized(guide: PyroModule, *batch: Tensor) -> None:
             gradient is a score function).
     """
     with poutine.block():
-        trace = poutine.trace(guide).get_trace(*batch)
+        trace = poutine.trace(guide).get_trace(*batch, num_data=len(batch[0]))
     for node in _samples(trace, observed=True):
         raise NotCapturable(f"the guide has the factor {node['name']!r}")
     for node in _samples(trace, observed=False):
