@@ -264,7 +264,7 @@ def test_draws_of_the_last_layer_run_the_rest_once(name, structure, monkeypatch)
     flat = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
     assert 0 < int((flat != 0).any(0).sum()) < flat.shape[1]
     expected = net(x) + torch.einsum("ncd,sd->snc", explicit_jacobian(posterior, net, x), flat)
-    monkeypatch.setattr("pyrobnn.posterior.tangent.Tangent._differentiate", None)  # not called
+    monkeypatch.setattr("pyrobnn.posterior.tangent.Tangent._by_jvp", None)  # not called
     prediction = posterior.predict(x, draws=draws)
     torch.testing.assert_close(prediction.distribution.logits, expected.log_softmax(-1).detach(), **EXACT)
 

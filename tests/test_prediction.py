@@ -13,7 +13,7 @@ from scipy import optimize, stats
 import pyrobnn as bnn
 from pyrobnn import Prediction
 from pyrobnn._torch.kernels import plain_kernels
-from pyrobnn._torch.vectorize import chunks, map_draws, run_stacked, stack_linear
+from pyrobnn._torch.vectorize import DrawMap, chunks, run_stacked, stack_linear
 
 
 def two_components(scale=0.1):
@@ -217,7 +217,7 @@ def test_draws_together_give_the_outputs_of_single_draws(name, budget, monkeypat
     layers = stack_linear(model.net, draws)
     assert (layers is not None) == (name in SEQUENCES)
     before = x.clone()
-    outputs = map_draws(model.outputs, draws, x, model.net) if layers is None else run_stacked(layers, x)
+    outputs = DrawMap(model.outputs, x, model.net)(draws) if layers is None else run_stacked(layers, x)
     single = [model.outputs({site: value[s] for site, value in draws.items()}, x) for s in range(11)]
     torch.testing.assert_close(outputs, torch.stack(single), rtol=1e-12, atol=1e-12)
     assert torch.equal(x, before)
@@ -249,7 +249,7 @@ def test_layers_that_are_the_same_in_all_draws_run_once(name, budget, moving, mo
     }
     draws = {site: value.expand(11, *value.shape[1:]) for site, value in draws.items()}
     layers = stack_linear(model.net, draws)
-    outputs = map_draws(model.outputs, draws, x, model.net) if layers is None else run_stacked(layers, x)
+    outputs = DrawMap(model.outputs, x, model.net)(draws) if layers is None else run_stacked(layers, x)
     single = [model.outputs({site: value[s] for site, value in draws.items()}, x) for s in range(11)]
     torch.testing.assert_close(outputs, torch.stack(single), rtol=1e-12, atol=1e-12)
 
@@ -345,10 +345,10 @@ def test_draws_of_many_inputs_run_one_after_the_other(kind, monkeypatch):
             found = torch.func.functional_call(net, values, (part,))
         return found[0] if kind == "lstm" else found
 
-    together = map_draws(outputs, draws, x, net)
+    together = DrawMap(outputs, x, net)(draws)
     monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", 100)
     monkeypatch.setattr(torch.func, "vmap", None)  # not called
-    torch.testing.assert_close(map_draws(outputs, draws, x, net), together, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(DrawMap(outputs, x, net)(draws), together, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("spread", "is_few"), [(1.0, False), (1.6, True)])

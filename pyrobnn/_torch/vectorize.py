@@ -234,15 +234,8 @@ def _run_in_turn(layers: list[StackedLinear], x: Tensor, outputs: Tensor, widest
             out.copy_(h)
 
 
-def map_draws(
-    function: Callable[[dict[str, Tensor], Tensor], Tensor],
-    draws: Mapping[str, Tensor],
-    x: Tensor,
-    net: nn.Module,
-    *,
-    copies: int = 1,
-) -> Tensor:
-    """Return function(draw, x) for every draw through `torch.func.vmap`, in chunks of bounded memory.
+class DrawMap:
+    """A network at fixed inputs, as a function of draws, through `torch.func.vmap`, in chunks of bounded memory.
 
     Layers before the first parameter that differs from draw to draw run once. A function that vmap cannot take
     (branches on values) runs draw by draw instead, and so does on a CPU one of so many inputs that a chunk holds few
@@ -250,40 +243,59 @@ def map_draws(
 
     Args:
         function: function of one draw and a batch of inputs (B, *in), with results (B, ...).
-        draws: values with the draws on the leading axis, (S, *event) by parameter name.
         x: inputs (N, *in).
         net: the network that the function runs.
         copies: activations that the function holds at the same time, in each layer.
-
-    Returns:
-        The results, (S, N, ...).
     """
-    num_draws = len(next(iter(draws.values())))
-    moving = {name: value for name, value in draws.items() if not is_alike(value)}
-    if not moving:
-        once = map_draws(function, {name: value[:1] for name, value in draws.items()}, x, net, copies=copies)
-        return once.expand(num_draws, *once.shape[1:])
-    alike = {name: value[0] for name, value in draws.items() if name not in moving}
-    first = {name: value[0] for name, value in draws.items()}
-    per_pair = copies * widest_activation(net, lambda: function(first, x[:1]), moving)
 
-    def of_moving(values: dict[str, Tensor], part: Tensor) -> Tensor:
-        return function(alike | values, part)
+    def __init__(
+        self,
+        function: Callable[[dict[str, Tensor], Tensor], Tensor],
+        x: Tensor,
+        net: nn.Module,
+        *,
+        copies: int = 1,
+    ) -> None:
+        self._function, self._x, self._net, self._copies = function, x, net, copies
+        self._widths: dict[frozenset[str], int] = {}
 
-    parts_of = list(chunks(num_draws, x, per_pair, inputs_first=not alike))
-    mapped = looped = _one_by_one(of_moving)
-    if alike or copies > 1 or x.device.type != "cpu" or parts_of[0][0].stop > _FEW:
-        mapped = vmap_or_loop(
-            torch.func.vmap(of_moving, in_dims=(0, None), randomness="same"),
-            looped,
-            {name: value[:1] for name, value in moving.items()},
-            x[:1],
-        )
-    by_draws: dict[int, list[Tensor]] = {}
-    for some, rows in parts_of:
-        part = {name: value[some] for name, value in moving.items()}
-        by_draws.setdefault(some.start, []).append(mapped(part, x[rows]))
-    return torch.cat([torch.cat(parts, 1) for parts in by_draws.values()])
+    def __call__(self, draws: Mapping[str, Tensor]) -> Tensor:
+        """Return function(draw, x) for every draw, (S, N, ...).
+
+        Args:
+            draws: values with the draws on the leading axis, (S, *event) by parameter name.
+        """
+        num_draws = len(next(iter(draws.values())))
+        moving = {name: value for name, value in draws.items() if not is_alike(value)}
+        if not moving:
+            once = self({name: value[:1] for name, value in draws.items()})
+            return once.expand(num_draws, *once.shape[1:])
+        alike = {name: value[0] for name, value in draws.items() if name not in moving}
+
+        def of_moving(values: dict[str, Tensor], part: Tensor) -> Tensor:
+            return self._function(alike | values, part)
+
+        per_pair = self._copies * self._width(draws, frozenset(moving))
+        parts_of = list(chunks(num_draws, self._x, per_pair, inputs_first=not alike))
+        mapped = looped = _one_by_one(of_moving)
+        if alike or self._copies > 1 or self._x.device.type != "cpu" or parts_of[0][0].stop > _FEW:
+            mapped = vmap_or_loop(
+                torch.func.vmap(of_moving, in_dims=(0, None), randomness="same"),
+                looped,
+                {name: value[:1] for name, value in moving.items()},
+                self._x[:1],
+            )
+        by_draws: dict[int, list[Tensor]] = {}
+        for some, rows in parts_of:
+            part = {name: value[some] for name, value in moving.items()}
+            by_draws.setdefault(some.start, []).append(mapped(part, self._x[rows]))
+        return torch.cat([torch.cat(parts, 1) for parts in by_draws.values()])
+
+    def _width(self, draws: Mapping[str, Tensor], moving: frozenset[str]) -> int:
+        if moving not in self._widths:
+            first = {name: value[0] for name, value in draws.items()}
+            self._widths[moving] = widest_activation(self._net, lambda: self._function(first, self._x[:1]), moving)
+        return self._widths[moving]
 
 
 def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example: Any) -> Callable[..., R]:

@@ -1,6 +1,7 @@
 """The posterior: a trained model and its guide, which draw weights and predict."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._core.types import Draws
 from pyrobnn._torch.private import tree_map
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn._torch.vectorize import draws_at_once, is_alike, map_draws, run_stacked, stack_linear
+from pyrobnn._torch.vectorize import DrawMap, draws_at_once, is_alike, run_stacked, stack_linear
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import stack_likelihood
@@ -206,23 +207,25 @@ class Posterior(Fitted):
             if at_mean:
                 draws = {name: value[None] for name, value in self.mean().items()}
             linear = built(self.guide).linearized if linearized is None else linearized
-            apply = self._apply_linearized(inputs) if linear and not at_mean else self._apply
-            if draws is not None:
-                parts = [apply(draws, inputs)]
+            if linear and not at_mean:
+                outputs_of = Tangent(self.bnn, self._split(self.mean())[0], inputs).outputs
             else:
-                parts = self.map_traces(_values, lambda block: apply(block, inputs), num_draws, seed=seed)
+                outputs_of = partial(self._outputs, DrawMap(self.bnn.outputs, inputs, self.bnn.net), inputs)
+
+            @torch.no_grad()
+            def apply(draws: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+                weights, others = self._split(draws)
+                return outputs_of(weights), others
+
+            parts = [apply(draws)] if draws is not None else self.map_traces(_values, apply, num_draws, seed=seed)
             outputs = _joined([f for f, _ in parts])
             others = {name: _joined([other[name] for _, other in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
-    def _apply(self, draws: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the outputs for a block of draws, (S, N, outputs), and its sites that are not weights."""
-        weights, others = self._split(draws)
-        with torch.no_grad():
-            layers = stack_linear(self.bnn.net, weights) if weights and inputs.ndim == 2 else None
-            if layers is not None:
-                return run_stacked(layers, inputs), others
-            return map_draws(self.bnn.outputs, weights, inputs, self.bnn.net), others
+    def _outputs(self, at: DrawMap, inputs: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """Return the outputs of the network for a block of draws, (S, N, outputs)."""
+        layers = stack_linear(self.bnn.net, weights) if weights and inputs.ndim == 2 else None
+        return at(weights) if layers is None else run_stacked(layers, inputs)
 
     def _split(self, draws: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the weights among draws of all sites, and the others."""
@@ -231,18 +234,6 @@ class Posterior(Fitted):
             raise InputError(f"`draws` must hold every site, as `draw` returns them; {missing[0]!r} is not among them.")
         weights = {name: draws[name] for name in self.bnn.site_names}
         return weights, {name: value for name, value in draws.items() if name not in weights}
-
-    def _apply_linearized(self, inputs: Tensor) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
-        """Return a function like `_apply` for the network linearised around the mean of the weights."""
-        weights, _ = self._split(self.mean())
-        tangent = Tangent(self.bnn, weights, inputs)
-
-        def apply(draws: Mapping[str, Tensor], _: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            weights, others = self._split(draws)
-            with torch.no_grad():
-                return tangent.outputs(weights), others
-
-        return apply
 
     def _likelihood(self, outputs: Tensor, others: dict[str, Tensor]) -> Any:
         """Return the distribution of targets in the model's units, (S, N); sites of the prior play no part."""

@@ -1,12 +1,13 @@
 """Outputs of a network linearised around a point of its weights, for many draws of these."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from pyrobnn._torch.forward_mode import load_forward_mode
-from pyrobnn._torch.vectorize import is_alike, map_draws
+from pyrobnn._torch.vectorize import DrawMap, is_alike
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import Tracker, inputs_at_once
 
@@ -28,16 +29,17 @@ class Tangent:
 
     def __init__(self, bnn: BNN, point: Mapping[str, Tensor], inputs: Tensor) -> None:
         self._bnn, self._point, self._inputs = bnn, dict(point), inputs
-        self._last_layers: dict[tuple[str, ...], LastLayer | None] = {}
+        self._functions: dict[tuple[str, ...], Callable[[Mapping[str, Tensor]], Tensor]] = {}
 
     def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
         """Return the outputs for draws (S, *event) by site name, (S, N, C)."""
         moving = tuple(name for name, m in self._point.items() if not _stays(weights[name], m))
-        if moving not in self._last_layers:
-            self._last_layers[moving] = self._last_layer(list(moving)) if moving else None
-        layer = self._last_layers[moving]
-        if layer is None:
-            return self._differentiate(moving, weights)
+        if moving not in self._functions:
+            layer = self._last_layer(list(moving)) if moving else None
+            self._functions[moving] = self._by_jvp(moving) if layer is None else partial(self._product, layer, moving)
+        return self._functions[moving](weights)
+
+    def _product(self, layer: LastLayer, moving: tuple[str, ...], weights: Mapping[str, Tensor]) -> Tensor:
         f, a, order = layer
         change = torch.cat([(weights[name] - self._point[name]).flatten(1) for name in moving], 1)
         matrices = torch.empty_like(change)
@@ -60,7 +62,7 @@ class Tangent:
             parts.append((pulled.f, *layer[1:]))
         return torch.cat([f for f, _, _ in parts]), torch.cat([a for _, a, _ in parts]), parts[0][2]
 
-    def _differentiate(self, moving: tuple[str, ...], weights: Mapping[str, Tensor]) -> Tensor:
+    def _by_jvp(self, moving: tuple[str, ...]) -> DrawMap:
         load_forward_mode()
 
         def outputs(values: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -70,7 +72,7 @@ class Tangent:
             return f + slope
 
         function = outputs if moving else self._bnn.outputs
-        return map_draws(function, weights, self._inputs, self._bnn.net, copies=2)
+        return DrawMap(function, self._inputs, self._bnn.net, copies=2)
 
 
 def _stays(draws: Tensor, point: Tensor) -> bool:
