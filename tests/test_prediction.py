@@ -13,7 +13,8 @@ from scipy import optimize, stats
 import pyrobnn as bnn
 from pyrobnn import Prediction
 from pyrobnn._torch.kernels import plain_kernels
-from pyrobnn._torch.vectorize import DrawMap, chunks, run_stacked, stack_linear
+from pyrobnn._torch.vectorize import DrawMap, chunks, pairs_at_once, run_stacked, stack_linear
+from pyrobnn.curvature.tracker import Tracker
 
 
 def two_components(scale=0.1):
@@ -279,14 +280,41 @@ def test_a_body_at_its_point_runs_once_for_all_draws(linearized):
 
 
 @pytest.mark.parametrize("inputs_first", [True, False])
-@pytest.mark.parametrize("per_pair", [1, 7, 50, 1000])
-def test_chunks_cover_each_pair_once_and_stay_within_the_budget(per_pair, inputs_first, monkeypatch):
-    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", 100)
+@pytest.mark.parametrize("pairs", [1, 2, 14, 100])
+def test_chunks_cover_each_pair_once_and_stay_within_the_budget(pairs, inputs_first):
     covered = torch.zeros(11, 13, dtype=torch.int64)
-    for draws, rows in chunks(11, torch.zeros(13, 3), per_pair, inputs_first=inputs_first):
+    for draws, rows in chunks(11, torch.zeros(13, 3), pairs, inputs_first=inputs_first):
         covered[draws, rows] += 1
-        assert covered[draws, rows].numel() * per_pair <= max(100, per_pair)
+        assert covered[draws, rows].numel() <= pairs
     assert (covered == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("num_weights", "values"), [(0, 2**20), (2**20 + 10, 2**20 + 10), (2**21, 2**21), (10**8, 2**21)]
+)
+def test_a_chunk_holds_more_values_under_more_weights_but_stays_near_the_cache(num_weights, values):
+    assert pairs_at_once(10, torch.device("cpu"), num_weights) == values // 10
+    assert pairs_at_once(2**30, torch.device("cpu"), num_weights) == 1
+
+
+def test_each_chunk_of_curvature_stays_in_the_cache(monkeypatch):
+    """The widest layer of 1-50-1 holds 50 values an example."""
+    posterior = bnn.BNN(bnn.MLP(1, [50], 1)).fit(torch.zeros(30, 1), torch.zeros(30), guide="map", steps=1, seed=0)
+    weights = posterior.bnn.initial_values
+    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", 400)
+    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE_OF_LARGE", 400)
+    tracker = Tracker(posterior.bnn, weights, list(weights), torch.zeros(1, 1))
+    assert (tracker.inputs_at_once(30), tracker.inputs_at_once(5), tracker.examples_at_once(1, 1)) == (8, 5, 8)
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0, 1e4])
+def test_class_probabilities_of_logits_are_their_softmax(spread):
+    logits = spread * torch.randn(20, 3, 4, generator=torch.Generator().manual_seed(0))
+    prediction, exact = Prediction(dist.Categorical(logits=logits)), logits.double().softmax(-1)
+    for found in (prediction, Prediction(dist.Categorical(probs=exact.float()))):
+        torch.testing.assert_close(found.class_probs.double(), exact.mean(0), rtol=1e-5, atol=1e-5)
+        expected = (exact * (1 - exact)).mean(0)
+        torch.testing.assert_close(found.aleatoric_variance.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_intervals_are_not_those_of_an_inner_distribution():

@@ -24,8 +24,9 @@ _WIDE = 512
 _FEW = 4
 """Draws of a chunk up to which one after the other is faster than vmap on a CPU."""
 
-_CACHE = 2**20
-"""Floats that one chunk of activations may hold on a CPU: 4 MiB in float32."""
+_CACHE, _CACHE_OF_LARGE = 2**20, 2**21
+"""Floats that one chunk of activations may hold on a CPU, 4 MiB in float32; up to the second under as many weights, all
+of which each chunk reads."""
 
 
 def is_alike(draws: Tensor) -> bool:
@@ -74,12 +75,23 @@ def draws_at_once(num_weights: int, device: torch.device) -> int:
     return max(1, (_KEPT if device.type == "cpu" else _BUDGET) // max(1, num_weights))
 
 
-def chunks(num_draws: int, x: Tensor, per_pair: int, *, inputs_first: bool = True) -> Iterator[tuple[slice, slice]]:
-    """Yield (draws, inputs) of chunks that hold few enough values: of all inputs if they can, else of one draw.
+def pairs_at_once(per_pair: int, device: torch.device, num_weights: int = 0) -> int:
+    """Return how many pairs of a draw and an input to run at once.
+
+    Args:
+        per_pair: values that each holds.
+        device: where they are.
+        num_weights: weights of one draw.
+    """
+    on_cpu = max(_CACHE, min(num_weights, _CACHE_OF_LARGE))
+    return max(1, (on_cpu if device.type == "cpu" else _BUDGET) // per_pair)
+
+
+def chunks(num_draws: int, x: Tensor, pairs: int, *, inputs_first: bool = True) -> Iterator[tuple[slice, slice]]:
+    """Yield (draws, inputs) of chunks of at most so many pairs: of all inputs if they can, else of one draw.
 
     Without `inputs_first`: of all draws if they can, else of one input.
     """
-    pairs = max(1, (_CACHE if x.device.type == "cpu" else _BUDGET) // per_pair)
     some_inputs, some_draws = min(len(x), pairs), min(num_draws, pairs)
     if inputs_first:
         some_draws = max(1, min(num_draws, pairs // some_inputs))
@@ -211,7 +223,7 @@ def run_stacked(layers: list[StackedLinear], x: Tensor) -> Tensor:
     if x.device.type == "cpu" and widest >= _WIDE:
         _run_in_turn(layers, x, outputs, widest)
         return outputs
-    parts = list(chunks(num_draws, x, widest))
+    parts = list(chunks(num_draws, x, pairs_at_once(widest, x.device)))
     draws, rows = parts[0]
     memory = x.new_empty(2, draws.stop * rows.stop * widest)
     for draws, rows in parts:
@@ -276,7 +288,9 @@ class DrawMap:
             return self._function(alike | values, part)
 
         per_pair = self._copies * self._width(draws, frozenset(moving))
-        parts_of = list(chunks(num_draws, self._x, per_pair, inputs_first=not alike))
+        num_weights = sum(value[0].numel() for value in moving.values())
+        pairs = pairs_at_once(per_pair, self._x.device, num_weights)
+        parts_of = list(chunks(num_draws, self._x, pairs, inputs_first=not alike))
         mapped = looped = _one_by_one(of_moving)
         if alike or self._copies > 1 or self._x.device.type != "cpu" or parts_of[0][0].stop > _FEW:
             mapped = vmap_or_loop(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from pyrobnn._torch.vectorize import chunks, vmap_or_loop, widest_activation
+from pyrobnn._torch.vectorize import pairs_at_once, vmap_or_loop, widest_activation
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.uses import Recorder, Use
 
@@ -148,8 +148,10 @@ class Tracker:
         self._bnn, self._sites, self._example = bnn, sites, example
         self._fixed = {name: value.detach() for name, value in weights.items()}
         self._tracked = self._fixed | {name: self._fixed[name].clone().requires_grad_() for name in sites}
-        self._known = set(sites)
-        self.alone = self.run(example)
+        self._known, runs = set(sites), list[Recording]()
+        held = dict(bnn.net.named_buffers())
+        self._width = widest_activation(bnn.net, lambda: runs.append(self.run(example)), held)
+        (self.alone,) = runs
         self._known = {name for use in self.alone.uses for name in use.sites}
 
     def run(self, x: Tensor) -> Recording:
@@ -168,7 +170,13 @@ class Tracker:
             x: the inputs.
             columns_at: gives columns (K, B, C) for outputs (B, C); by default one for each output, for the Jacobian.
         """
-        recording = self.run(x)
+        return self._pulled(x, self.run(x), columns_at)
+
+    def pull_alone(self) -> Pulled:
+        """Return the Jacobian of the one example; its recording serves once."""
+        return self._pulled(self._example, self.alone)
+
+    def _pulled(self, x: Tensor, recording: Recording, columns_at: Callable[[Tensor], Tensor] | None = None) -> Pulled:
         f = recording.f.detach()
         columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1) if columns_at is None else columns_at(f)
         dense = {name: self._one_by_one(x, columns, name) for name in recording.others}
@@ -179,8 +187,12 @@ class Tracker:
     def examples_at_once(self, num_columns: int, numbers: int) -> int:
         """Return how many examples to pull at once, if the result holds so many numbers for each column of each."""
         held = sum(use.inputs.numel() + num_columns * use.output.numel() for use in self.alone.uses)
-        most = examples_at_once(max(held, num_columns * numbers))
-        return inputs_at_once(self._bnn, self._fixed, self._example.expand(most, *self._example.shape[1:]), most)
+        return self.inputs_at_once(examples_at_once(max(held, num_columns * numbers)))
+
+    def inputs_at_once(self, most: int) -> int:
+        """Return how many inputs to run at once, at most some number, so that activations stay in the cache."""
+        num_weights = sum(value.numel() for value in self._fixed.values())
+        return min(most, pairs_at_once(self._width, self._example.device, num_weights))
 
     def _one_by_one(self, x: Tensor, columns: Tensor, name: str) -> Tensor:
         """Return the derivatives of sum_c columns[k, b, c] f[b, c] in a weight, example by example, (K, B, *shape)."""
@@ -203,12 +215,6 @@ class Tracker:
             weight = self._fixed[name].clone().requires_grad_()
             f = self._bnn.outputs({**self._fixed, name: weight}, x_row[None])[0]
             return torch.stack([torch.autograd.grad(f, weight, column, retain_graph=True)[0] for column in columns_row])
-
-
-def inputs_at_once(bnn: BNN, weights: Mapping[str, Tensor], x: Tensor, most: int) -> int:
-    """Return how many inputs to run at once, at most some number, so that activations stay in the cache."""
-    widest = widest_activation(bnn.net, lambda: bnn.outputs(weights, x[:1]), dict(bnn.net.named_buffers()))
-    return min(most, next(rows.stop for _, rows in chunks(1, x, widest)))
 
 
 def examples_at_once(numbers: int) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
-from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once, inputs_at_once
+from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
 from pyrobnn.curvature.uses import Use
 from pyrobnn.guides.blocks import Block, DiagonalBlock, FullBlock, KroneckerBlock
 from pyrobnn.guides.laplace import BlockGuide
@@ -147,8 +147,8 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     sites = [name for block in blocks for name in block.shapes]
     tracker = Tracker(posterior.bnn, weights, sites, inputs[:1])
     means, covariances, roots = [], [], []
-    most = _examples_at_once(blocks, tracker.pull(inputs[:1]), joint=joint)
-    for part in inputs.split(inputs_at_once(posterior.bnn, weights, inputs, most)):
+    most = _examples_at_once(blocks, tracker.pull_alone(), joint=joint)
+    for part in inputs.split(tracker.inputs_at_once(most)):
         pulled = tracker.pull(part)
         means.append(pulled.f)
         if joint:

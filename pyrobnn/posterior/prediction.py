@@ -135,7 +135,7 @@ class Prediction:
     @property
     def _aleatoric(self) -> Tensor:
         if self.is_classification:
-            return (self._base.probs * (1 - self._base.probs)).mean(0)
+            return (self._probs * (1 - self._probs)).mean(0)
         return self.distribution.variance.mean(0)
 
     @property
@@ -355,7 +355,15 @@ class Prediction:
     @property
     def _component_means(self) -> Tensor:
         """The mean under each draw in the model's units, (S, N, K)."""
-        return self._base.probs if self.is_classification else self.distribution.mean
+        return self._probs if self.is_classification else self.distribution.mean
+
+    @property
+    def _probs(self) -> Tensor:
+        """The probabilities under each draw, (S, N, C) or (S, N, K)."""
+        base = self._base
+        if isinstance(base, Categorical) and "probs" not in vars(base):
+            return base.logits.exp()  # they are normalised, and softmax over few classes takes many times longer
+        return base.probs
 
     def _original(self, values: Tensor) -> Tensor:
         """Return values in original units."""
@@ -381,7 +389,7 @@ class Prediction:
 
     @property
     def _num_classes(self) -> int:
-        return 2 if self._is_binary else int(self._base.probs.shape[-1])
+        return 2 if self._is_binary else int(self._base.param_shape[-1])
 
     @property
     def _like(self) -> Tensor:

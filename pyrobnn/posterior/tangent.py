@@ -9,7 +9,7 @@ from torch import Tensor
 from pyrobnn._torch.forward_mode import load_forward_mode
 from pyrobnn._torch.vectorize import DrawMap, is_alike
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.tracker import Tracker, inputs_at_once
+from pyrobnn.curvature.tracker import Tracker
 
 LastLayer = tuple[Tensor, Tensor, Tensor]
 """Outputs at the point (N, C), inputs of the layer (N, I), and the order of its entries as in `Pulled.only_matrix`."""
@@ -52,7 +52,7 @@ class Tangent:
         tracker = Tracker(self._bnn, self._point, moving, self._inputs[:1])
         if tracker.alone.others or len(tracker.alone.uses) != 1:
             return None
-        at_once = inputs_at_once(self._bnn, self._point, self._inputs, len(self._inputs))
+        at_once = tracker.inputs_at_once(len(self._inputs))
         parts = []
         for x in self._inputs.split(at_once):
             pulled = tracker.pull(x)
