@@ -6,12 +6,11 @@ import logging
 import os
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start, too: two workers share two cores
 
 import pyro
 import pytest
 import torch
-
-torch.set_num_threads(1)
 
 logging.getLogger("torch.__trace").propagate = False  # thousands of records for each recorded graph, each formatted
 

@@ -15,6 +15,7 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn.diagnostics import continuation
 from pyrobnn.diagnostics.continuation import Gain, continuation_finding
 from pyrobnn.diagnostics.training_checks import ending_finding
+from pyrobnn.inference.svi.captured import Captured
 from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.report import words
 
@@ -194,7 +195,8 @@ def cut_short(model, data, schedule, seed, most):
     """Fits of random lengths, each with the nats that long training adds to it."""
     lengths = np.random.default_rng(seed).uniform(math.log(100), math.log(most), 2)
     for length in np.exp(lengths).astype(int):
-        posterior = quick(model, bnn.SVI(steps=int(length), schedule=schedule), data, seed=seed)
+        method = bnn.SVI(steps=int(length), schedule=schedule)
+        posterior = quick(model, method, data, seed=seed, engine="captured")
         if isinstance(model.settings["net"], torch.nn.Linear):
             yield posterior, distance(posterior, data)
         else:
@@ -210,7 +212,8 @@ def continued(posterior, data):
     run._bnn, run._guide = longer.bnn, longer.guide
     run._method = method
     fit = run._fit(1.0)
-    fit.advance(6000)
+    fit.advance(1)
+    Captured([fit]).advance(5999)
     longer.bnn.eval()
     return longer
 
@@ -235,10 +238,10 @@ def test_fits_that_are_ten_nats_away_are_caught(schedule, network, longest):
 
 @pytest.mark.slow
 def test_false_alarms_on_the_best_guides():
-    """20 problems: 5 or more alarms at a rate of 5 % have a probability of 0.3 %."""
-    found = [continuation_finding(*mean_field(seed), LEVEL, seed).kind for seed in range(20)]
-    assert found.count("warning") <= 4
-    assert found.count("fine") >= 16
+    """10 problems: 4 or more alarms at a rate of 5 % have a probability of 0.1 %."""
+    found = [continuation_finding(*mean_field(seed), LEVEL, seed).kind for seed in range(10)]
+    assert found.count("warning") <= 3
+    assert found.count("fine") >= 7
 
 
 # The record
