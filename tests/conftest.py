@@ -12,6 +12,8 @@ import pyro
 import pytest
 import torch
 
+torch.set_num_threads(1)
+
 logging.getLogger("torch.__trace").propagate = False  # thousands of records for each recorded graph, each formatted
 
 

@@ -279,6 +279,7 @@ def missed(name):
 
 
 GUIDES = ["mean_field", "low_rank", "full_rank", "matrix_normal", "radial", "dropout", "map", "laplace"]
+ON_THE_CUBIC = [*GUIDES, "flow"]
 
 
 @functools.cache
@@ -290,9 +291,9 @@ def in_units_of_the_cubic(problem, name):
 
 
 @pytest.mark.parametrize("problem", ["cubic, noise learned", "cubic, noise known"])
-@pytest.mark.parametrize("name", [missed(name) if name == "radial" else name for name in GUIDES])
+@pytest.mark.parametrize("name", [missed(name) if name == "radial" else name for name in ON_THE_CUBIC])
 def test_each_guide_by_its_name_follows_the_cubic(problem, name):
-    """Radial weights are too wide; the flow has one seed only: it takes minutes."""
+    """Radial weights are too wide."""
     errors, epistemic = in_units_of_the_cubic(problem, name)
     assert median(errors) <= 4
     assert max(errors) <= 6
@@ -304,10 +305,10 @@ def test_each_guide_by_its_name_follows_the_cubic(problem, name):
     [
         (problem, name)
         if name in ("dropout", "map")
-        or (problem == "cubic, noise known" and name in ("mean_field", "low_rank", "laplace"))
+        or (problem == "cubic, noise known" and name in ("mean_field", "low_rank", "laplace", "flow"))
         else pytest.param(problem, name, marks=pytest.mark.xfail(strict=True))
         for problem in ("cubic, noise learned", "cubic, noise known")
-        for name in GUIDES
+        for name in ON_THE_CUBIC
     ],
 )
 def test_each_guide_by_its_name_is_sure_of_the_cubic_with_every_seed(problem, name):
@@ -350,6 +351,16 @@ def test_sixty_points_of_moons_are_told_apart(pair):
     the Laplace approximation by 0.005.
     """
     assert mean(column(by_name("moons, 60 points")[pair], "log_score")) >= -0.35
+
+
+@pytest.mark.parametrize(
+    "name", ["swag", "sgld", "sghmc", "nuts", "ensemble", "marginal_likelihood", "evidence_framework", "ivon"]
+)
+def test_each_method_by_its_name_takes_a_minute_on_small_problems(name):
+    """Chains by NUTS two. Without a method several are tried, which takes one to three: `max_seconds` bounds it."""
+    seconds = [float(row["seconds"]) for row in table("defaults.csv") if (row["kind"], row["name"]) == ("method", name)]
+    assert len(seconds) >= 16
+    assert max(seconds) <= (120 if name == "nuts" else 60)
 
 
 @pytest.mark.parametrize(
@@ -431,10 +442,12 @@ def wide(name):
     return row, float(linear["log_score"])
 
 
-@pytest.mark.parametrize("name", ["laplace", "map"])
+@pytest.mark.parametrize("name", ["laplace", "map", "mean_field"])
 def test_a_wide_network_scores_above_a_linear_model(name):
+    """At least half of the way from there to noise of a known scale, 0.3."""
     row, linear = wide(name)
-    assert float(row["log_score"]) >= linear - 0.03
+    truth = -0.5 * math.log(2 * math.pi * math.e * 0.3**2)
+    assert float(row["log_score"]) >= (linear + truth) / 2
 
 
 @pytest.mark.parametrize(
@@ -443,7 +456,7 @@ def test_a_wide_network_scores_above_a_linear_model(name):
         "laplace",
         "map",
         pytest.param(
-            "mean_field", marks=pytest.mark.xfail(strict=True, reason="no row: over 400 s, 40,000 steps of 5 ms")
+            "mean_field", marks=pytest.mark.xfail(strict=True, reason="286 s: tens of thousands of steps of 5 ms")
         ),
     ],
 )
@@ -489,15 +502,7 @@ def test_estimators_are_ready_soon(name, state, most):
     assert float(row["seconds"]) <= most
 
 
-@pytest.mark.parametrize(
-    "net",
-    [
-        "784-400-400-10",
-        "LSTM",
-        "ViT",
-        pytest.param("ResNet-18", marks=pytest.mark.xfail(strict=True, reason="1.11: not looked into")),
-    ],
-)
+@pytest.mark.parametrize("net", ["784-400-400-10", "LSTM", "ViT", "ResNet-18"])
 def test_a_prediction_takes_no_longer_than_a_plain_loop(net):
     (row,) = (row for row in table("draws.csv") if row["net"] == net)
     assert float(row["ratio"]) <= 1.05
