@@ -313,6 +313,7 @@ def test_class_probabilities_of_logits_are_their_softmax(spread):
     prediction, exact = Prediction(dist.Categorical(logits=logits)), logits.double().softmax(-1)
     for found in (prediction, Prediction(dist.Categorical(probs=exact.float()))):
         torch.testing.assert_close(found.class_probs.double(), exact.mean(0), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found.class_probs.double().sum(-1), torch.ones(3).double(), rtol=0, atol=1e-7)
         expected = (exact * (1 - exact)).mean(0)
         torch.testing.assert_close(found.aleatoric_variance.double(), expected, rtol=1e-5, atol=1e-5)
 

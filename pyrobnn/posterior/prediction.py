@@ -291,7 +291,8 @@ class Prediction:
             tensor([[0.7000, 0.3000]])
         """
         self._require_classes("Class probabilities")
-        return torch.stack([1 - self.mean, self.mean], -1) if self._is_binary else self.mean
+        mean = self.mean
+        return torch.stack([1 - mean, mean], -1) if self._is_binary else mean / mean.sum(-1, keepdim=True)
 
     @property
     def label(self) -> Tensor:
