@@ -238,10 +238,10 @@ def test_fits_that_are_ten_nats_away_are_caught(schedule, network, longest):
 
 @pytest.mark.slow
 def test_false_alarms_on_the_best_guides():
-    """10 problems: 4 or more alarms at a rate of 5 % have a probability of 0.1 %."""
-    found = [continuation_finding(*mean_field(seed), LEVEL, seed).kind for seed in range(10)]
-    assert found.count("warning") <= 3
-    assert found.count("fine") >= 7
+    """20 problems: 5 or more alarms at a rate of 5 % have a probability of 0.3 %."""
+    found = [continuation_finding(*mean_field(seed), LEVEL, seed).kind for seed in range(20)]
+    assert found.count("warning") <= 4
+    assert found.count("fine") >= 16
 
 
 # The record

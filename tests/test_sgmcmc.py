@@ -230,11 +230,14 @@ def test_the_largest_curvature_is_that_of_the_posterior():
     [
         bnn.SGLD(num_draws=10, burn_in=200, thinning=15, num_chains=200),
         bnn.SGHMC(friction=16.0, num_draws=10, burn_in=400, thinning=30, num_chains=200),
+        bnn.SGHMC(num_draws=10, burn_in=3000, thinning=100, num_chains=100),
     ],
 )
 def test_without_a_step_size_chains_have_one_that_suits(setting):
     """A fifth of the smallest variance; 200 chains, seed 0, against the distribution of a chain with such steps."""
     posterior, largest = run(setting), np.linalg.eigvalsh(PRECISION).max()
+    if isinstance(setting, bnn.SGHMC):
+        setting = dataclasses.replace(setting, friction=setting.friction or 0.1 * largest**0.5)
     step_size = 0.2 / largest * getattr(setting, "friction", 1.0)
     assert np.allclose(posterior.guide.sample_stats()["step_size"], step_size, rtol=1e-3)
     exact = stationary_covariance(dataclasses.replace(setting, step_size=step_size))
@@ -248,8 +251,6 @@ def test_without_a_friction_it_is_a_tenth_of_the_fastest_frequency():
     model = linear_model()
     found, expected = run(bnn.SGHMC(**short), model), run(bnn.SGHMC(friction=friction, **short), model)
     torch.testing.assert_close(found.guide.draws, expected.guide.draws, rtol=1e-3, atol=1e-3)
-    steps = found.guide.sample_stats()["step_size"]
-    assert np.allclose(steps, expected.guide.sample_stats()["step_size"], rtol=1e-3)
 
 
 @pytest.mark.parametrize("kind", [bnn.SGLD, bnn.SGHMC])
