@@ -37,7 +37,7 @@ def seeded(seed: int, purpose: str = "") -> Iterator[None]:
 
 def _generators() -> tuple[Any, ...]:
     """Return the states of the global generators, as the libraries give them."""
-    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    on_gpus = torch.cuda.get_rng_state_all() if _has_accelerator() and torch.cuda.is_available() else []
     return torch.get_rng_state(), on_gpus, np.random.get_state(), random.getstate()
 
 

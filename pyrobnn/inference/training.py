@@ -116,9 +116,9 @@ def _fault(training: Training, monitor: Monitor, done: int) -> tuple[int, int, f
     """Return step, replicate and value of the first ELBO that is not finite; a parameter counts as NaN, at the end."""
     terms = monitor.recorder.fetch()
     elbo = (terms[..., 0] - terms[..., 1]).reshape(len(terms), -1)
-    bad = np.argwhere(~np.isfinite(elbo))
-    if len(bad):
-        index, replicate = bad[0]
+    good = np.isfinite(elbo)
+    if not good.all():
+        index, replicate = np.argwhere(~good)[0]
         return done - len(elbo) + int(index) + 1, int(replicate), float(elbo[index, replicate])
     lost = [index for index, fit in enumerate(training.fits) if not fit.is_finite()]
     return (done, lost[0], float("nan")) if lost else None

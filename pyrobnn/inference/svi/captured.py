@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -66,7 +67,7 @@ class Captured:
 
     def _advance_block(self, num_steps: int) -> Tensor:
         done = self._fits[0].done
-        rates = torch.tensor([fit.hand_over(num_steps) for fit in self._fits], dtype=torch.float64).permute(1, 2, 0)
+        rates = torch.from_numpy(np.array([fit.hand_over(num_steps) for fit in self._fits], float)).permute(1, 2, 0)
         rows = [fit.batches.rows(num_steps) for fit in self._fits if isinstance(fit.batches, TensorBatches)]
         chosen = None if not rows or rows[0] is None else torch.stack(rows, 1)  # type: ignore[arg-type]
         if len(self._fits) == 1:

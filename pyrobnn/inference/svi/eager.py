@@ -121,6 +121,10 @@ class Eager:
 
     def hand_over(self, num_steps: int) -> list[tuple[float, float]]:
         """Count the next steps as done, which another engine does, with learning rate and factor on the KL of each."""
+        if self._schedule is None:
+            rate, first = self.rate, self.done
+            self.done += num_steps
+            return [(rate, self.method.kl_weight(step)) for step in range(first, self.done)]
         factors = []
         with ignored_warnings("Detected call of `lr_scheduler.step"):  # the steps are done elsewhere
             for _ in range(num_steps):
@@ -207,7 +211,8 @@ class Eager:
 
     def is_finite(self) -> bool:
         """Return whether every parameter is finite."""
-        return bool(torch.stack([p.detach().isfinite().all() for p in self.parameters]).all())
+        extremes = [extreme for p in self.parameters if p.numel() for extreme in p.detach().aminmax()]
+        return bool(torch.stack(extremes).isfinite().all())
 
     def has_finite_gradients(self) -> bool:
         """Return whether every gradient of the last step is finite."""

@@ -1,7 +1,9 @@
 """Random numbers for a recorded graph on a CPU: drawn by ATen between steps, in the order of the eager step."""
 
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 from torch import Tensor, fx
@@ -41,22 +43,21 @@ class Noise:
         nodes = [node for node in graph.graph.nodes if on_cpu and node.target in (*_NORMAL, *_UNIFORM)]
         per_step = sum(node.meta["val"].numel() for node in nodes)
         self.num_rows = num_rows if per_step * num_rows <= _TABLE else 1
-        self._uniform = [node.target in _UNIFORM for node in nodes]
         self.inputs = [_replace_by_input(node, position, self.num_rows) for node in nodes]
         self.is_complete = not any(_is_random(node) for node in graph.graph.nodes)
         shared = torch.get_num_threads() > 1 and any(node.meta["val"].numel() >= _PARALLEL for node in nodes)
         self._generators = _new_generators(torch.get_num_threads()) if shared else []
-        rows = [table.unbind(0) if self.num_rows > 1 else (table,) for table in self.inputs]
-        self._steps = list(zip(*rows, strict=True)) if rows else []
+        fills = [
+            [self._filling(row, uniform=node.target in _UNIFORM) for row in (table if self.num_rows > 1 else [table])]
+            for node, table in zip(nodes, self.inputs, strict=True)
+        ]
+        self._steps = list(zip(*fills, strict=True)) if fills else []
 
     def draw(self, num_steps: int) -> None:
         """Draw the random numbers of the next steps, at most `num_rows`."""
-        for step in self._steps[:num_steps]:
-            for row, uniform in zip(step, self._uniform, strict=True):
-                if row.numel() >= _PARALLEL and self._generators:
-                    self._draw_in_parallel(row, uniform=uniform)
-                else:
-                    _fill(row, uniform=uniform)
+        for fills in self._steps[:num_steps]:
+            for fill in fills:
+                fill()
 
     def state(self) -> list[Tensor]:
         """Return the states of the generators of large draws."""
@@ -67,11 +68,17 @@ class Noise:
         for generator, own in zip(self._generators, state, strict=False):
             generator.set_state(own)
 
+    def _filling(self, row: Tensor, *, uniform: bool) -> Callable[[], object]:
+        """Return what fills a row with new numbers."""
+        if row.numel() >= _PARALLEL and self._generators:
+            return partial(self._draw_in_parallel, row, uniform=uniform)
+        return _filling(row, uniform=uniform)
+
     def _draw_in_parallel(self, row: Tensor, *, uniform: bool) -> None:
         chunks = row.view(-1).split(math.ceil(row.numel() / len(self._generators)))
         with ThreadPoolExecutor(len(chunks)) as pool:
             jobs = zip(chunks, self._generators, strict=False)
-            filling = [pool.submit(_fill, chunk, uniform=uniform, generator=generator) for chunk, generator in jobs]
+            filling = [pool.submit(_filling(chunk, uniform=uniform), generator=own) for chunk, own in jobs]
         for job in filling:
             job.result()
 
@@ -85,11 +92,8 @@ def _new_generators(count: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(seed) for seed in seeds]
 
 
-def _fill(row: Tensor, *, uniform: bool, generator: torch.Generator | None = None) -> None:
-    if uniform:
-        row.uniform_(generator=generator)
-    else:
-        row.normal_(generator=generator)
+def _filling(row: Tensor, *, uniform: bool) -> Callable[..., Tensor]:
+    return row.uniform_ if uniform else row.normal_
 
 
 def _replace_by_input(node: fx.Node, position: fx.Node, num_rows: int) -> Tensor:

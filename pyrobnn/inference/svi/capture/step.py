@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 from torch.func import functional_call, grad, vmap
@@ -136,7 +137,7 @@ class CapturedStep:
         tables["kl_weight"][:num_steps].copy_(kl_weight)
         if rows is not None:
             tables["rows"][:num_steps].copy_(rows)
-        others = torch.tensor([self._rates(self._group, first + k) for k in range(num_steps)], dtype=torch.float64)
+        others = torch.from_numpy(np.array([self._rates(self._group, first + k) for k in range(num_steps)], float))
         tables["rates"][:num_steps, ..., 1:].copy_(others.view(num_steps, *[1] * (lr.ndim - 1), -1))
         self._state["position"].zero_()
         for done in range(0, num_steps, self.noise.num_rows):
