@@ -40,6 +40,7 @@ class Worker:
 
     def __init__(self, command: list[str], *, threads: int, environment: dict[str, str]) -> None:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 closed with the worker
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
         with _confined_to(threads):
             self._process = subprocess.Popen(
@@ -48,7 +49,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 text=True,
-                env={**os.environ, **counts, **environment},
+                env={**kept, **counts, **environment},
                 cwd=Path(__file__).parents[2],
                 start_new_session=True,
             )
