@@ -8,6 +8,7 @@ variance of 2^18 numbers, seed 3, lie within 5 standard errors.
 
 import contextlib
 import dataclasses
+import gc
 import math
 
 import numpy as np
@@ -25,6 +26,7 @@ from pyrobnn._torch.denormals import flushed_denormals
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides import Auto, Map, MeanField
+from pyrobnn.inference.engine import Choice, capture
 from pyrobnn.inference.svi.capture import compiler, store
 from pyrobnn.inference.svi.capture.compiler import compile_graph
 from pyrobnn.inference.svi.capture.errors import NotCapturable
@@ -864,3 +866,18 @@ def test_a_folder_that_the_compiler_cannot_take_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "with a space"))
     with pytest.raises(NotCapturable, match=r"C\+\+ compile error; it cannot work in '.*with a space', with a space"):
         compile_graph(record(step, [some(3)]), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_no_garbage_is_collected_while_a_step_is_captured(is_enabled):
+    def make(compiler):
+        raise NotCapturable(f"enabled: {gc.isenabled()}")
+
+    was_enabled = gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        _, record = capture(Choice("auto", "captured"), make, what="fit runs", from_step=1)
+        assert "enabled: False" in record.reason
+        assert gc.isenabled() == is_enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
