@@ -278,8 +278,7 @@ def missed(name):
     return pytest.param(name, marks=pytest.mark.xfail(strict=True))
 
 
-GUIDES = ["mean_field", "low_rank", "full_rank", "matrix_normal", "radial", "dropout", "map", "laplace"]
-ON_THE_CUBIC = [*GUIDES, "flow"]
+GUIDES = ["mean_field", "low_rank", "full_rank", "matrix_normal", "radial", "dropout", "map", "laplace", "flow"]
 
 
 @functools.cache
@@ -291,7 +290,7 @@ def in_units_of_the_cubic(problem, name):
 
 
 @pytest.mark.parametrize("problem", ["cubic, noise learned", "cubic, noise known"])
-@pytest.mark.parametrize("name", [missed(name) if name == "radial" else name for name in ON_THE_CUBIC])
+@pytest.mark.parametrize("name", [missed(name) if name == "radial" else name for name in GUIDES])
 def test_each_guide_by_its_name_follows_the_cubic(problem, name):
     """Radial weights are too wide."""
     errors, epistemic = in_units_of_the_cubic(problem, name)
@@ -308,7 +307,7 @@ def test_each_guide_by_its_name_follows_the_cubic(problem, name):
         or (problem == "cubic, noise known" and name in ("mean_field", "low_rank", "laplace", "flow"))
         else pytest.param(problem, name, marks=pytest.mark.xfail(strict=True))
         for problem in ("cubic, noise learned", "cubic, noise known")
-        for name in ON_THE_CUBIC
+        for name in GUIDES
     ],
 )
 def test_each_guide_by_its_name_is_sure_of_the_cubic_with_every_seed(problem, name):
