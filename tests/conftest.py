@@ -7,9 +7,8 @@ import os
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start, too: two workers share two cores
-os.environ.pop(
-    "PYTHONDONTWRITEBYTECODE", None
-)  # or each of them compiles torch's modules anew, 1,600 for a captured fit
+# Or each of these processes compiles the bytecode of torch's modules anew, 1,600 for a captured fit.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pyro
 import pytest

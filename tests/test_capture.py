@@ -105,6 +105,7 @@ FITS = {
         {"epochs": 10},
     ),
     "classes and a KL in closed form": lambda: (CLASSIFIER, labels(), {"steps": 30, "kl": "analytic"}),
+    "a KL that warms up at a constant rate": lambda: (mixture_model(), problem(), {"steps": 30, "kl_warmup": 20}),
     "batch normalisation": lambda: (mixture_model(with_batch_statistics()), problem(), SMALL),
     "convolution": lambda: (mixture_model(CONVOLUTION), problem(), SMALL),
     "double precision": lambda: (

@@ -72,13 +72,13 @@ class Noise:
         """Return what fills a row with new numbers."""
         if row.numel() >= _PARALLEL and self._generators:
             return partial(self._draw_in_parallel, row, uniform=uniform)
-        return _filling(row, uniform=uniform)
+        return _law(row, uniform=uniform)
 
     def _draw_in_parallel(self, row: Tensor, *, uniform: bool) -> None:
         chunks = row.view(-1).split(math.ceil(row.numel() / len(self._generators)))
         with ThreadPoolExecutor(len(chunks)) as pool:
             jobs = zip(chunks, self._generators, strict=False)
-            filling = [pool.submit(_filling(chunk, uniform=uniform), generator=own) for chunk, own in jobs]
+            filling = [pool.submit(_law(chunk, uniform=uniform), generator=own) for chunk, own in jobs]
         for job in filling:
             job.result()
 
@@ -92,7 +92,7 @@ def _new_generators(count: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(seed) for seed in seeds]
 
 
-def _filling(row: Tensor, *, uniform: bool) -> Callable[..., Tensor]:
+def _law(row: Tensor, *, uniform: bool) -> Callable[..., Tensor]:
     return row.uniform_ if uniform else row.normal_
 
 
