@@ -135,13 +135,12 @@ class AbstractBNN(BaseEstimator):
         shown.data = {name: shown[name] for name in sorted(shown, key=place)}
         return shown
 
-    def _parts(self, num_data: int | None = None, num_classes: int = 2) -> dict[str, Any]:
-        """Return the parts, defaults in the place of None, as settings; defaults follow from rows and classes."""
+    def _parts(self, **known: Any) -> dict[str, Any]:
+        """Return the parts as settings; in the place of None those that `parts_for` returns for what is known."""
         given = {name: getattr(self, name) for name in PARTS}
         found = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
-        chosen = {name: found.get(name) for name in ("prior", "guide", "likelihood")}
-        settings = self._settings()
-        own = defaults.parts_for(self.TASK, **chosen, num_data=num_data, num_classes=num_classes, settings=settings)
+        chosen = {name: found.get(name) for name in ("net", "prior", "guide", "likelihood")}
+        own = defaults.parts_for(self.TASK, **chosen, **known, settings=self._settings())
         return {"guide": guide_of((own | found)["method"])} | own | found
 
     def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:
@@ -156,14 +155,16 @@ class AbstractBNN(BaseEstimator):
         """Return how scikit-learn's validators take targets."""
         return {}
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None) -> Any:
-        """Train on examples: anew, or from the posterior so far."""
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None, learns_on: bool = False
+    ) -> Any:
+        """Train on examples: anew, or from the posterior so far; `learns_on` if others follow."""
         if isinstance(self.num_draws, bool) or not isinstance(self.num_draws, Integral) or self.num_draws < 1:
             raise InputError(f"`num_draws` must be a positive integer, got {self.num_draws!r}.")
         examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
         if reset:
-            self._num_rows = len(examples.x)
-        parts = self._parts(self._num_rows, self._width)
+            self._sizes = {"num_data": len(examples.x), "num_inputs": examples.x.shape[1], "num_classes": self._width}
+        parts = self._parts(**self._sizes, learns_on=learns_on)
         method = self._method(parts)
         arguments = {
             "seed": int(check_random_state(self.random_state).randint(_LARGEST_SEED)),
@@ -184,8 +185,9 @@ class AbstractBNN(BaseEstimator):
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
-        require_learning_on(self._method(self._parts()))
-        return self._fit(X, y, sample_weight, reset=not hasattr(self, "posterior_"), classes=classes)
+        require_learning_on(self._method(self._parts(learns_on=True)))
+        reset = not hasattr(self, "posterior_")
+        return self._fit(X, y, sample_weight, reset=reset, classes=classes, learns_on=True)
 
     def _method(self, parts: dict[str, Any]) -> Any:
         """Return the method with the guide, and with the settings that have parameters of their own."""

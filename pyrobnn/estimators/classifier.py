@@ -26,10 +26,11 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
     Args:
         net: the network; a hidden layer of 50 units in double precision if None.
-        prior: the prior of the weights; Normal(), whose scales are tuned, if None.
+        prior: the prior of the weights; a normal one, whose scales are tuned, if None.
         likelihood: how labels arise; Categorical if None.
         guide: the guide of the method, or of the one inside it; None for its default.
-        method: how the posterior is inferred; `SVI` if None, with a mean-field guide if none is given.
+        method: how the posterior is inferred. If None it follows from sizes: two chains of `NUTS` up to 100 rows,
+            `EvidenceFramework` up to 250 rows of two classes, else `SVI`; the last two with a mean-field guide.
         steps: as in `BNNRegressor`, and so are lr, batch_size, num_draws, standardize, categories, missing,
             random_state, device, engine and verbose.
         class_weight: weights of the classes by label, or "balanced"; they multiply the weights of the examples.

@@ -133,8 +133,8 @@ class RunSpec:
         return self.fit.method
 
     def parts_for(self, task: Task, **sizes: int) -> defaults.Parts:
-        """Return the parts of the estimators for a task, and `num_data` and `num_classes`, under the spec's choices."""
-        chosen = {"prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
+        """Return the parts of the estimators for a task and sizes of the table, under the spec's choices."""
+        chosen = {"net": self.net, "prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
         return defaults.parts_for(task, **chosen, **sizes, settings=self.fit.settings)
 
     def method_for(self, task: Task, **sizes: int) -> Any:
@@ -184,7 +184,7 @@ class RunSpec:
 
 def _sizes(dataset: Dataset) -> dict[str, int]:
     """Return the numbers that defaults follow from."""
-    rows = {"num_data": len(dataset.data)}
+    rows = {"num_data": len(dataset.data), "num_inputs": dataset.data.x[0].numel()}
     return rows | {"num_classes": int(dataset.data.y.max()) + 1} if dataset.task == "classification" else rows
 
 
