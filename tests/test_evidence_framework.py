@@ -32,21 +32,37 @@ def fit(model, method, x, y, **arguments):
     return bnn.fit(model, method, (x, y), seed=0, progress=False, engine="eager", **arguments)
 
 
+@pytest.mark.parametrize("counts", [0.0, 0.5, 4.0])
 @pytest.mark.parametrize("per", ["site", "input"])
-def test_scales_of_a_linear_model_maximise_its_exact_evidence(per):
+def test_scales_of_a_linear_model_maximise_its_exact_evidence_times_their_prior(per, counts):
+    """The density of a log precision a is exp(c (a - s^2 e^a) / 2), with c at most the weights of the group."""
     x, y = linear_data()
     x = x[:, :2]  # all precisions have a finite maximum
-    model = bnn.BNN(bnn.MLP(2, [], 1, bias=False, dtype="float64"), prior=bnn.priors.Normal(1.0))
-    posterior = fit(model, bnn.EvidenceFramework(starts=1, rounds=30, per=per), x, y)
+    declared = 2.0
+    model = bnn.BNN(bnn.MLP(2, [], 1, bias=False, dtype="float64"), prior=bnn.priors.Normal(declared))
+    method = bnn.EvidenceFramework(starts=1, rounds=30, per=per, prior_counts=counts)
+    posterior = fit(model, method, x, y)
     groups = 2 if per == "input" else 1
+    shape = min(counts, 2 / groups) / 2
+
+    def evidence(logs):
+        return log_evidence(x, y, np.broadcast_to(np.exp(logs[:-1]), 2), np.exp(logs[-1]))
+
     found = minimize(
-        lambda logs: -log_evidence(x, y, np.broadcast_to(np.exp(logs[:-1]), 2), np.exp(logs[-1])), np.zeros(groups + 1)
-    )
+        lambda logs: -evidence(logs) - shape * (logs[:-1] - 0.02 * declared**2 * np.exp(logs[:-1])).sum(),
+        np.zeros(groups + 1),
+        options={"gtol": 1e-8},
+    ).x
     precision = np.atleast_1d(posterior.info["evidence"]["precision"]["0.weight"])
-    np.testing.assert_allclose(np.log(precision), found.x[:-1], atol=1e-3)
-    assert posterior.bnn.settings["likelihood"].scale == pytest.approx(np.exp(found.x[-1]), rel=1e-3)
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(-found.fun, abs=1e-5)
-    assert posterior.info["evidence"]["starts"][0]["log_evidence"] == pytest.approx(-found.fun, abs=1e-5)
+    np.testing.assert_allclose(np.log(precision), found[:-1], atol=1e-3)
+    assert posterior.bnn.settings["likelihood"].scale == pytest.approx(np.exp(found[-1]), rel=1e-3)
+    (start,) = posterior.info["evidence"]["starts"]
+    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(start["log_evidence"], abs=1e-5)
+    assert start["log_evidence"] == pytest.approx(evidence(found), abs=2e-3)
+    alphas = np.broadcast_to(np.exp(found[:-1]), 2)
+    information = x.T @ x / np.exp(2 * found[-1])
+    determined = np.trace(np.linalg.solve(information + np.diag(alphas), information))
+    assert start["determined"] == pytest.approx(determined, abs=1e-3)
 
 
 def test_the_score_left_out_is_that_of_fits_without_each_example():
@@ -145,8 +161,8 @@ def test_targets_without_a_pattern_stay_a_constant():
         ("regression", {"num_data": 500}, "EvidenceFramework"),
         ("regression", {"num_data": 501}, "MarginalLikelihood"),
         ("classification", {}, "NUTS"),
-        ("classification", {"num_data": 100, "num_inputs": 50, "num_classes": 3}, "NUTS"),
-        ("classification", {"num_data": 100, "num_inputs": 51}, "EvidenceFramework"),
+        ("classification", {"num_data": 100, "num_inputs": 30, "num_classes": 3}, "NUTS"),
+        ("classification", {"num_data": 100, "num_inputs": 31}, "EvidenceFramework"),
         ("classification", {"num_data": 100, "num_inputs": 4, "net": bnn.MLP(hidden=(60, 41))}, "EvidenceFramework"),
         ("classification", {"num_data": 100, "num_inputs": 4, "net": bnn.MLP(hidden=(60, 40))}, "NUTS"),
         ("classification", {"num_data": 100, "num_inputs": 4, "learns_on": True}, "EvidenceFramework"),
@@ -160,6 +176,12 @@ def test_targets_without_a_pattern_stay_a_constant():
 )
 def test_the_default_method_follows_from_sizes_and_from_what_is_given(task, sizes, name):
     assert type(parts_for(task, **sizes)["method"]).__name__ == name
+
+
+def test_scales_of_the_prior_of_chains_are_measured_where_inputs_have_units_of_their_own():
+    assert parts_for("classification")["prior"] == bnn.priors.Normal(1.5)
+    assert parts_for("classification", standardize=False)["prior"] == bnn.priors.Normal()
+    assert parts_for("classification", prior=bnn.priors.Normal(0.3))["prior"] == bnn.priors.Normal(0.3)
 
 
 @pytest.mark.slow
@@ -247,18 +269,17 @@ def test_modes_that_are_about_as_good_share_the_posterior():
     assert len(set(mixture.members)) == len(used)
     best = mixture.members[0].bnn.settings
     assert best["prior"] == mixture.bnn.settings["prior"]
+    scores = [start["log_evidence"] + start["log_left_out"] - start["determined"] for start in found["starts"]]
+    assert found["chosen"] == np.argmax(scores)
     for index in used:
-        scores = [
-            found["starts"][k]["log_evidence"] + found["starts"][k]["log_left_out"] for k in (found["chosen"], index)
-        ]
-        assert scores[0] - scores[1] < 2 * 8 * np.log(2 * len(mixture))
+        assert max(scores) - scores[index] < 2 * 8 * np.log(2 * len(mixture))
     line = bnn.BNN(linear_net(), prior=bnn.priors.Normal(1.0))
     assert not isinstance(fit(line, bnn.EvidenceFramework(starts=3, rounds=30), x, y), bnn.Mixture)
 
 
 def test_a_mixture_of_modes_learns_on():
     x, y = linear_data(30)
-    method = bnn.EvidenceFramework(starts=3, rounds=3)
+    method = bnn.EvidenceFramework(starts=3, rounds=3, prior_counts=0.0)
     model = bnn.BNNRegressor(method=method, random_state=0).fit(x, np.sin(3 * y))
     before = model.posterior_
     model.partial_fit(x, np.sin(3 * y))

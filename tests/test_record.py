@@ -33,7 +33,7 @@ INFO = {
     "rewinds": [{"step": 3, "back_to": 2, "lr_factor": 0.5}],
     "laplace": LAPLACE,
     "evidence": {
-        "starts": [{"noise": None, "log_evidence": float("-inf"), "log_left_out": -1.0}],
+        "starts": [{"noise": None, "log_evidence": float("-inf"), "log_left_out": -1.0, "determined": 2.5}],
         "chosen": 0,
         "precision": {"0.weight": [1.0, 2.0], "0.bias": 3.0},
         "members": [1],

@@ -140,7 +140,8 @@ class AbstractBNN(BaseEstimator):
         given = {name: getattr(self, name) for name in PARTS}
         found = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
         chosen = {name: found.get(name) for name in ("net", "prior", "guide", "likelihood")}
-        own = defaults.parts_for(self.TASK, **chosen, **known, settings=self._settings())
+        known |= {"settings": self._settings(), "standardize": bool(self.standardize)}
+        own = defaults.parts_for(self.TASK, **chosen, **known)
         return {"guide": guide_of((own | found)["method"])} | own | found
 
     def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:

@@ -26,7 +26,8 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
     Args:
         net: the network; a hidden layer of 50 units in double precision if None.
-        prior: the prior of the weights; a normal one, whose scales are tuned, if None.
+        prior: the prior of the weights. If None a normal one: of scale 1.5 for chains on standardised inputs, else of
+            scales that are tuned.
         likelihood: how labels arise; Categorical if None.
         guide: the guide of the method, or of the one inside it; None for its default.
         method: how the posterior is inferred. If None it follows from sizes: two chains of `NUTS` up to 100 rows,

@@ -98,11 +98,13 @@ class StartRecord:
         noise: the noise that it began with; None if no scale was tuned.
         log_evidence: log p(D), in the original units of the targets.
         log_left_out: the leave-one-out log score, likewise.
+        determined: the number of weights that the data determine; None in records of earlier versions.
     """
 
     noise: float | None
     log_evidence: float
     log_left_out: float
+    determined: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -135,7 +135,8 @@ class RunSpec:
     def parts_for(self, task: Task, **sizes: int) -> defaults.Parts:
         """Return the parts of the estimators for a task and sizes of the table, under the spec's choices."""
         chosen = {"net": self.net, "prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
-        return defaults.parts_for(task, **chosen, **sizes, settings=self.fit.settings)
+        own = {"settings": self.fit.settings, "standardize": self.data.standardize}
+        return defaults.parts_for(task, **chosen, **sizes, **own)
 
     def method_for(self, task: Task, **sizes: int) -> Any:
         """Return the method with its guide, from the spec, or from the estimators with the settings of [fit]."""

@@ -26,6 +26,8 @@ from pyrobnn.posterior.record import EngineRecord
 
 _BATCH = 4096
 _TEMPERATURE = 8.0
+_PRIOR_SHARE = 0.02
+"""Variance of the weights that the prior of a precision counts, as a share of the declared one."""
 _SAME = 0.01
 """Nats within which two starts have come to the same mode."""
 _MOST_FULL = 3000
@@ -38,12 +40,17 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     """Prior precisions and noise that make the data most probable, then a posterior under them; for small tables.
 
     In turns, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on all data
-    goes to the mode under the present scales, and the fixed point alpha = gamma / sum w^2 moves these. Starts differ in
-    the network's first weights and in the noise, or the width of the prior, that they begin from: much noise leads to
-    the simplest function, little to one that follows the data closely. The start with the largest mean of log evidence
-    and leave-one-out log score is kept. Both are sums of log predictive densities of held-out targets, the first over
-    training sets of all sizes, the second over sets of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and
-    cross-validation"). The first alone prefers a constant now and then, the second a mode that follows the noise.
+    goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2) moves these.
+    gamma is the number of weights that the data determine. Each precision has a gamma prior, which counts c weights of
+    mean square s^2, a fiftieth of the declared variance: with few rows the data alone would leave some inputs out and
+    follow the noise in others. Starts differ in the network's first weights and in the noise, or the width of the
+    prior, that they begin from: much noise leads to the simplest function, little to one that follows the data closely.
+
+    The start with the largest score is kept: the mean of log evidence and leave-one-out log score, less gamma / 2. Both
+    are sums of log predictive densities of held-out targets, the first over training sets of all sizes, the second over
+    sets of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and cross-validation"). The first alone prefers a
+    constant now and then. The second has the features of a mode that has seen the target left out, which flatters modes
+    that determine many weights; a nat for each is what Akaike's criterion takes from a fit.
 
     The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
     inference trains from the best mode. With Laplace and real targets, starts whose score is not far from the best have
@@ -58,6 +65,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         starts: number of starts.
         rounds: turns of each start; with 0 it goes to the mode alone, and prior and noise stay as they are given.
         iterations: of L-BFGS in a round.
+        prior_counts: the c above, at most the weights of the group; with 0 the data alone move the precisions.
         per: which weights share a precision: "input" has one for each site and, in the first layer, for each input
             (automatic relevance determination; MacKay 1994), "site" one for each site.
         guide_steps: steps of the training of another guide than Laplace.
@@ -75,6 +83,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     starts: Annotated[int, Field(gt=0)] = 5
     rounds: Annotated[int, Field(ge=0)] = 8
     iterations: Annotated[int, Field(gt=0)] = 150
+    prior_counts: Annotated[float, Field(ge=0)] = 4.0
     per: Literal["input", "site"] = "input"
     guide_steps: Annotated[int, Field(gt=0)] = 1000
 
@@ -102,7 +111,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         Returns:
             The posterior of the model with the tuned prior and noise, or the mixture of several starts, the best
             first. `info["evidence"]` has, for each of "starts", noise, log evidence and leave-one-out log score,
-            the number of the one "chosen", its "precision" by site, and the "members" that each start has in a mixture.
+            "determined" weights; the number of the one "chosen", its "precision" by site, and the "members" that each
+            start has in a mixture.
 
         Raises:
             InputError: priors that are not normal, latent sites other than weights, or a Jacobian that does not fit
@@ -115,7 +125,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             return tuple(torch.cat(parts) for parts in zip(*source.one_pass(model, _BATCH), strict=True))
 
         lengths: dict[str, Any] = {"starts": self.starts, "rounds": self.rounds, "iterations": self.iterations}
-        found, chosen = tuned_modes(bnn, source, source.num_data, everything, run, per=self.per, **lengths)
+        choice: dict[str, Any] = {"prior_counts": self.prior_counts, "prior_share": _PRIOR_SHARE, "penalty": 1.0}
+        found, chosen = tuned_modes(bnn, source, source.num_data, everything, run, per=self.per, **lengths, **choice)
         mixes = isinstance(self.guide, Laplace) and not bnn.settings["likelihood"].integer_targets
         counts = _members([start.score for start in found], mixes=mixes)
         order = sorted(range(len(found)), key=lambda index: index != chosen)

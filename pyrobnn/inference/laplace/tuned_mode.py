@@ -66,6 +66,8 @@ def tuned_modes(
     tolerance: float = 1e-12,
     held: Collection[str] = (),
     prior_counts: float = 0.0,
+    prior_share: float | None = None,
+    penalty: float = 0.0,
 ) -> tuple["list[TunedMode]", int]:
     """Return a mode for each start, with the scales that were tuned with it, and the number of the best.
 
@@ -81,13 +83,17 @@ def tuned_modes(
         per: groups of weights, "input" or "site".
         tolerance: relative change of the energy at which L-BFGS stops.
         held: names of weights whose prior stays as it is.
-        prior_counts: weights of size 1 that each group counts as well as what the data determine: a gamma prior of its
-            precision, with mean 1 and this many halves as its shape.
+        prior_counts: weights that each group counts as well as what the data determine: a gamma prior of its precision,
+            with this many halves as its shape.
+        prior_share: their mean square as a share of the variance that the prior declares, and at most as many as the
+            group has; None for weights of size 1.
+        penalty: nats that a score loses for each weight that the data determine.
 
     Raises:
         InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
         FloatingPointError: no start whose numbers stay finite.
     """
+    hyperprior: dict[str, Any] = {"prior_counts": prior_counts, "prior_share": prior_share, "penalty": penalty}
     noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[:starts]
     found: list[TunedMode] = []
     with tqdm(total=starts * rounds, desc="evidence", disable=not run.progress) as bar:
@@ -104,9 +110,7 @@ def tuned_modes(
                 check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
                 weights = {site.name: site.start.clone() for site in sites}
                 first = float(noise) if rounds else None
-                start = TunedMode(
-                    model, weights, examples(model), noise=first, per=per, held=held, prior_counts=prior_counts
-                )
+                start = TunedMode(model, weights, examples(model), noise=first, per=per, held=held, **hyperprior)
                 start.threads = threads
                 try:
                     for _ in range(rounds):
@@ -145,11 +149,12 @@ class TunedMode:
             a factor on the precisions. None to leave the scales as they are.
         per: groups of weights.
         held: names of weights whose prior stays as it is.
-        prior_counts: as for `tuned_modes`.
+        prior_counts, prior_share, penalty: as for `tuned_modes`.
 
     Attributes:
         weights: the mode so far.
         log_evidence, log_left_out: of the model's targets; sums over examples.
+        determined: the number of weights that the data determine, gamma.
         threads: with which the fit ran.
     """
 
@@ -163,8 +168,10 @@ class TunedMode:
         per: str,
         held: Collection[str] = (),
         prior_counts: float = 0.0,
+        prior_share: float | None = None,
+        penalty: float = 0.0,
     ) -> None:
-        self.prior_counts = prior_counts
+        self.penalty = penalty
         self.bnn, self.weights, (self.x, *self._targets) = bnn, weights, data
         self.y = self._targets[0].double().view(len(self.x), -1)
         self.counts = self._targets[1].double() if len(data) > 2 else torch.ones_like(self.y[:, 0])
@@ -177,6 +184,12 @@ class TunedMode:
         num_inputs = self.x.shape[1] if per == "input" and self.x.ndim == 2 else None
         self.group = groups_of_inputs(weights, weights, num_inputs).to(self.x.device)
         self.precision = scales.double().pow(-2)
+        sizes = self._by_group(torch.ones_like(self.precision))
+        self._counts = torch.full_like(sizes, prior_counts)
+        self._squares = self._counts
+        if prior_share is not None:
+            self._counts = self._counts.minimum(sizes)
+            self._squares = self._counts * prior_share * self._by_group(1 / self.precision) / sizes
         is_held = {name: torch.full(weights[name].shape, name in held) for name in weights}
         self._is_held = torch.cat([value.reshape(-1) for value in is_held.values()]).to(self.precision.device)
         likelihood = bnn.settings["likelihood"]
@@ -192,12 +205,13 @@ class TunedMode:
         elif noise is not None:
             self.precision = torch.where(self._is_held, self.precision, noise * self.precision)
         self.log_evidence = self.log_left_out = float("-inf")
+        self.determined = 0.0
         self.threads = 1
 
     @property
     def score(self) -> float:
-        """The mean of log evidence and leave-one-out log score."""
-        return (self.log_evidence + self.log_left_out) / 2
+        """The mean of log evidence and leave-one-out log score, less the penalty."""
+        return (self.log_evidence + self.log_left_out - self.penalty * self.determined) / 2
 
     def _by_site(self, flat: Tensor) -> dict[str, Tensor]:
         parts = flat.split([value.numel() for value in self.weights.values()])
@@ -255,16 +269,17 @@ class TunedMode:
     def tune(self) -> None:
         """Move the precisions of the prior by MacKay's fixed point, and the likelihood's numbers, by it or by EM.
 
-        With counts of a prior the point is (gamma + counts) / (sum of squares + counts), the mode under that prior.
+        With counts of a prior the point is (gamma + counts) / (sum of squares + counts x their mean square), the mode
+        under that prior.
         """
         point = self._point()
         model, f = linear_model(point, self.x, *self._targets)
         deviation = torch.cat([(self.weights[n] - self.loc[n]).reshape(-1) for n in self.weights]).double()
-        squares = self._by_group(deviation.square()) + self.prior_counts
+        squares = self._by_group(deviation.square()) + self._squares
         for _ in range(STEPS):
             ONE_THREAD.let_waiting_in()
             solution = model.solve(self.precision)
-            found = (self._by_group(solution.determined) + self.prior_counts) / squares.clamp_min(1e-30)
+            found = (self._by_group(solution.determined) + self._counts) / squares.clamp_min(1e-30)
             self.precision = torch.where(self._is_held, self.precision, found.clamp(*_PRECISIONS)[self.group])
             if self.tuned_numbers and self._is_normal:
                 ratio = self._tune_noise(f, solution.leverage().diagonal(dim1=1, dim2=2))
@@ -325,10 +340,11 @@ class TunedMode:
             left_out = (self.counts * log_scores(point, self._targets[0], mean, covariance, noise)).sum()
         if bool(evidence.isfinite() & left_out.isfinite()):
             self.log_evidence, self.log_left_out = float(evidence), float(left_out)
+            self.determined = float(solution.determined.sum())
 
     def record(self, volume: float) -> StartRecord:
         """Return what tells starts from each other, in the original units of the targets."""
-        return StartRecord(self.first_noise, self.log_evidence - volume, self.log_left_out - volume)
+        return StartRecord(self.first_noise, self.log_evidence - volume, self.log_left_out - volume, self.determined)
 
     def precision_by_site(self) -> dict[str, Any]:
         """Return the precision of each site, or of each of its columns, as a number or a list."""
