@@ -27,9 +27,9 @@ _GUIDES: dict[Task, Any] = {
 }
 """Where classes can be told apart a Laplace approximation is too wide: it has the curvature of a plateau."""
 _WIDE = priors.Normal(scale=1.5)
-"""Few labels say little about the scales of weights, and the evidence prefers functions that hardly bend: of 30 points of
-two moons, chains have a log loss of 0.25 under measured scales, 0.18 under this one, and 0.16 under scales of 2, which
-take half as long again. Of 60 and 100 rows the three are as good."""
+"""Few labels say little about the scales of weights, and the evidence prefers functions that hardly bend: of 30 points
+of two moons, chains have a log loss of 0.25 under measured scales, 0.18 under this one, and 0.16 under scales of 2,
+which take half as long again. Of 60 and 100 rows the three are as good."""
 _CHAINS = NUTS(num_draws=100, warmup=100, num_chains=2)
 """Few labels leave many functions possible, which no Gaussian around one mode has: of 60 points of two moons, noise
 0.2, chains have a log loss of 0.10 and a mean-field guide 0.20 (three seeds)."""
@@ -52,10 +52,10 @@ def parts_for(
     """Return the parts for a task under those that were chosen.
 
     The network has one hidden layer of 50 units. Up to 100 rows of classes, of 3,000 numbers in all, NUTS draws its
-    weights under a wide normal prior, whose scales are measured if inputs have units of their own. Otherwise, up to 500 rows, 250 of two classes, 100 of more,
-    the evidence framework tunes a normal prior, and Gaussian noise. For more rows, a prior that is not normal, another
-    guide than Laplace, or settings of stochastic training, the parts come from `_trained_regression` and
-    `_trained_classification`.
+    weights under a wide normal prior, whose scales are measured if inputs have units of their own. Otherwise, up to 500
+    rows, 250 of two classes, 100 of more, the evidence framework tunes a normal prior, and Gaussian noise. For more
+    rows, a prior that is not normal, another guide than Laplace, or settings of stochastic training, the parts come
+    from `_trained_regression` and `_trained_classification`.
 
     Args:
         task: "regression" or "classification".
