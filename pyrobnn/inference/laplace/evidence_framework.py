@@ -41,16 +41,17 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     In turns, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on all data
     goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2) moves these.
-    gamma is the number of weights that the data determine. Each precision has a gamma prior, which counts c weights of
-    mean square s^2, a fiftieth of the declared variance: with few rows the data alone would leave some inputs out and
-    follow the noise in others. Starts differ in the network's first weights and in the noise, or the width of the
-    prior, that they begin from: much noise leads to the simplest function, little to one that follows the data closely.
+    gamma is the number of weights that the data determine. For real targets each precision has a gamma prior, which
+    counts c weights of mean square s^2, a fiftieth of the declared variance: with few rows the data alone would leave
+    some inputs out and follow the noise in others. Starts differ in the network's first weights and in the noise, or
+    the width of the prior, that they begin from: much noise leads to the simplest function, little to one that follows
+    the data closely.
 
-    The start with the largest score is kept: the mean of log evidence and leave-one-out log score, less gamma / 2. Both
-    are sums of log predictive densities of held-out targets, the first over training sets of all sizes, the second over
-    sets of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and cross-validation"). The first alone prefers a
-    constant now and then. The second has the features of a mode that has seen the target left out, which flatters modes
-    that determine many weights; a nat for each is what Akaike's criterion takes from a fit.
+    The start with the largest score is kept: the mean of log evidence and leave-one-out log score, for real targets
+    less gamma / 2. Both are sums of log predictive densities of held-out targets, the first over training sets of all
+    sizes, the second over sets of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and cross-validation"). The
+    first alone prefers a constant now and then. The second has the features of a mode that has seen the target left
+    out, which flatters modes that determine many weights; a nat for each is what Akaike's criterion takes from a fit.
 
     The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
     inference trains from the best mode. With Laplace and real targets, starts whose score is not far from the best have
@@ -65,7 +66,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         starts: number of starts.
         rounds: turns of each start; with 0 it goes to the mode alone, and prior and noise stay as they are given.
         iterations: of L-BFGS in a round.
-        prior_counts: the c above, at most the weights of the group; with 0 the data alone move the precisions.
+        prior_counts: the c above, at most the weights of the group. With 0, and where targets are classes or counts, the
+            data alone move the precisions.
         per: which weights share a precision: "input" has one for each site and, in the first layer, for each input
             (automatic relevance determination; MacKay 1994), "site" one for each site.
         guide_steps: steps of the training of another guide than Laplace.
@@ -125,9 +127,11 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             return tuple(torch.cat(parts) for parts in zip(*source.one_pass(model, _BATCH), strict=True))
 
         lengths: dict[str, Any] = {"starts": self.starts, "rounds": self.rounds, "iterations": self.iterations}
+        is_real = not bnn.settings["likelihood"].integer_targets
         choice: dict[str, Any] = {"prior_counts": self.prior_counts, "prior_share": _PRIOR_SHARE, "penalty": 1.0}
-        found, chosen = tuned_modes(bnn, source, source.num_data, everything, run, per=self.per, **lengths, **choice)
-        mixes = isinstance(self.guide, Laplace) and not bnn.settings["likelihood"].integer_targets
+        options = lengths | choice if is_real else lengths
+        found, chosen = tuned_modes(bnn, source, source.num_data, everything, run, per=self.per, **options)
+        mixes = isinstance(self.guide, Laplace) and is_real
         counts = _members([start.score for start in found], mixes=mixes)
         order = sorted(range(len(found)), key=lambda index: index != chosen)
         around = {index: self._around(found[index], bnn, data, source, run) for index in order if counts[index]}
