@@ -66,8 +66,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         starts: number of starts.
         rounds: turns of each start; with 0 it goes to the mode alone, and prior and noise stay as they are given.
         iterations: of L-BFGS in a round.
-        prior_counts: the c above, at most the weights of the group. With 0, and where targets are classes or counts, the
-            data alone move the precisions.
+        prior_counts: the c above, at most the weights of the group. With 0, and where targets are classes or counts,
+            the data alone move the precisions.
         per: which weights share a precision: "input" has one for each site and, in the first layer, for each input
             (automatic relevance determination; MacKay 1994), "site" one for each site.
         guide_steps: steps of the training of another guide than Laplace.
