@@ -15,6 +15,7 @@ from benchmarks.report.regression import published_means
 from benchmarks.same_bits import CALLS
 from benchmarks.store import RESULTS, Store
 from benchmarks.suite import load_suite
+from benchmarks.tables import SETS as TABLES
 
 pytestmark = pytest.mark.slow
 SUITES = sorted((RESULTS.parent / "suites").glob("*.toml"))
@@ -143,41 +144,79 @@ def test_mean_field_thompson_sampling_ends_below_epsilon_greedy_in_every_seed():
     assert all(thompson[seed] < greedy[seed] for seed in thompson)
 
 
-SMALL = {"regression": "100", "classification": "60"}
+SKLEARN = ("mlp", "linear", "trees", "gp")
 
 
-def small_tables(task):
-    path = RESULTS / "tables.csv"
-    found = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
-    rows = [row for row in found if row["task"] == task and row["rows"] == SMALL[task]]
+def ten_seeds(task, size):
+    """Return the rows of a task and size by set, ten each, as numbers."""
     by_set = {}
-    for row in rows:
-        by_set.setdefault(row["data"], []).append(
-            {k: float(v) for k, v in row.items() if v and k not in ("task", "data")}
-        )
+    for row in table("tables.csv"):
+        if (row["task"], row["rows"]) == (task, size):
+            by_set.setdefault(row["data"], []).append({k: float(v) for k, v in row.items() if v and k not in KEYS})
     assert all(len(found) == 10 for found in by_set.values())
     return by_set
+
+
+KEYS = ("task", "data")
 
 
 def mean_of(rows, column):
     return mean(row[column] for row in rows)
 
 
-def test_regression_of_small_tables_is_near_the_best_of_scikit_learn():
-    tables = small_tables("regression")
+def behind_the_best(rows, score):
+    """Return by how much the mean over seeds is below that of the best model of scikit-learn."""
+    return max(mean_of(rows, f"{score}_{model}") for model in SKLEARN) - mean_of(rows, score)
+
+
+def test_regression_of_100_rows_is_near_the_best_of_scikit_learn():
+    tables = ten_seeds("regression", "100")
     assert len(tables) == 8
     for name, rows in tables.items():
-        best = max(mean_of(rows, f"r2_{model}") for model in ("mlp", "linear", "trees", "gp"))
-        assert mean_of(rows, "r2") >= best - 0.05, name
+        assert behind_the_best(rows, "r2") <= 0.05, name
         assert min(row["r2"] for row in rows) > 0.3, name  # no constant
+
+
+@pytest.mark.parametrize("size", ["30", "100"])
+def test_log_scores_of_small_tables_are_near_those_of_a_gaussian_process(size):
+    tables = ten_seeds("regression", size)
+    assert len(tables) == 8
     near = [name for name, rows in tables.items() if mean_of(rows, "log_score") >= mean_of(rows, "log_score_gp") - 0.1]
     assert len(near) >= 6
 
 
-def test_classification_of_small_tables_is_near_the_best_of_scikit_learn():
-    for name, rows in small_tables("classification").items():
-        best = max(mean_of(rows, f"log_score_{model}") for model in ("linear", "trees", "gp"))
-        assert mean_of(rows, "log_score") >= best - 0.05, name
+FEW_ROWS = {
+    "sines": ".59, a Gaussian process .68: single seeds have .4 to -.3",
+    "diabetes": ".21, ridge .29, all others .02 at most",
+    "concrete": ".15, a Gaussian process .57: one seed has -3.3, the other nine .53 and .58",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=FEW_ROWS[name])) if name in FEW_ROWS else name
+        for name in TABLES["regression"]
+    ],
+)
+def test_regression_of_30_rows_is_near_the_best_of_scikit_learn(name):
+    """Tried on other seeds: one precision for each site, five-fold scores, NUTS, and other weights of the scores."""
+    assert behind_the_best(ten_seeds("regression", "30")[name], "r2") <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(name, size, marks=pytest.mark.xfail(strict=True, reason="-.060: .234, LogisticRegression .174"))
+        if (name, size) == ("wine", "30")
+        else (name, size)
+        for name in TABLES["classification"]
+        for size in ("30", "60")
+    ],
+)
+def test_classification_of_small_tables_is_near_the_best_of_scikit_learn(name, size):
+    """Tried for 30 rows of wine on other seeds: measured scales, scales of 1 and 2, and 0.3 to 2 by layer."""
+    assert behind_the_best(ten_seeds("classification", size)[name], "log_score") <= 0.05
 
 
 def test_regression_on_300_rows_is_near_the_best_of_scikit_learn():
@@ -543,13 +582,8 @@ def test_steps_are_as_fast_beside_numpyros_as_they_were(case, most):
     assert engines["pyrobnn"]["median"] <= most * engines["numpyro_scan"]["median"]
 
 
-FEW_ROWS = "one seed: friedman3 -1.03, energy and friedman1 -.10 of R2; moons -.20, iris -.15, breast-cancer -.06 nats"
-
-
 @pytest.mark.parametrize("task", ["regression", "classification"])
-@pytest.mark.parametrize(
-    "size", [pytest.param("30", marks=pytest.mark.xfail(strict=True, reason=FEW_ROWS)), "1000", "10000"]
-)
+@pytest.mark.parametrize("size", ["1000", "10000"])
 def test_tables_of_other_sizes_are_near_the_best_of_scikit_learn(task, size):
     rows = [row for row in table("tables.csv") if (row["task"], row["rows"]) == (task, size)]
     assert rows
