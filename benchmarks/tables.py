@@ -34,7 +34,9 @@ from sklearn.datasets import (
     load_iris,
     load_wine,
     make_friedman1,
+    make_friedman2,
     make_friedman3,
+    make_hastie_10_2,
     make_moons,
 )
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -77,6 +79,11 @@ def friedman1(num: int, rng: np.random.Generator) -> Table:
     return make_friedman1(num, noise=1.0, random_state=int(rng.integers(2**30)))
 
 
+def friedman2(num: int, rng: np.random.Generator) -> Table:
+    """Return Friedman's second problem with noise of 125, a third of the spread."""
+    return make_friedman2(num, noise=125.0, random_state=int(rng.integers(2**30)))
+
+
 def friedman3(num: int, rng: np.random.Generator) -> Table:
     """Return Friedman's third problem with noise of 0.1."""
     return make_friedman3(num, noise=0.1, random_state=int(rng.integers(2**30)))
@@ -85,6 +92,12 @@ def friedman3(num: int, rng: np.random.Generator) -> Table:
 def moons(num: int, rng: np.random.Generator) -> Table:
     """Return two half moons with noise of 0.2."""
     return make_moons(num, noise=0.2, random_state=int(rng.integers(2**30)))
+
+
+def hastie(num: int, rng: np.random.Generator) -> Table:
+    """Return whether ten normal numbers lie outside a sphere that holds half of them."""
+    x, y = make_hastie_10_2(num, random_state=int(rng.integers(2**30)))
+    return x, (y > 0).astype(int)
 
 
 def published(name: str) -> Callable[[], Table]:
@@ -97,20 +110,33 @@ def published(name: str) -> Callable[[], Table]:
     return read
 
 
-SIMULATED = {"sines": sines, "bend": bend, "friedman1": friedman1, "friedman3": friedman3, "moons": moons}
+SIMULATED = {
+    "sines": sines, "bend": bend, "friedman1": friedman1, "friedman2": friedman2, "friedman3": friedman3,
+    "moons": moons, "hastie": hastie,
+}  # fmt: skip
 LOADED: dict[str, Callable[[], Table]] = {
     "diabetes": lambda: load_diabetes(return_X_y=True),
     "yacht": published("yacht"),
     "concrete": published("concrete"),
     "energy": published("energy"),
+    "wine-quality-red": published("wine-quality-red"),
+    "power-plant": published("power-plant"),
+    "protein": published("protein-tertiary-structure"),
     "iris": lambda: load_iris(return_X_y=True),
     "wine": lambda: load_wine(return_X_y=True),
     "breast-cancer": lambda: load_breast_cancer(return_X_y=True),
+    "spambase": published("spambase"),
 }
 SETS = {
     "regression": ("sines", "bend", "friedman1", "friedman3", "diabetes", "yacht", "concrete", "energy"),
     "classification": ("iris", "wine", "breast-cancer", "moons"),
 }
+LARGE = {
+    "regression": ("friedman2", "wine-quality-red", "power-plant", "protein"),
+    "classification": ("hastie", "spambase"),
+}
+"""Sets beside those, from `FROM_ROWS` rows on."""
+FROM_ROWS = 1000
 MODELS = ("mlp", "linear", "trees", "gp")
 COLUMNS = {
     "regression": ("r2", *(f"r2_{model}" for model in MODELS), "log_score", "log_score_gp", "coverage", "seconds"),
@@ -221,7 +247,7 @@ def table(rows: list[dict[str, str]], task: str) -> list[str]:
         "|---" * (len(columns) + 4) + "|",
     ]
     sizes = sorted({int(row["rows"]) for row in rows})
-    for size, name in itertools.product(sizes, SETS[task]):
+    for size, name in itertools.product(sizes, SETS[task] + LARGE[task]):
         found = [row for row in rows if row["data"] == name and int(row["rows"]) == size]
         if not found:
             continue
@@ -261,7 +287,7 @@ def main() -> None:
         for seed in range(given.seeds)
         for task, sets in SETS.items()
         for size in given.rows or [ROWS[task]]
-        for name in sets
+        for name in (*sets, *(LARGE[task] if size >= FROM_ROWS else ()))
         if (not given.names or name in given.names) and (name, size, seed) not in done and has_rows(name, size)
     ]
     for task, name, size, seed in tqdm(jobs, disable=not sys.stderr.isatty() and "CI" not in os.environ):
