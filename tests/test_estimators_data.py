@@ -335,3 +335,19 @@ def test_the_notebook_page_names_the_settings_of_parts():
     assert list(shown)[:5] == ["guide", "guide__rank", "guide__init_rho", "guide__noise", "net"]
     assert shown.keys() == model.get_params().keys()
     assert bnn.BNNRegressor(guide="no such guide")._repr_html_()  # shown as it is; `fit` refuses it
+
+
+def test_a_default_without_a_guide_asks_for_one_first():
+    with pytest.raises(ValueError, match=r"\['rank'\] of guide: the default method has none. Set guide first"):
+        bnn.BNNClassifier().set_params(guide__rank=3)
+    assert bnn.BNNClassifier(guide="low_rank").set_params(guide__rank=3).guide.rank == 3
+
+
+def test_chains_of_a_default_fit_are_not_learned_on():
+    x, y = np.arange(12.0)[:, None], np.arange(12) % 2
+    chains = bnn.NUTS(num_draws=4, warmup=2, num_chains=1, max_tree_depth=2)
+    model = bnn.BNNClassifier(bnn.MLP(hidden=(2,)), method=chains, random_state=0, engine="eager").fit(x, y)
+    model.set_params(method=None)
+    with pytest.raises(InputError, match="Begin with partial_fit, or give a guide"):
+        model.partial_fit(x, y)
+    assert model.set_params(method=chains).partial_fit(x, y).classes_.tolist() == [0, 1]

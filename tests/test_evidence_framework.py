@@ -169,6 +169,12 @@ def test_targets_without_a_pattern_stay_a_constant():
         ("classification", {"num_data": 100, "num_inputs": 4, "guide": bnn.guides.Laplace()}, "EvidenceFramework"),
         ("classification", {"num_data": 100, "num_inputs": 4, "prior": bnn.priors.Laplace()}, "SVI"),
         ("classification", {"num_data": 100, "num_inputs": 4, "settings": ["steps"]}, "SVI"),
+        ("classification", {"num_data": 9, "num_inputs": 4, "likelihood": bnn.likelihoods.Bernoulli()}, "NUTS"),
+        (
+            "classification",
+            {"num_data": 9, "num_inputs": 4, "likelihood": bnn.likelihoods.Ordinal(num_classes=3)},
+            "EvidenceFramework",
+        ),
         ("classification", {"num_data": 250}, "EvidenceFramework"),
         ("classification", {"num_data": 251}, "SVI"),
         ("classification", {"num_data": 101, "num_classes": 3}, "SVI"),
@@ -176,6 +182,18 @@ def test_targets_without_a_pattern_stay_a_constant():
 )
 def test_the_default_method_follows_from_sizes_and_from_what_is_given(task, sizes, name):
     assert type(parts_for(task, **sizes)["method"]).__name__ == name
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "poisson"])
+def test_precisions_have_no_prior_where_targets_are_classes_or_counts(likelihood):
+    x, y = linear_data(20)
+    model = bnn.BNN(linear_net(), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+    found = [
+        fit(model, bnn.EvidenceFramework(starts=1, rounds=2, prior_counts=counts), x, np.float64(y > 0))
+        for counts in (0.0, 4.0)
+    ]
+    first, second = (posterior.info["evidence"]["precision"] for posterior in found)
+    assert first == second
 
 
 def test_scales_of_the_prior_of_chains_are_measured_where_inputs_have_units_of_their_own():

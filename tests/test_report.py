@@ -465,6 +465,16 @@ def test_chains_are_judged_by_rhat_size_and_divergences():
     assert len(texts(chains(rhat=1.02, diverging=3))) == 2
 
 
+def test_short_chains_that_agree_roughly_are_noted():
+    short = {"num_chains": 2, "num_draws": 199}
+    (found,) = chain_findings(dataclasses.replace(chains(rhat=1.05, ess=100.0), **short))
+    assert (found.name, found.kind) == ("chains", "note")
+    assert "largest R-hat is 1.050, and 398 draws are worth as little as 100" in found.text
+    (apart,) = chain_findings(dataclasses.replace(chains(rhat=1.11, ess=100.0), **short))
+    (longer,) = chain_findings(dataclasses.replace(chains(rhat=1.05, ess=100.0), num_chains=2, num_draws=200))
+    assert apart.kind == longer.kind == "warning"
+
+
 def test_a_single_chain_cannot_be_judged(sampled):
     data, posterior = sampled
     alone = dataclasses.replace(chains(), num_chains=1, convergence=None, num_diverging=None, acceptance_rate=None)

@@ -17,6 +17,8 @@ _NEGLIGIBLE = 1e-3
 _TOO_NOISY = 0.05
 """Nats an example, of twice the noise, above which nothing is seen."""
 _LARGEST_RHAT = 1.01
+_LARGEST_ROUGH_RHAT = 1.1
+"""Of chains with fewer draws than effective ones are asked for, whose R-hat is above 1.01 by chance."""
 _SMALLEST_ESS = 400
 
 
@@ -105,6 +107,13 @@ def _agreement(chains: Chains) -> Finding:
     if not math.isfinite(rhat):
         text = "R-hat cannot be computed: at some input the predictions of the chains never change. They are stuck."
         return Finding("chains", "warning", text)
+    draws = chains.num_chains * chains.num_draws
+    if draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT:
+        text = (
+            f"The Markov chains are short, and agree roughly: the largest R-hat is {rhat:.3f}, and {draws} draws are "
+            f"worth as little as {ess:.0f} independent ones. Draw more to compare them closely."
+        )
+        return Finding("chains", "note", text)
     if rhat > _LARGEST_RHAT:
         text = (
             f"The Markov chains do not agree yet in what they predict: the largest R-hat is {rhat:.3f}, above "

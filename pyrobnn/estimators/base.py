@@ -20,7 +20,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
-from pyrobnn.estimators.training import fit_on, make_model, require_learning_on
+from pyrobnn.estimators.training import fit_on, make_model, require_learning_on, require_moments
 from pyrobnn.inference import defaults
 from pyrobnn.inference.ending import SEE, complaint
 from pyrobnn.inference.fit import fit
@@ -90,7 +90,8 @@ class AbstractBNN(BaseEstimator):
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as scikit-learn's has it
         """Return the parameters; if `deep`, with the settings of the parts, such as guide__rank, defaults included.
 
-        The method's parameters are the ones that a fit uses: with `guide`, `steps`, `lr` and `batch_size` where given.
+        The method's parameters are the ones that a fit of few rows uses: with `guide`, `steps`, `lr` and `batch_size`
+        where given.
         """
         params: dict[str, Any] = super().get_params(deep=False)
         if not deep:
@@ -119,7 +120,12 @@ class AbstractBNN(BaseEstimator):
         unknown = {key: value for key, value in params.items() if key.partition("__")[0] not in known}
         super().set_params(**(direct | unknown))
         for name, settings in known.items():
-            setattr(self, name, replaced(self._parts()[name], settings))
+            part = self._parts()[name]
+            if part is None:
+                raise ValueError(
+                    f"Invalid parameters {sorted(settings)} of {name}: the default method has none. Set {name} first."
+                )
+            setattr(self, name, replaced(part, settings))
         return self
 
     def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:  # noqa: FBT001, FBT002 - as above
@@ -188,6 +194,8 @@ class AbstractBNN(BaseEstimator):
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
         require_learning_on(self._method(self._parts(learns_on=True)))
         reset = not hasattr(self, "posterior_")
+        if not reset and self.method is None:
+            require_moments(self.posterior_)
         return self._fit(X, y, sample_weight, reset=reset, classes=classes, learns_on=True)
 
     def _method(self, parts: dict[str, Any]) -> Any:

@@ -78,7 +78,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
         Raises:
             ValueError: as `fit`; no classes at the first call, others later, or labels that are none of them; a guide
-                that gives some weights no spread; class_weight="balanced".
+                that gives some weights no spread; class_weight="balanced"; a `fit` before that drew chains.
 
         Examples:
             >>> from sklearn.datasets import load_iris

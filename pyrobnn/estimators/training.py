@@ -8,6 +8,7 @@ from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides import Map
+from pyrobnn.guides.empirical import EmpiricalGuide
 from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
 from pyrobnn.inference.fit import fit
 from pyrobnn.inference.method import guide_of, innermost
@@ -46,6 +47,19 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, *, seed: in
     if not isinstance(fitted, Mixture):
         return first
     return Mixture([later[member] for member in members], seed=seed, info=first.record)
+
+
+def require_moments(fitted: Posterior | Mixture) -> None:
+    """Refuse to learn on from chains that nobody asked for: they visit mirror images of the same function.
+
+    Raises:
+        InputError: draws of chains, whose mean and standard deviation are about those of the prior.
+    """
+    if any(isinstance(member.guide, EmpiricalGuide) for member in members_of(fitted)):
+        raise InputError(
+            "partial_fit goes on from independent normals, and `fit` drew Markov chains for this small table, which "
+            "normals forget. Begin with partial_fit, or give a guide, such as guide='mean_field'."
+        )
 
 
 def require_learning_on(method: Any) -> None:

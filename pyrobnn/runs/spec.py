@@ -132,17 +132,16 @@ class RunSpec:
         """The method with its guide; None where the spec leaves it to the task (see `method_for`)."""
         return self.fit.method
 
-    def parts_for(self, task: Task, **sizes: int) -> defaults.Parts:
-        """Return the parts of the estimators for a task and sizes of the table, under the spec's choices."""
+    def parts_for(self, task: Task, **known: Any) -> defaults.Parts:
+        """Return the parts of the estimators for a task and what is known of the table, under the spec's choices."""
         chosen = {"net": self.net, "prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
-        own = {"settings": self.fit.settings, "standardize": self.data.standardize}
-        return defaults.parts_for(task, **chosen, **sizes, **own)
+        return defaults.parts_for(task, **chosen, **known, settings=self.fit.settings)
 
-    def method_for(self, task: Task, **sizes: int) -> Any:
+    def method_for(self, task: Task, **known: Any) -> Any:
         """Return the method with its guide, from the spec, or from the estimators with the settings of [fit]."""
         if self.fit.method is not None:
             return self.fit.method
-        return methods.with_settings(self.parts_for(task, **sizes)["method"], self.fit.settings)
+        return methods.with_settings(self.parts_for(task, **known)["method"], self.fit.settings)
 
     def prepare(self) -> "Prepared":
         """Load the data, fill in what follows from them, build the model, and check that all of it fits together.
@@ -170,11 +169,11 @@ class RunSpec:
 
     def _resolved(self, dataset: Dataset) -> "RunSpec":
         """Return the spec with the parts that it leaves out and the widths of the network filled in."""
-        sizes = _sizes(dataset)
-        parts = self.parts_for(dataset.task, **sizes)
+        known = _known(dataset)
+        parts = self.parts_for(dataset.task, **known)
         likelihood = parts["likelihood"]
         _check_task(dataset, likelihood)
-        fit = dataclasses.replace(self.fit, method=self.method_for(dataset.task, **sizes), settings={})
+        fit = dataclasses.replace(self.fit, method=self.method_for(dataset.task, **known), settings={})
         net: Any = self.net or parts["net"]
         if hasattr(net, "in_features") and net.in_features is None:
             net = dataclasses.replace(net, in_features=dataset.data.x.shape[1])
@@ -183,9 +182,10 @@ class RunSpec:
         return dataclasses.replace(self, net=net, prior=parts["prior"], likelihood=likelihood, fit=fit)
 
 
-def _sizes(dataset: Dataset) -> dict[str, int]:
-    """Return the numbers that defaults follow from."""
-    rows = {"num_data": len(dataset.data), "num_inputs": dataset.data.x[0].numel()}
+def _known(dataset: Dataset) -> dict[str, Any]:
+    """Return what defaults follow from."""
+    data = dataset.data
+    rows = {"num_data": len(data), "num_inputs": data.x[0].numel(), "standardize": data.standardize}
     return rows | {"num_classes": int(dataset.data.y.max()) + 1} if dataset.task == "classification" else rows
 
 

@@ -20,6 +20,7 @@ from pyrobnn.inference.laplace.tuned_mode import TunedMode, evidence_record, tun
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.likelihoods.noise import NoisyLikelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord
@@ -50,8 +51,9 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     The start with the largest score is kept: the mean of log evidence and leave-one-out log score, for real targets
     less gamma / 2. Both are sums of log predictive densities of held-out targets, the first over training sets of all
     sizes, the second over sets of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and cross-validation"). The
-    first alone prefers a constant now and then. The second has the features of a mode that has seen the target left
-    out, which flatters modes that determine many weights; a nat for each is what Akaike's criterion takes from a fit.
+    first alone prefers a constant now and then. The second keeps the features of the network, which were learned with
+    the target that is left out. That flatters modes that determine many weights. So a nat for each, as in Akaike's
+    criterion, is taken off the second, which is half a nat off the mean.
 
     The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
     inference trains from the best mode. With Laplace and real targets, starts whose score is not far from the best have
@@ -127,7 +129,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             return tuple(torch.cat(parts) for parts in zip(*source.one_pass(model, _BATCH), strict=True))
 
         lengths: dict[str, Any] = {"starts": self.starts, "rounds": self.rounds, "iterations": self.iterations}
-        is_real = not bnn.settings["likelihood"].integer_targets
+        is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
         choice: dict[str, Any] = {"prior_counts": self.prior_counts, "prior_share": _PRIOR_SHARE, "penalty": 1.0}
         options = lengths | choice if is_real else lengths
         found, chosen = tuned_modes(bnn, source, source.num_data, everything, run, per=self.per, **options)

@@ -85,9 +85,9 @@ def tuned_modes(
         held: names of weights whose prior stays as it is.
         prior_counts: weights that each group counts as well as what the data determine: a gamma prior of its precision,
             with this many halves as its shape.
-        prior_share: their mean square as a share of the variance that the prior declares, and at most as many as the
-            group has; None for weights of size 1.
-        penalty: nats that a score loses for each weight that the data determine.
+        prior_share: mean square of the counted weights, as a share of the variance that the prior declares. A group
+            then counts no more weights than it has. None for a mean square of 1, and no bound.
+        penalty: nats that the leave-one-out score loses for each weight that the data determine.
 
     Raises:
         InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
@@ -210,7 +210,7 @@ class TunedMode:
 
     @property
     def score(self) -> float:
-        """The mean of log evidence and leave-one-out log score, less the penalty."""
+        """The mean of log evidence and leave-one-out log score, after the penalty."""
         return (self.log_evidence + self.log_left_out - self.penalty * self.determined) / 2
 
     def _by_site(self, flat: Tensor) -> dict[str, Tensor]:
