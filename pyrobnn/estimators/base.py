@@ -145,7 +145,7 @@ class AbstractBNN(BaseEstimator):
         """Return the parts as settings; in the place of None those that `parts_for` returns for what is known."""
         given = {name: getattr(self, name) for name in PARTS}
         found = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
-        chosen = {name: found.get(name) for name in ("net", "prior", "guide", "likelihood")}
+        chosen: dict[str, Any] = {name: found.get(name) for name in ("net", "prior", "guide", "likelihood")}
         known |= {"settings": self._settings(), "standardize": bool(self.standardize)}
         own = defaults.parts_for(self.TASK, **chosen, **known)
         return {"guide": guide_of((own | found)["method"])} | own | found
