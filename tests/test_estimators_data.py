@@ -343,6 +343,7 @@ def test_a_default_without_a_guide_asks_for_one_first():
     assert bnn.BNNClassifier(guide="low_rank").set_params(guide__rank=3).guide.rank == 3
 
 
+@pytest.mark.filterwarnings("ignore:.* draws diverged:UserWarning")
 def test_chains_of_a_default_fit_are_not_learned_on():
     x, y = np.arange(12.0)[:, None], np.arange(12) % 2
     chains = bnn.NUTS(num_draws=4, warmup=2, num_chains=1, max_tree_depth=2)
