@@ -346,7 +346,7 @@ def test_a_default_without_a_guide_asks_for_one_first():
 @pytest.mark.filterwarnings("ignore:.* draws diverged:UserWarning")
 def test_chains_of_a_default_fit_are_not_learned_on():
     x, y = np.arange(12.0)[:, None], np.arange(12) % 2
-    chains = bnn.NUTS(num_draws=4, warmup=2, num_chains=1, max_tree_depth=2)
+    chains = bnn.NUTS(num_draws=10, warmup=10, num_chains=1, max_tree_depth=3)
     model = bnn.BNNClassifier(bnn.MLP(hidden=(2,)), method=chains, random_state=0, engine="eager").fit(x, y)
     model.set_params(method=None)
     with pytest.raises(InputError, match="Begin with partial_fit, or give a guide"):
