@@ -27,6 +27,8 @@ from pyrobnn.posterior.record import EngineRecord
 
 _BATCH = 4096
 _TEMPERATURE = 8.0
+_COUNTS, _ROWS_FOR_EACH_INPUT = 4.0, 6
+"""Weights that the prior of a precision counts where rows are few, and from how many rows they are not."""
 _PRIOR_SHARE = 0.02
 """Variance of the weights that the prior of a precision counts, as a share of the declared one."""
 _SAME = 0.01
@@ -42,8 +44,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     In turns, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on all data
     goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2) moves these.
-    gamma is the number of weights that the data determine. For real targets each precision has a gamma prior, which
-    counts c weights of mean square s^2, a fiftieth of the declared variance: with few rows the data alone would leave
+    gamma is the number of weights that the data determine. With real targets in few rows each precision has a gamma
+    prior, which counts c weights of mean square s^2, a fiftieth of the declared variance: the data alone would leave
     some inputs out and follow the noise in others. Starts differ in the network's first weights and in the noise, or
     the width of the prior, that they begin from: much noise leads to the simplest function, little to one that follows
     the data closely.
@@ -68,8 +70,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         starts: number of starts.
         rounds: turns of each start; with 0 it goes to the mode alone, and prior and noise stay as they are given.
         iterations: of L-BFGS in a round.
-        prior_counts: the c above, at most the weights of the group. With 0, and where targets are classes or counts,
-            the data alone move the precisions.
+        prior_counts: the c above, at most the weights of the group. None is 4 where there are fewer than six rows for
+            each input, else 0, with which the data alone move the precisions. Classes and counts have 0 always.
         per: which weights share a precision: "input" has one for each site and, in the first layer, for each input
             (automatic relevance determination; MacKay 1994), "site" one for each site.
         guide_steps: steps of the training of another guide than Laplace.
@@ -87,7 +89,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     starts: Annotated[int, Field(gt=0)] = 5
     rounds: Annotated[int, Field(ge=0)] = 8
     iterations: Annotated[int, Field(gt=0)] = 150
-    prior_counts: Annotated[float, Field(ge=0)] = 4.0
+    prior_counts: Annotated[float, Field(ge=0)] | None = None
     per: Literal["input", "site"] = "input"
     guide_steps: Annotated[int, Field(gt=0)] = 1000
 
@@ -130,7 +132,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
         lengths: dict[str, Any] = {"starts": self.starts, "rounds": self.rounds, "iterations": self.iterations}
         is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
-        choice: dict[str, Any] = {"prior_counts": self.prior_counts, "prior_share": _PRIOR_SHARE, "penalty": 1.0}
+        choice: dict[str, Any] = {"prior_counts": self._counts(source), "prior_share": _PRIOR_SHARE, "penalty": 1.0}
         options = lengths | choice if is_real else lengths
         found, chosen = tuned_modes(bnn, source, source.num_data, everything, run, per=self.per, **options)
         mixes = isinstance(self.guide, Laplace) and is_real
@@ -148,6 +150,13 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         if len(around) == 1:
             return around[chosen]
         return Mixture([around[index] for index in order for _ in range(counts[index])], seed=run.seed, info=record)
+
+    def _counts(self, source: Source) -> float:
+        """Return the weights that the prior of each precision counts."""
+        if self.prior_counts is not None:
+            return self.prior_counts
+        num_inputs = source.first()[0][0].numel()
+        return _COUNTS if source.num_data < _ROWS_FOR_EACH_INPUT * num_inputs else 0.0
 
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
         """Return the posterior around the mode of a start, under its prior and noise."""
