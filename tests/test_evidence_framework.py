@@ -184,6 +184,15 @@ def test_the_default_method_follows_from_sizes_and_from_what_is_given(task, size
     assert type(parts_for(task, **sizes)["method"]).__name__ == name
 
 
+@pytest.mark.parametrize(("num_data", "counts"), [(17, 4.0), (18, 0.0)])
+def test_precisions_have_a_prior_below_six_rows_for_each_input(num_data, counts):
+    x, y = linear_data(num_data)
+    model = bnn.BNN(linear_net(), prior=bnn.priors.Normal(1.0))
+    methods = [bnn.EvidenceFramework(starts=1, rounds=2, prior_counts=given) for given in (None, counts, 1.0)]
+    own, same, other = (fit(model, method, x, y).info["evidence"]["precision"] for method in methods)
+    assert own == same != other
+
+
 @pytest.mark.parametrize("likelihood", ["bernoulli", "poisson"])
 def test_precisions_have_no_prior_where_targets_are_classes_or_counts(likelihood):
     x, y = linear_data(20)
