@@ -28,7 +28,7 @@ from pyrobnn.posterior.record import EngineRecord
 _BATCH = 4096
 _TEMPERATURE = 8.0
 _COUNTS, _ROWS_FOR_EACH_INPUT = 4.0, 6
-"""Weights that the prior of a precision counts where rows are few, and from how many rows they are not."""
+"""Weights that the prior of a precision counts where rows are few, and from how many they are not: a row of weight 2 is two."""
 _PRIOR_SHARE = 0.02
 """Variance of the weights that the prior of a precision counts, as a share of the declared one."""
 _SAME = 0.01
@@ -156,7 +156,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         if self.prior_counts is not None:
             return self.prior_counts
         num_inputs = source.first()[0][0].numel()
-        return _COUNTS if source.num_data < _ROWS_FOR_EACH_INPUT * num_inputs else 0.0
+        return _COUNTS if source.total_weight < _ROWS_FOR_EACH_INPUT * num_inputs else 0.0
 
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
         """Return the posterior around the mode of a start, under its prior and noise."""
