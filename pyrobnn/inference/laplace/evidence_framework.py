@@ -28,7 +28,7 @@ from pyrobnn.posterior.record import EngineRecord
 _BATCH = 4096
 _TEMPERATURE = 8.0
 _COUNTS, _ROWS_FOR_EACH_INPUT = 4.0, 6
-"""Weights that the prior of a precision counts where rows are few, and from how many they are not: a row of weight 2 is two."""
+"""Weights that the prior of a precision counts where rows are few, and from how many rows they are not."""
 _PRIOR_SHARE = 0.02
 """Variance of the weights that the prior of a precision counts, as a share of the declared one."""
 _SAME = 0.01
