@@ -472,7 +472,8 @@ def test_short_chains_that_agree_roughly_are_noted():
     assert "largest R-hat is 1.050, and 398 draws are worth as little as 100" in found.text
     (apart,) = chain_findings(dataclasses.replace(chains(rhat=1.11, ess=100.0), **short))
     (longer,) = chain_findings(dataclasses.replace(chains(rhat=1.05, ess=100.0), num_chains=2, num_draws=200))
-    assert apart.kind == longer.kind == "warning"
+    (stuck,) = chain_findings(dataclasses.replace(chains(rhat=1.05, ess=49.0), **short))
+    assert apart.kind == longer.kind == stuck.kind == "warning"
 
 
 def test_a_single_chain_cannot_be_judged(sampled):

@@ -17,9 +17,9 @@ _NEGLIGIBLE = 1e-3
 _TOO_NOISY = 0.05
 """Nats an example, of twice the noise, above which nothing is seen."""
 _LARGEST_RHAT = 1.01
-_LARGEST_ROUGH_RHAT = 1.1
-"""Of chains with fewer draws than effective ones are asked for, whose R-hat is above 1.01 by chance."""
 _SMALLEST_ESS = 400
+_LARGEST_ROUGH_RHAT, _SMALLEST_ROUGH_ESS = 1.1, 50
+"""Of chains with fewer draws than effective ones are asked for, whose R-hat is above 1.01 by chance."""
 
 
 def ending_finding(posterior: Posterior) -> Finding | None:
@@ -108,7 +108,7 @@ def _agreement(chains: Chains) -> Finding:
         text = "R-hat cannot be computed: at some input the predictions of the chains never change. They are stuck."
         return Finding("chains", "warning", text)
     draws = chains.num_chains * chains.num_draws
-    if draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT:
+    if draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT and ess >= _SMALLEST_ROUGH_ESS:
         text = (
             f"The Markov chains are short, and agree roughly: the largest R-hat is {rhat:.3f}, and {draws} draws are "
             f"worth as little as {ess:.0f} independent ones. Draw more to compare them closely."
