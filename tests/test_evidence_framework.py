@@ -1,6 +1,7 @@
 """The evidence framework: exact in linear models, no constant on small tables, and what it refuses."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize
@@ -35,7 +36,8 @@ def fit(model, method, x, y, **arguments):
 @pytest.mark.parametrize("counts", [0.0, 0.5, 4.0])
 @pytest.mark.parametrize("per", ["site", "input"])
 def test_scales_of_a_linear_model_maximise_its_exact_evidence_times_their_prior(per, counts):
-    """The density of a log precision a is exp(c (a - s^2 e^a) / 2), with c at most the weights of the group."""
+    """The density of a log precision a is exp(c (a - s^2 e^a) / 2), with c at most the weights of the group; of the
+    noise's, c is at most 1, and s^2 a tenth of the variance of the targets."""
     x, y = linear_data()
     x = x[:, :2]  # all precisions have a finite maximum
     declared = 2.0
@@ -48,11 +50,12 @@ def test_scales_of_a_linear_model_maximise_its_exact_evidence_times_their_prior(
     def evidence(logs):
         return log_evidence(x, y, np.broadcast_to(np.exp(logs[:-1]), 2), np.exp(logs[-1]))
 
-    found = minimize(
-        lambda logs: -evidence(logs) - shape * (logs[:-1] - 0.02 * declared**2 * np.exp(logs[:-1])).sum(),
-        np.zeros(groups + 1),
-        options={"gtol": 1e-8},
-    ).x
+    def prior(logs):
+        of_noise = -2 * logs[-1] - 0.1 * y.var() * np.exp(-2 * logs[-1])
+        return shape * (logs[:-1] - 0.02 * declared**2 * np.exp(logs[:-1])).sum() + min(counts, 1) / 2 * of_noise
+
+    start = np.zeros(groups + 1)
+    found = minimize(lambda logs: -evidence(logs) - prior(logs), start, options={"gtol": 1e-8}).x
     precision = np.atleast_1d(posterior.info["evidence"]["precision"]["0.weight"])
     np.testing.assert_allclose(np.log(precision), found[:-1], atol=1e-3)
     assert posterior.bnn.settings["likelihood"].scale == pytest.approx(np.exp(found[-1]), rel=1e-3)
@@ -87,6 +90,93 @@ def test_without_rounds_prior_and_noise_stay():
     covariance = np.linalg.inv(x.T @ x / 0.16 + np.eye(3) / 0.49)
     np.testing.assert_allclose(posterior.mean()["0.weight"][0].numpy(), covariance @ x.T @ y / 0.16, atol=1e-5)
     assert posterior.bnn.settings["likelihood"] == bnn.likelihoods.Gaussian(0.4)
+
+
+def with_a_constant_column(num_data=40):
+    x, y = linear_data(num_data)
+    x[:, 2] = 0.0
+    return x, y
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+@pytest.mark.parametrize("num_data", [40, 15])
+@pytest.mark.parametrize("hidden", [[], [6]], ids=["linear", "network"])
+def test_weights_of_an_input_that_never_varies_keep_their_declared_prior(likelihood, num_data, hidden):
+    x, y = with_a_constant_column(num_data)
+    y = (y > 0).astype(float) if likelihood == "bernoulli" else y
+    net = bnn.MLP(3, hidden, 1, activation="tanh", dtype="float64")
+    model = bnn.BNN(net, prior=bnn.priors.Normal(0.7), likelihood=likelihood)
+    posterior = fit(model, bnn.EvidenceFramework(starts=2, rounds=4), x, y)
+    precision = np.atleast_2d(posterior.info["evidence"]["precision"]["0.weight"])
+    np.testing.assert_allclose(precision[..., 2], 0.7**-2)
+
+
+@pytest.mark.parametrize("by", ["evidence", "mackay"])
+@pytest.mark.parametrize(("per", "structure"), [("weight", "full"), ("weight", "diag"), ("site", "full")])
+def test_tuning_afterwards_leaves_the_prior_of_weights_that_do_nothing(by, per, structure):
+    """Weights of a constant input by themselves, and all of a site behind it."""
+    x, y = with_a_constant_column()
+    net = linear_net() if per == "weight" else torch.nn.Sequential(Split(), torch.nn.Linear(2, 1)).double()
+    model = bnn.BNN(net, prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian(0.3))
+    method = bnn.SVI(guide=bnn.guides.Laplace(structure=structure), batch_size="all")
+    posterior = bnn.tune_prior(fit(model, method, x, y), (x, y), by=by, per=per)
+    name = "0.weight" if per == "weight" else "0.dead.weight"
+    std = posterior.draw(4000, seed=0)[name].std(0).reshape(-1)[-1]
+    assert float(std) == pytest.approx(0.7, rel=4 / np.sqrt(8000))  # 4 standard errors
+
+
+class Split(torch.nn.Module):
+    """Two inputs, and a layer that sees the third, which is 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.dead = torch.nn.Linear(1, 1, bias=False)
+
+    def forward(self, x):
+        return x[:, :2] + self.dead(x[:, 2:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["a flag", "a category without rows"])
+def test_what_no_row_shows_leaves_predictions_near_the_data_scale(kind):
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"a": rng.normal(size=60), "b": rng.normal(size=60)})
+    x["c"] = False if kind == "a flag" else pd.Categorical(["one"] * 60, ["one", "two"])
+    y = x["a"] + 0.3 * rng.normal(size=60)
+    new = x.iloc[:5].copy()
+    new["c"] = True if kind == "a flag" else pd.Categorical(["two"] * 5, ["one", "two"])
+    mean, std = bnn.BNNRegressor(random_state=0).fit(x, y).predict(new, return_std=True)
+    assert np.abs(mean - y[:5]).max() < 3
+    assert std.max() < 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", ["linear", "network"])
+def test_more_columns_than_rows_do_not_make_the_noise_vanish(net):
+    """100 columns, 60 rows; a constant has -2.1, ridge regression -1.9."""
+    rng = np.random.default_rng(1000)
+    x = rng.normal(size=(1060, 100))
+    y = x[:, :5] @ [1, -1, 1, 0.5, 0.5] + 0.5 * rng.normal(size=1060)
+    model = bnn.BNN(bnn.MLP(100, [] if net == "linear" else [20], 1), prior=bnn.priors.Normal("fan_in"))
+    data = bnn.Data(x[:60], y[:60], standardize=True)
+    posterior = bnn.fit(model, bnn.EvidenceFramework(), data, seed=0, progress=False)
+    assert float(posterior.predict(x[60:]).log_prob(torch.tensor(y[60:])).mean()) > -1.9
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1e-3, 1e-4])
+def test_directions_that_few_rows_leave_open_keep_the_prior_in_single_precision(noise):
+    """Standard deviations of predictions against the exact ones, 4 standard errors of 2,000 draws."""
+    x, _ = linear_data(5)
+    x = np.hstack([x, x**2, x[:, :1] * x[:, 1:]]).astype(np.float32)  # 8 columns
+    y = x[:, 0]
+    model = bnn.BNN(
+        bnn.MLP(8, [], 1, bias=False), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(noise)
+    )
+    posterior = fit(model, bnn.EvidenceFramework(starts=1, rounds=0), x, y)
+    new = np.eye(8)
+    exact = np.linalg.inv(x.T.astype(float) @ x / noise**2 + np.eye(8))
+    found = posterior.predict(new, num_draws=2000, seed=0).epistemic_std.numpy()
+    np.testing.assert_allclose(found, np.sqrt(exact.diagonal()), rtol=4 / np.sqrt(4000), atol=1e-3)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -68,6 +69,43 @@ def test_examples_left_out_are_those_of_fits_without_them(shape):
         mean_i, covariance_i = exact(design[others], y[others], precision)
         assert float(left_mean[i, 0]) == pytest.approx(float(design[i] @ mean_i), abs=1e-8)
         assert float(left_covariance[i, 0, 0]) == pytest.approx(float(design[i] @ covariance_i @ design[i]), abs=1e-8)
+
+
+def left_out_by_solving(design, y, precision, noise):
+    """The log score of each example given the others, from the inverse of the covariance of the targets, in 60 digits.
+
+    Sundararajan & Keerthi 2001, "Predictive approaches for choosing hyperparameters in Gaussian processes", eq. 6.
+    """
+    with mpmath.workdps(60):
+        rows = mpmath.matrix(design.tolist())
+        inverse = (rows * mpmath.diag((1 / precision).tolist()) * rows.T + noise**2 * mpmath.eye(len(y))) ** -1
+        pulled = inverse * mpmath.matrix(y.tolist())
+        found = [
+            mpmath.log(inverse[i, i]) / 2 - mpmath.log(2 * mpmath.pi) / 2 - pulled[i] ** 2 / (2 * inverse[i, i])
+            for i in range(len(y))
+        ]
+        mean = rows.T * pulled
+        return torch.tensor([float(v) for v in found]), torch.tensor([float(v) for v in mean]).double() / precision
+
+
+@pytest.mark.one_in(5)
+@pytest.mark.parametrize("noise", [1e-2, 1e-3, 1e-4, 1e-5])
+@pytest.mark.parametrize("shape", [(20, 26), (20, 20), (40, 6)], ids=["wide", "square", "a row that stands alone"])
+@pytest.mark.parametrize("moved", [0.0, 1e-4], ids=["at the mode", "near the mode"])
+def test_scores_left_out_are_exact_where_weights_interpolate(shape, noise, moved):
+    """A relative 1e-3 of what is rounded to 1e-16 of the largest eigenvalue, 1e12; then log scores of 1e9 at most."""
+    design, y, precision = problem(*shape)
+    if shape[1] < shape[0]:
+        design[0, -1], design[1:, -1] = 1.0, 0.0
+    truth, mean = left_out_by_solving(design, y, precision, noise)
+    mean = mean + moved * torch.randn(mean.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    columns = torch.full((len(design), 1, 1), 1 / noise, dtype=torch.float64)
+    solution = LinearModel(design[:, None], columns).solve(precision)
+    f = (design @ mean)[:, None]
+    at = solution.at_mode(precision.sqrt() * mean, f, (y[:, None] - f) / noise**2)
+    left_mean, left_covariance = solution.left_out(*at)
+    law = torch.distributions.Normal(left_mean[:, 0], (left_covariance[:, 0, 0] + noise**2).sqrt())
+    torch.testing.assert_close(law.log_prob(y), truth.double(), rtol=1e-3, atol=1e-2)
 
 
 def classifier(num_data=8, weights=None):

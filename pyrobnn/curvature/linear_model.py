@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from pyrobnn.curvature.tracker import Tracker
 
 MOST_ENTRIES = 2**26
 """Entries of the Jacobian that are held, half a GiB in double precision."""
-_MOST_LEVERAGE = 1 - 1e-6
+_LEAST_OPEN = 1e-15
 _DRAWS = 512
 _GGN = GGN()
 
@@ -37,46 +38,93 @@ class LinearModel:
         """Return the posterior under independent normal priors of that precision, (P,), around the mode.
 
         With G = R^T J precision^(-1/2), one row for each column of each example, everything follows from the
-        eigenvalues of G^T G, or of G G^T where that is smaller.
+        eigenvalues of G G^T, or from the singular values of G where it has more rows than columns.
 
         Raises:
             FloatingPointError: squares of derivatives that overflow.
         """
         scaled = self.jacobian * precision.rsqrt()
         rows = torch.einsum("nck,ncp->nkp", self.columns, scaled).flatten(0, 1)
-        is_wide = rows.shape[0] < rows.shape[1]
-        products = rows @ rows.T if is_wide else rows.T @ rows
-        if not bool(products.isfinite().all()):
+        if not bool(rows.square().sum().isfinite()):
             raise FloatingPointError("Squares of the derivatives of the outputs overflow: look for extreme values.")
-        values, vectors = torch.linalg.eigh(products)
-        values = values.clamp_min(0)
-        directions = vectors.T @ rows if is_wide else values.sqrt()[:, None] * vectors.T
-        shrunk = directions / (1 + values).sqrt()[:, None]
-        explained = torch.einsum("ncp,kp->nck", scaled, shrunk)
-        covariance = scaled @ scaled.transpose(1, 2) - explained @ explained.transpose(1, 2)
-        return Solution(values.log1p().sum(), shrunk.square().sum(0), covariance, self.columns)
+        if rows.shape[0] < rows.shape[1]:
+            values, left = torch.linalg.eigh(rows @ rows.T)
+            values = values.clamp_min(0)
+            directions = left.T @ rows
+        else:
+            left, singular, right = torch.linalg.svd(rows, full_matrices=False)
+            values, directions = singular.square(), singular[:, None] * right
+        return Solution(scaled, self.columns, values, left.unflatten(0, self.columns.shape[::2]), directions)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """The posterior of a linear model.
+    """The posterior of a linear model: with G = U D, its precision is I + D^T D in units of the prior's deviations.
 
     Attributes:
-        log_det: log det(precision of the posterior) - log det(precision of the prior), ().
-        determined: for each weight 1 - prior precision x posterior variance, (P,); they add up to the number of
-            well-determined weights (MacKay 1992, "Bayesian Interpolation", eq. 4.9).
-        covariance: of the outputs of each example, (N, C, C).
+        scaled: derivatives of the outputs in these units, (N, C, P).
         columns: as in `LinearModel`.
+        values: squares of the singular values of G, (L,).
+        left: U, (N, K, L).
+        directions: D, (L, P).
     """
 
-    log_det: Tensor
-    determined: Tensor
-    covariance: Tensor
+    scaled: Tensor
     columns: Tensor
+    values: Tensor
+    left: Tensor
+    directions: Tensor
+
+    @property
+    def log_det(self) -> Tensor:
+        """log det(precision of the posterior) - log det(precision of the prior), ()."""
+        return self.values.log1p().sum()
+
+    @property
+    def determined(self) -> Tensor:
+        """For each weight 1 - prior precision x posterior variance, (P,).
+
+        They add up to the number of well-determined weights (MacKay 1992, "Bayesian Interpolation", eq. 4.9).
+        """
+        return (self.directions / (1 + self.values).sqrt()[:, None]).square().sum(0)
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """Of the outputs of each example, (N, C, C): a sum of squares, so that it is exact however small it is."""
+        shrunk = torch.einsum("ncp,lp->ncl", self.scaled, self.directions) / (1 + self.values)
+        rest = self.scaled - shrunk @ self.directions
+        return rest @ rest.mT + shrunk @ shrunk.mT
+
+    @cached_property
+    def open(self) -> Tensor:
+        """I - R^T covariance R, (N, K, K): how much of each target the other examples leave open."""
+        eye = torch.eye(self.left.shape[1]).to(self.left)
+        missing = eye - self.left @ self.left.mT if self.left.flatten(0, 1).shape[0] > len(self.values) else 0 * eye
+        return missing + (self.left / (1 + self.values)) @ self.left.mT
 
     def leverage(self) -> Tensor:
-        """Return R^T covariance R, (N, K, K): how much of each target's information is its own."""
-        return self.columns.transpose(1, 2) @ self.covariance @ self.columns
+        """Return the diagonal of R^T covariance R, (N, K): how much of each target's information is its own."""
+        return 1 - self.open.diagonal(dim1=1, dim2=2)
+
+    def at_mode(self, deviation: Tensor, f: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs and scores at the mode of the linear model, which is a Gauss-Newton step away.
+
+        Where weights nearly interpolate their targets, what an optimiser left of a residual says nothing of the
+        residual at the mode, and examples that are left out move by a large multiple of it.
+
+        Args:
+            deviation: of the weights from the mean of their prior, in units of its deviations, (P,).
+            f: outputs, (N, C).
+            score: derivative of the log-likelihood in them, weights of examples included, (N, C).
+        """
+        own = (torch.linalg.pinv(self.columns) @ score[..., None])[..., 0]
+        linear = torch.einsum("ncp,p->nc", self.scaled, deviation)
+        targets = (self.columns.mT @ linear[..., None])[..., 0] + own
+        coefficients = torch.einsum("nkl,nk->l", self.left, targets)
+        settled = targets - torch.einsum("nkl,l->nk", self.left, coefficients * self.values / (1 + self.values))
+        weights = (coefficients / (1 + self.values)) @ self.directions
+        moved = torch.einsum("ncp,p->nc", self.scaled, weights - deviation)
+        return f + moved, score + (self.columns @ (settled - own)[..., None])[..., 0]
 
     def left_out(self, f: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (N, C) and covariance (N, C, C) of each example's outputs given all other examples.
@@ -89,10 +137,9 @@ class Solution:
             f: outputs at the mode, (N, C).
             score: derivative of the log-likelihood in them, weights of examples included, (N, C).
         """
-        own, vectors = torch.linalg.eigh(self.leverage())
-        remaining = 1 - own.clamp(0, _MOST_LEVERAGE)
+        remaining, vectors = torch.linalg.eigh(self.open)
         pulled = self.covariance @ self.columns @ vectors
-        covariance = self.covariance + (pulled / remaining[:, None, :]) @ pulled.transpose(1, 2)
+        covariance = self.covariance + (pulled / remaining.clamp_min(_LEAST_OPEN)[:, None, :]) @ pulled.mT
         return f - (covariance @ score[..., None])[..., 0], covariance
 
 

@@ -18,7 +18,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.base import BaseMethod, Method, Run, offer_of
 from pyrobnn.inference.cost import Work
-from pyrobnn.inference.laplace.tuned_mode import STEPS, TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.laplace.tuned_mode import STEPS, Hyperprior, TunedMode, evidence_record, tuned_modes
 from pyrobnn.inference.method import innermost
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source, as_data
@@ -131,7 +131,10 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
         return source.scaled(model, *(values[rows] for values in data.tensors))
 
     options: dict[str, Any] = {"starts": starts, "rounds": _ROUNDS, "iterations": _ITERATIONS, "tolerance": _TOLERANCE}
-    options["prior_counts"] = 0.0 if isinstance(bnn.settings["likelihood"], NoisyLikelihood) else _PRIOR_COUNTS
+    is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
+    num_inputs = data.x[0].numel()
+    of_real = Hyperprior.of_real_targets(len(rows), num_inputs)
+    options["hyperprior"] = of_real if is_real else Hyperprior(_PRIOR_COUNTS)
     try:
         found, chosen = tuned_modes(stand_in, source, len(rows), examples, run, per="site", held=held, **options)
     except FloatingPointError:

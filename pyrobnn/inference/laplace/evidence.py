@@ -13,6 +13,8 @@ from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.inference.laplace.gaussian import Result, assemble
 
 LARGEST_LOG = 25.0
+UNDETERMINED = 1e-8
+"""Share of a group's weights that the data determine below which they say nothing of its precision."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,11 +83,16 @@ class Evidence:
         return value, gradient
 
     def fixed_point(self, logs: np.ndarray) -> np.ndarray:
-        """Return MacKay's next precisions: gamma / sum w^2, and (targets - power gamma) / SSE for the noise."""
+        """Return MacKay's next precisions: gamma / sum w^2, and (targets - power gamma) / SSE for the noise.
+
+        Groups of weights that the outputs do not depend on keep theirs.
+        """
         self.fill(logs)
         counts, squares, traces = (self.by_group(value) for value in self._entries())
         gamma = np.clip(counts - np.exp(logs[: self.num_groups]) * traces, 1e-10 * counts, counts)
         found = np.log(gamma) - np.log(np.maximum(squares, 1e-30))
+        least = max(UNDETERMINED, 10 * torch.finfo(self.squares.dtype).eps)
+        found = np.where(gamma > least * counts, found, logs[: self.num_groups])
         if self.num_targets:
             beta = (self.num_targets - self.power * gamma.sum()) / (self.ratio(logs) * self._errors)
             found = np.append(found, logs[-1] + math.log(max(beta, 1e-10)))

@@ -16,7 +16,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference.base import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.laplace.around import laplace_around
-from pyrobnn.inference.laplace.tuned_mode import TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.laplace.tuned_mode import FLAT, Hyperprior, TunedMode, evidence_record, tuned_modes
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.svi import SVI
@@ -27,10 +27,6 @@ from pyrobnn.posterior.record import EngineRecord
 
 _BATCH = 4096
 _TEMPERATURE = 8.0
-_COUNTS, _ROWS_FOR_EACH_INPUT = 4.0, 6
-"""Weights that the prior of a precision counts where rows are few, and from how many rows they are not."""
-_PRIOR_SHARE = 0.02
-"""Variance of the weights that the prior of a precision counts, as a share of the declared one."""
 _SAME = 0.01
 """Nats within which two starts have come to the same mode."""
 _MOST_FULL = 3000
@@ -46,7 +42,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2) moves these.
     gamma is the number of weights that the data determine. With real targets in few rows each precision has a gamma
     prior, which counts c weights of mean square s^2, a fiftieth of the declared variance: the data alone would leave
-    some inputs out and follow the noise in others. Starts differ in the network's first weights and in the noise, or
+    some inputs out and follow the noise in others. The noise counts a target, of a tenth of their variance. Starts differ in the network's first weights and in the noise, or
     the width of the prior, that they begin from: much noise leads to the simplest function, little to one that follows
     the data closely.
 
@@ -70,8 +66,9 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         starts: number of starts.
         rounds: turns of each start; with 0 it goes to the mode alone, and prior and noise stay as they are given.
         iterations: of L-BFGS in a round.
-        prior_counts: the c above, at most the weights of the group. None is 4 where there are fewer than six rows for
-            each input, else 0, with which the data alone move the precisions. Classes and counts have 0 always.
+        prior_counts: the c above, at most the weights of the group, and 1 for the noise. None is 4 where there are fewer
+            than six rows for each input, else 0, with which the data alone move the precisions. Classes and counts
+            have 0 always.
         per: which weights share a precision: "input" has one for each site and, in the first layer, for each input
             (automatic relevance determination; MacKay 1994), "site" one for each site.
         guide_steps: steps of the training of another guide than Laplace.
@@ -132,8 +129,9 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
         lengths: dict[str, Any] = {"starts": self.starts, "rounds": self.rounds, "iterations": self.iterations}
         is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
-        choice: dict[str, Any] = {"prior_counts": self._counts(source), "prior_share": _PRIOR_SHARE, "penalty": 1.0}
-        options = lengths | choice if is_real else lengths
+        num_inputs = source.first()[0][0].numel()
+        of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
+        options: dict[str, Any] = lengths | {"hyperprior": of_real if is_real else FLAT}
         found, chosen = tuned_modes(bnn, source, source.num_data, everything, run, per=self.per, **options)
         mixes = isinstance(self.guide, Laplace) and is_real
         counts = _members([start.score for start in found], mixes=mixes)
@@ -150,13 +148,6 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         if len(around) == 1:
             return around[chosen]
         return Mixture([around[index] for index in order for _ in range(counts[index])], seed=run.seed, info=record)
-
-    def _counts(self, source: Source) -> float:
-        """Return the weights that the prior of each precision counts."""
-        if self.prior_counts is not None:
-            return self.prior_counts
-        num_inputs = source.first()[0][0].numel()
-        return _COUNTS if source.total_weight < _ROWS_FOR_EACH_INPUT * num_inputs else 0.0
 
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
         """Return the posterior around the mode of a start, under its prior and noise."""

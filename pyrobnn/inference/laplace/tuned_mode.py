@@ -30,6 +30,7 @@ from pyrobnn.curvature.prior import prior_laws
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.base import Run
+from pyrobnn.inference.laplace.evidence import UNDETERMINED
 from pyrobnn.inference.laplace.tuning import normal_of, untuned
 from pyrobnn.inference.preparing import fresh_model, running
 from pyrobnn.inference.source import Source
@@ -44,12 +45,46 @@ STEPS = 3
 """Updates of the scales in a round."""
 _PRECISIONS = (1e-12, 1e8)
 _LEAST_NOISE = 1e-5
+_COUNTS, _ROWS_FOR_EACH_INPUT = 4.0, 6
+"""Weights that the prior of a precision counts where rows are few, and from how many rows they are not."""
+_PRIOR_SHARE, _NOISE_SHARE = 0.02, 0.1
+"""Mean square of counted weights, as a share of the declared variance, and of counted targets, as a share of theirs.
+Weights that interpolate a few rows leave nothing to tell the noise by, and the noise then falls to its least value."""
 _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
 _SLOPE = 1e-8
 """Largest entry of the gradient of the energy at which L-BFGS stops."""
 _NOISE_DRAWS, _NOISE_ITERATIONS = 64, 20
 """Draws of the outputs, and steps of L-BFGS, for other numbers of a likelihood than Gaussian noise."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyperprior:
+    """What is believed of scales before the data: gamma priors of precisions, and the price of weights.
+
+    Attributes:
+        counts: weights that each group counts as well as what the data determine: the shape of the prior of its
+            precision, in halves.
+        share: mean square of the counted weights, as a share of the variance that the prior declares. A group then
+            counts no more weights than it has. None for a mean square of 1, and no bound.
+        noise_counts: targets that Gaussian noise counts likewise, of a mean square of a tenth of their variance.
+        penalty: nats that the leave-one-out score loses for each weight that the data determine.
+    """
+
+    counts: float = 0.0
+    share: float | None = None
+    noise_counts: float = 0.0
+    penalty: float = 0.0
+
+    @classmethod
+    def of_real_targets(cls, num_data: float, num_inputs: int, counts: float | None = None) -> "Hyperprior":
+        """Return the prior for real targets: that of few rows below six for each input, unless counts are given."""
+        if counts is None:
+            counts = _COUNTS if num_data < _ROWS_FOR_EACH_INPUT * num_inputs else 0.0
+        return cls(counts, _PRIOR_SHARE, min(counts, 1.0), penalty=1.0)
+
+
+FLAT = Hyperprior()
 
 
 def tuned_modes(
@@ -65,9 +100,7 @@ def tuned_modes(
     per: str,
     tolerance: float = 1e-12,
     held: Collection[str] = (),
-    prior_counts: float = 0.0,
-    prior_share: float | None = None,
-    penalty: float = 0.0,
+    hyperprior: Hyperprior = FLAT,
 ) -> tuple["list[TunedMode]", int]:
     """Return a mode for each start, with the scales that were tuned with it, and the number of the best.
 
@@ -83,17 +116,12 @@ def tuned_modes(
         per: groups of weights, "input" or "site".
         tolerance: relative change of the energy at which L-BFGS stops.
         held: names of weights whose prior stays as it is.
-        prior_counts: weights that each group counts as well as what the data determine: a gamma prior of its precision,
-            with this many halves as its shape.
-        prior_share: mean square of the counted weights, as a share of the variance that the prior declares. A group
-            then counts no more weights than it has. None for a mean square of 1, and no bound.
-        penalty: nats that the leave-one-out score loses for each weight that the data determine.
+        hyperprior: of the scales.
 
     Raises:
         InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
         FloatingPointError: no start whose numbers stay finite.
     """
-    hyperprior: dict[str, Any] = {"prior_counts": prior_counts, "prior_share": prior_share, "penalty": penalty}
     noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[:starts]
     found: list[TunedMode] = []
     with tqdm(total=starts * rounds, desc="evidence", disable=not run.progress) as bar:
@@ -110,7 +138,9 @@ def tuned_modes(
                 check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
                 weights = {site.name: site.start.clone() for site in sites}
                 first = float(noise) if rounds else None
-                start = TunedMode(model, weights, examples(model), noise=first, per=per, held=held, **hyperprior)
+                start = TunedMode(
+                    model, weights, examples(model), noise=first, per=per, held=held, hyperprior=hyperprior
+                )
                 start.threads = threads
                 try:
                     for _ in range(rounds):
@@ -149,7 +179,7 @@ class TunedMode:
             a factor on the precisions. None to leave the scales as they are.
         per: groups of weights.
         held: names of weights whose prior stays as it is.
-        prior_counts, prior_share, penalty: as for `tuned_modes`.
+        hyperprior: of the scales.
 
     Attributes:
         weights: the mode so far.
@@ -167,11 +197,9 @@ class TunedMode:
         noise: float | None,
         per: str,
         held: Collection[str] = (),
-        prior_counts: float = 0.0,
-        prior_share: float | None = None,
-        penalty: float = 0.0,
+        hyperprior: Hyperprior = FLAT,
     ) -> None:
-        self.penalty = penalty
+        self.hyperprior = hyperprior
         self.bnn, self.weights, (self.x, *self._targets) = bnn, weights, data
         self.y = self._targets[0].double().view(len(self.x), -1)
         self.counts = self._targets[1].double() if len(data) > 2 else torch.ones_like(self.y[:, 0])
@@ -183,13 +211,13 @@ class TunedMode:
         )
         num_inputs = self.x.shape[1] if per == "input" and self.x.ndim == 2 else None
         self.group = groups_of_inputs(weights, weights, num_inputs).to(self.x.device)
-        self.precision = scales.double().pow(-2)
-        sizes = self._by_group(torch.ones_like(self.precision))
-        self._counts = torch.full_like(sizes, prior_counts)
+        self.precision = self._declared = scales.double().pow(-2)
+        sizes = self._sizes = self._by_group(torch.ones_like(self.precision))
+        self._counts = torch.full_like(sizes, hyperprior.counts)
         self._squares = self._counts
-        if prior_share is not None:
+        if hyperprior.share is not None:
             self._counts = self._counts.minimum(sizes)
-            self._squares = self._counts * prior_share * self._by_group(1 / self.precision) / sizes
+            self._squares = self._counts * hyperprior.share * self._by_group(1 / self.precision) / sizes
         is_held = {name: torch.full(weights[name].shape, name in held) for name in weights}
         self._is_held = torch.cat([value.reshape(-1) for value in is_held.values()]).to(self.precision.device)
         likelihood = bnn.settings["likelihood"]
@@ -211,7 +239,7 @@ class TunedMode:
     @property
     def score(self) -> float:
         """The mean of log evidence and leave-one-out log score, after the penalty."""
-        return (self.log_evidence + self.log_left_out - self.penalty * self.determined) / 2
+        return (self.log_evidence + self.log_left_out - self.hyperprior.penalty * self.determined) / 2
 
     def _by_site(self, flat: Tensor) -> dict[str, Tensor]:
         parts = flat.split([value.numel() for value in self.weights.values()])
@@ -270,7 +298,8 @@ class TunedMode:
         """Move the precisions of the prior by MacKay's fixed point, and the likelihood's numbers, by it or by EM.
 
         With counts of a prior the point is (gamma + counts) / (sum of squares + counts x their mean square), the mode
-        under that prior.
+        under that prior. Groups of weights that the outputs do not depend on, as those of an input that is constant,
+        keep the declared precision.
         """
         point = self._point()
         model, f = linear_model(point, self.x, *self._targets)
@@ -279,10 +308,13 @@ class TunedMode:
         for _ in range(STEPS):
             ONE_THREAD.let_waiting_in()
             solution = model.solve(self.precision)
-            found = (self._by_group(solution.determined) + self._counts) / squares.clamp_min(1e-30)
-            self.precision = torch.where(self._is_held, self.precision, found.clamp(*_PRECISIONS)[self.group])
+            determined = self._by_group(solution.determined)
+            found = ((determined + self._counts) / squares.clamp_min(1e-30)).clamp(*_PRECISIONS)[self.group]
+            is_open = (determined < UNDETERMINED * self._sizes)[self.group]
+            found = torch.where(is_open, self._declared, found)
+            self.precision = torch.where(self._is_held, self.precision, found)
             if self.tuned_numbers and self._is_normal:
-                ratio = self._tune_noise(f, solution.leverage().diagonal(dim1=1, dim2=2))
+                ratio = self._tune_noise(f, solution.leverage())
                 model = dataclasses.replace(model, columns=model.columns / ratio)
             elif self.tuned_numbers:
                 self._tune_numbers(normal_draws(f.detach(), solution.covariance, _NOISE_DRAWS).to(self.bnn.like))
@@ -290,10 +322,15 @@ class TunedMode:
                 model = dataclasses.replace(model, columns=columns)
 
     def _tune_noise(self, f: Tensor, leverage: Tensor) -> Tensor:
-        """Move the noise of each column to sum of squares / (targets - gamma); return the ratio to the last, (K,)."""
+        """Move the noise of each column to sum of squares / (targets - gamma); return the ratio to the last, (K,).
+
+        Targets that the prior of the noise counts are in both.
+        """
+        count = self.hyperprior.noise_counts
         residual = (self.y - f).square() * self.counts[:, None]
-        left = (self.counts[:, None] - leverage).sum(0).clamp_min(1e-3 * float(self.counts.sum()))
-        found = (residual.sum(0) / left).sqrt().clamp_min(_LEAST_NOISE)
+        squares = residual.sum(0) + count * _NOISE_SHARE * self._spread().square()
+        left = (self.counts[:, None] - leverage).sum(0) + count
+        found = (squares / left.clamp_min(1e-3 * float(self.counts.sum()))).sqrt().clamp_min(_LEAST_NOISE)
         if not bool(found.isfinite().all()):
             raise FloatingPointError(f"The noise became {found.tolist()}: look for extreme values in the data.")
         ratio = found / self.noise()
@@ -334,7 +371,7 @@ class TunedMode:
         evidence = fit - 0.5 * (self.precision * deviation.square()).sum() - 0.5 * solution.log_det
         (column,) = score_columns(point.likelihood, f.to(self.bnn.like.dtype), self._targets[0])
         score = self.counts[:, None] * column.double()
-        mean, covariance = solution.left_out(f, score)
+        mean, covariance = solution.left_out(*solution.at_mode(self.precision.sqrt() * deviation, f, score))
         noise = self.noise().expand(f.shape[1]) if self._is_normal else None
         with torch.no_grad():
             left_out = (self.counts * log_scores(point, self._targets[0], mean, covariance, noise)).sum()
