@@ -77,7 +77,7 @@ class Solution:
 
     @property
     def log_det(self) -> Tensor:
-        """log det(precision of the posterior) - log det(precision of the prior), ()."""
+        """Log det(precision of the posterior) - log det(precision of the prior), ()."""
         return self.values.log1p().sum()
 
     @property

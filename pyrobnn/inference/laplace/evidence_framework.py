@@ -42,9 +42,10 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2) moves these.
     gamma is the number of weights that the data determine. With real targets in few rows each precision has a gamma
     prior, which counts c weights of mean square s^2, a fiftieth of the declared variance: the data alone would leave
-    some inputs out and follow the noise in others. The noise counts a target, of a tenth of their variance. Starts differ in the network's first weights and in the noise, or
-    the width of the prior, that they begin from: much noise leads to the simplest function, little to one that follows
-    the data closely.
+    some inputs out and follow the noise in others. The noise has one too, which counts a target whose square is a tenth
+    of their variance. Weights that the outputs do not depend on, as those of a constant input, keep their declared
+    prior. Starts differ in the network's first weights and in the noise, or the width of the prior, that they begin
+    from: much noise leads to the simplest function, little to one that follows the data closely.
 
     The start with the largest score is kept: the mean of log evidence and leave-one-out log score, for real targets
     less gamma / 2. Both are sums of log predictive densities of held-out targets, the first over training sets of all
@@ -66,9 +67,9 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         starts: number of starts.
         rounds: turns of each start; with 0 it goes to the mode alone, and prior and noise stay as they are given.
         iterations: of L-BFGS in a round.
-        prior_counts: the c above, at most the weights of the group, and 1 for the noise. None is 4 where there are fewer
-            than six rows for each input, else 0, with which the data alone move the precisions. Classes and counts
-            have 0 always.
+        prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 4 where there
+            are fewer than six rows for each input, else 0, with which the data alone move the scales. Classes and
+            counts have 0 always.
         per: which weights share a precision: "input" has one for each site and, in the first layer, for each input
             (automatic relevance determination; MacKay 1994), "site" one for each site.
         guide_steps: steps of the training of another guide than Laplace.
