@@ -22,7 +22,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,9 +227,11 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def append(path: Path, row: dict[str, object]) -> None:
+FIELDS = ("task", "data", "rows", "seed", *dict.fromkeys([*COLUMNS["regression"], *COLUMNS["classification"]]))
+
+
+def append_row(path: Path, row: dict[str, object], fields: Sequence[str] = FIELDS) -> None:
     """Write a row at the end of the file."""
-    fields = ("task", "data", "rows", "seed", *dict.fromkeys([*COLUMNS["regression"], *COLUMNS["classification"]]))
     is_new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fields)
@@ -292,7 +294,7 @@ def main() -> None:
     ]
     for task, name, size, seed in tqdm(jobs, disable=not sys.stderr.isatty() and "CI" not in os.environ):
         scores = TASKS[task](split(name, seed, size), seed)
-        append(path, {"task": task, "data": name, "rows": size, "seed": seed} | scores)
+        append_row(path, {"task": task, "data": name, "rows": size, "seed": seed} | scores)
         write(path.with_suffix(".md"), read(path))
 
 

@@ -28,6 +28,8 @@ class InputError(ValueError):
 class PoorFitWarning(UserWarning):
     """A fit predicts no better than a constant, far worse than a linear model, or has memorised its targets.
 
+    Before a fit it names inputs that have the same value in all rows.
+
     Examples:
         >>> import warnings
         >>> with warnings.catch_warnings():

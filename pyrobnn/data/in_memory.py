@@ -99,6 +99,14 @@ class Data:
         """The same of the targets; used where the likelihood is one of real values."""
         return Scaler.fit(self.y, self.weights) if self.standardize else Scaler.identity()
 
+    @property
+    def constant_inputs(self) -> list[str]:
+        """Names of the columns of a table x that have the same number in all rows, of which there are several."""
+        if self.x.ndim != 2 or len(self) == 1:
+            return []
+        is_constant = (self.x == self.x[:1]).all(0).tolist()
+        return [name for name, same in zip(self.feature_names, is_constant, strict=True) if same]
+
     def mean_of(self, values: Tensor) -> float:
         """Return the mean of one number for each example, (N,), which counts with its weight."""
         if self.weights is None:

@@ -1,19 +1,24 @@
 """`fit`: from a model, a method and data to a posterior."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, PoorFitWarning
 from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.automatic import Automatic
 from pyrobnn.inference.base import Method, Run, check_offered
 from pyrobnn.inference.ending import tell
 from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.monitor import Callback
 from pyrobnn.inference.open_scales import run_measured
+from pyrobnn.inference.source import as_data
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class Arguments(TypedDict, total=False):
@@ -107,7 +112,20 @@ def fit(
     kept: dict[str, Any] = {"validation": validation, "checkpoint": checkpoint, "every": every}
     run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
     check_offered(method, run)
+    data = as_data(data)
+    if isinstance(data, Data) and data.constant_inputs:
+        _warn_of(data.constant_inputs)
     found = run_measured(bnn, method, data, run)
     if progress:
         tell(found, data, validation)
     return found
+
+
+def _warn_of(constant: Sequence[str]) -> None:
+    names = ", ".join(map(repr, constant[:3])) + (f" and {len(constant) - 3} more" if len(constant) > 3 else "")
+    warnings.warn(
+        f"Inputs that have the same value in all rows: {names}. The data say nothing of their weights, so predictions "
+        "for other values are as wide as the prior. Leave out what does not vary.",
+        PoorFitWarning,
+        skip_file_prefixes=(_PACKAGE,),
+    )

@@ -40,6 +40,8 @@ _MOST_INPUTS, _SMALL = 1000, (50,)
 """Inputs and hidden units of the network that measures the noise in the place of another."""
 _LITTLE = 0.05
 """Nats a row above a constant: less is no sign that a mode has found anything."""
+_MOST_DETERMINED = 0.8
+"""Weights that the data determine, as a share of the targets, up to which the noise is kept."""
 _PRIOR_COUNTS = 5.0
 """Counts towards a prior scale of 1, for likelihoods without noise: the evidence of few labels or counts alone takes a
 prior that is too wide, under which guides without correlations are overconfident."""
@@ -65,8 +67,9 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
     As the `EvidenceFramework` does: from several starts, modes and the scales that make the data most probable. It
     looks at up to 500 examples, fewer where the network is large. The prior scales are kept. The noise is kept too if
     they were all examples, or no more than the weights: the ELBO prefers noise to weights there, and a mode memorises
-    its targets. Else the guide trains the noise from there. A prior whose scale is a number keeps it;
-    normals with tuned scales stand in for priors of other families meanwhile.
+    its targets. Else, and where the weights take up more than four of five targets, the guide trains the noise from
+    there. A prior whose scale is a number keeps it; normals with tuned scales stand in for priors of other families
+    meanwhile.
 
     Args:
         bnn: the model, which stays as it is.
@@ -102,7 +105,7 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
         best.found[best.chosen],
         source,
         sites if is_own else {},
-        keeps_noise=best.num_rows == len(data) or bnn.num_weights >= len(data),
+        keeps_noise=_tells_noise(best) and (best.num_rows == len(data) or bnn.num_weights >= len(data)),
         starts_there=starts_there and is_own,
     )
     return Measured(closed, evidence_record(best.found, best.chosen, source))
@@ -142,6 +145,12 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
     best = found[chosen]
     score = best.log_left_out / float(best.counts.sum()) - float(source.y_scaler.log_volume())
     return _Look(bnn, found, chosen, len(rows), score)
+
+
+def _tells_noise(look: _Look) -> bool:
+    """Return whether enough targets are left, of those that the weights take up, to tell the noise by."""
+    mode = look.found[look.chosen]
+    return mode.determined <= _MOST_DETERMINED * float(mode.counts.sum())
 
 
 def _constant(bnn: BNN, data: Data) -> float:
