@@ -475,3 +475,21 @@ def test_frozen_parameters_stay_as_they_are():
     model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     assert model.site_names == ("2.weight", "2.bias")
     assert torch.equal(fit(model).bnn.net[0].weight, net[0].weight)
+
+
+@pytest.mark.parametrize(("num_constant", "words"), [(1, "rows: 'x2'."), (5, "rows: 'x2', 'x3', 'x4' and 2 more.")])
+def test_inputs_that_never_vary_are_named_before_a_fit(num_constant, words):
+    x = torch.randn(8, 2 + num_constant)
+    x[:, 2:] = 3.0
+    model = bnn.BNN(bnn.MLP(2 + num_constant, [3], 1))
+    with pytest.warns(bnn.PoorFitWarning, match=words):
+        bnn.fit(model, bnn.SVI(steps=1), (x, x[:, 0]), seed=0, progress=False)
+
+
+@pytest.mark.parametrize(
+    "x", [torch.randn(8, 2), torch.zeros(1, 2), torch.zeros(8, 1, 2, 2)], ids=["vary", "1 row", "images"]
+)
+def test_other_inputs_are_not(x, recwarn):
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(x[0].numel(), 1))
+    bnn.fit(bnn.BNN(net), bnn.SVI(steps=1), (x, torch.randn(len(x))), seed=0, progress=False)
+    assert not [one for one in recwarn if "same value" in str(one.message)]
