@@ -316,3 +316,17 @@ def test_swag_finds_a_rate_that_neither_leaves_the_mode_nor_stays_a_point():
     drawn = found.draw(2000, seed=0)["layer.weight"].reshape(2000, -1).std(0).numpy()
     assert (drawn / exact > 0.2).all()
     assert (drawn / exact < 5).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t"])
+@pytest.mark.parametrize("guide", ["mean_field", "map"])
+def test_weights_that_take_up_most_targets_do_not_choose_the_noise(likelihood, guide):
+    """60 rows of 100 columns: a constant has a log score of -2.1, and noise of a tenth of the spread one of -240."""
+    rng = np.random.default_rng(1000)
+    x = rng.normal(size=(1060, 100))
+    y = x[:, :5] @ [1, -1, 1, 0.5, 0.5] + 0.5 * rng.normal(size=1060)
+    model = bnn.BNN(bnn.MLP(100, [20], 1), likelihood=likelihood)
+    data = bnn.Data(x[:60], y[:60], standardize=True)
+    posterior = bnn.fit(model, bnn.SVI(guide=guide), data, seed=0, progress=False)
+    assert float(posterior.predict(x[60:]).log_prob(torch.tensor(y[60:])).mean()) > -2.42

@@ -40,8 +40,9 @@ _MOST_INPUTS, _SMALL = 1000, (50,)
 """Inputs and hidden units of the network that measures the noise in the place of another."""
 _LITTLE = 0.05
 """Nats a row above a constant: less is no sign that a mode has found anything."""
-_MOST_DETERMINED = 0.8
-"""Weights that the data determine, as a share of the targets, up to which the noise is kept."""
+_MOST_DETERMINED, _FOLDS = 0.8, 5
+"""Weights that the data determine, as a share of the targets, beyond which few are left to tell the noise by; and parts
+of the rows, of which one is held out then."""
 _PRIOR_COUNTS = 5.0
 """Counts towards a prior scale of 1, for likelihoods without noise: the evidence of few labels or counts alone takes a
 prior that is too wide, under which guides without correlations are overconfident."""
@@ -67,9 +68,10 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
     As the `EvidenceFramework` does: from several starts, modes and the scales that make the data most probable. It
     looks at up to 500 examples, fewer where the network is large. The prior scales are kept. The noise is kept too if
     they were all examples, or no more than the weights: the ELBO prefers noise to weights there, and a mode memorises
-    its targets. Else, and where the weights take up more than four of five targets, the guide trains the noise from
-    there. A prior whose scale is a number keeps it; normals with tuned scales stand in for priors of other families
-    meanwhile.
+    its targets. Else the guide trains the noise from there. Where the weights take up more than four of five targets,
+    the noise is at least what a mode of four fifths of the examples misses the others by: most guides spread less than
+    the exact posterior does there. A prior whose scale is a number keeps it; normals with tuned scales stand in for
+    priors of other families meanwhile.
 
     Args:
         bnn: the model, which stays as it is.
@@ -105,7 +107,7 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
         best.found[best.chosen],
         source,
         sites if is_own else {},
-        keeps_noise=_tells_noise(best) and (best.num_rows == len(data) or bnn.num_weights >= len(data)),
+        keeps_noise=best.num_rows == len(data) or bnn.num_weights >= len(data),
         starts_there=starts_there and is_own,
     )
     return Measured(closed, evidence_record(best.found, best.chosen, source))
@@ -128,6 +130,19 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
     if size is None:
         return None
     rows, starts = _rows(size[0], source.num_data, run.seed), size[1]
+    try:
+        found, chosen = _modes(bnn, source, data, rows, run, starts=starts)
+        best = found[chosen]
+        if "scale" in best.tuned_numbers and best.determined > _MOST_DETERMINED * float(best.counts.sum()):
+            best.widen_noise(*_missed(bnn, source, data, rows, run))
+    except FloatingPointError:
+        return None  # the fit itself says what is not finite
+    score = best.log_left_out / float(best.counts.sum()) - float(source.y_scaler.log_volume())
+    return _Look(bnn, found, chosen, len(rows), score)
+
+
+def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, starts: int) -> tuple[list[TunedMode], int]:
+    """Return a mode for each start, of some rows, and the number of the best."""
     stand_in, held = _with_normals(bnn)
 
     def examples(model: BNN) -> Batch:
@@ -135,22 +150,18 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
 
     options: dict[str, Any] = {"starts": starts, "rounds": _ROUNDS, "iterations": _ITERATIONS, "tolerance": _TOLERANCE}
     is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
-    num_inputs = data.x[0].numel()
-    of_real = Hyperprior.of_real_targets(len(rows), num_inputs)
+    of_real = Hyperprior.of_real_targets(len(rows), data.x[0].numel())
     options["hyperprior"] = of_real if is_real else Hyperprior(_PRIOR_COUNTS)
-    try:
-        found, chosen = tuned_modes(stand_in, source, len(rows), examples, run, per="site", held=held, **options)
-    except FloatingPointError:
-        return None  # the fit itself says what is not finite
-    best = found[chosen]
-    score = best.log_left_out / float(best.counts.sum()) - float(source.y_scaler.log_volume())
-    return _Look(bnn, found, chosen, len(rows), score)
+    return tuned_modes(stand_in, source, len(rows), examples, run, per="site", held=held, **options)
 
 
-def _tells_noise(look: _Look) -> bool:
-    """Return whether enough targets are left, of those that the weights take up, to tell the noise by."""
-    mode = look.found[look.chosen]
-    return mode.determined <= _MOST_DETERMINED * float(mode.counts.sum())
+def _missed(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run) -> tuple[TunedMode, Batch]:
+    """Return a mode of four fifths of the rows, and the others."""
+    with seeded(run.seed, "held out"):
+        order = rows[torch.randperm(len(rows))]
+    kept, others = order[len(rows) // _FOLDS :], order[: len(rows) // _FOLDS]
+    (mode, *_), _ = _modes(bnn, source, data, kept, run, starts=1)
+    return mode, source.scaled(mode.bnn, *(values[others] for values in data.tensors))
 
 
 def _constant(bnn: BNN, data: Data) -> float:

@@ -379,6 +379,17 @@ class TunedMode:
             self.log_evidence, self.log_left_out = float(evidence), float(left_out)
             self.determined = float(solution.determined.sum())
 
+    def widen_noise(self, other: "TunedMode", data: Batch) -> None:
+        """Scale the noise of each column up to the root mean square by which another mode misses its targets."""
+        x, y, *_ = data
+        likelihood = self.bnn.likelihood
+        with torch.no_grad():
+            law = other.bnn.likelihood(other.bnn.outputs(other.weights, x))
+            missed = (y - law.mean).double().square().view(len(y), -1).mean(0).sqrt()
+            own = likelihood(self.bnn.outputs(self.weights, x)).variance.double().view(len(y), -1).mean(0).sqrt()
+            wider = (missed / own).clamp_min(1).to(self.bnn.like).view(likelihood.scale.shape)
+            likelihood.scale = likelihood.scale * wider
+
     def record(self, volume: float) -> StartRecord:
         """Return what tells starts from each other, in the original units of the targets."""
         return StartRecord(self.first_noise, self.log_evidence - volume, self.log_left_out - volume, self.determined)
