@@ -9,7 +9,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._core.random import derive
+from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
@@ -103,8 +103,12 @@ def _with_free_noise(likelihood: Any) -> Any:
 
 
 def _num_outputs(bnn: BNN, data: Data) -> int:
-    with torch.no_grad():
-        return int(bnn.net(bnn.cast_inputs(data.x[:1])).shape[-1])
+    was_training = bnn.training
+    try:
+        with seeded(0, "outputs"), torch.no_grad():
+            return bnn.eval().outputs(bnn.initial_values, bnn.cast_inputs(data.x[:2])).shape[-1]
+    finally:
+        bnn.train(was_training)
 
 
 def _nothing(x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """The Bayesian neural network: a PyroModule that is itself the Pyro model."""
 
 import copy
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, overload
 
 import pyro
@@ -19,7 +19,7 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.settings import to_dict
 from pyrobnn._core.verbs import verb
 from pyrobnn._torch.kernels import plain_kernels
-from pyrobnn._torch.layers import LAYERS
+from pyrobnn._torch.layers import LAYERS, padding_rows
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
@@ -83,6 +83,7 @@ class BNN(PyroModule):
         self.units: tuple[Scaler, Scaler] | None = None
         self._start: dict[str, Tensor] = {}
         self._likelihood_start: dict[str, Tensor] = {}
+        self._known_outputs: Tensor | None = None
         with local_parameters():
             self._build()
 
@@ -95,7 +96,7 @@ class BNN(PyroModule):
         self._check_site_names()
         _refuse_max_norm(self.net, self.site_names)
         self._aliases = _make_buffers(self.net, self.site_names)
-        self._padding = _padding_rows(self.net)
+        self._padding = padding_rows(self.net)
         self._time_first = any(not getattr(module, "batch_first", True) for module in self.net.modules())
         if self.site_names:
             self.prior = prior.build(self._weights)
@@ -178,10 +179,21 @@ class BNN(PyroModule):
 
         In training, values to which a guide has attached noise perturb each example differently.
         """
+        if self._known_outputs is not None:
+            return self._known_outputs
         with ONE_THREAD, plain_kernels():
             if not (self.training and carries_noise(weights.values())):
                 return self._call(weights, x)
             return self.perturbed_outputs(weights, x)
+
+    @contextmanager
+    def without_network(self, outputs: Tensor) -> Iterator[None]:
+        """Have these outputs stand for the network's in the block, which finds or scores latent sites alone."""
+        self._known_outputs = outputs
+        try:
+            yield
+        finally:
+            self._known_outputs = None
 
     def perturbed_outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the outputs (B, outputs), each example with the noise that is attached to the values, in any mode."""
@@ -199,6 +211,8 @@ class BNN(PyroModule):
         try:
             f = functional_call(self.net, every_name, (x,), tie_weights=False)
         except IndexError as error:
+            if "out of range in self" not in str(error):
+                raise
             tables: dict[str, Any] = {
                 name: part for name, part in self.net.named_modules() if isinstance(part, _LOOKS_UP)
             }
@@ -367,15 +381,6 @@ def _refuse_max_norm(net: nn.Module, names: tuple[str, ...]) -> None:
                 f"The layer {prefix!r}, {type(module).__name__}(max_norm={module.max_norm}), changes its weights in "
                 "place, so that they are not those that a guide drew: leave out max_norm, since a prior bounds weights."
             )
-
-
-def _padding_rows(net: nn.Module) -> dict[str, int]:
-    """Return the row of each embedding that stands for padding, by the name of its weight."""
-    return {
-        f"{prefix}.weight" if prefix else "weight": module.padding_idx
-        for prefix, module in net.named_modules()
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None
-    }
 
 
 def _make_buffers(net: nn.Module, names: tuple[str, ...]) -> dict[str, list[str]]:

@@ -270,6 +270,7 @@ class DrawMap:
     ) -> None:
         self._function, self._x, self._net, self._copies = function, x, net, copies
         self._widths: dict[frozenset[str], int] = {}
+        self._few = x[:1]
 
     def __call__(self, draws: Mapping[str, Tensor]) -> Tensor:
         """Return function(draw, x) for every draw, (S, N, ...).
@@ -297,7 +298,7 @@ class DrawMap:
                 torch.func.vmap(of_moving, in_dims=(0, None), randomness="same"),
                 looped,
                 {name: value[:1] for name, value in moving.items()},
-                self._x[:1],
+                self._few,
             )
         by_draws: dict[int, list[Tensor]] = {}
         for some, rows in parts_of:
@@ -308,7 +309,12 @@ class DrawMap:
     def _width(self, draws: Mapping[str, Tensor], moving: frozenset[str]) -> int:
         if moving not in self._widths:
             first = {name: value[0] for name, value in draws.items()}
-            self._widths[moving] = widest_activation(self._net, lambda: self._function(first, self._x[:1]), moving)
+            try:
+                width = widest_activation(self._net, lambda: self._function(first, self._few), moving)
+            except (RuntimeError, ValueError):  # statistics of a batch, say, of which one input has none
+                self._few = self._x[:2]
+                width = widest_activation(self._net, lambda: self._function(first, self._few), moving)
+            self._widths[moving] = math.ceil(width / len(self._few))
         return self._widths[moving]
 
 

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vjp, vmap
 
+from pyrobnn._core.errors import InputError
 from pyrobnn._torch.vectorize import pairs_at_once, vmap_or_loop, widest_activation
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.uses import Recorder, Use
 
 _ENTRIES = 2**24
 """Entries of a per-example derivative that are held at once, roughly."""
+_NORMALISES_BATCHES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,6 +130,22 @@ def _derivative(use: Use, g: Tensor, name: str) -> Tensor:
     return (product.transpose(-1, -2) if use.transposed else product).flatten(2)
 
 
+def mixes_examples(net: nn.Module) -> bool:
+    """Return whether outputs of an example depend on the others of its batch, also in evaluation mode."""
+    return any(isinstance(module, _NORMALISES_BATCHES) and module.running_mean is None for module in net.modules())
+
+
+def refuse_mixed_examples(net: nn.Module) -> None:
+    """Refuse a network whose outputs have no derivatives example by example, with `InputError`."""
+    if mixes_examples(net):
+        raise InputError(
+            "The network normalises by the statistics of each batch (track_running_stats=False), so that the outputs "
+            "of an example depend on the others, and have no derivatives or curvature of their own: use batch "
+            "normalisation with running statistics, layer normalisation, or a guide without curvature.",
+            page="how-to/own-network",
+        )
+
+
 class Tracker:
     """Runs a network in evaluation mode at fixed weights, and takes derivatives in the weights of some sites.
 
@@ -145,6 +163,7 @@ class Tracker:
     """
 
     def __init__(self, bnn: BNN, weights: Mapping[str, Tensor], sites: list[str], example: Tensor) -> None:
+        refuse_mixed_examples(bnn.net)
         self._bnn, self._sites, self._example = bnn, sites, example
         self._fixed = {name: value.detach() for name, value in weights.items()}
         self._tracked = self._fixed | {name: self._fixed[name].clone().requires_grad_() for name in sites}

@@ -176,8 +176,7 @@ Terms = dict[str, dict[str, Tensor]]
 
 def _latent_terms(posterior: Posterior, guide_trace: Any) -> tuple[Terms, dict[str, Tensor]]:
     """Return the terms of the latent sites for one draw, with its values; the model runs on one example only."""
-    with poutine.block():
-        model_trace = poutine.trace(poutine.replay(posterior.bnn, trace=guide_trace)).get_trace(*posterior.example)
+    model_trace = posterior.trace(poutine.replay(posterior.bnn, trace=guide_trace))
     guide_trace.compute_log_prob()
     latents = latent_names(guide_trace)
     model_trace.compute_log_prob(lambda name, site: name in latents)

@@ -99,7 +99,7 @@ class Continuation:
             steps=_STAGES[-1],
         )
         self._source = make_source(train, self._bnn, self._method.batch_size)
-        self._example, self._seed = posterior.example, seed
+        self._example, self._seed = self._source.example(self._bnn), seed
         self._tolerance = method.nats(self._source.num_data)
         if method.tolerance is None:
             self._tolerance = max(_NEGLIGIBLE, self._tolerance)

@@ -218,7 +218,13 @@ def _from_prior(member: Posterior, seed: int, converter: Converter, num_draws: i
     with local_parameters():
         guide = PriorGuide(member.bnn)
     prior = Posterior(
-        member.bnn, guide, example=member.example, x_scaler=member.x_scaler, y_scaler=member.y_scaler, seed=seed
+        member.bnn,
+        guide,
+        example=member.example,
+        x_scaler=member.x_scaler,
+        y_scaler=member.y_scaler,
+        seed=seed,
+        outputs=member.outputs,
     )
     noise_seeds = count(seed)
     blocks: list[Arrays] = []
@@ -265,9 +271,7 @@ def log_prior_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
     """Return the log prior density of each joint draw (B, *event), summed in float64, (B,)."""
 
     def one(values: dict[str, Tensor]) -> Tensor:
-        with poutine.block():
-            model = poutine.condition(member.bnn, data=values)
-            trace = poutine.trace(model).get_trace(*member.example)
+        trace = member.trace(poutine.condition(member.bnn, data=values))
         trace.compute_log_prob(lambda name, site: name in values)
         return torch.stack([trace.nodes[name]["log_prob_sum"].double() for name in values]).sum()
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pyro.distributions as dist
 import torch
-from pyro import poutine
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
@@ -240,8 +239,8 @@ def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
 def _require_continuous(posterior: Posterior) -> None:
     """Refuse a guide that has no density over the weights."""
     require_density(posterior.guide)
-    with seeded(posterior.seed), fast_pyro(), torch.no_grad(), poutine.block():
-        trace = poutine.trace(posterior.guide).get_trace(*posterior.example)
+    with seeded(posterior.seed), fast_pyro(), torch.no_grad():
+        trace = posterior.trace(posterior.guide)
     drawn = {name: trace.nodes[name]["fn"] for name in latent_names(trace)}
     auxiliary = any(node["type"] == "sample" and node["infer"].get("is_auxiliary") for node in trace.nodes.values())
     for name, q in drawn.items():

@@ -193,8 +193,8 @@ def _require_priors(model: BNN) -> None:
 def _prior(model: BNN, x: Tensor) -> Posterior:
     """Return a posterior whose guide draws from the prior."""
     model = copy.deepcopy(model).eval()
-    targets = model.sample_prior_predictive(x[:1], num_draws=1, seed=0).sample(seed=0)[0]
-    inputs = model.cast_inputs(x[:1])
+    targets = model.sample_prior_predictive(x[:2], num_draws=1, seed=0).sample(seed=0)[0]
+    inputs = model.cast_inputs(x[:2].clone())
     example = (inputs, model.cast_targets(targets, inputs))
     with local_parameters():
         guide = PriorGuide(model)

@@ -187,9 +187,9 @@ def sites_at_prior(posterior: Posterior | Mixture) -> tuple[str, ...]:
 
 
 def _at_prior(posterior: Posterior) -> list[str]:
-    with seeded(posterior.seed, "sites"), fast_pyro(), torch.no_grad(), poutine.block():
-        guide = poutine.trace(posterior.guide).get_trace(*posterior.example)
-        model = poutine.trace(poutine.replay(posterior.bnn, trace=guide)).get_trace(*posterior.example)
+    with seeded(posterior.seed, "sites"), fast_pyro(), torch.no_grad():
+        guide = posterior.trace(posterior.guide)
+        model = posterior.trace(poutine.replay(posterior.bnn, trace=guide))
         found = []
         for name in posterior.bnn.site_names:
             if model.nodes[name]["value"].ndim < 2:

@@ -86,8 +86,7 @@ def _of_member(posterior: Posterior, train: Data) -> Tensor | None:
     bnn, size = posterior.bnn, posterior.bnn.num_weights
     if mean is None or train.weights is not None or any(name not in mean for name in bnn.site_names):
         return None
-    with torch.no_grad():
-        columns = len(train) * bnn.net(posterior.inputs(train.x[:1])).shape[-1]
+    columns = len(train) * posterior.outputs.shape[-1]
     if columns * size > _MOST_ENTRIES or min(columns, size) > _LARGEST:
         return None
     weights = {name: mean[name] for name in bnn.site_names}

@@ -14,6 +14,7 @@ from pyrobnn import priors
 from pyrobnn._core.random import seeded
 from pyrobnn.baselines import fit_baselines
 from pyrobnn.bnn import BNN
+from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.base import BaseMethod, Method, Run, offer_of
@@ -126,7 +127,7 @@ class _Look:
 
 def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
     """Return the modes of a network; None where that takes too long, or where no start stays finite."""
-    size = _affordable(bnn, source)
+    size = None if mixes_examples(bnn.net) else _affordable(bnn, source)
     if size is None:
         return None
     rows, starts = _rows(size[0], source.num_data, run.seed), size[1]

@@ -46,10 +46,11 @@ def _from_data(model: BNN, data: Data) -> Posterior:
 
 def _from_inputs(model: BNN, x: Tensor) -> Posterior:
     check_inputs(x)
-    example = model.cast_inputs(x[:1])
+    example = model.cast_inputs(x[:2].clone())
     try:
         with torch.no_grad(), local_parameters(), torch.random.fork_rng(), poutine.block():
-            y = model.likelihood(model.outputs(model.initial_values, example)).sample()
+            f = model.outputs(model.initial_values, example)
+            y = model.likelihood(f).sample()
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         first_line = str(error).splitlines()[0]
         raise InputError(f"The network does not take inputs of shape {tuple(x.shape)}: {first_line}") from None

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import math
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ _MOST_AT_ONCE, _MOST_PRODUCTS = 500, 20_000_000
 """Examples in memory that a step sees all of, and products of a weight with an example that it may take for that."""
 _USUAL, _USUAL_STORED = 128, 256
 """Examples in a mini-batch of more, and of data in files."""
+_SHOWN = 2
+"""Examples that show a network what inputs look like; statistics of a batch, as in batch normalisation, need two."""
 BatchSize = int | Literal["all"] | None
 """Examples in a mini-batch, all of them, or what suits the sizes of data and network."""
 
@@ -129,8 +132,8 @@ class Source:
         return bnn.cast_inputs(self.x_scaler.transform(x)), targets, *(values.to(bnn.like) for values in weights)
 
     def example(self, bnn: BNN) -> tuple[Tensor, Tensor]:
-        """Return one row of zeros like inputs and targets, to run a model and guide with."""
-        x, y = self.scaled(bnn, *(torch.zeros_like(values[:1]) for values in self.head))
+        """Return the first rows of inputs and targets, two where there are two, to run a model and guide with."""
+        x, y = self.scaled(bnn, *(values[:_SHOWN].clone() for values in self.head))
         return x, y
 
 
@@ -232,10 +235,10 @@ def _looked_at(bnn: BNN, source: Source) -> Iterator[Tensor]:
     """Return two examples; all of them, in blocks, where the network looks rows up by numbers that may be too large."""
     looks_up = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in bnn.net.modules())
     if looks_up and isinstance(source.data, Data):
-        for x in source.data.x.split(1024):
+        for x in source.data.x.tensor_split(math.ceil(len(source.data) / 1024)):
             yield bnn.cast_inputs(source.x_scaler.transform(x))
     else:
-        yield bnn.cast_inputs(source.x_scaler.transform(source.head[0][:2]))
+        yield bnn.cast_inputs(source.x_scaler.transform(source.head[0][:_SHOWN]))
 
 
 def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
@@ -254,7 +257,7 @@ def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
         return
     bnn = copy.deepcopy(bnn)
     x, y = source.head
-    inputs, _ = source.scaled(bnn, x[:2], y[:2])
+    inputs, _ = source.scaled(bnn, x[:_SHOWN], y[:_SHOWN])
     weights = {name: value.detach().clone().requires_grad_() for name, value in bnn.initial_values.items()}
     try:
         with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):

@@ -35,15 +35,17 @@ class Posterior(Fitted):
     Args:
         bnn: the model with its trained parameters.
         guide: the trained guide.
-        example: one row of inputs and targets, in the units of the model, to run model and guide with.
+        example: a few rows of inputs and targets, in the units of the model, to run model and guide with.
         x_scaler: the map from inputs in original units to the units of the model.
         y_scaler: the same for targets.
         seed: default seed for draws.
         history: the ELBO along the fit.
         info: how it was fitted: method, device, seconds, number of examples; a `FitRecord`, or a mapping.
+        outputs: what stands for the outputs of the network at the example, where latent sites alone are of interest;
+            None to run it with real rows. After loading the example is of zeros, which the network may refuse.
 
     Attributes:
-        bnn, guide, x_scaler, y_scaler, seed, history: as given.
+        bnn, guide, example, x_scaler, y_scaler, seed, history, outputs: as given.
         record: how it was fitted; `info` shows it as a mapping.
 
     Examples:
@@ -66,6 +68,7 @@ class Posterior(Fitted):
         seed: int,
         history: Any = None,
         info: FitRecord | Mapping[str, Any] | None = None,
+        outputs: Tensor | None = None,
     ) -> None:
         self.bnn = bnn.eval()
         self.guide = guide
@@ -75,6 +78,10 @@ class Posterior(Fitted):
         self.seed = seed
         self.history = history
         self.record = FitRecord.of(info or {})
+        if outputs is None:
+            with seeded(0, "outputs"), torch.no_grad():
+                outputs = self.bnn.outputs(self.bnn.initial_values, example[0])
+        self.outputs = outputs
 
     def __repr__(self) -> str:
         return f"Posterior({self.bnn!r}, guide={type(self.guide).__name__}, num_weights={self.bnn.num_weights})"
@@ -151,8 +158,18 @@ class Posterior(Fitted):
         return tree_map(lambda *values: torch.stack(values), *[read(self._trace()) for _ in range(count)])
 
     def _trace(self) -> Any:
-        with poutine.block():
-            return poutine.trace(self.guide).get_trace(*self.example)
+        return self.trace(self.guide)
+
+    def trace(self, function: Callable[..., Any]) -> Any:
+        """Return the trace of the model under a handler, or of a guide, for its latent sites; the network does not run.
+
+        Examples:
+            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+            >>> posterior.trace(posterior.bnn).nodes["0.weight"]["value"].shape
+            torch.Size([10, 1])
+        """
+        with self.bnn.without_network(self.outputs), poutine.block():
+            return poutine.trace(function).get_trace(*self.example)
 
     def mean(self) -> dict[str, Tensor]:
         """Return the posterior mean of each site by name: exact where the guide knows it, else over 1000 draws.

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pyrobnn._torch.forward_mode import load_forward_mode
+from pyrobnn._torch.forward_mode import value_and_slope
 from pyrobnn._torch.vectorize import DrawMap, is_alike
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import Tracker
@@ -63,12 +63,10 @@ class Tangent:
         return torch.cat([f for f, _, _ in parts]), torch.cat([a for _, a, _ in parts]), parts[0][2]
 
     def _by_jvp(self, moving: tuple[str, ...]) -> DrawMap:
-        load_forward_mode()
-
         def outputs(values: Mapping[str, Tensor], x: Tensor) -> Tensor:
             start = {name: self._point[name] for name in moving}
             change = {name: values[name] - self._point[name] for name in moving}
-            f, slope, *_ = torch.func.jvp(lambda some: self._bnn.outputs(self._point | some, x), (start,), (change,))
+            f, slope = value_and_slope(lambda some: self._bnn.outputs(self._point | some, x), start, change)
             return f + slope
 
         function = outputs if moving else self._bnn.outputs

@@ -23,7 +23,7 @@ from pyrobnn.priors.from_posterior import FromPosterior, PosteriorPrior
 from pyrobnn.storage.budget import Budget
 from pyrobnn.storage.content import CUSTOM, SavedMixture, SavedPosterior, parse
 from pyrobnn.storage.files import SETTINGS, TENSORS, check_parts, member_name, read_settings, read_tensors
-from pyrobnn.storage.probe import OUTPUTS, agrees
+from pyrobnn.storage.probe import OUTPUTS, WIDTH, agrees
 
 _UNITS = ("x_scaler.loc", "x_scaler.scale", "y_scaler.loc", "y_scaler.scale", "example.x", "example.y")
 _TERMS = ("history.log_likelihood", "history.kl")
@@ -103,7 +103,7 @@ def _load(folder: Path, saved: SavedPosterior, net: nn.Module | None, device: to
 def _checked(tensors: dict[str, Tensor], saved: SavedPosterior, folder: Path) -> dict[str, Tensor]:
     """Return tensors after a look at the names and shapes of those that belong neither to model nor to guide."""
     expected = {*_UNITS, *(_TERMS if saved.history else ())}
-    found = {name for name in tensors if not name.startswith(("bnn.", "guide."))} - {OUTPUTS}
+    found = {name for name in tensors if not name.startswith(("bnn.", "guide."))} - {OUTPUTS, WIDTH}
     odd = sorted(found ^ expected)
     if odd:
         side = "saved but not expected" if odd[0] in found else "expected but not saved"
@@ -113,6 +113,8 @@ def _checked(tensors: dict[str, Tensor], saved: SavedPosterior, folder: Path) ->
         shapes = {tuple(tensors[f"{name}_scaler.{part}"].shape) for part in ("loc", "scale")}
         if len(row) != 1 or len(shapes) != 1 or not shapes <= {(), tuple(row.shape[1:])}:
             raise InputError(f"{folder / TENSORS} does not fit: the scaler of {name} and a row of {name} differ.")
+    if WIDTH in tensors and (tensors[WIDTH].ndim != 2 or len(tensors[WIDTH]) != 1):
+        raise InputError(f"{folder / TENSORS} does not fit: {WIDTH!r} is no row of outputs.")
     return tensors
 
 
@@ -145,6 +147,7 @@ def _build(
     """Build model and guide in the order in which `fit` does, under its seed."""
     x_scaler, y_scaler = (Scaler(tensors[f"{p}.loc"], tensors[f"{p}.scale"]) for p in ("x_scaler", "y_scaler"))
     example = (tensors["example.x"].to(device), tensors["example.y"].to(device))
+    outputs = tensors[WIDTH].to(device) if WIDTH in tensors else None
     with seeded(saved.seed):
         declared = BNN(net, prior=saved.parts["prior"], likelihood=saved.parts["likelihood"])
     with seeded(saved.seed), fast_pyro(), ExitStack() as stack:
@@ -154,6 +157,8 @@ def _build(
         _restore(bnn.eval(), tensors, "bnn.", folder)
         if OUTPUTS in tensors and not agrees(bnn, example[0], tensors[OUTPUTS]):
             raise InputError(f"{folder} was saved with another `net`: this one has its parameters, and other outputs.")
+        if outputs is not None:  # earlier files have none: their networks have taken the zeros
+            stack.enter_context(bnn.without_network(outputs))
         guide = guides.resolve(saved.guide).build(bnn, *example).to(device)
     _restore(guide, tensors, "guide.", folder)
     _keep_moments(bnn, saved, (x_scaler, y_scaler))
@@ -166,6 +171,7 @@ def _build(
         seed=saved.seed,
         history=_history(saved, tensors),
         info=saved.info,
+        outputs=outputs,
     )
 
 

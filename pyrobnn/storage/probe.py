@@ -1,33 +1,54 @@
-"""Whether a network passed to `load_posterior` computes what the saved one did, at a few inputs."""
+"""What stands for data in a saved posterior: their shapes and kinds, and what the network makes of random inputs."""
+
+import copy
 
 import torch
 from torch import Tensor
 
 from pyrobnn._core.random import seeded
 from pyrobnn.bnn import BNN
+from pyrobnn.posterior.posterior import Posterior
 
-OUTPUTS = "example.outputs"
+OUTPUTS, WIDTH = "example.outputs", "example.f"
 _NUM_INPUTS = 8
 _PRECISION = 0.4
 """Power of the machine's epsilon that outputs may differ by: 2e-3 in single precision, more than machines do."""
+_OF_A_NETWORK = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors with which a network may refuse inputs that nobody gave."""
+
+
+def outline(posterior: Posterior) -> dict[str, Tensor]:
+    """Return a row of zeros like inputs, targets and outputs, by the names under which they are saved."""
+    values = {"example.x": posterior.example[0], "example.y": posterior.example[1], WIDTH: posterior.outputs}
+    return {name: torch.zeros_like(value[:1]) for name, value in values.items()}
 
 
 def probe(bnn: BNN, example: Tensor) -> dict[str, Tensor]:
-    """Return outputs with the starting weights by the name under which they are saved.
+    """Return outputs with the starting weights, at random inputs, by the name under which they are saved.
 
-    A network that draws random numbers itself has none to save.
+    There are none to save of a network that draws random numbers itself, that takes whole numbers, or that refuses the
+    inputs. It runs on the CPU, where a number that is no row of a table is an error that can be caught.
 
     Args:
         bnn: the model, in evaluation mode.
-        example: a row of inputs (1, *in); if they are real numbers, rows around it are taken.
+        example: inputs (B, *in), for their shape.
     """
-    outputs, again = (_outputs(bnn, example, seed) for seed in (0, 1))
+    if not example.is_floating_point():
+        return {}
+    bnn, example = copy.deepcopy(bnn).cpu(), torch.zeros_like(example[:1], device="cpu")
+    try:
+        outputs, again = (_outputs(bnn, example, seed) for seed in (0, 1))
+    except _OF_A_NETWORK:
+        return {}
     return {OUTPUTS: outputs} if torch.equal(outputs, again) else {}
 
 
 def agrees(bnn: BNN, example: Tensor, saved: Tensor) -> bool:
-    """Whether a network has the saved outputs, to what machines differ by."""
-    outputs = _outputs(bnn, example, 0).double().cpu()
+    """Whether a network has the saved outputs, to what machines differ by; one that refuses the inputs has not."""
+    try:
+        outputs = _outputs(bnn, example, 0).double().cpu()
+    except _OF_A_NETWORK:
+        return False
     size = saved.double().nan_to_num(posinf=0, neginf=0).abs().max()
     tolerance = float(torch.finfo(saved.dtype).eps ** _PRECISION * size)
     same_shape = outputs.shape == saved.shape
@@ -35,6 +56,7 @@ def agrees(bnn: BNN, example: Tensor, saved: Tensor) -> bool:
 
 
 def _outputs(bnn: BNN, example: Tensor, seed: int) -> Tensor:
+    """Return outputs at random inputs around an example of zeros; at the example itself, if it is of whole numbers."""
     weights = {name: bnn.net.get_buffer(name) for name in bnn.site_names}
     inputs = example
     if example.is_floating_point():

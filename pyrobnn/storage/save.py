@@ -15,7 +15,7 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.content import CUSTOM
 from pyrobnn.storage.files import member_name, write_settings, write_tensors
-from pyrobnn.storage.probe import probe
+from pyrobnn.storage.probe import outline, probe
 
 
 def save_posterior(posterior: Posterior | Mixture, path: str | Path) -> Path:
@@ -23,7 +23,8 @@ def save_posterior(posterior: Posterior | Mixture, path: str | Path) -> Path:
 
     The folder has the trained tensors of model and guide, the scalers, the record of the fit, and the settings from
     which `load_posterior` builds all of it anew. A network given as a `torch.nn.Module` cannot be written as a setting:
-    its weights are saved, and `load_posterior` then needs `net=`. A mixture has a folder inside for each member.
+    its weights are saved, and `load_posterior` then needs `net=`. A mixture has a folder inside for each member. No row
+    of data is written, only the shapes and kinds of inputs and targets.
 
     See docs/how-to/save-and-load.md.
 
@@ -96,7 +97,7 @@ def _tensors(posterior: Posterior) -> dict[str, Tensor]:
     tensors |= {f"guide.{name}": value for name, value in posterior.guide.state_dict().items()}
     for prefix, scaler in (("x_scaler", posterior.x_scaler), ("y_scaler", posterior.y_scaler)):
         tensors |= {f"{prefix}.loc": scaler.loc, f"{prefix}.scale": scaler.scale}
-    tensors |= {"example.x": posterior.example[0], "example.y": posterior.example[1]}
+    tensors |= outline(posterior)
     if posterior.history is not None:
         for name in ("log_likelihood", "kl"):
             tensors[f"history.{name}"] = torch.tensor(getattr(posterior.history, name))

@@ -12,7 +12,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.globs import assign
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.kinds import KINDS
-from pyrobnn.curvature.tracker import Tracker
+from pyrobnn.curvature.tracker import Tracker, refuse_mixed_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import Laplace, require_real
 from pyrobnn.guides.sites import Site
@@ -34,6 +34,7 @@ def checked_sites(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site
         InputError: sites that do not exist, that are bounded, too few for the rank or subnetwork, or too many for
             memory; or a network that the curvature does not take.
     """
+    refuse_mixed_examples(bnn.net)
     weights = {name: value for name, value in bnn.initial_values.items() if name in bnn.site_names}
     names = _choose(bnn, weights, example[0], setting.sites)
     _check_size(setting, sum(weights[name].numel() for name in names))
@@ -48,7 +49,7 @@ def _choose(bnn: BNN, weights: Mapping[str, Tensor], example: Tensor, patterns: 
     """Return the names of the weights that patterns pick, in the order of the model."""
     names = list(bnn.site_names)
     if patterns == ("last_layer",):
-        recording = Tracker(bnn, weights, names, example).alone
+        recording = Tracker(bnn, weights, names, example[:1]).alone
         last = next((use for use in recording.uses if recording.last in use.sites), None)
         if last is None:
             raise InputError(

@@ -27,6 +27,7 @@ from pyrobnn.curvature.linear_model import (
 )
 from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.curvature.prior import prior_laws
+from pyrobnn.curvature.tracker import refuse_mixed_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.base import Run
@@ -122,6 +123,7 @@ def tuned_modes(
         InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
         FloatingPointError: no start whose numbers stay finite.
     """
+    refuse_mixed_examples(bnn.net)
     noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[:starts]
     found: list[TunedMode] = []
     with tqdm(total=starts * rounds, desc="evidence", disable=not run.progress) as bar:

@@ -258,6 +258,7 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: np.ndarray, source: S
         y_scaler=posterior.y_scaler,
         seed=posterior.seed,
         history=posterior.history,
+        outputs=posterior.outputs,
     )
     fit = evidence.log_likelihood_at(evidence.ratio(logs)) - source.total_weight * float(source.y_scaler.log_volume())
     point = dataclasses.replace(evidence.point, bnn=tuned.bnn)

@@ -8,7 +8,6 @@ import torch
 from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.func import functional_call, grad_and_value
 
 from pyrobnn._core.lock import ONE_THREAD
@@ -84,21 +83,29 @@ class Potential:
         """Return U(z), (), from which autograd gets the gradient that `evaluate` returned."""
         ONE_THREAD.let_waiting_in()
         self.num_evaluations += 1
-        return _Evaluated.apply(parameters["z"], self.evaluate)
+        return evaluated(parameters["z"], self.evaluate)
+
+
+def evaluated(z: Tensor, evaluate: ValueAndGradient) -> Tensor:
+    """Return the value at z, whose gradient, known with it, autograd and `torch.func` take as it is."""
+    value: Tensor = _Evaluated.apply(z, evaluate)[0]
+    return value
 
 
 class _Evaluated(torch.autograd.Function):
-    """A value whose gradient is known with it."""
+    """A value and its gradient, which are found together."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, evaluate: ValueAndGradient) -> Tensor:
-        value, gradient = evaluate(z.detach())
-        ctx.save_for_backward(gradient)
-        return value
+    def forward(z: Tensor, evaluate: ValueAndGradient) -> tuple[Tensor, Tensor]:
+        return evaluate(z.detach())
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ValueAndGradient], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor, _: Tensor) -> tuple[Tensor, None]:
         (gradient,) = ctx.saved_tensors
         return outer * gradient, None
 

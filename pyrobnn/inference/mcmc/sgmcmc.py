@@ -22,7 +22,7 @@ from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.base import Run, registry
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
-from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, is_finite
+from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, evaluated, is_finite
 from pyrobnn.optimizers import resolve_schedule
 from pyrobnn.posterior.record import EngineRecord
 
@@ -261,7 +261,8 @@ def _log_posterior(
 
     def one_by_one(z: Tensor, *data: Tensor) -> Tensor:
         batches = zip(*data, strict=True) if own_batches else itertools.repeat(data)
-        return torch.stack([log_joint(row, *own) for row, own in zip(z, batches, strict=False)])
+        pairs = zip(z, batches, strict=False)
+        return torch.stack([-evaluated(row, eager_potential(log_joint, own)) for row, own in pairs])
 
     place = 0 if own_batches else None
     each = vmap_or_loop(vmap(log_joint, in_dims=(0, *[place] * len(batch))), one_by_one, points, *batch)

@@ -90,7 +90,12 @@ def compile_graph(graph: fx.GraphModule, device: torch.device) -> Program:
 
 def interpret(graph: fx.GraphModule, device: torch.device) -> Program:
     """Return the graph itself as a program: its operations one by one, with nothing compiled."""
-    return lambda inputs: graph(*inputs)
+
+    def program(inputs: list[Tensor]) -> None:
+        with torch.no_grad():
+            graph(*inputs)
+
+    return program
 
 
 def entry(library: Path) -> Any:

@@ -102,7 +102,7 @@ def _replace_by_input(node: fx.Node, position: fx.Node, num_rows: int) -> Tensor
     shape = (num_rows, *drawn.shape) if num_rows > 1 else tuple(drawn.shape)
     with graph.inserting_after(graph.find_nodes(op="placeholder")[-1]):
         new = graph.placeholder(f"noise_{node.name}")
-    new.meta["val"] = drawn.new_empty(shape)
+    new.meta["val"] = drawn.new_zeros(shape)
     if num_rows > 1:
         with graph.inserting_before(node):
             index = call(graph, _aten.reshape.default, position, [1])

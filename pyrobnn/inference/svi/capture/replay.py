@@ -177,7 +177,7 @@ def _written_by(node: fx.Node) -> Iterable[int]:
     """Return the storages that an operation writes to."""
     if node.op != "call_function" or node.target is getitem or not _writes(node.target):
         return ()
-    return [source.meta["memory"].storage for source in node.all_input_nodes]
+    return [source.meta["memory"].storage for source in node.all_input_nodes if "memory" in source.meta]
 
 
 def _writes(func: Any) -> bool:
@@ -216,7 +216,8 @@ def replay(graph: fx.GraphModule, device: torch.device) -> Program:
     """
     if device.type != "cpu":
         return interpret(graph, device)
-    examples = tuple(_zeros(node.meta["val"]) for node in graph.graph.find_nodes(op="placeholder"))
+    written = {storage for node in graph.graph.nodes for storage in _written_by(node)}
+    examples = tuple(_shown(node, written) for node in graph.graph.find_nodes(op="placeholder"))
     plainly = private("optimized_execution")
     try:
         with ignored_warnings(), torch.no_grad():
@@ -231,7 +232,8 @@ def replay(graph: fx.GraphModule, device: torch.device) -> Program:
     return program
 
 
-def _zeros(value: Tensor) -> Tensor:
-    """Return zeros in the layout of a tensor, in pages that are not touched until they are read."""
-    last = sum((length - 1) * stride for length, stride in zip(value.shape, value.stride(), strict=True))
-    return torch.zeros(max(0, last + 1), dtype=value.dtype).as_strided(value.shape, value.stride())
+def _shown(node: fx.Node, written: set[int]) -> Tensor:
+    """Return the tensor of an input to run the graph with once; a copy, if the graph may write to it."""
+    value: Tensor = node.meta["val"].detach()
+    is_read_only = "memory" in node.meta and node.meta["memory"].storage not in written
+    return value if is_read_only else value.clone()
