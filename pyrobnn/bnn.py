@@ -363,6 +363,9 @@ class _SitePrior:
 def _parameter_names(net: nn.Module) -> list[str]:
     if any(isinstance(parameter, UninitializedParameter) for parameter in net.parameters()):
         raise InputError("The network has lazy layers without a shape yet: run it once before making it a BNN.")
+    for parameter in net.parameters():
+        if not parameter.numel():  # nothing to infer, or to train
+            parameter.requires_grad = False
     names = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     if not names:
         raise InputError(f"The network has no trainable parameters to be Bayesian about: {type(net).__name__}.")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.masked import MaskedTensor
 
 from pyrobnn._core.errors import InputError
 
@@ -14,6 +15,9 @@ CONSTANT = 1e-14
 """Standard deviation of a column, as a share of its largest size, up to which it is the rounding of a constant."""
 _MOST_LOST = 0.01
 """Rounding error, as a share of the standard deviation, that the network's precision may leave."""
+_EXACT = 2**53
+"""The largest whole number up to which float64 has all."""
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _BYTES_OF_A_WEIGHT = 48
 """Of a fit: the network, twice, its starting values, two parameters a weight, their gradients and Adam's moments."""
 
@@ -44,7 +48,11 @@ def _memory() -> int:
 
 
 def as_tensor(value: Any, name: str) -> Tensor:
-    """Return numbers (tensor, array, data frame, nested list) as a tensor; refuse text, objects and ragged lists."""
+    """Return numbers (tensor, array, data frame, nested list) as a tensor, dense and with all their digits.
+
+    Raises:
+        InputError: text, objects, ragged lists, sparse or masked values, or whole numbers beyond int64.
+    """
     if isinstance(value, Mapping) or (isinstance(value, tuple) and any(_is_table(part) for part in value)):
         raise InputError(
             f"`{name}` must be one array or tensor, got a {type(value).__name__} of several: join them along an axis, "
@@ -52,7 +60,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
             page="how-to/own-network",
         )
     if isinstance(value, Tensor):
-        tensor = value.detach()
+        tensor = _plain(value, name)
     else:
         array = _as_array(value, name)
         if array.dtype.kind not in "biuf":
@@ -60,9 +68,51 @@ def as_tensor(value: Any, name: str) -> Tensor:
                 f"`{name}` must be numeric, got dtype {array.dtype}: encode text and dates as numbers first."
             )
         tensor = torch.from_numpy(np.array(array, dtype=_torch_dtype(array.dtype), order="C"))
+        _check_unsigned(tensor, name, is_wide=array.dtype.kind == "u" and array.dtype.itemsize == 8)
     if tensor.is_complex():
         raise InputError(f"`{name}` must be real, got dtype {tensor.dtype}: split it into real and imaginary columns.")
     return tensor
+
+
+def _plain(value: Tensor, name: str) -> Tensor:
+    """Return a dense tensor of a dtype that torch computes with."""
+    kinds = {
+        "masked": isinstance(value, MaskedTensor),
+        "nested": value.is_nested,
+        "quantized": value.is_quantized,
+        "meta": value.is_meta,
+    }
+    kind = next((kind for kind, is_so in kinds.items() if is_so), None)
+    if kind is None and value.layout != torch.strided:
+        kind = str(value.layout).removeprefix("torch.")
+    if kind is not None:
+        raise _not_dense(name, f"a tensor of the kind {kind!r}", "pass a dense one, such as `to_dense()` gives")
+    tensor = value.detach().resolve_neg()
+    if tensor.dtype in _UNSIGNED:
+        is_wide, tensor = tensor.dtype == torch.uint64, tensor.to(torch.int64)
+        _check_unsigned(tensor, name, is_wide=is_wide)
+    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
+
+
+def _not_dense(name: str, given: str, remedy: str) -> InputError:
+    return InputError(f"`{name}` must hold a number in each place, got {given}: {remedy}.")
+
+
+def check_unmasked(value: Any, name: str) -> None:
+    """Refuse NumPy arrays, or lists of these, with masked values."""
+    if isinstance(value, (list, tuple)) and any(isinstance(part, np.ma.MaskedArray) for part in value):
+        value = np.ma.array(value)
+    if np.ma.is_masked(value):
+        raise _not_dense(name, f"{np.ma.count_masked(value)} masked value(s)", "drop or impute those rows")
+
+
+def _check_unsigned(values: Tensor, name: str, *, is_wide: bool) -> None:
+    """Refuse whole numbers that were beyond int64 and became negative."""
+    if is_wide and bool((values < 0).any()):
+        raise InputError(
+            f"`{name}` has whole numbers beyond {torch.iinfo(torch.int64).max:,}, the largest of int64: pass labels "
+            "that count from 0, or floating-point numbers."
+        )
 
 
 def _is_table(value: Any) -> bool:
@@ -71,16 +121,36 @@ def _is_table(value: Any) -> bool:
 
 def _as_array(value: Any, name: str) -> np.ndarray:
     """Return an array, of numbers where its values were objects."""
+    if hasattr(value, "toarray"):
+        raise _not_dense(name, f"a sparse {type(value).__name__}", "pass `toarray()`")
+    check_unmasked(value, name)
     try:
         array: np.ndarray = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
     except ValueError:
         raise InputError(f"`{name}` must be a rectangular array of numbers, got rows of unequal length.") from None
+    except (TypeError, RuntimeError) as error:
+        reason = str(error).partition(". ")[0].rstrip(".")
+        raise InputError(f"`{name}` cannot be read as an array ({reason}): pass one tensor or array.") from None
+    return _of_objects(array, name) if array.dtype == object else array
+
+
+def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
+    """Return objects as float64; refuse what is no number, and whole numbers that have more digits."""
     try:
-        return array.astype(float) if array.dtype == object else array
-    except (TypeError, ValueError):
+        numbers = array.astype(float)
+    except (TypeError, ValueError, OverflowError):
         raise InputError(
-            f"`{name}` must be numeric, got dtype object (text or mixed values): encode them as numbers first."
+            f"`{name}` must be numeric, got dtype object (text or mixed values): encode them as numbers first, and "
+            "drop or impute missing ones."
         ) from None
+    large = np.isfinite(numbers) & (np.abs(numbers) > _EXACT)
+    rounded = [one for one in array[large] if isinstance(one, (int, np.integer)) and int(float(one)) != int(one)]
+    if rounded:
+        raise InputError(
+            f"`{name}` has the whole number {rounded[0]} among objects, of which float64 keeps "
+            f"{float(rounded[0]):.17g}: pass an array of int64."
+        )
+    return numbers
 
 
 def _torch_dtype(dtype: np.dtype) -> np.dtype:

@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors with which a network may refuse inputs that nobody gave."""
+
 
 class InputError(ValueError):
     """Raised before any work starts; the message says what came, what was expected and what to do.

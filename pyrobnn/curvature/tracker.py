@@ -233,6 +233,8 @@ class Tracker:
         with torch.enable_grad():
             weight = self._fixed[name].clone().requires_grad_()
             f = self._bnn.outputs({**self._fixed, name: weight}, x_row[None])[0]
+            if not f.requires_grad:  # the network branched to where the weight is not
+                return weight.new_zeros(len(columns_row), *weight.shape)
             return torch.stack([torch.autograd.grad(f, weight, column, retain_graph=True)[0] for column in columns_row])
 
 

@@ -107,7 +107,7 @@ class _Call(SimpleNamespace):
 
 
 def _linear(call: _Call) -> Use | None:
-    if call.weight.ndim != 2:
+    if call.weight.ndim != 2 or not call.weight.numel():
         return None
     inputs = call.input.detach().reshape(len(call.input), -1, call.input.shape[-1])
     return call.use("matrix", inputs, _last_axes(call.out.ndim))

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.source import as_data
@@ -27,6 +28,7 @@ def as_folds(folds: Any, groups: Any, num_rows: int) -> tuple[int | np.ndarray, 
 
 def _labels(values: Any, name: str, num_rows: int) -> np.ndarray:
     """Return labels of any kind as numbers from 0 up."""
+    check_unmasked(values, name)
     array = np.asarray(values)
     if array.shape != (num_rows,):
         raise InputError(

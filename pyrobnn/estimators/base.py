@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from pyrobnn._core.checks import as_tensor, check_unmasked
 from pyrobnn._core.columns import as_table, encoded_names, is_frame, make_encoder, require_complete
 from pyrobnn._core.errors import InputError, PoorFitWarning
 from pyrobnn._core.tables import Task
@@ -233,6 +234,10 @@ class AbstractBNN(BaseEstimator):
 
     def _checked(self, X: Any, y: Any = "no_validation", *, reset: bool) -> tuple[pd.DataFrame, Any]:
         """Return inputs as a table, and targets, after the checks that scikit-learn makes on any estimator's."""
+        for values, name in ((X, "X"), (y, "y")):  # scikit-learn drops masks
+            check_unmasked(values, name)
+            if isinstance(values, torch.Tensor):
+                as_tensor(values, name)
         options = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
         no_targets = isinstance(y, str) and y == "no_validation"
         encoder = None if reset else self.encoder_
@@ -255,6 +260,7 @@ class AbstractBNN(BaseEstimator):
         """Return the weights of examples, or None where all count once."""
         if sample_weight is None:
             return None
+        check_unmasked(sample_weight, "sample_weight")
         return np.asarray(_check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True))
 
     def _matrix(self, table: pd.DataFrame) -> np.ndarray:

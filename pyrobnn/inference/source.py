@@ -203,11 +203,16 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
     ):
         if scaler.is_identity:
             check_digits(given, cast, name)
-    was_training = bnn.training
+    was_training, before = bnn.training, _state(bnn)
     try:
         with torch.no_grad():
             for inputs in _looked_at(bnn, source):
                 f = bnn.eval().outputs(bnn.initial_values, inputs)
+            if _changed(before, bnn):  # perhaps what it keeps from now on, such as a table of positions
+                before = _state(bnn)
+                bnn.outputs(bnn.initial_values, inputs)
+                _refuse_state(_changed(before, bnn))
+        _refuse_new_state(bnn)
     except InputError:
         raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
@@ -229,6 +234,46 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
     else:
         check(y)
     return f.shape[1]
+
+
+def _state(bnn: BNN) -> dict[str, Tensor]:
+    """Return copies of the buffers that are not the weights of the model."""
+    return {name: value.clone() for name, value in bnn.net.named_buffers() if name not in bnn.site_names}
+
+
+def _changed(before: dict[str, Tensor], bnn: BNN) -> list[str]:
+    """Return the names of the buffers that are new or hold other numbers than before."""
+    own = (pair for pair in bnn.net.named_buffers() if pair[0] not in bnn.site_names)
+    return [name for name, value in own if name not in before or not _same(value, before[name])]
+
+
+def _refuse_state(changed: list[str]) -> None:
+    if changed:
+        raise InputError(
+            f"The network changes its buffer {changed[0]!r} at each pass in evaluation mode, so that predictions would "
+            "depend on those before them: change it in training alone (`if self.training:`), or not at all.",
+            page=_NETWORKS,
+        )
+
+
+def _refuse_new_state(bnn: BNN) -> None:
+    """Refuse buffers that a pass makes or resizes: a copy of the network would not have them."""
+    given = bnn.settings["net"]
+    if not isinstance(given, nn.Module):
+        return
+    shapes = {name: value.shape for name, value in given.state_dict().items()}
+    name = next((name for name, value in bnn.net.state_dict().items() if shapes.get(name) != value.shape), None)
+    if name is not None:
+        raise InputError(
+            f"The network makes its buffer {name!r} in a pass, so that copies of it would lack it: make it in "
+            "`__init__`, or register it with `persistent=False`.",
+            page=_NETWORKS,
+        )
+
+
+def _same(value: Tensor, other: Tensor) -> bool:
+    is_nan = value.isnan() & other.isnan() if value.shape == other.shape else None
+    return is_nan is not None and bool((is_nan | (value == other)).all())
 
 
 def _looked_at(bnn: BNN, source: Source) -> Iterator[Tensor]:
@@ -267,6 +312,7 @@ def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
                 alone(inputs.new_empty(1, 0))
             f = bnn.outputs(weights, inputs)
             torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
+        kept = next((name for name, value in bnn.net.named_buffers() if value.grad_fn is not None), None)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
         if "setup_context" in str(error) and checkpoint.__file__ in files:
@@ -280,3 +326,9 @@ def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
             f"pass, when the weights that a guide drew have left them: with {kind}. Fit without checkpointing, with a "
             "smaller `batch_size`."
         ) from None
+    if kept is not None:
+        raise InputError(
+            f"The network keeps in its buffer {kept!r} how it was computed, from one step of a fit to the next: "
+            "`detach()` what it is made of.",
+            page=_NETWORKS,
+        )

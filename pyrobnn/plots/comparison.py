@@ -53,7 +53,7 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Data, *,
     if not posteriors:
         raise InputError("`compare_guides` needs posteriors by name, got none: pass {'mean field': posterior, ...}.")
     if data.x.shape[1:].numel() == 1 and data.x.ndim == 2:
-        x = grid_around(data).sort(0).values
+        x = grid_around(data, [*posteriors.values()]).sort(0).values
         predictions = {name: each.predict(x, num_draws=num_draws) for name, each in posteriors.items()}
         if not any(prediction.is_classification for prediction in predictions.values()):
             return _bands(predictions, as_array(x[:, 0]), data)

@@ -1,6 +1,6 @@
 """The predictive distribution over a single input."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyrobnn._core.checks import as_tensor
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import as_array, band, first_column, legend, panels, plain
 from pyrobnn.plots.regression import require_real
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
@@ -37,7 +37,8 @@ def fit_1d(
     Args:
         posterior: a posterior, or a mixture such as an ensemble, over a network with one input and real targets.
         train: the training data.
-        x: inputs (G, 1) at which to predict; if not given, the range of the data and half of it on either side.
+        x: inputs (G, 1) at which to predict; if not given, the range of the data and half of it on either side, or the
+            inputs of the data where the network takes no others, such as codes of categories.
         truth: the curve without noise, from x (G, 1) to values with G entries.
         num_draws: number of posterior draws.
 
@@ -51,7 +52,7 @@ def fit_1d(
         >>> len(figure.axes)
         1
     """
-    grid = grid_around(train) if x is None else as_tensor(x, "x")
+    grid = grid_around(train, [posterior]) if x is None else as_tensor(x, "x")
     if train.x.shape[1:].numel() != 1 or grid.ndim != 2 or grid.shape[1] != 1:
         raise InputError(
             f"`fit_1d` draws one input, got x of shapes {tuple(train.x.shape)} and {tuple(grid.shape)}: use "
@@ -79,12 +80,20 @@ def _limits(present: tuple[float, float], y: np.ndarray) -> tuple[float, float]:
     return (max(present[0], float(y.min()) - span), min(present[1], float(y.max()) + span)) if span > 0 else present
 
 
-def grid_around(train: Data) -> Tensor:
-    """Return inputs (G, 1) over the range of the data and half of it on either side."""
+def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tensor:
+    """Return inputs (G, 1) over the range of the data and half of it on either side; those of the data if need be."""
+    if train.x.shape[1:].numel() != 1:
+        return train.x
     low, high = train.x.double().amin(0), train.x.double().amax(0)
     half = 0.5 * (high - low)
     steps = as_tensor(np.linspace(0.0, 1.0, _GRID)[:, None], "x")
-    return (low - half) + steps * (high - low + 2 * half)
+    grid = (low - half) + steps * (high - low + 2 * half)
+    try:
+        for posterior in posteriors:
+            posterior.predict(grid, num_draws=len(members_of(posterior)))
+    except REFUSALS:
+        return train.x.unique(dim=0)
+    return grid
 
 
 def draw_data(axis: Axes, data: Data) -> None:

@@ -10,7 +10,7 @@ from matplotlib.patheffects import AbstractPathEffect, withStroke
 from torch import Tensor
 
 from pyrobnn._core.checks import as_tensor
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import INK, MARKERS, ORANGE, SHADES
 from pyrobnn.plots._style import Layout, as_array, first_column, legend, panels, plain, title
@@ -91,10 +91,13 @@ class Plane:
     def of(
         cls, posterior: Posterior | Mixture, data: Data, *, num_draws: int, class_names: Sequence[str] = ()
     ) -> "Plane":
-        """Predict over the range of two inputs and a third of it on either side."""
-        mesh = np.meshgrid(*(_side(data.x[:, column]) for column in range(2)))
-        points = as_tensor(np.stack([side.ravel() for side in mesh], 1), "x").to(data.x.dtype)
-        prediction = posterior.predict(points, num_draws=num_draws)
+        """Predict over the range of two inputs and a third of it on either side, or at their values if need be."""
+        try:
+            mesh = np.meshgrid(*(_side(data.x[:, column]) for column in range(2)))
+            prediction = posterior.predict(_points(mesh, data), num_draws=num_draws)
+        except REFUSALS:
+            mesh = np.meshgrid(*(as_array(data.x[:, column].unique()) for column in range(2)))
+            prediction = posterior.predict(_points(mesh, data), num_draws=num_draws)
         has_classes = prediction.is_classification
         surfaces = _of_classes(prediction, _name(1, class_names)) if has_classes else _of_numbers(prediction)
         return cls(data, mesh, surfaces, _probs(prediction) if has_classes else None, class_names)
@@ -132,6 +135,10 @@ def _name(label: int, class_names: Sequence[str]) -> str:
         return f"class {label}"
     name = class_names[label]
     return plain(name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…")
+
+
+def _points(mesh: Sequence[np.ndarray], data: Data) -> Tensor:
+    return as_tensor(np.stack([side.ravel() for side in mesh], 1), "x").to(data.x.dtype)
 
 
 def _side(values: Tensor) -> np.ndarray:

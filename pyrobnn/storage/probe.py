@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import Tensor
 
+from pyrobnn._core.errors import REFUSALS
 from pyrobnn._core.random import seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.posterior.posterior import Posterior
@@ -13,8 +14,6 @@ OUTPUTS, WIDTH = "example.outputs", "example.f"
 _NUM_INPUTS = 8
 _PRECISION = 0.4
 """Power of the machine's epsilon that outputs may differ by: 2e-3 in single precision, more than machines do."""
-_OF_A_NETWORK = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
-"""Errors with which a network may refuse inputs that nobody gave."""
 
 
 def outline(posterior: Posterior) -> dict[str, Tensor]:
@@ -27,7 +26,8 @@ def probe(bnn: BNN, example: Tensor) -> dict[str, Tensor]:
     """Return outputs with the starting weights, at random inputs, by the name under which they are saved.
 
     There are none to save of a network that draws random numbers itself, that takes whole numbers, or that refuses the
-    inputs. It runs on the CPU, where a number that is no row of a table is an error that can be caught.
+    inputs. It runs on the CPU, where a number that is no row of a table is an error that can be caught; one on another
+    device that cannot be copied has none either.
 
     Args:
         bnn: the model, in evaluation mode.
@@ -35,10 +35,12 @@ def probe(bnn: BNN, example: Tensor) -> dict[str, Tensor]:
     """
     if not example.is_floating_point():
         return {}
-    bnn, example = copy.deepcopy(bnn).cpu(), torch.zeros_like(example[:1], device="cpu")
+    example = torch.zeros_like(example[:1], device="cpu")
     try:
+        if bnn.like.device.type != "cpu":
+            bnn = copy.deepcopy(bnn).cpu()
         outputs, again = (_outputs(bnn, example, seed) for seed in (0, 1))
-    except _OF_A_NETWORK:
+    except REFUSALS:
         return {}
     return {OUTPUTS: outputs} if torch.equal(outputs, again) else {}
 
@@ -47,7 +49,7 @@ def agrees(bnn: BNN, example: Tensor, saved: Tensor) -> bool:
     """Whether a network has the saved outputs, to what machines differ by; one that refuses the inputs has not."""
     try:
         outputs = _outputs(bnn, example, 0).double().cpu()
-    except _OF_A_NETWORK:
+    except REFUSALS:
         return False
     size = saved.double().nan_to_num(posinf=0, neginf=0).abs().max()
     tolerance = float(torch.finfo(saved.dtype).eps ** _PRECISION * size)
