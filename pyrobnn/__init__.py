@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pyrobnn._core.errors import FewDrawsWarning, InputError, PoorFitWarning
     from pyrobnn.bnn import BNN
     from pyrobnn.data.in_memory import Data
+    from pyrobnn.data.loader import LoaderData
     from pyrobnn.data.stored import StoredData
     from pyrobnn.diagnostics.audit import elbo_report
     from pyrobnn.diagnostics.comparison import compare
@@ -66,6 +67,7 @@ __all__ = [
     "EvidenceFramework",
     "FewDrawsWarning",
     "InputError",
+    "LoaderData",
     "MarginalLikelihood",
     "Mixture",
     "PoorFitWarning",
@@ -113,6 +115,7 @@ _NAMES_OF = {
     "_core.errors": "FewDrawsWarning InputError PoorFitWarning",
     "bnn": "BNN",
     "data.in_memory": "Data",
+    "data.loader": "LoaderData",
     "data.stored": "StoredData",
     "diagnostics.audit": "elbo_report",
     "diagnostics.comparison": "compare",

@@ -3,6 +3,7 @@
 float64 unless stated; comparisons of draws are z-tests at 4 standard errors with the seeds given.
 """
 
+import itertools
 import math
 
 import pyro.distributions as dist
@@ -13,7 +14,7 @@ from pyro import poutine
 from pyro.infer import Trace_ELBO
 from torch import nn
 from torch.distributions import MultivariateNormal
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn import guides, likelihoods, priors
@@ -414,6 +415,16 @@ def loader(**options):
     return DataLoader(TensorDataset(X, Y), batch_size=4, **options)
 
 
+class Endless(IterableDataset):
+    """A stream of examples that does not end."""
+
+    def __init__(self, x, y):
+        self.pairs = list(zip(x, y, strict=True))
+
+    def __iter__(self):
+        return itertools.cycle(self.pairs)
+
+
 def tried(model=None, x=X, y=Y, **settings):
     return lambda: around(model or model_with(), x, y, **settings)
 
@@ -436,6 +447,12 @@ REFUSALS = {
     ),
     "a pass of the DataLoader gave 12: use drop_last=False": lambda: Laplace().around(
         model_with(), loader(drop_last=True), progress=False, device="cpu"
+    ),
+    "each once, and a pass of the DataLoader gave 15": lambda: model_with().fit(
+        loader(sampler=RandomSampler(X, replacement=True)), guide="laplace", steps=10**9, seed=0, progress=False
+    ),
+    "a pass of the DataLoader gave 8 or more": lambda: Laplace().around(
+        model_with(), bnn.LoaderData(DataLoader(Endless(X, Y), 4), num_data=6), progress=False, device="cpu"
     ),
     "BlockGaussian holds what Laplace computed and has nothing to train": lambda: model_with().fit(
         X, Y, seed=0, guide=around(model_with(), X, Y).info["method"]["guide"], steps=1, progress=False

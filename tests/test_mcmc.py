@@ -526,7 +526,7 @@ def test_frozen_parameters_are_no_obstacle(capsys):
 
 def test_requests_that_do_not_fit_are_refused():
     loader = DataLoader(TensorDataset(X, Y), batch_size=5)
-    refused(lambda: run(SHORT, data=loader), match="NUTS uses all data at every step: pass Data")
+    refused(lambda: run(SHORT, data=loader), match="NUTS uses all data at every step")
     refused(lambda: run(SHORT, callbacks=[print]), match="`callbacks` see the steps of SVI, and NUTS has none")
     refused(lambda: run(SHORT, validation=(X, Y)), match="`validation` is followed along the steps of SVI, not by NUTS")
     refused(lambda: run(bnn.NUTS), match="Expected a method such as SVI")

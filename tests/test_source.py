@@ -1,14 +1,32 @@
 """Where batches come from: DataLoaders with workers, and data in memory."""
 
 import gc
+import itertools
 import multiprocessing
 import time
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 import pyrobnn as bnn
+from pyrobnn.data.batches import LoaderBatches
+from pyrobnn.inference.preparing import prepare_source
 
 X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1)
@@ -79,3 +97,261 @@ def test_data_come_in_parts():
     assert [len(part) for part in parts] == [8, 8, 8, 6]
     assert torch.equal(torch.cat([part.x for part in parts]), X)
     assert parts[0].feature_names == ("a", "b")
+
+
+# What an epoch of a loader adds up to
+
+NUM = 100
+ROWS = TensorDataset(torch.arange(float(NUM))[:, None], torch.zeros(NUM))
+"""Examples whose input is their number."""
+
+
+class Stream(IterableDataset):
+    """The examples one after the other, without a length."""
+
+    def __iter__(self):
+        return iter(ROWS)
+
+
+class LongStream(Stream):
+    def __len__(self):
+        return NUM
+
+
+class OnceOnly(IterableDataset):
+    """A stream that cannot be read again."""
+
+    def __init__(self):
+        self.rows = iter(ROWS)
+
+    def __iter__(self):
+        return self.rows
+
+
+class Some(Sampler):
+    """Other examples each epoch."""
+
+    def __len__(self):
+        return 40
+
+    def __iter__(self):
+        return iter(torch.randperm(NUM)[:40].tolist())
+
+
+class Endless(Sampler):
+    """Batches without an end."""
+
+    def __iter__(self):
+        return itertools.repeat([3, 1, 4])
+
+
+class Parts(Sampler):
+    """All examples, in five batches of random sizes."""
+
+    def __len__(self):
+        return 5
+
+    def __iter__(self):
+        cuts = (torch.randperm(NUM - 1)[:4] + 1).sort().values.tolist()
+        return iter([part.tolist() for part in torch.randperm(NUM).tensor_split(cuts)])
+
+
+def repeated(rows):
+    return [values.repeat_interleave(2, 0) for values in default_collate(rows)]
+
+
+def thinned(rows):
+    return default_collate([row for row in rows if int(row[0]) % 7])
+
+
+def by_sampler(sampler, size=8):
+    return DataLoader(ROWS, size, sampler=sampler)
+
+
+def in_batches(sampler, size=30):
+    return DataLoader(ROWS, batch_sampler=BatchSampler(sampler, size, drop_last=False))
+
+
+def shares(data, num_batches):
+    """N, and the mean over batches of what an example counts in the model's log-likelihood, by its number."""
+    model = bnn.BNN(nn.Linear(1, 1))
+    source = prepare_source(model, bnn.SVI(), data, 0)
+    batches, total = source.batches(model, None, 0), torch.zeros(NUM, dtype=torch.float64)
+    for _ in range(num_batches):
+        x, _, *weights = next(batches)
+        scale = source.num_data / len(x) * (weights[0] if weights else torch.ones(len(x)))
+        total.index_add_(0, x[:, 0].long(), scale.double())
+    return source.num_data, total / num_batches
+
+
+EACH_ONCE = {
+    "a short last batch": (lambda: DataLoader(ROWS, 30), 4, NUM),
+    "shuffled": (lambda: DataLoader(ROWS, 30, shuffle=True), 4, NUM),
+    "a last batch of one": (lambda: DataLoader(ROWS, 33, shuffle=True), 4, NUM),
+    "one batch": (lambda: DataLoader(ROWS, 1000), 1, NUM),
+    "workers": (lambda: DataLoader(ROWS, 30, num_workers=2), 4, NUM),
+    "batches of a subset": (lambda: in_batches(SequentialSampler(range(50))), 2, 50),
+    "random batches of a subset": (lambda: in_batches(SubsetRandomSampler(range(50))), 2, 50),
+    "lists of rows": (lambda: DataLoader(ROWS, batch_sampler=[[0, 1, 2], [3, 4], [5]]), 3, 6),
+    "tensors of rows": (lambda: DataLoader(ROWS, batch_sampler=torch.arange(50).split(20)), 3, 50),
+    "batches of random sizes": (lambda: DataLoader(ROWS, batch_sampler=Parts()), 5, NUM),
+    "a subset": (lambda: DataLoader(Subset(ROWS, range(20)), 6), 4, 20),
+    "a list of rows": (lambda: by_sampler([*range(10)]), 2, 10),
+    "a share of the data": (lambda: by_sampler(DistributedSampler(ROWS, 4, 1)), 4, 25),
+    "rows in groups": (
+        lambda: DataLoader(ROWS, sampler=BatchSampler(SequentialSampler(ROWS), 30, drop_last=False), batch_size=None),
+        4,
+        NUM,
+    ),
+    "a stream with a length": (lambda: DataLoader(LongStream(), 30), 4, NUM),
+    "repeated rows": (lambda: DataLoader(ROWS, 30, collate_fn=repeated), 4, NUM),
+}
+
+
+@pytest.mark.parametrize("kind", EACH_ONCE)
+def test_the_batches_of_an_epoch_count_each_example_once(kind):
+    """Whatever their sizes; the first epoch does already."""
+    make, num_batches, num_data = EACH_ONCE[kind]
+    found, total = shares(make(), num_batches)
+    assert found == num_data
+    assert int((total > 0).sum()) == num_data
+    torch.testing.assert_close(total[total > 0], torch.ones(num_data, dtype=torch.float64))
+
+
+def few(**options):
+    return lambda: by_sampler(RandomSampler(ROWS, **options))
+
+
+AT_RANDOM = {
+    "a part": (few(num_samples=20), 3, 20, NUM),
+    "with replacement": (few(replacement=True), 13, NUM, NUM),
+    "more than all": (few(num_samples=130), 17, 130, NUM),
+    "the last dropped": (lambda: DataLoader(ROWS, 30, shuffle=True, drop_last=True), 3, 90, NUM),
+    "by weight": (lambda: by_sampler(WeightedRandomSampler([1.0] * 50 + [0.0] * 50, 30)), 4, 30, 50),
+    "the number is told": (lambda: bnn.LoaderData(by_sampler(Some()), NUM), 5, 40, NUM),
+}
+
+
+@pytest.mark.parametrize("kind", AT_RANDOM)
+def test_samplers_that_draw_count_the_examples_they_draw_from(kind):
+    make, num_batches, num_rows, num_data = AT_RANDOM[kind]
+    epochs = 100
+    found, total = shares(make(), epochs * num_batches)
+    assert found == num_data
+    assert float(total.sum()) == pytest.approx(num_data)
+    assert float((total[:num_data] - 1).abs().max()) < 5 * (num_data / num_rows / epochs) ** 0.5
+
+
+READY_MADE = [(part, torch.zeros(len(part))) for part in ROWS.tensors[0].split(30)]
+
+
+class BatchStream(IterableDataset):
+    def __iter__(self):
+        return iter(READY_MADE)
+
+
+TOLD = {
+    "a stream": lambda: DataLoader(Stream(), 30),
+    "ready-made batches": lambda: DataLoader(READY_MADE, batch_size=None),
+    "a stream of batches": lambda: DataLoader(BatchStream(), None),
+    "rows left out": lambda: DataLoader(ROWS, 30, collate_fn=thinned),
+    "other rows each epoch": lambda: by_sampler(Some()),
+    "rows twice": lambda: by_sampler([*range(50), *range(50)]),
+    "batches without a length": lambda: DataLoader(ROWS, batch_sampler=Endless()),
+}
+
+
+@pytest.mark.parametrize("kind", TOLD)
+def test_a_number_that_a_loader_cannot_tell_is_asked_for(kind):
+    with pytest.raises(bnn.InputError, match=r"Pass bnn.LoaderData\(loader, num_data=N\) in its place"):
+        fit_loader(TOLD[kind]())
+    assert fit_loader(bnn.LoaderData(TOLD[kind](), num_data=85)).info["num_data"] == 85
+
+
+@pytest.mark.parametrize("kind", ["a stream", "ready-made batches", "a stream of batches", "rows left out"])
+def test_examples_of_unknown_number_count_alike_once_an_epoch_is_over(kind):
+    """Only then are the sizes of all batches known: the first epoch is taken for one of full batches."""
+    _, total = shares(bnn.LoaderData(TOLD[kind](), num_data=85), 400)
+    seen = total[total > 0]
+    assert float(seen.max() / seen.min()) == pytest.approx(1, abs=1e-6)
+    assert float(total.sum()) == pytest.approx(85, rel=0.01)
+
+
+def fit_loader(data, steps=2):
+    model = bnn.BNN(nn.Linear(1, 1), likelihood=bnn.likelihoods.Gaussian(1.0))
+    return bnn.fit(model, bnn.SVI(steps=steps), data, seed=0, device="cpu", progress=False)
+
+
+def test_what_is_no_loader_or_number_is_refused():
+    loader = DataLoader(ROWS, 30)
+    with pytest.raises(bnn.InputError, match="`loader` must be a torch.utils.data.DataLoader, got TensorDataset"):
+        bnn.LoaderData(ROWS)
+    for number in (0, 2.5):
+        with pytest.raises(bnn.InputError, match="`num_data` must be a number of examples"):
+            bnn.LoaderData(loader, number)
+    with pytest.raises(bnn.InputError, match="The DataLoader yields no batch any more"):
+        fit_loader(bnn.LoaderData(DataLoader(OnceOnly(), 30), NUM), steps=6)
+
+
+def mean_model():
+    """One weight, the mean of unit normals, under N(0, 1): N(sum / (N + 1), 1 / (N + 1)) in closed form."""
+    net = nn.Linear(1, 1, bias=False)
+    return bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(1.0))
+
+
+@pytest.mark.parametrize("engine", ["eager", "auto"])
+def test_a_short_last_batch_moves_no_posterior_mean(engine):
+    """90 zeros and 10 ones in batches of 30, in order: the last batch has the ones alone."""
+    y = (torch.arange(NUM) >= 90).float()
+    loader = DataLoader(TensorDataset(torch.ones(NUM, 1), y), 30)
+    method = bnn.SVI(guide="map", steps=200, lr=0.02, schedule="cosine_annealing_lr")
+    posterior = bnn.fit(mean_model(), method, loader, seed=0, device="cpu", engine=engine, progress=False)
+    assert float(posterior.mean()["weight"]) == pytest.approx(10 / 101, abs=0.01)
+
+
+@pytest.mark.slow
+def test_a_subset_in_batches_has_the_deviation_of_its_examples():
+    x = torch.ones(1000, 1)
+    rows = BatchSampler(SequentialSampler(range(50)), 20, drop_last=False)
+    loader = DataLoader(TensorDataset(x, x[:, 0]), batch_sampler=rows)
+    method = bnn.SVI(guide="full_rank", steps=1500, lr=0.02, schedule="cosine_annealing_lr")
+    posterior = bnn.fit(mean_model(), method, loader, seed=0, device="cpu", progress=False)
+    assert float(posterior.draw(20_000)["weight"].std()) == pytest.approx(51**-0.5, rel=0.05)
+    assert float(posterior.mean()["weight"]) == pytest.approx(50 / 51, abs=0.02)
+
+
+def test_a_laplace_mode_of_a_loader_is_that_of_the_data_in_memory():
+    """A last batch of one row, which counted for all rows before."""
+    x = torch.linspace(-1, 1, 31)[:, None]
+    y = x[:, 0] + torch.randn(31, generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(TensorDataset(x, y), 30)
+    method = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=400, lr=0.02, schedule="cosine_annealing_lr")
+    posterior = bnn.fit(mean_model(), method, loader, seed=0, device="cpu", progress=False)
+    precision = float(1 + x.square().sum())
+    assert float(posterior.mean()["weight"]) == pytest.approx(float(x[:, 0] @ y) / precision, abs=0.1 * precision**-0.5)
+    assert float(posterior.draw(20_000)["weight"].std()) == pytest.approx(precision**-0.5, rel=0.03)
+
+
+def test_swag_takes_a_loader():
+    x = torch.linspace(-1, 1, 60)[:, None]
+    y = x[:, 0] + torch.randn(60, generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(TensorDataset(x, y), 7, shuffle=True)
+    method = bnn.SWAG(bnn.SVI(guide="map", steps=200, lr=0.02), steps=200, every=5)
+    posterior = bnn.fit(mean_model(), method, loader, seed=0, device="cpu", progress=False)
+    precision = float(1 + x.square().sum())
+    assert float(posterior.mean()["weight"]) == pytest.approx(float(x[:, 0] @ y) / precision, abs=0.5 * precision**-0.5)
+    assert 0.3 < float(posterior.draw(5000)["weight"].std()) * precision**0.5 < 3
+
+
+def test_the_sizes_of_an_epoch_are_part_of_a_place():
+    def batches(mean_rows):
+        return LoaderBatches(DataLoader(TensorDataset(X[:7], Y[:7]), 3), lambda x, y: (x, y), mean_rows)
+
+    first, again = batches(3.0), batches(1.0)
+    for _ in range(5):
+        next(first)
+    again.restore(first.state())
+    for _ in range(5):
+        (x, _, expected), (_, _, weights) = next(first), next(again)
+        assert torch.equal(weights, expected)
+        assert float(weights[0]) == pytest.approx(len(x) / (7 / 3))

@@ -1,6 +1,7 @@
 """Batches for training: the whole set, mini-batches shuffled in memory, or batches of a DataLoader."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -126,6 +127,9 @@ class ShuffledRows:
 class LoaderBatches:
     """The batches of a loader, for ever.
 
+    The plate of the model scales each batch by N / B. Where the batches of an epoch differ in size, rows have a weight,
+    B over the average B, so that all rows of an epoch count the same. The average is that of the last whole epoch.
+
     A place in them is the random states before the epoch and a number of batches: to go there, so many batches are
     loaded again. The random states are the process's and the torch generators of loader and samplers; a sampler with
     a memory of another kind is not restored.
@@ -133,31 +137,55 @@ class LoaderBatches:
     Args:
         loader: yields pairs (x, y).
         prepare: checks a batch and brings it into the units and place of the model.
+        mean_rows: rows of an average batch of the first epoch; None if all batches are expected to be alike.
+        like: a tensor with the precision and place of the model, for weights.
     """
 
-    def __init__(self, loader: "DataLoader[Any]", prepare: Callable[[Tensor, Tensor], Batch]) -> None:
+    def __init__(
+        self,
+        loader: "DataLoader[Any]",
+        prepare: Callable[[Tensor, Tensor], Batch],
+        mean_rows: float | None = None,
+        like: Tensor | None = None,
+    ) -> None:
         self._loader, self._prepare = loader, prepare
+        self._like = torch.zeros(()) if like is None else like
+        self._mean_rows, self._alike = mean_rows, mean_rows is None
         self._epoch: Iterator[Any] = iter(())
-        self._before, self._taken = self._random_states(), 0
+        self._before, self._taken, self._rows = self._random_states(), 0, 0
         self._waiting: list[Batch] = []
         self._largest = 0
 
     def __next__(self) -> Batch:
-        """Return the next batch."""
+        """Return the next batch.
+
+        Raises:
+            InputError: an epoch without batches.
+        """
         return self._waiting.pop(0) if self._waiting else self._load()
 
     def _load(self) -> Batch:
         batch = next(self._epoch, None)
-        while batch is None:
+        if batch is None:
+            if self._taken:
+                self._mean_rows = self._rows / self._taken
             self._begin_epoch()
             batch = next(self._epoch, None)
-        self._taken += 1
-        prepared = self._prepare(*checked_batch(batch))
-        self._largest = max(self._largest, len(prepared[0]))
-        return prepared
+        if batch is None:
+            raise InputError(
+                "The DataLoader yields no batch any more: each epoch must begin anew, so give it a dataset that can be "
+                "read more than once."
+            )
+        x, y = checked_batch(batch)
+        self._taken, self._rows, self._largest = self._taken + 1, self._rows + len(x), max(self._largest, len(x))
+        self._mean_rows = self._mean_rows or len(x)
+        prepared = self._prepare(x, y)
+        if self._alike and len(x) == self._mean_rows:
+            return prepared
+        return *prepared, self._like.new_full((len(x),), len(x) / self._mean_rows)
 
     def _begin_epoch(self) -> None:
-        self._before, self._taken = self._random_states(), 0
+        self._before, self._taken, self._rows = self._random_states(), 0, 0
         self._epoch = iter(self._loader)
 
     def peek(self) -> Batch:
@@ -171,7 +199,8 @@ class LoaderBatches:
     def state(self) -> State:
         """Return the place in the stream."""
         waiting = [list(batch) for batch in self._waiting]
-        return {"random": self._before, "taken": self._taken, "largest": self._largest, "waiting": waiting}
+        sizes = {"rows": self._rows, "mean_rows": self._mean_rows, "largest": self._largest}
+        return {"random": self._before, "taken": self._taken, "waiting": waiting, **sizes}
 
     def restore(self, state: State) -> None:
         """Go to a place in the stream; random states of the process are as before."""
@@ -183,6 +212,7 @@ class LoaderBatches:
         for _ in range(state["taken"]):
             next(self._epoch)
         self._before, self._taken, self._largest = state["random"], state["taken"], state["largest"]
+        self._rows, self._mean_rows = state["rows"], state["mean_rows"]
         self._waiting = [tuple(batch) for batch in state["waiting"]]
         set_random_state(now)
 
@@ -194,19 +224,28 @@ class LoaderBatches:
         self._epoch = iter(())
 
     def _random_states(self) -> State:
-        own = [generator.get_state() for generator in self._generators()]
-        return {"process": random_state(), "loader": own}
+        return {"process": random_state(), "loader": [own.get_state() for own in _generators(self._loader)]}
 
     def _set_random_states(self, states: State) -> None:
         set_random_state(states["process"])
-        for generator, state in zip(self._generators(), states["loader"], strict=True):
+        for generator, state in zip(_generators(self._loader), states["loader"], strict=True):
             generator.set_state(state)
 
-    def _generators(self) -> list[torch.Generator]:
-        groups: Any = self._loader.batch_sampler
-        holders = (self._loader, self._loader.sampler, groups, getattr(groups, "sampler", None))
-        found = [getattr(holder, "generator", None) for holder in holders]
-        return list({id(generator): generator for generator in found if generator is not None}.values())
+
+@contextmanager
+def kept_generators(loader: "DataLoader[Any]") -> Iterator[None]:
+    """Put the torch generators of a loader and its samplers back after the block."""
+    states = [(generator, generator.get_state()) for generator in _generators(loader)]
+    yield
+    for generator, state in states:
+        generator.set_state(state)
+
+
+def _generators(loader: "DataLoader[Any]") -> list[torch.Generator]:
+    groups: Any = loader.batch_sampler
+    holders = (loader, loader.sampler, groups, getattr(groups, "sampler", None))
+    found = [getattr(holder, "generator", None) for holder in holders]
+    return list({id(generator): generator for generator in found if generator is not None}.values())
 
 
 def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:

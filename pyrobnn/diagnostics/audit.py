@@ -142,6 +142,8 @@ def elbo_report(
         )
     if num_draws < 2:
         raise InputError(f"`num_draws` must be at least 2 for a standard error, got {num_draws}.")
+    if not isinstance(data, (Data, StoredData)):
+        raise InputError(f"`elbo_report` takes Data(x, y) or StoredData, got {type(data).__name__}.")
     require_density(posterior.guide)
     if isinstance(posterior.guide, PrunedGuide) and posterior.guide.has_points:
         raise InputError(

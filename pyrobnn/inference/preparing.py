@@ -63,6 +63,7 @@ def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tupl
     refuse_checkpoints(model, source, training=True)
     if isinstance(method.guide, guides.Laplace):
         _check_laplace(method, model, example)
+        source.check_pass()
     if method.ends_by_itself:
         method = dataclasses.replace(method, guide=narrowed(method.guide))
     method = with_noise(method, model, source, seed)

@@ -153,6 +153,8 @@ def _check_methods(methods: list[SVI]) -> None:
 
 def _share_data(batches: list[Any]) -> None:
     """Refuse data of different sizes, and hold equal data once."""
+    if len(batches) == 1:
+        return
     first = batches[0]
     for other in batches:
         if not isinstance(other, TensorBatches):

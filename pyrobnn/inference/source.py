@@ -7,7 +7,7 @@ import math
 import traceback
 import warnings
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches, checked_batch
 from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.loader import Epoch, LoaderData
 from pyrobnn.data.stored import StoredData
 from pyrobnn.data.stored_batches import StoredBatches
 
@@ -45,20 +46,22 @@ class Source:
         num_data: N.
         outputs: width of the network's output.
         num_weights: weights of the network.
+        epoch: what an epoch of a loader goes through.
     """
 
-    data: "Data | StoredData | DataLoader[Any]"
+    data: Data | StoredData | LoaderData
     head: tuple[Tensor, Tensor]
     x_scaler: Scaler
     y_scaler: Scaler
     num_data: int
     outputs: int
     num_weights: int
+    epoch: Epoch | None = None
 
     @property
     def feature_names(self) -> list[str]:
         """The names of the columns of x, where the data have any."""
-        return [] if isinstance(self.data, DataLoader) else list(self.data.feature_names)
+        return [] if isinstance(self.data, LoaderData) else list(self.data.feature_names)
 
     @property
     def total_weight(self) -> float:
@@ -75,8 +78,8 @@ class Source:
         Of what suits the sizes: all in memory, if they are up to 500 and their products with the weights up to 20
         million, else 128; 256 of data in files.
         """
-        if isinstance(self.data, DataLoader):
-            return self.data.batch_size or self.num_data
+        if isinstance(self.data, LoaderData):
+            return self.data.loader.batch_size or len(self.head[0])
         if asked == "all":
             return self.num_data
         if asked is not None:
@@ -88,7 +91,12 @@ class Source:
 
     def batches_per_epoch(self, asked: BatchSize) -> int:
         """Return the number of batches in one pass."""
-        return len(self.data) if isinstance(self.data, DataLoader) else self.num_data // self.batch_size(asked)
+        if not isinstance(self.data, LoaderData):
+            return self.num_data // self.batch_size(asked)
+        try:
+            return len(self.data.loader)
+        except TypeError:  # its dataset or sampler has no length
+            return math.ceil(self.num_data / self.batch_size(asked))
 
     def batches(self, bnn: BNN, asked: BatchSize, seed: int) -> Batches:
         """Return endless batches in the units, precision and place of the model; the seed orders them.
@@ -115,16 +123,54 @@ class Source:
             bnn.settings["likelihood"].check_targets(y, self.outputs)
             return prepare(x, y)
 
-        return LoaderBatches(self.data, check_and_prepare)
+        return LoaderBatches(self.data.loader, check_and_prepare, self._mean_rows(), bnn.like)
+
+    def _mean_rows(self) -> float | None:
+        """Return the rows of an average batch of a loader, as its first one tells; None if all are alike."""
+        assert self.epoch is not None  # it is a loader
+        if self.epoch.is_even:
+            return None
+        first = len(self.head[0])
+        if self.epoch.num_rows is None:
+            return first
+        mean = self.epoch.num_rows / self.epoch.num_batches
+        return mean * first / self.epoch.first if self.epoch.first else mean
+
+    def check_pass(self) -> None:
+        """Refuse a loader whose epochs are known not to have each example once.
+
+        Raises:
+            InputError: it is one.
+        """
+        if self.epoch is not None and not self.epoch.is_pass:
+            self._refuse_pass(str(self.epoch.num_rows))
+
+    def _refuse_pass(self, num_rows: str) -> NoReturn:
+        raise InputError(
+            f"All {self.num_data} examples are needed here, each once, and a pass of the DataLoader gave {num_rows}: "
+            "use drop_last=False, a sampler that takes each once, and no `collate_fn` that leaves out or repeats some."
+        )
 
     def one_pass(self, bnn: BNN, batch_size: int) -> Iterator[Batch]:
-        """Return every example once, in parts of at most that many (a loader keeps its own), ready for the model."""
-        if isinstance(self.data, DataLoader):
-            for batch in self.data:
-                yield self.scaled(bnn, *checked_batch(batch))
+        """Return every example once, in parts of at most that many (a loader keeps its own), ready for the model.
+
+        Raises:
+            InputError: a loader that does not have every example once.
+        """
+        if not isinstance(self.data, LoaderData):
+            for part in self.data.parts(batch_size):
+                yield self.scaled(bnn, *part.tensors)
             return
-        for part in self.data.parts(batch_size):
-            yield self.scaled(bnn, *part.tensors)
+        self.check_pass()
+        seen = 0
+        for batch in self.data.loader:
+            x, y = checked_batch(batch)
+            seen += len(x)
+            if seen > self.num_data:
+                self._refuse_pass(f"{seen} or more")
+            yield self.scaled(bnn, x, y)
+        if seen < self.num_data:
+            self._refuse_pass(str(seen))
 
     def scaled(self, bnn: BNN, x: Tensor, y: Tensor, *weights: Tensor) -> Batch:
         """Return a batch in the units, precision and place of the model."""
@@ -138,60 +184,49 @@ class Source:
 
 
 def make_source(data: Any, bnn: BNN, batch_size: BatchSize) -> Source:
-    """Return the source for `Data`, a pair (x, y), `StoredData` or a DataLoader, after checking it against the model.
+    """Return the source for `Data`, a pair (x, y), `StoredData` or a loader, after checking it against the model.
 
     The units come from the model if it has any, else from the data.
 
     Raises:
         InputError: not data, targets that the likelihood cannot produce, or a network that does not take the inputs.
     """
-    data = as_data(data)
+    data, epoch = as_data(data), None
     x_scaler = y_scaler = Scaler.identity()
     if isinstance(data, DataLoader):
+        data = LoaderData(data)
+    if isinstance(data, LoaderData):
         if batch_size is not None:
             raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
-        num_data, head = _num_examples(data), _first_batch(data)
+        head = data.head
+        num_data, epoch = data.counted(len(head[0]))
     else:
-        num_data, x_scaler = len(data), data.x_scaler
-        head = (data.x, data.y) if isinstance(data, Data) else data.head
+        num_data, x_scaler, head = len(data), data.x_scaler, first_rows(data)
         if bnn.settings["likelihood"].standardizes_targets:
             y_scaler = data.y_scaler
     if bnn.units is not None:
         x_scaler, y_scaler = bnn.units
-    source = Source(data, head, x_scaler, y_scaler, num_data, outputs=0, num_weights=bnn.num_weights)
+    source = Source(data, head, x_scaler, y_scaler, num_data, outputs=0, num_weights=bnn.num_weights, epoch=epoch)
     return dataclasses.replace(source, outputs=_checked_outputs(bnn, source))
 
 
-def as_data(data: Any) -> "Data | StoredData | DataLoader[Any]":
-    """Return data as `Data`, `StoredData` or a DataLoader; a pair (x, y) becomes `Data`."""
+def as_data(data: Any) -> "Data | StoredData | LoaderData | DataLoader[Any]":
+    """Return data as they are, and a pair (x, y) as `Data`."""
     if isinstance(data, (tuple, list)) and len(data) == 2:
         return Data(*data)
-    if not isinstance(data, (Data, StoredData, DataLoader)):
+    if not isinstance(data, (Data, StoredData, LoaderData, DataLoader)):
         raise InputError(
             f"Expected Data(x, y), a pair (x, y), StoredData or a DataLoader, got {type(data).__name__}.", page="start"
         )
     return data
 
 
-def _first_batch(loader: "DataLoader[Any]") -> tuple[Tensor, Tensor]:
-    batch = next(iter(loader), None)
-    if batch is None:
-        raise InputError("The DataLoader yields no batch: pass more data, a smaller batch, or drop_last=False.")
-    return checked_batch(batch)
-
-
-def _num_examples(loader: "DataLoader[Any]") -> int:
-    if loader.batch_sampler is None:
-        raise InputError(
-            "The DataLoader yields ready-made batches, so the number of examples is unknown: give it single examples "
-            "and a batch_size."
-        )
-    try:
-        return min(len(loader.dataset), len(loader.sampler))  # type: ignore[arg-type]
-    except TypeError:
-        raise InputError(
-            "The DataLoader's dataset must have a length: the ELBO needs the number of examples."
-        ) from None
+def first_rows(data: Any) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets to look at: all in memory, the first in files, or a loader's first batch."""
+    data = as_data(data)
+    if isinstance(data, Data):
+        return data.x, data.y
+    return (LoaderData(data) if isinstance(data, DataLoader) else data).head
 
 
 def _checked_outputs(bnn: BNN, source: Source) -> int:

@@ -9,7 +9,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
-from torch.utils.data import DataLoader
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
@@ -18,6 +17,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.curvature.metric import log_probs
+from pyrobnn.data.loader import LoaderData
 from pyrobnn.guides.low_rank import LowRank, LowRankGuide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.inference.base import AroundAnother, Run, registry
@@ -107,14 +107,17 @@ class SWAG(AroundAnother[Posterior]):
         """Take the steps of SGD, in place, and return what was collected of each."""
         batch_size, lr = self.method.batch_size, self.lr
         if lr is None:
-            if not isinstance(batch_size, int):
-                batch_size = max(1, sources[0].num_data // _PARTS)
-            lr = min(_rate(*parts, batch_size, self.momentum) for parts in zip(modes, sources, strict=True))
+            if isinstance(sources[0].data, LoaderData):
+                size = sources[0].batch_size(None)
+            else:
+                size = batch_size if isinstance(batch_size, int) else max(1, sources[0].num_data // _PARTS)
+                batch_size = size
+            lr = min(_rate(*parts, size, self.momentum) for parts in zip(modes, sources, strict=True))
         walk = dataclasses.replace(
             self.method,
             steps=self.steps,
             epochs=None,
-            batch_size=None if isinstance(sources[0].data, DataLoader) else batch_size,
+            batch_size=batch_size,
             lr=lr / sources[0].total_weight,
             optimizer=Optimizer("sgd", {"momentum": self.momentum}),
             schedule=None,

@@ -7,22 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Data
-from pyrobnn.data.stored import StoredData
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
 from pyrobnn.inference.devices import resolve_device
 from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.preparing import prepare_source
-from pyrobnn.inference.source import Source, as_data
+from pyrobnn.inference.source import Source, first_rows
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.gaussian import Gaussian
 from pyrobnn.posterior.posterior import Posterior
@@ -45,7 +42,7 @@ def laplace_around(
     progress: bool = True,
 ) -> Posterior:
     """Return the Laplace approximation around weights that were trained elsewhere; see `guides.Laplace.around`."""
-    data, method = as_data(data), SVI(guide=setting)
+    method = SVI(guide=setting)
     with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
         bnn = copy.deepcopy(model) if isinstance(model, BNN) else _around_network(model, data, weights or {}, seed)
         source = prepare_source(bnn, method, data, seed)
@@ -71,12 +68,9 @@ def laplace_around(
     return curve(posterior, setting, source, sites, progress=progress)
 
 
-def _around_network(
-    net: nn.Module, data: "Data | StoredData | DataLoader[Any]", weights: Mapping[str, Tensor], seed: int
-) -> BNN:
+def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], seed: int) -> BNN:
     """Return a network with the prior N(0, 1): of real targets, with the deviation of its residuals for noise."""
-    y = next(iter(data))[1] if isinstance(data, DataLoader) else data[:1].y
-    if not y.is_floating_point():
+    if not first_rows(data)[1].is_floating_point():
         return BNN(net, prior=Normal(1.0), likelihood="categorical")
     bnn = BNN(net, prior=Normal(1.0), likelihood=Gaussian(scale=1.0)).eval()
     source = prepare_source(bnn, SVI(), data, seed)

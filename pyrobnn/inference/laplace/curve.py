@@ -80,18 +80,11 @@ def examples(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> Ex
 
 
 def _one_pass(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> Iterator[Batch]:
-    seen = 0
     with tqdm(total=source.num_data, desc="Laplace", unit="example", disable=not progress, leave=False) as bar:
         for batch in source.one_pass(bnn, batch_size):
             yield batch
-            seen += len(batch[0])
             bar.update(len(batch[0]))
             ONE_THREAD.let_waiting_in()
-    if seen != source.num_data:
-        raise InputError(
-            f"Laplace adds curvature up over all {source.num_data} examples, and a pass of the DataLoader gave {seen}: "
-            "use drop_last=False."
-        )
 
 
 def conditioned_likelihood(bnn: BNN, others: Mapping[str, Tensor]) -> Any:

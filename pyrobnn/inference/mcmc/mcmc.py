@@ -59,8 +59,7 @@ class Hamiltonian(ChainMethod):
         source, name = target.source, type(self).__name__
         if not isinstance(source.data, Data):
             raise InputError(
-                f"{name} uses all data at every step: pass Data(x, y) instead of a {type(source.data).__name__}, or "
-                "use SGLD or SGHMC.",
+                f"{name} uses all data at every step, in memory: pass Data(x, y), or use SGLD or SGHMC.",
                 page="how-to/mcmc",
             )
         data = source.scaled(target.bnn, *source.data.tensors)

@@ -1,0 +1,182 @@
+"""Data from a DataLoader: how many examples it goes through, and how many an average batch has."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.batches import checked_batch, kept_generators
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoaderData:
+    """The examples of a DataLoader, with their number N, for `fit` in the place of a loader that cannot tell it.
+
+    The ELBO needs N. A loader tells it if each epoch has the same examples once, or draws them by a random sampler of
+    torch. It cannot tell N for an `IterableDataset` without a length, for ready-made batches (`batch_size=None`), and
+    for other samplers that take other examples each epoch or an example twice.
+
+    See docs/how-to/large-data.md.
+
+    Attributes:
+        loader: yields pairs (x, y).
+        num_data: N; if not given, what the loader tells.
+
+    Raises:
+        InputError: not a DataLoader, or a number below 1.
+
+    Examples:
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> ready_made = DataLoader([(torch.zeros(20, 1), torch.zeros(20))], batch_size=None)
+        >>> data = bnn.LoaderData(ready_made, num_data=20)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=5, seed=0, progress=False)
+        >>> posterior.info["num_data"]
+        20
+    """
+
+    loader: "DataLoader[Any]"
+    num_data: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no loader, and what is no number of examples."""
+        if not isinstance(self.loader, DataLoader):
+            raise InputError(f"`loader` must be a torch.utils.data.DataLoader, got {type(self.loader).__name__}.")
+        if self.num_data is not None and not (isinstance(self.num_data, int) and self.num_data > 0):
+            raise InputError(f"`num_data` must be a number of examples, at least 1, got {self.num_data!r}.")
+
+    @property
+    def head(self) -> tuple[Tensor, Tensor]:
+        """The first batch of an epoch."""
+        batch = next(iter(self.loader), None)
+        if batch is None:
+            raise InputError("The DataLoader yields no batch: pass more data, a smaller batch, or drop_last=False.")
+        return checked_batch(batch)
+
+    def counted(self, first_rows: int) -> "tuple[int, Epoch]":
+        """Return N, and what an epoch goes through, for the number of rows that the first batch has.
+
+        Raises:
+            InputError: the number of examples is neither given nor known.
+        """
+        with kept_generators(self.loader):
+            found = _epoch(self.loader)
+        leaves_out = found.first is not None and first_rows < found.first
+        num_data = self.num_data or (None if leaves_out else found.num_data)
+        if num_data is None:
+            raise InputError(
+                "The DataLoader does not tell the number of examples N, which the ELBO needs: its dataset has no "
+                "length, it yields ready-made batches, its `collate_fn` leaves rows out, or its sampler takes other "
+                "examples each epoch or an example twice. Pass bnn.LoaderData(loader, num_data=N) in its place.",
+                page="how-to/large-data",
+            )
+        return num_data, found._replace(is_pass=found.is_pass and num_data == (found.num_data or num_data))
+
+
+class Epoch(NamedTuple):
+    """What an epoch of a loader goes through.
+
+    Attributes:
+        num_data: N, or None if the loader does not tell.
+        num_rows: rows of an epoch, before `collate_fn`, or None if they are not known.
+        num_batches: their batches.
+        first: rows of the first batch, before `collate_fn`, or None if they are not known.
+        is_even: whether all batches have as many.
+        is_pass: False if an epoch is known not to have each example once.
+    """
+
+    num_data: int | None = None
+    num_rows: int | None = None
+    num_batches: int = 0
+    first: int | None = None
+    is_even: bool = False
+    is_pass: bool = True
+
+
+def _epoch(loader: "DataLoader[Any]") -> Epoch:
+    groups: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if isinstance(loader.dataset, IterableDataset):
+        num_data = None if loader.batch_sampler is None else _length(loader.dataset)
+        return _cut(Epoch(num_data, num_data), groups)
+    if type(groups) is BatchSampler:
+        return _cut(_sampled(groups.sampler), groups)
+    if loader.batch_sampler is None:
+        return Epoch()
+    passes = [[[*group] for group in taken] for taken in _twice(groups)]
+    if not passes or not passes[0]:
+        return Epoch()
+    sizes, others = ([len(group) for group in taken] for taken in passes)
+    return _compared(*([*chain.from_iterable(taken)] for taken in passes))._replace(
+        num_batches=len(sizes),
+        first=sizes[0] if sizes == others else None,
+        is_even=len({*sizes, *others}) == 1,
+    )
+
+
+def _sampled(sampler: Any) -> Epoch:
+    """Return what an epoch of single examples goes through."""
+    kind = type(sampler)
+    if kind in (SequentialSampler, SubsetRandomSampler):
+        num_data = _length(sampler)
+        return Epoch(num_data, num_data)
+    if kind in (RandomSampler, WeightedRandomSampler):
+        num_data = len(sampler.data_source) if kind is RandomSampler else int(torch.count_nonzero(sampler.weights))
+        num_rows = sampler.num_samples
+        return Epoch(num_data, num_rows, is_pass=not sampler.replacement and num_rows == num_data)
+    passes = _twice(sampler)
+    return _compared(*passes) if passes else Epoch()
+
+
+def _cut(found: Epoch, groups: BatchSampler) -> Epoch:
+    """Return an epoch whose rows torch's `BatchSampler` cuts into batches."""
+    if not found.num_rows:
+        return found
+    size, num_rows = groups.batch_size, found.num_rows
+    left = num_rows % size
+    if left and groups.drop_last:
+        found, num_rows, left = found._replace(is_pass=False), num_rows - left, 0
+    batches = math.ceil(num_rows / size)
+    return found._replace(
+        num_rows=num_rows, num_batches=batches, first=min(size, num_rows), is_even=not left or batches == 1
+    )
+
+
+def _twice(sampler: Iterable[Any]) -> list[list[Any]]:
+    """Return what two epochs of a sampler take; nothing if it has no length, and may never end."""
+    length = _length(sampler)
+    return [] if length is None else [[*islice(sampler, length)] for _ in range(2)]
+
+
+def _compared(first: list[Any], second: list[Any]) -> Epoch:
+    """Return what an epoch goes through, by the examples that two of them take."""
+    found = Epoch(num_rows=len(first), is_pass=False)
+    try:
+        distinct, others = set(_numbers(first)), set(_numbers(second))
+    except TypeError:  # keys that cannot be compared
+        return found
+    is_pass = len(distinct) == len(first) and distinct == others
+    return found._replace(num_data=len(first), is_pass=True) if is_pass else found
+
+
+def _numbers(keys: Iterable[Any]) -> Iterator[Any]:
+    return (key.item() if isinstance(key, Tensor) else key for key in keys)
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError):
+        return None
