@@ -122,6 +122,14 @@ def test_report_reads_as_a_table():
     ]
 
 
+def test_a_loader_is_refused():
+    x, y = torch.zeros(8, 1), torch.zeros(8)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 4)
+    posterior = bnn.BNN(bnn.MLP(1, [3], 1)).fit(loader, steps=2, seed=0, engine="eager", progress=False)
+    with pytest.raises(bnn.InputError, match=r"`elbo_report` takes Data\(x, y\) or StoredData, got DataLoader"):
+        bnn.elbo_report(posterior, loader)
+
+
 def test_pruned_weights_have_no_elbo():
     data = bnn.datasets.sinusoid()
     posterior = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(1.0)).fit(

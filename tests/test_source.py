@@ -251,27 +251,28 @@ class BatchStream(IterableDataset):
 
 
 TOLD = {
-    "a stream": lambda: DataLoader(Stream(), 30),
-    "ready-made batches": lambda: DataLoader(READY_MADE, batch_size=None),
-    "a stream of batches": lambda: DataLoader(BatchStream(), None),
-    "rows left out": lambda: DataLoader(ROWS, 30, collate_fn=thinned),
-    "other rows each epoch": lambda: by_sampler(Some()),
-    "rows twice": lambda: by_sampler([*range(50), *range(50)]),
-    "batches without a length": lambda: DataLoader(ROWS, batch_sampler=Endless()),
+    "a stream": (lambda: DataLoader(Stream(), 30), "dataset must have a length, and so must its sampler"),
+    "ready-made batches": (lambda: DataLoader(READY_MADE, batch_size=None), "yields ready-made batches"),
+    "a stream of batches": (lambda: DataLoader(BatchStream(), None), "yields ready-made batches"),
+    "rows left out": (lambda: DataLoader(ROWS, 30, collate_fn=thinned), "`collate_fn` leaves examples out"),
+    "other rows each epoch": (lambda: by_sampler(Some()), "sampler takes other examples each epoch"),
+    "rows twice": (lambda: by_sampler([*range(50), *range(50)]), "or an example more than once"),
+    "batches without a length": (lambda: DataLoader(ROWS, batch_sampler=Endless()), "and so must its sampler"),
 }
 
 
 @pytest.mark.parametrize("kind", TOLD)
 def test_a_number_that_a_loader_cannot_tell_is_asked_for(kind):
-    with pytest.raises(bnn.InputError, match=r"Pass bnn.LoaderData\(loader, num_data=N\) in its place"):
-        fit_loader(TOLD[kind]())
-    assert fit_loader(bnn.LoaderData(TOLD[kind](), num_data=85)).info["num_data"] == 85
+    make, why = TOLD[kind]
+    with pytest.raises(bnn.InputError, match=rf"{why}.* so pass bnn.LoaderData\(loader, num_data=N\) in its place"):
+        fit_loader(make())
+    assert fit_loader(bnn.LoaderData(make(), num_data=85)).info["num_data"] == 85
 
 
 @pytest.mark.parametrize("kind", ["a stream", "ready-made batches", "a stream of batches", "rows left out"])
 def test_examples_of_unknown_number_count_alike_once_an_epoch_is_over(kind):
     """Only then are the sizes of all batches known: the first epoch is taken for one of full batches."""
-    _, total = shares(bnn.LoaderData(TOLD[kind](), num_data=85), 400)
+    _, total = shares(bnn.LoaderData(TOLD[kind][0](), num_data=85), 400)
     seen = total[total > 0]
     assert float(seen.max() / seen.min()) == pytest.approx(1, abs=1e-6)
     assert float(total.sum()) == pytest.approx(85, rel=0.01)

@@ -74,13 +74,13 @@ class LoaderData:
         """
         with kept_generators(self.loader):
             found = _epoch(self.loader)
-        leaves_out = found.first is not None and first_rows < found.first
-        num_data = self.num_data or (None if leaves_out else found.num_data)
+        if found.first is not None and first_rows < found.first:
+            found = found._replace(num_data=None, unknown="The DataLoader's `collate_fn` leaves examples out")
+        num_data = self.num_data or found.num_data
         if num_data is None:
             raise InputError(
-                "The DataLoader does not tell the number of examples N, which the ELBO needs: its dataset has no "
-                "length, it yields ready-made batches, its `collate_fn` leaves rows out, or its sampler takes other "
-                "examples each epoch or an example twice. Pass bnn.LoaderData(loader, num_data=N) in its place.",
+                f"{found.unknown}: the ELBO needs the number of examples N, so pass "
+                "bnn.LoaderData(loader, num_data=N) in its place.",
                 page="how-to/large-data",
             )
         return num_data, found._replace(is_pass=found.is_pass and num_data == (found.num_data or num_data))
@@ -96,6 +96,7 @@ class Epoch(NamedTuple):
         first: rows of the first batch, before `collate_fn`, or None if they are not known.
         is_even: whether all batches have as many.
         is_pass: False if an epoch is known not to have each example once.
+        unknown: why N is not known, in words.
     """
 
     num_data: int | None = None
@@ -104,17 +105,18 @@ class Epoch(NamedTuple):
     first: int | None = None
     is_even: bool = False
     is_pass: bool = True
+    unknown: str = "The DataLoader's dataset must have a length, and so must its sampler"
 
 
 def _epoch(loader: "DataLoader[Any]") -> Epoch:
     groups: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if loader.batch_sampler is None and type(groups) is not BatchSampler:
+        return Epoch(unknown="The DataLoader yields ready-made batches")
     if isinstance(loader.dataset, IterableDataset):
-        num_data = None if loader.batch_sampler is None else _length(loader.dataset)
+        num_data = _length(loader.dataset)
         return _cut(Epoch(num_data, num_data), groups)
     if type(groups) is BatchSampler:
         return _cut(_sampled(groups.sampler), groups)
-    if loader.batch_sampler is None:
-        return Epoch()
     passes = [[[*group] for group in taken] for taken in _twice(groups)]
     if not passes or not passes[0]:
         return Epoch()
@@ -162,7 +164,8 @@ def _twice(sampler: Iterable[Any]) -> list[list[Any]]:
 
 def _compared(first: list[Any], second: list[Any]) -> Epoch:
     """Return what an epoch goes through, by the examples that two of them take."""
-    found = Epoch(num_rows=len(first), is_pass=False)
+    why = "The DataLoader's sampler takes other examples each epoch, or an example more than once"
+    found = Epoch(num_rows=len(first), is_pass=False, unknown=why)
     try:
         distinct, others = set(_numbers(first)), set(_numbers(second))
     except TypeError:  # keys that cannot be compared
