@@ -40,7 +40,8 @@ class LoaderData:
         InputError: not a DataLoader, or a number below 1.
 
     Examples:
-        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> import torch
+        >>> from torch.utils.data import DataLoader
         >>> ready_made = DataLoader([(torch.zeros(20, 1), torch.zeros(20))], batch_size=None)
         >>> data = bnn.LoaderData(ready_made, num_data=20)
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=5, seed=0, progress=False)
