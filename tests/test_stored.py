@@ -171,6 +171,18 @@ def test_row_groups_are_shuffled_together_a_few_at_a_time(tmp_path):
     assert [block._groups for block in blocks] != other
 
 
+def test_rows_of_small_and_large_row_groups_come_as_often(tmp_path, monkeypatch):
+    """The rows that an epoch leaves over are not those of the last row group, which may have four rows alone."""
+    monkeypatch.setattr(stored_parquet, "BLOCK_BYTES", 1)
+    for index, rows in enumerate((FRAME[:40], FRAME[40:80], FRAME[80:84])):
+        rows.to_parquet(tmp_path / f"{index}.parquet")
+    batches = batches_of(StoredData.from_parquet(tmp_path, "t", **LOUD), 25)
+    epochs, in_small = 400, set(FRAME["t"][80:84].tolist())
+    seen = sum(value in in_small for _ in range(3 * epochs) for value in next(batches)[1].tolist())
+    share = 75 / 84
+    assert seen / (4 * epochs) == pytest.approx(share, abs=4 * (share * (1 - share) / epochs) ** 0.5)
+
+
 @pytest.mark.parametrize("taken", [0, 5, 12, 13, 20])
 def test_a_place_in_the_stream_can_be_gone_to(stored, taken):
     batches = batches_of(stored)

@@ -66,13 +66,23 @@ class StoredBatches:
         return pieces
 
     def _pieces(self) -> Iterator[Pieces]:
-        """Yield the batches of an epoch; no more are begun than are full."""
+        """Yield the batches of an epoch; no more are begun than are full.
+
+        Of several blocks, those left over follow a random place, since the last block may be a small one.
+        """
         waiting: Pieces = []
-        missing = self._batch_size
+        missing, num_rows = self._batch_size, len(self._data)
+        left, place, first_left = num_rows % self._batch_size, 0, num_rows
         for block in self._data.blocks(self._generator):
+            if left and not place and block.size < num_rows:
+                first_left = int(torch.randint(num_rows, (), generator=self._generator))
             order = torch.arange(block.size)
             if self._shuffles:
                 order = torch.randperm(block.size, generator=self._generator)
+            if first_left < num_rows:
+                places = torch.arange(place, place + block.size)
+                order = order[(places - first_left) % num_rows >= left]
+            place += block.size
             while len(order):
                 waiting.append((block, order[:missing]))
                 order = order[missing:]
