@@ -1,11 +1,13 @@
 """Curvature in every structure, against sums over targets, explicit Jacobians and Hessians, and loops. float64."""
 
 import math
+import warnings
 
 import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from hard_to_batch import HARD_TO_BATCH, hard_to_batch, looped_jacobian
 from test_conformance import LIKELIHOODS, PRIORS
 from torch import nn
 from torch.autograd.functional import hessian, jacobian
@@ -17,6 +19,7 @@ from pyrobnn import likelihoods, priors
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
+from pyrobnn._torch.vectorize import DrawMap
 from pyrobnn.curvature import accumulate
 from pyrobnn.curvature.base import Examples, Point
 from pyrobnn.curvature.hessian import Hessian
@@ -27,6 +30,7 @@ from pyrobnn.curvature.recursion import Recursion
 from pyrobnn.curvature.tracker import Tracker
 from pyrobnn.guides.blocks import BlockSpec, make_block
 from pyrobnn.inference.laplace.gaussian import product_of
+from pyrobnn.posterior.tangent import Tangent
 
 F64 = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
@@ -365,6 +369,71 @@ def test_ggn_is_that_of_the_explicit_jacobian(name):
     index = torch.tensor([0, 2, len(flat) - 1])
     some = accumulate.full(pulled(model, x, sizes=sizes), sites, index)
     torch.testing.assert_close(some, expected[index][:, index], **EXACT)
+
+
+@pytest.mark.filterwarnings("ignore:torch.func.vmap .* the model", "ignore:There is a performance drop")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", HARD_TO_BATCH)
+def test_derivatives_of_examples_side_by_side_are_those_of_a_loop(name):
+    net, x = hard_to_batch(name)
+    model = bnn.BNN(net, prior=UNIT, likelihood="categorical").eval()
+    weights, sites = weights_of(model), list(model.site_names)
+    expected = looped_jacobian(net, weights, x)
+    tracker = Tracker(model, weights, sites, x[:1])
+    torch.testing.assert_close(tracker.pull(x).rows(sites).transpose(0, 1), expected, **EXACT)
+    torch.testing.assert_close(tracker.pull(x[:1]).rows(sites)[:, 0], expected[0], **EXACT)
+    draws = {site: value + 0.1 * torch.arange(4.0).view(-1, *[1] * value.ndim) for site, value in weights.items()}
+    for linear, outputs_of in ((False, DrawMap(model.outputs, x, net)), (True, Tangent(model, weights, x).outputs)):
+        found = outputs_of(draws)
+        for s in range(4):
+            own = {site: value[s] for site, value in draws.items()}
+            change = torch.cat([(own[site] - weights[site]).reshape(-1) for site in sites])
+            moved = net(x) + expected @ change if linear else functional_call(net, own, (x,))
+            torch.testing.assert_close(found[s], moved.detach(), **EXACT)
+
+
+class OwnSquare(torch.autograd.Function):
+    """A function whose gradient is no operation of torch."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return torch.from_numpy(2 * x.detach().numpy() * gradient.numpy())
+
+
+class OwnSquares(nn.Module):
+    def forward(self, x):
+        return OwnSquare.apply(x)
+
+
+def test_columns_that_torch_cannot_take_side_by_side_go_back_one_by_one():
+    with seeded(1):
+        net = nn.Sequential(nn.Linear(3, 4), OwnSquares(), nn.Linear(4, 2)).double()
+        x = torch.randn(5, 3, dtype=F64)
+    model = bnn.BNN(net, prior=UNIT, likelihood="categorical").eval()
+    weights, sites = weights_of(model), list(model.site_names)
+    tracker = Tracker(model, weights, sites, x[:1])
+    with pytest.warns(UserWarning, match="vmap does not take the model, which therefore runs in a slower loop"):
+        found = tracker.pull(x).rows(sites).transpose(0, 1)
+    torch.testing.assert_close(found, looped_jacobian(net, weights, x), **EXACT)
+
+
+@pytest.mark.parametrize("structure", ["full", "diag", "kron"])
+def test_the_precision_of_a_slope_of_prelu_is_that_of_the_formula(structure):
+    """f = max(x, 0) + a min(x, 0) at x = -1 with unit noise: N examples add N to the prior's 1."""
+    net, x = nn.Sequential(nn.PReLU()).double(), -torch.ones(32, 1, dtype=F64)
+    model = bnn.BNN(net, prior=UNIT, likelihood=likelihoods.Gaussian(1.0))
+    guide = bnn.guides.Laplace(structure=structure)
+    with warnings.catch_warnings(action="ignore"):
+        posterior = guide.around(model, bnn.Data(x, x[:, 0], standardize=False), progress=False, device="cpu")
+    torch.testing.assert_close(posterior.guide.spread(), torch.full((1,), 33**-0.5, dtype=F64), **EXACT)
 
 
 # Kronecker factors

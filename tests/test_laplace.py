@@ -5,10 +5,12 @@ float64 unless stated; comparisons of draws are z-tests at 4 standard errors wit
 
 import itertools
 import math
+import warnings
 
 import pyro.distributions as dist
 import pytest
 import torch
+from hard_to_batch import hard_to_batch
 from helpers import block_covariance as covariance
 from pyro import poutine
 from pyro.infer import Trace_ELBO
@@ -510,6 +512,42 @@ def test_what_does_not_fit_is_refused_before_training_and_around_weights(message
 def test_curvature_that_is_not_finite_is_refused(name):
     with pytest.raises(FloatingPointError, match="is not finite. Look for infinities in the data"):
         around(model_with(net=nn.Linear(2, 1).double()), 1e200 * X, Y, structure=name, rank=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "instead"),
+    [
+        ("cdist", {"structure": "low_rank", "rank": 2}, "use 'kron' or 'diag'"),
+        ("embedding bag", {"structure": "low_rank", "rank": 2}, "use 'kron' or 'diag'"),
+        ("packed", {"structure": "diag", "curvature": "hessian"}, "use 'ggn'"),
+        ("weight norm", {"structure": "full", "curvature": "hessian"}, "use 'ggn'"),
+    ],
+)
+def test_curvature_that_torch_cannot_take_is_refused_before_training(name, settings, instead):
+    net, x = hard_to_batch(name)
+    model = bnn.BNN(net, prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.3))
+    with pytest.raises(InputError, match=f"forward-mode derivatives, which torch lacks for this network.*{instead}"):
+        model.fit(x, torch.zeros(len(x), 2), guide=Laplace(**settings), seed=0, progress=False, callbacks=[stop])
+
+
+@pytest.mark.parametrize("name", ["cdist", "embedding bag", "packed", "weight norm"])
+def test_too_many_derivatives_without_forward_mode_are_refused_before_training(name, monkeypatch):
+    for module in ("posterior.tangent", "inference.laplace.sites"):
+        monkeypatch.setattr(f"pyrobnn.{module}.MOST_DERIVATIVES", 20)
+    net, x = hard_to_batch(name)
+    model, y = bnn.BNN(net, prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.3)), torch.zeros(len(x), 2)
+    with pytest.raises(InputError, match=r"no forward-mode derivative .*Laplace\(linearized=False\)"):
+        model.fit(x, y, guide=Laplace(), seed=0, progress=False, callbacks=[stop])
+    with warnings.catch_warnings(action="ignore"):
+        data = bnn.Data(x, y, standardize=False)
+        posterior = Laplace(linearized=False).around(model, data, progress=False, device="cpu")
+        assert posterior.predict(x, num_draws=3).mean.shape == y.shape
+        with pytest.raises(InputError, match=r"predict\(x, linearized=False\)"):
+            posterior.predict(x, num_draws=3, linearized=True)
+
+
+def stop(_):
+    raise AssertionError("a step was done")
 
 
 # Around weights that were trained elsewhere

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from hard_to_batch import hard_to_batch, looped_jacobian
 from helpers import block_covariance
 from torch import nn
 from torch.autograd.functional import jacobian
@@ -251,6 +252,28 @@ def test_linearised_outputs_of_draws_are_f_plus_jacobian_times_deviation(name):
         torch.testing.assert_close(prediction.distribution.logits, logits, **EXACT)
     plain = posterior.predict(x, draws=draws, linearized=False).distribution.logits
     assert not torch.allclose(plain, logits, rtol=1e-2)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:Laplace. ", "ignore:torch.func.vmap .* the model", "ignore:There is a performance")
+@pytest.mark.parametrize(
+    "name", ["prelu", "cdist", "embedding bag", "weight norm", "packed", "padded", "rrelu in place"]
+)
+def test_fits_of_networks_that_torch_batches_badly_predict_by_their_jacobian(name):
+    net, x = hard_to_batch(name, NUM)
+    y = torch.stack([torch.linspace(-1, 1, NUM), torch.linspace(1, 0, NUM)], 1).double()
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.3))
+    data = bnn.Data(x, y, standardize=False)
+    posterior = model.fit(data, guide=Laplace(structure="full"), steps=3, seed=0, progress=False, device="cpu")
+    points = {site: value.detach() for site, value in posterior.guide.points().items()}
+    jac = looped_jacobian(net, points, x)
+    rows = jac.flatten(0, 1)
+    precision = torch.eye(rows.shape[1], dtype=F64) + rows.T @ rows / 0.3**2
+    torch.testing.assert_close(block_covariance(posterior.guide), torch.linalg.inv(precision), rtol=1e-7, atol=1e-9)
+    draws = posterior.draw(6, seed=1)
+    change = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1)
+    expected = functional_call(net, points, (x,)) + torch.einsum("ncd,sd->snc", jac, change)
+    torch.testing.assert_close(posterior.predict(x, draws=draws).draw_means, expected.detach(), **EXACT)
 
 
 @pytest.mark.filterwarnings("ignore:Laplace. .* belong to layers of unknown structure")

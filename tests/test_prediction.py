@@ -255,6 +255,21 @@ def test_layers_that_are_the_same_in_all_draws_run_once(name, budget, moving, mo
     torch.testing.assert_close(outputs, torch.stack(single), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_block_of_draws_is_compared_with_draws_of_its_own(monkeypatch):
+    """A last block of one draw is asked for by itself."""
+    monkeypatch.setattr("pyrobnn.posterior.posterior.draws_at_once", lambda *_: 5)
+    net = torch.nn.Sequential(torch.nn.Conv1d(1, 4, 3), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    x, y = torch.randn(20, 1, 6), torch.randn(20, 2)
+    posterior = bnn.guides.Laplace().around(net, bnn.Data(x, y, standardize=False), progress=False)
+    draws = posterior.draw(6, seed=1)
+    outputs = posterior.predict(x, num_draws=6, seed=1, linearized=False).draw_means
+    single = torch.stack(
+        [posterior.bnn.outputs({name: value[s] for name, value in draws.items()}, x) for s in range(6)]
+    )
+    torch.testing.assert_close(outputs, single, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("linearized", [False, True])
 def test_a_body_at_its_point_runs_once_for_all_draws(linearized):
     """A convolution before a Bayesian last layer sees each input once, not once a draw."""

@@ -1,6 +1,7 @@
 """Private names of torch: all are there, one file takes them, and the package imports and fits without."""
 
 import ast
+import math
 import re
 import subprocess
 import sys
@@ -116,6 +117,31 @@ def test_what_vmap_does_not_take_runs_in_a_loop_with_a_warning():
     with pytest.warns(UserWarning, match="vmap does not take the model, which therefore runs in a slower loop: vmap"):
         chosen = vmap_or_loop(fast, slow, torch.ones(2, 3))
     torch.testing.assert_close(chosen(-torch.ones(2, 3)), torch.ones(2, 3))
+
+
+def test_what_vmap_gets_wrong_runs_in_a_loop_with_a_warning():
+    """The batching rule of the backward pass of `cdist` is wrong in torch 2.15."""
+    a, b = torch.arange(8.0).view(4, 2), torch.arange(6.0).view(3, 2).sin()
+    pull = torch.func.vjp(lambda rows: torch.cdist(rows, b), a)[1]
+    fast, slow = mapped(lambda gradient: pull(gradient)[0])
+    with pytest.warns(UserWarning, match="vmap gives other numbers for the model than a loop, which therefore runs"):
+        assert vmap_or_loop(fast, slow, torch.arange(24.0).view(2, 4, 3).cos()) is slow
+
+
+@pytest.mark.parametrize("wrong", [lambda x: x.mT, lambda x: x[:, None], lambda x: 1.01 * x, lambda x: 0 / x - 1 + x])
+def test_another_shape_or_value_is_seen(wrong):
+    x = torch.arange(9.0).view(3, 3)
+    with pytest.warns(UserWarning, match="vmap gives other numbers"):
+        assert vmap_or_loop(wrong, torch.clone, x) is torch.clone
+
+
+def test_infinities_and_numbers_that_are_none_are_as_they_are_in_the_loop():
+    x = torch.tensor([[1.0, math.inf, -math.inf, math.nan]])
+    assert vmap_or_loop(torch.Tensor.clone, torch.Tensor.contiguous, x) is torch.Tensor.clone
+
+
+def test_functions_with_noise_are_not_compared():
+    assert vmap_or_loop(torch.rand_like, torch.zeros_like, torch.ones(3)) is torch.rand_like
 
 
 def test_an_error_of_the_function_is_raised():

@@ -2,11 +2,14 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import jvp, vmap
+
+from pyrobnn._torch.vectorize import first_sentence, vmap_or_loop
 
 
 @functools.cache
@@ -17,26 +20,33 @@ def load_forward_mode() -> None:
         jvp(torch.sin, (torch.zeros(()),), (torch.zeros(()),))
 
 
-def value_and_slope(
-    function: Callable[[dict[str, Tensor]], Tensor], at: Mapping[str, Tensor], along: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Return a function's value and its derivative along a direction, both of the shape of the value.
-
-    Operations that have no rule of forward mode, such as those on packed sequences, are differentiated backwards twice:
-    the pullback of u is linear in u, and its derivative is the pushforward.
-    """
+def missing_forward_mode(function: Callable[..., Any], *at: Tensor) -> str:
+    """Return why torch has no derivative of a function in forward mode, or "" if it has."""
     load_forward_mode()
     try:
-        value, slope, *_ = jvp(function, (dict(at),), (dict(along),))
-    except NotImplementedError:
-        with torch.enable_grad():
-            start = {name: tensor.detach().requires_grad_() for name, tensor in at.items()}
-            value = function(start)
-            u = torch.zeros_like(value, requires_grad=True)
-            pulled = torch.autograd.grad(value, list(start.values()), u, create_graph=True, materialize_grads=True)
-            total = torch.stack([(part * along[name]).sum() for name, part in zip(start, pulled, strict=True)]).sum()
-            (slope,) = torch.autograd.grad(total, u)
-    return value.detach(), slope
+        jvp(function, at, at)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        return first_sentence(error)
+    return ""
+
+
+def rows_of(row: Callable[[Tensor], Tensor], num: int, at: Tensor, chunk_size: int | None = None) -> Tensor:
+    """Return a function of the numbers 0, 1, ..., side by side where torch can, else one after the other, (num, ...).
+
+    Args:
+        row: maps a number, (), to a tensor.
+        num: how many numbers.
+        at: a tensor on the device.
+        chunk_size: how many to take at once; None for all.
+    """
+    indices = torch.arange(num, device=at.device)
+
+    def one_by_one(some: Tensor) -> Tensor:
+        return torch.stack([row(index) for index in some])
+
+    return vmap_or_loop(vmap(row, chunk_size=chunk_size), one_by_one, indices[:2])(indices)
 
 
 def own_derivatives(gradient: Callable[[Tensor], Tensor], at: Tensor, chunk_size: int | None = None) -> Tensor:
@@ -53,4 +63,4 @@ def own_derivatives(gradient: Callable[[Tensor], Tensor], at: Tensor, chunk_size
         tangent = torch.zeros(at.shape[1]).to(at).scatter(0, index[None], 1.0).expand(at.shape)
         return (jvp(gradient, (at,), (tangent,))[1] * tangent).sum(1)
 
-    return vmap(column, chunk_size=chunk_size)(torch.arange(at.shape[1], device=at.device)).T
+    return rows_of(column, at.shape[1], at, chunk_size).T

@@ -28,7 +28,7 @@ def plain_kernels() -> Iterator[None]:
     if not inside_transformation():
         yield
         return
-    with sdpa_kernel(SDPBackend.MATH), _PlainRecurrence():
+    with sdpa_kernel(SDPBackend.MATH), _without_fast_path(), _PlainRecurrence():
         yield
 
 
@@ -40,6 +40,17 @@ class _PlainRecurrence(TorchFunctionMode):
             with _without_mkldnn():
                 return _RECURRENT[func].decompose(*args)
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """Keep encoders of transformers from nested tensors, to which they bring sequences with a padding mask."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager

@@ -3,13 +3,15 @@
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.random import is_random_state, random_state, set_random_state
 from pyrobnn._torch.layers import ENTRYWISE
 from pyrobnn._torch.private import tree_leaves
 
@@ -27,6 +29,11 @@ _FEW = 4
 _CACHE, _CACHE_OF_LARGE = 2**20, 2**21
 """Floats that one chunk of activations may hold on a CPU, 4 MiB in float32; up to the second under as many weights, all
 of which each chunk reads."""
+
+
+_SOME_DRAWS = 3
+"""Draws of the example in which vmap is compared with a run of the last of them."""
+_ANSWERS: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
 
 
 def is_alike(draws: Tensor) -> bool:
@@ -246,12 +253,20 @@ def _run_in_turn(layers: list[StackedLinear], x: Tensor, outputs: Tensor, widest
             out.copy_(h)
 
 
+class _Question(NamedTuple):
+    """What decides whether vmap takes a function of a network."""
+
+    copies: int
+    moving: frozenset[str]
+    num_draws: int
+
+
 class DrawMap:
     """A network at fixed inputs, as a function of draws, through `torch.func.vmap`, in chunks of bounded memory.
 
     Layers before the first parameter that differs from draw to draw run once. A function that vmap cannot take
-    (branches on values) runs draw by draw instead, and so does on a CPU one of so many inputs that a chunk holds few
-    draws: outside vmap, torch's fused kernels run it.
+    (branches on values), or gets wrong, runs draw by draw instead, and so does on a CPU one of so many inputs that a
+    chunk holds few draws: outside vmap, torch's fused kernels run it.
 
     Args:
         function: function of one draw and a batch of inputs (B, *in), with results (B, ...).
@@ -269,7 +284,7 @@ class DrawMap:
         copies: int = 1,
     ) -> None:
         self._function, self._x, self._net, self._copies = function, x, net, copies
-        self._widths: dict[frozenset[str], int] = {}
+        self._looks: dict[_Question, tuple[int, Tensor]] = {}
         self._few = x[:1]
 
     def __call__(self, draws: Mapping[str, Tensor]) -> Tensor:
@@ -281,62 +296,104 @@ class DrawMap:
         num_draws = len(next(iter(draws.values())))
         moving = {name: value for name, value in draws.items() if not is_alike(value)}
         if not moving:
-            once = self({name: value[:1] for name, value in draws.items()})
-            return once.expand(num_draws, *once.shape[1:])
+            single = self({name: value[:1] for name, value in draws.items()})
+            return single.expand(num_draws, *single.shape[1:])
         alike = {name: value[0] for name, value in draws.items() if name not in moving}
 
         def of_moving(values: dict[str, Tensor], part: Tensor) -> Tensor:
             return self._function(alike | values, part)
 
-        per_pair = self._copies * self._width(draws, frozenset(moving))
+        few = {name: value[:_SOME_DRAWS] for name, value in moving.items()}
+        question = _Question(self._copies, frozenset(moving), min(num_draws, _SOME_DRAWS))
+        width, expected = self._look({name: value[:_SOME_DRAWS][-1] for name, value in draws.items()}, question)
         num_weights = sum(value[0].numel() for value in moving.values())
-        pairs = pairs_at_once(per_pair, self._x.device, num_weights)
+        pairs = pairs_at_once(self._copies * width, self._x.device, num_weights)
         parts_of = list(chunks(num_draws, self._x, pairs, inputs_first=not alike))
-        mapped = looped = _one_by_one(of_moving)
+        run = _one_by_one(of_moving)
         if alike or self._copies > 1 or self._x.device.type != "cpu" or parts_of[0][0].stop > _FEW:
-            mapped = vmap_or_loop(
-                torch.func.vmap(of_moving, in_dims=(0, None), randomness="same"),
-                looped,
-                {name: value[:1] for name, value in moving.items()},
-                self._few,
-            )
+            mapped = torch.func.vmap(of_moving, in_dims=(0, None), randomness="same")
+
+            def last() -> Tensor:
+                return mapped(few, self._few)[-1]
+
+            if once(self._net, question, lambda: vmap_or_loop(last, lambda: expected) is last):
+                run = mapped
         by_draws: dict[int, list[Tensor]] = {}
         for some, rows in parts_of:
             part = {name: value[some] for name, value in moving.items()}
-            by_draws.setdefault(some.start, []).append(mapped(part, self._x[rows]))
+            by_draws.setdefault(some.start, []).append(run(part, self._x[rows]))
         return torch.cat([torch.cat(parts, 1) for parts in by_draws.values()])
 
-    def _width(self, draws: Mapping[str, Tensor], moving: frozenset[str]) -> int:
-        if moving not in self._widths:
-            first = {name: value[0] for name, value in draws.items()}
+    def _look(self, draw: dict[str, Tensor], question: _Question) -> tuple[int, Tensor]:
+        """Return the widest activation at one input, and the result for the first inputs."""
+        if question not in self._looks:
             try:
-                width = widest_activation(self._net, lambda: self._function(first, self._few), moving)
+                width, result = self._widest(draw, question)
             except (RuntimeError, ValueError):  # statistics of a batch, say, of which one input has none
                 self._few = self._x[:2]
-                width = widest_activation(self._net, lambda: self._function(first, self._few), moving)
-            self._widths[moving] = math.ceil(width / len(self._few))
-        return self._widths[moving]
+                width, result = self._widest(draw, question)
+            self._looks[question] = math.ceil(width / len(self._few)), result
+        return self._looks[question]
+
+    def _widest(self, draw: dict[str, Tensor], question: _Question) -> tuple[int, Tensor]:
+        results: list[Tensor] = []
+        call = lambda: results.append(self._function(draw, self._few))  # noqa: E731
+        return widest_activation(self._net, call, question.moving), results[0]
 
 
 def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example: Any) -> Callable[..., R]:
-    """Return a function under vmap if that takes an example, else the same as a loop, with a warning.
+    """Return a function under vmap if that takes an example and gives what a loop gives, else the loop, with a warning.
 
-    Errors that the loop raises too are the function's own; they are raised, as is running out of memory.
+    Some operations of torch have no batching rule, and a few have a wrong one. Errors that the loop raises too are the
+    function's own; they are raised, as is running out of memory. Functions with noise are not compared.
     """
+    before = random_state()
     try:
-        mapped(*example)
+        found = mapped(*example)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         if "DefaultCPUAllocator" in str(error):  # torch has no exception class for CPU memory
             raise
         looped(*example)
-        reason = str(error).partition("\n")[0].partition(". ")[0]
-        warnings.warn(
-            f"torch.func.vmap does not take the model, which therefore runs in a slower loop: {reason}", stacklevel=2
+        reason = (
+            f"torch.func.vmap does not take the model, which therefore runs in a slower loop: {first_sentence(error)}"
         )
-        return looped
-    return mapped
+    else:
+        if not is_random_state(before) or _agree(found, looped(*example)):
+            return mapped
+        reason = "torch.func.vmap gives other numbers for the model than a loop, which therefore runs, slower"
+    warnings.warn(reason, stacklevel=2)
+    return looped
+
+
+def first_sentence(error: Exception) -> str:
+    """Return what an error of torch says first."""
+    return str(error).partition("\n")[0].partition(". ")[0]
+
+
+def _agree(found: Any, expected: Any) -> bool:
+    """Return whether nested tensors have the same shapes, and the same values up to rounding."""
+    return all(map(_are_close, tree_leaves(found), tree_leaves(expected)))
+
+
+def _are_close(found: Tensor, expected: Tensor) -> bool:
+    if found.shape != expected.shape:
+        return False
+    tolerance = torch.finfo(expected.dtype).eps ** 0.5
+    largest = expected.nan_to_num(posinf=0.0, neginf=0.0).abs().amax() if expected.numel() else 0.0
+    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * float(largest), equal_nan=True)
+
+
+def once[R](net: nn.Module, question: Hashable, ask: Callable[[], R]) -> R:
+    """Return the answer to a question about a network, which is asked when it is first seen, off the random stream."""
+    answers = _ANSWERS.setdefault(net, {})
+    if question not in answers:
+        before = random_state()
+        answers[question] = ask()
+        set_random_state(before)
+    answer: R = answers[question]
+    return answer
 
 
 def _one_by_one(

@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.func import grad, jvp, vmap
+from torch.func import grad, jvp
 from torch.overrides import TorchFunctionMode
 
-from pyrobnn._torch.forward_mode import load_forward_mode, own_derivatives
+from pyrobnn._torch.forward_mode import load_forward_mode, own_derivatives, rows_of
 from pyrobnn.curvature.base import Curvature, Examples, Kind, Point
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.curvature.tracker import Tracker
@@ -72,7 +72,7 @@ def _rows(gradient: Callable[[Tensor], Tensor], flat: Tensor) -> Tensor:
     def row(entry: Tensor) -> Tensor:
         return jvp(gradient, (flat,), (torch.zeros_like(flat).scatter(0, entry[None], 1.0),))[1]
 
-    return vmap(row, chunk_size=_products_at_once(flat))(torch.arange(len(flat), device=flat.device))
+    return rows_of(row, len(flat), flat, _products_at_once(flat))
 
 
 def _products_at_once(values: Tensor) -> int:

@@ -3,20 +3,41 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import vjp, vmap
+from torch.func import vmap
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._torch.vectorize import pairs_at_once, vmap_or_loop, widest_activation
+from pyrobnn._torch.vectorize import once, pairs_at_once, vmap_or_loop, widest_activation
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.uses import Recorder, Use
 
 _ENTRIES = 2**24
 """Entries of a per-example derivative that are held at once, roughly."""
 _NORMALISES_BATCHES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_FEW = 3
+"""Examples on which what is batched is compared with loops."""
+Gradients = Callable[[Tensor, list[Tensor], Tensor], list[Tensor]]
+"""Takes f (B, C), tensors that it is made of, and columns (K, B, C) to the derivatives of sum_bc columns[k, b, c]
+f[b, c] in these tensors, with K in front."""
+
+
+def _all_columns(f: Tensor, tensors: list[Tensor], columns: Tensor, *, retain_graph: bool = False) -> list[Tensor]:
+    """Return gradients of all columns at once."""
+    settings = {"is_grads_batched": True, "allow_unused": True, "retain_graph": retain_graph}
+    found = torch.autograd.grad(f, tensors, columns, **settings)
+    return [
+        value.new_zeros(()).expand(len(columns), *value.shape) if gradient is None else gradient
+        for gradient, value in zip(found, tensors, strict=True)
+    ]
+
+
+def _column_by_column(f: Tensor, tensors: list[Tensor], columns: Tensor) -> list[Tensor]:
+    """Return gradients of one column after the other."""
+    each = [torch.autograd.grad(f, tensors, column, retain_graph=True, materialize_grads=True) for column in columns]
+    return [torch.stack(parts) for parts in zip(*each, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,15 +56,12 @@ class Recording:
     others: list[str]
     last: str | None = None
 
-    def pull_back(self, columns: Tensor) -> list[Tensor]:
+    def pull_back(self, columns: Tensor, gradients: Gradients) -> list[Tensor]:
         """Return the derivatives of sum_bc columns[k, b, c] f[b, c] in the outputs of each use, (K, B, T, O) each."""
         if not self.uses:
             return []
-        outputs = [use.output for use in self.uses]
-        found = torch.autograd.grad(self.f, outputs, columns, is_grads_batched=True, allow_unused=True)
-        zeros = (out.new_zeros(()).expand(len(columns), *out.shape) for out in outputs)
-        filled = (zero if gradient is None else gradient for gradient, zero in zip(found, zeros, strict=True))
-        return [use.positions(gradient) for use, gradient in zip(self.uses, filled, strict=True)]
+        found = gradients(self.f, [use.output for use in self.uses], columns)
+        return [use.positions(gradient) for use, gradient in zip(self.uses, found, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -198,44 +216,64 @@ class Tracker:
     def _pulled(self, x: Tensor, recording: Recording, columns_at: Callable[[Tensor], Tensor] | None = None) -> Pulled:
         f = recording.f.detach()
         columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1) if columns_at is None else columns_at(f)
-        dense = {name: self._one_by_one(x, columns, name) for name in recording.others}
-        names = [*(name for use in recording.uses for name in use.sites), *recording.others]
+        others = recording.others
+        takes_columns, takes_examples = self._takes(x[:_FEW], others)
+        dense = (self._side_by_side if takes_examples else self._one_by_one)(others, x, columns) if others else []
+        names = [*(name for use in recording.uses for name in use.sites), *others]
         shapes = {name: self._fixed[name].shape for name in names}
-        return Pulled(f, recording.uses, recording.pull_back(columns), dense, shapes)
+        gradients = recording.pull_back(columns, _all_columns if takes_columns else _column_by_column)
+        return Pulled(f, recording.uses, gradients, dict(zip(others, dense, strict=True)), shapes)
+
+    def _takes(self, few: Tensor, others: list[str]) -> tuple[bool, bool]:
+        """Return whether torch takes columns, and examples, of this network side by side: gives what loops give."""
+
+        def ask() -> tuple[bool, bool]:
+            recording = self.run(few)
+            f, outputs = recording.f, [use.output for use in recording.uses]
+            columns = torch.arange(2 * f.numel()).view(2, *f.shape).cos().to(f)
+            together = partial(_all_columns, retain_graph=True)
+            takes_columns = not outputs or together is vmap_or_loop(together, _column_by_column, f, outputs, columns)
+            if not others or len(few) == 1:
+                return takes_columns, False
+            side_by_side = self._side_by_side
+            chosen = vmap_or_loop(side_by_side, self._one_by_one, others, few, columns)
+            return takes_columns, chosen is side_by_side
+
+        return once(self._bnn, (tuple(self._sites), tuple(others), len(few)), ask)
+
+    def _side_by_side(self, names: list[str], x: Tensor, columns: Tensor) -> list[Tensor]:
+        """Return the derivatives of sum_c columns[k, b, c] f[b, c] in some weights, (K, B, *shape) each.
+
+        Each example has its weights in a run under vmap, through which autograd goes back: vmap of a vector-Jacobian
+        product is wrong for some operations of torch (`prelu`, `cdist`).
+        """
+        weights = {name: self._fixed[name].expand(len(x), *self._fixed[name].shape) for name in names}
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # torch's, of operations without a rule
+            leaves = {name: value.requires_grad_() for name, value in weights.items()}
+            f = vmap(lambda own, row: self._bnn.outputs(self._fixed | own, row[None])[0])(leaves, x)
+            return _all_columns(f, list(leaves.values()), columns)
+
+    def _one_by_one(self, names: list[str], x: Tensor, columns: Tensor) -> list[Tensor]:
+        """Return the same, by a run for each example."""
+        weights = [self._tracked[name] for name in names]
+        each = []
+        for row, own in zip(x, columns.transpose(0, 1), strict=True):
+            with torch.enable_grad():
+                f = self._bnn.outputs(self._tracked, row[None])[0]
+            each.append(_column_by_column(f, weights, own))
+        return [torch.stack(parts, 1) for parts in zip(*each, strict=True)]
 
     def examples_at_once(self, num_columns: int, numbers: int) -> int:
         """Return how many examples to pull at once, if the result holds so many numbers for each column of each."""
         held = sum(use.inputs.numel() + num_columns * use.output.numel() for use in self.alone.uses)
+        held += (num_columns + 1) * sum(self._fixed[name].numel() for name in self.alone.others)
         return self.inputs_at_once(examples_at_once(max(held, num_columns * numbers)))
 
     def inputs_at_once(self, most: int) -> int:
         """Return how many inputs to run at once, at most some number, so that activations stay in the cache."""
         num_weights = sum(value.numel() for value in self._fixed.values())
         return min(most, pairs_at_once(self._width, self._example.device, num_weights))
-
-    def _one_by_one(self, x: Tensor, columns: Tensor, name: str) -> Tensor:
-        """Return the derivatives of sum_c columns[k, b, c] f[b, c] in a weight, example by example, (K, B, *shape)."""
-
-        def derivatives(x_row: Tensor, columns_row: Tensor) -> Tensor:
-            pull: Any = vjp(lambda w: self._bnn.outputs(self._fixed | {name: w}, x_row[None])[0], self._fixed[name])[1]
-            return vmap(pull)(columns_row)[0]
-
-        def looped(x: Tensor, rows: Tensor) -> Tensor:
-            return torch.stack([self._by_autograd(name, *pair) for pair in zip(x, rows, strict=True)])
-
-        rows = columns.transpose(0, 1)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop")  # torch's, of operations without a rule
-            each = vmap_or_loop(vmap(derivatives), looped, x[:1], rows[:1])
-            return each(x, rows).transpose(0, 1)
-
-    def _by_autograd(self, name: str, x_row: Tensor, columns_row: Tensor) -> Tensor:
-        with torch.enable_grad():
-            weight = self._fixed[name].clone().requires_grad_()
-            f = self._bnn.outputs({**self._fixed, name: weight}, x_row[None])[0]
-            if not f.requires_grad:  # the network branched to where the weight is not
-                return weight.new_zeros(len(columns_row), *weight.shape)
-            return torch.stack([torch.autograd.grad(f, weight, column, retain_graph=True)[0] for column in columns_row])
 
 
 def examples_at_once(numbers: int) -> int:

@@ -5,17 +5,21 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import torch
 from torch import Tensor
+from torch.func import grad
 
 import pyrobnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.globs import assign
+from pyrobnn._torch.forward_mode import missing_forward_mode
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.tracker import Tracker, refuse_mixed_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import Laplace, require_real
 from pyrobnn.guides.sites import Site
+from pyrobnn.posterior.tangent import MOST_DERIVATIVES, Tangent
 
 _PACKAGE = str(Path(pyrobnn.__file__).parent)
 _LARGEST_FULL = 2**35
@@ -42,6 +46,7 @@ def checked_sites(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site
         _tell_cost({name: weights[name] for name in names})
     require_real(latents, names)
     KINDS[setting.curvature].check(bnn, weights)
+    _check_derivatives(setting, bnn, weights, names, example[0][:1])
     return names
 
 
@@ -74,6 +79,32 @@ def _check_size(setting: Laplace, size: int) -> None:
             f"Laplace(structure='full') over {dimension:,} weights needs {needed / 2**30:,.0f} GiB: use "
             "structure='kron' or 'diag', the last layer alone (sites='last_layer'), or a subnetwork."
         )
+
+
+def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: Tensor) -> None:
+    """Refuse a network whose operations lack a derivative that the curvature, or predictions, will need."""
+
+    def outputs(*values: Tensor) -> Tensor:
+        return bnn.outputs({**weights, **dict(zip(names, values, strict=True))}, x)
+
+    values = [weights[name].detach() for name in names]
+    is_second = setting.curvature == "hessian"
+    if is_second or setting.structure == "low_rank":
+        slope = grad(lambda *own: outputs(*own).square().sum(), tuple(range(len(values))))
+        fault = missing_forward_mode(slope if is_second else outputs, *values)
+        if fault:
+            what, instead = (
+                ("curvature='hessian'", "'ggn'") if is_second else ("structure='low_rank'", "'kron' or 'diag'")
+            )
+            raise InputError(
+                f"Laplace: {what} needs forward-mode derivatives, which torch lacks for this network ({fault}): use "
+                f"{instead}.",
+                page="how-to/laplace",
+            )
+    with torch.no_grad():
+        num_outputs = outputs(*values).shape[1]
+    if setting.linearized and num_outputs * sum(value.numel() for value in values) > MOST_DERIVATIVES:
+        Tangent(bnn, weights, x).function(tuple(names))
 
 
 def _tell_cost(weights: Mapping[str, Tensor]) -> None:
