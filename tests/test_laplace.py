@@ -554,18 +554,36 @@ def stop(_):
 
 
 @pytest.mark.parametrize("standardize", [False, True])
-@pytest.mark.parametrize("columns", [1, 2])
-def test_noise_around_a_plain_network_is_the_deviation_of_its_residuals(standardize, columns):
-    """In the units of the targets, each example counted with its weight."""
+@pytest.mark.parametrize("columns", [1, 2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_noise_around_a_plain_network_is_the_deviation_of_its_residuals(standardize, columns, weighted):
+    """Of each column, in its units, each example counted with its weight; a column that is met has the least."""
     with seeded(3):
         net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, columns)).double()
-    counts = torch.arange(1.0, len(X) + 1, dtype=X.dtype)
-    y = torch.cat([Y.reshape(-1, 1), 100 * Y.reshape(-1, 1).sin()], 1)[:, :columns]
-    data = bnn.Data(X, y, weights=counts, standardize=standardize)
+    counts = torch.arange(1.0, len(X) + 1, dtype=X.dtype) if weighted else torch.ones(len(X), dtype=X.dtype)
+    y = torch.stack([Y, 1000 * Y.sin(), net(X)[:, -1].detach() if columns == 3 else Y], 1)[:, :columns]
+    data = bnn.Data(X, y, weights=counts if weighted else None, standardize=standardize)
     posterior = Laplace(structure="full").around(net, data, progress=False, device="cpu")
-    misses = posterior.predict(X, at_mean=True).mean.reshape(y.shape) - y
-    expected = (misses.square().mean(1) * counts).sum() / counts.sum()
-    assert posterior.bnn.settings["likelihood"].scale == pytest.approx(float(expected.sqrt()), rel=1e-6)
+    mean = posterior.predict(X, at_mean=True).mean.reshape(y.shape)
+    expected = (((mean - y).square() * counts[:, None]).sum(0) / counts.sum()).sqrt().clamp_min(1e-6)
+    found = posterior.bnn.settings["likelihood"].scale
+    assert (found if columns > 1 else (found,)) == pytest.approx(tuple(expected.tolist()), rel=1e-6)
+    noise = posterior.predict(X[:2], num_draws=2).aleatoric_std.reshape(2, columns)
+    torch.testing.assert_close(noise, expected.expand(2, -1), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("structure", ["full", "diag"])
+def test_columns_around_a_plain_network_are_as_certain_as_each_alone(structure):
+    """Where each column has weights of its own, columns of other units leave its posterior as it is."""
+    with seeded(3):
+        net = nn.Linear(2, 2, bias=False).double()
+    y = torch.stack([Y, 1000 * Y.cos()], 1)
+    both = around(net, X, y, structure=structure)
+    for column in range(2):
+        alone = nn.Linear(2, 1, bias=False).double()
+        alone.weight.data.copy_(net.weight[column : column + 1])
+        one = around(alone, X, y[:, column : column + 1], structure=structure)
+        torch.testing.assert_close(both.guide.spread().view(2, 2)[column], one.guide.spread(), rtol=1e-9, atol=0.0)
 
 
 def test_around_a_plain_network_chooses_the_likelihood_by_the_targets():

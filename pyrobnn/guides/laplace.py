@@ -110,7 +110,7 @@ class Laplace:
         Args:
             model: a `BNN` around the trained network; or the network itself (any `torch.nn.Module`), which then gets
                 the prior N(0, 1) and the likelihood "categorical" for integer targets; for others it is Gaussian, with
-                the deviation of the network's residuals as noise.
+                the deviation of the network's residuals in each target column as its noise.
             data: the training data, as for `fit`. Give `Data(..., standardize=True)` only if the network was trained on
                 standardised data.
             weights: the mode by site name, as `Posterior.mean` returns it; where it has none the network's own weights,

@@ -28,7 +28,7 @@ from pyrobnn.priors.normal import Normal
 
 _AT_ONCE = 1024
 _LEAST_NOISE = 1e-6
-"""Noise of a network that meets its targets exactly, in their units."""
+"""Noise of a network that meets a column of targets exactly, in its units."""
 
 
 def laplace_around(
@@ -69,19 +69,19 @@ def laplace_around(
 
 
 def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], seed: int) -> BNN:
-    """Return a network with the prior N(0, 1): of real targets, with the deviation of its residuals for noise."""
+    """Return a network with the prior N(0, 1): of real targets, with the deviation of its residuals in each column."""
     if not first_rows(data)[1].is_floating_point():
         return BNN(net, prior=Normal(1.0), likelihood="categorical")
     bnn = BNN(net, prior=Normal(1.0), likelihood=Gaussian(scale=1.0)).eval()
     source = prepare_source(bnn, SVI(), data, seed)
     scale = source.y_scaler.scale.to(bnn.like)
-    mode, total = {name: weights.get(name, value) for name, value in bnn.initial_values.items()}, 0.0
+    mode, total = {name: weights.get(name, value) for name, value in bnn.initial_values.items()}, torch.zeros(())
     with torch.no_grad():
         for x, y, *counts in source.one_pass(bnn, _AT_ONCE):
-            squares = ((bnn.outputs(mode, x) - y.reshape(len(y), -1)) * scale).square().mean(1).double()
-            total += float((squares * counts[0] if counts else squares).sum())
-    deviation = (total / source.total_weight) ** 0.5
-    return BNN(net, prior=Normal(1.0), likelihood=Gaussian(scale=max(deviation, _LEAST_NOISE)))
+            squares = ((bnn.outputs(mode, x) - y.reshape(len(y), -1)) * scale).square().double()
+            total = total + (squares * counts[0][:, None] if counts else squares).sum(0).cpu()
+    found = tuple(max(square**0.5, _LEAST_NOISE) for square in (total / source.total_weight).tolist())
+    return BNN(net, prior=Normal(1.0), likelihood=Gaussian(scale=found if len(found) > 1 else found[0]))
 
 
 def _scale_targets(bnn: BNN, source: Source) -> None:
