@@ -1,14 +1,23 @@
-"""Memory that stays with the process while a fit runs."""
+"""Memory that stays with the process while a fit runs, and after it."""
 
+import ctypes
+import gc
+import linecache
 import platform
 import resource
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 import pyrobnn as bnn
 from pyrobnn._torch.kept_memory import kept_memory
+from pyrobnn._torch.private import sources_forgotten
+from pyrobnn.inference.svi.capture.replay import record_as_run, replay
+from pyrobnn.inference.svi.capture.slope import recorded_slope
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other systems have no such thresholds")
 
@@ -70,3 +79,89 @@ def test_a_captured_step_of_a_wide_network_has_few_page_faults():
     bnn.fit(model, method, bnn.Data(x, y), seed=0, **options)
     (first, before), (last, after) = seen[1], seen[-1]
     assert (after - before) / (last - first) < 200
+
+
+def resident():
+    """MiB that are left when what is free has gone back to the system, so that gaps in the heap do not count."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+def wave(x):
+    for _ in range(40):
+        x = torch.tanh(x) + x
+    return x
+
+
+def replays_a_graph():
+    x = torch.ones(3)
+    with sources_forgotten():
+        graph = record_as_run(lambda x: (x.copy_(wave(x)), ())[1], [x])
+        run = replay(graph, x.device)
+    for _ in range(2):
+        run([x])
+
+
+def replays_a_slope():
+    slope = recorded_slope(lambda values: wave(values["w"]), {"w": torch.ones(3)})
+    for _ in range(2):
+        slope()
+
+
+@pytest.mark.parametrize("work", [replays_a_graph, replays_a_slope])
+def test_what_was_recorded_is_freed(work):
+    """Torch keeps traces, a MiB or more of each of these, and the source of graphs, until the process ends."""
+    for _ in range(3):
+        work()
+    before, sources = resident(), len(linecache.cache)
+    for _ in range(5):
+        work()
+    assert resident() - before < 1.0
+    assert len(linecache.cache) == sources
+
+
+GROWTH = """
+import sys
+import numpy as np
+import pyrobnn as bnn
+from tests.test_kept_memory import resident
+
+known = {"prior": bnn.priors.Normal(1.0), "likelihood": bnn.likelihoods.Gaussian(0.1)}
+chains = bnn.NUTS(num_draws=10, warmup=10, num_chains=1, max_tree_depth=3)
+methods = {
+    "steps": (bnn.SVI(steps=1000), known),
+    "mode": (bnn.SVI(guide="map", max_steps=2000), known),
+    "replicates": (bnn.Ensemble(bnn.SVI(steps=1000), members=2), known),
+    "evidence": (bnn.EvidenceFramework(starts=2, rounds=4), {}),
+    "chains": (chains, {}),
+}
+
+def fit(kind, number, width):
+    x = np.random.default_rng(number).uniform(-2, 2, (30 + width, 2))
+    y = np.sin(x[:, 0])
+    if kind == "estimator":
+        bnn.BNNRegressor(random_state=number).fit(x, y)
+    else:
+        method, parts = methods[kind]
+        bnn.fit(bnn.BNN(bnn.MLP(2, [5 + width], 1), **parts), method, (x, y), seed=number, progress=False)
+
+kind, shapes = sys.argv[1:]
+sizes = []
+for number in range(30):
+    fit(kind, number, number if shapes == "shapes" else 0)
+    sizes.append(resident())
+print((sizes[-1] - sizes[5]) / 24)
+"""
+
+
+ONE_SHAPE = [(kind, "one shape") for kind in ("steps", "mode", "replicates", "evidence", "chains", "estimator")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "shapes"), [*ONE_SHAPE, ("steps", "shapes")])
+def test_fits_leave_nothing_in_memory(kind, shapes):
+    """From 1 to 6 MiB a fit stayed. The first fits load modules, and fill caches that have bounds."""
+    command = [sys.executable, "-W", "ignore", "-c", GROWTH, kind, shapes]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+    assert float(found.stdout) < 0.1

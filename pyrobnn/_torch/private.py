@@ -10,6 +10,7 @@ Importing the package needs none of them. Where one is gone:
 
 import functools
 import inspect
+import linecache
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
@@ -25,12 +26,14 @@ PLACES = {
     "DynamicOutputShapeException": "torch._subclasses.fake_tensor:DynamicOutputShapeException",
     "GuardOnDataDependentSymNode": "torch.fx.experimental.symbolic_shapes:GuardOnDataDependentSymNode",
     "make_fx": "torch.fx.experimental.proxy_tensor:make_fx",
+    "source_loader": "torch.fx.graph_module:_loader",
     "inductor_config": "torch._inductor.config:",
     "inductor_lowering": "torch._inductor.lowering:",
     "functorch_config": "torch._functorch.config:",
     "eager_transforms": "torch._functorch.eager_transforms:",
     "WeakTensorKeyDictionary": "torch.utils.weak:WeakTensorKeyDictionary",
-    "trace": "torch.jit:trace",
+    "create_graph_by_tracing": "torch._C:_create_graph_by_tracing",
+    "create_function_from_graph": "torch._C:_create_function_from_graph",
     "optimized_execution": "torch.jit:optimized_execution",
     "select_decomp_table": "torch._inductor.decomposition:select_decomp_table",
     "LoopBody": "torch._inductor.loop_body:LoopBody",
@@ -117,6 +120,19 @@ def in_turns(*places: str) -> Iterator[None]:
             with suppress(MissingFromTorch, AttributeError):
                 stack.enter_context(replaced(place, make))
         yield
+
+
+@contextmanager
+def sources_forgotten() -> Iterator[None]:
+    """Let `torch.fx` forget the source of code that it generates in the block, which it keeps for tracebacks."""
+    kept = private("source_loader").eval_cache
+    before = set(kept)
+    try:
+        yield
+    finally:
+        for name in {*kept} - before:
+            kept.pop(name, None)
+            linecache.cache.pop(name, None)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import one_compiler
-from pyrobnn._torch.private import MissingFromTorch
+from pyrobnn._torch.private import MissingFromTorch, sources_forgotten
 from pyrobnn.inference.cost import Work
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.posterior.record import EngineRecord
@@ -63,7 +63,7 @@ def capture[T](choice: Choice, make: Callable[[Any], T], *, what: str, from_step
         return None, EngineRecord(choice.asked, "eager", choice.reason, eager_seconds=choice.eager_seconds)
     started = time.perf_counter()
     try:
-        with one_compiler(), _no_word_of_cuda(), _without_collections():
+        with one_compiler(), _no_word_of_cuda(), _without_collections(), sources_forgotten():
             from pyrobnn.inference.svi.capture.compiler import compile_graph  # eager runs do without
             from pyrobnn.inference.svi.capture.replay import replay
 

@@ -221,7 +221,7 @@ def replay(graph: fx.GraphModule, device: torch.device) -> Program:
     plainly = private("optimized_execution")
     try:
         with ignored_warnings(), torch.no_grad():
-            run = private("trace")(lambda *inputs: (graph(*inputs), inputs[0])[1], examples, check_trace=False)
+            run = _traced(lambda *inputs: (graph(*inputs), inputs[0])[1], examples)
     except RuntimeError:
         return interpret(graph, device)
 
@@ -237,3 +237,14 @@ def _shown(node: fx.Node, written: set[int]) -> Tensor:
     value: Tensor = node.meta["val"].detach()
     is_read_only = "memory" in node.meta and node.meta["memory"].storage not in written
     return value if is_read_only else value.clone()
+
+
+def _traced(function: Callable[..., Tensor], examples: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+    """Return a function's operations on its examples, as a function for torch's interpreter.
+
+    It is that of `torch.jit.trace`, which would keep it until the process ends; this one is freed after use.
+    """
+    settings = {"strict": True, "force_outplace": False}
+    trace, _ = private("create_graph_by_tracing")(function, examples, lambda _: "", **settings)
+    run: Callable[..., Tensor] = private("create_function_from_graph")("replayed", trace)
+    return run

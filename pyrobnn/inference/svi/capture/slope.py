@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from pyrobnn._torch.private import MissingFromTorch
+from pyrobnn._torch.private import MissingFromTorch, sources_forgotten
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.record import lift_constants
 from pyrobnn.inference.svi.capture.replay import record_as_run, replay
@@ -47,10 +47,11 @@ def recorded_slope(
 
     inputs = [*(value.detach() for value in tensors.values()), found]
     try:
-        graph = record_as_run(step, inputs)
-        constants = lift_constants(graph)
-        inputs = drop_unused(graph, inputs + constants)
-        program: Any = replay(graph, found.device)
+        with sources_forgotten():
+            graph = record_as_run(step, inputs)
+            constants = lift_constants(graph)
+            inputs = drop_unused(graph, inputs + constants)
+            program: Any = replay(graph, found.device)
     except (NotCapturable, MissingFromTorch):
         return None
 
