@@ -88,6 +88,102 @@ def test_fits_of_any_length_are_the_eager_ones(net, programs):
         assert_same(*both(model(net() if net else None), x, y, steps=20, lr=1e-2))
 
 
+class Hidden(nn.Module):
+    """A branch behind a factor that begins at zero."""
+
+    def __init__(self, branch):
+        super().__init__()
+        self.first, self.branch, self.last = nn.Linear(3, 6), branch, nn.Linear(6, 1)
+        self.gain = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        return self.last(h + self.gain * self.branch(h))
+
+
+class Dead(nn.Module):
+    """Centred units that no row activates at the start."""
+
+    def __init__(self):
+        super().__init__()
+        self.dead = nn.Linear(6, 6)
+        nn.init.constant_(self.dead.bias, -100.0)
+
+    def forward(self, h):
+        units = torch.relu(self.dead(h))
+        return h + units - units.mean(0)
+
+
+class Counter(nn.Module):
+    """The number of rows seen in training, among many."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.tensor(1e7))
+
+    def forward(self, x):
+        self.seen.add_(float(len(x)))
+        return x
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, h):
+        return self.function(h)
+
+
+TOGETHER = {
+    "batch normalisation": lambda: Hidden(nn.BatchNorm1d(6)),
+    "centring": lambda: Hidden(Function(lambda h: h - h.mean(0))),
+    "attention": lambda: Hidden(Function(lambda h: torch.softmax(h @ h.T, -1) @ h)),
+    "neighbours": lambda: Hidden(Function(lambda h: h.roll(1, 0))),
+    "their number": lambda: Hidden(Function(lambda h: h / len(h))),
+    "normalisation of columns": lambda: Hidden(Function(lambda h: nn.functional.layer_norm(h.T, (len(h),)).T)),
+    "dead units": lambda: nn.Sequential(nn.Linear(3, 6), Dead(), nn.Linear(6, 1)),
+    "a count": lambda: nn.Sequential(nn.Linear(3, 6), Counter(), nn.Linear(6, 1)),
+}
+APART = {
+    "a hidden layer": lambda: Hidden(nn.Linear(6, 6)),
+    "normalisation of rows": lambda: nn.Sequential(nn.Linear(3, 6), nn.LayerNorm(6), nn.Linear(6, 1)),
+    "the largest": lambda: Hidden(Function(lambda h: h / (1 + h.abs().amax(0)))),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_no_rows_are_added_where_a_hidden_part_of_the_network_would_see_them(name, programs):
+    """A look at the first parameters alone does not show it."""
+    for length in (97, 98):
+        fit(length, net=TOGETHER[name](), guide="map", lr=1e-4)
+    assert len(set(programs)) == 2
+
+
+@pytest.mark.parametrize("name", APART)
+def test_rows_are_added_where_they_change_nothing(name, programs):
+    for length in (97, 98):
+        fit(length, net=APART[name](), guide="map", lr=1e-4)
+    assert len(set(programs)) == 1
+
+
+def started(name):
+    torch.manual_seed(0)
+    return bnn.BNN(TOGETHER[name](), prior=bnn.priors.Normal(1.0), likelihood="gaussian")
+
+
+@pytest.mark.parametrize("name", ["batch normalisation", "attention", "a count"])
+def test_fits_of_networks_whose_rows_meet_are_the_eager_ones(name, programs):
+    given = data(97)
+    options = {"guide": "map", "steps": 60, "lr": 1e-3, "progress": False, "seed": 3, "replicates": 2}
+    pairs = [started(name).fit(given, engine=e, **options) for e in ("eager", "captured")]
+    for eager, captured in zip(*pairs, strict=True):
+        assert captured.history.engine.used == "captured"
+        for part in ("guide", "bnn"):
+            found, expected = (getattr(one, part).state_dict() for one in (captured, eager))
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("length", [100, 101, 700])
 @pytest.mark.parametrize("likelihood", ["poisson", "student_t", "negative_binomial", "bernoulli"])
 def test_fits_of_all_likelihoods_are_the_eager_ones(likelihood, length, programs):

@@ -15,7 +15,7 @@ from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.svi.capture.compiler import compile_graph
 from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.svi.capture.padding import padded
+from pyrobnn.inference.svi.capture.padding import Seen, padded
 from pyrobnn.inference.svi.capture.replay import replay
 from pyrobnn.inference.svi.capture.step import MAX_BLOCK, CapturedStep, Compiler
 from pyrobnn.inference.svi.eager import Eager
@@ -40,7 +40,7 @@ class Captured:
             batch_size = first.batches.batch_size
             data = _distinct([fit.batches.data for fit in fits])  # type: ignore[attr-defined]
             if batch_size is None and compiler is not replay and _takes_weights(first):
-                data = [padded(values, partial(_log_likelihood, first)) for values in data]
+                data = padded(data, partial(_look, first))
         else:
             batch_size, data = None, [tuple(values.clone() for values in first.batches.peek())]
         self._shapes = [value.shape for value in data[0]]
@@ -100,12 +100,18 @@ def _takes_weights(fit: Eager) -> bool:
     return True
 
 
-def _log_likelihood(fit: Eager, batch: Batch) -> Tensor:
-    """Return the log-likelihood of a batch as a step of the fit has it; no buffer changes."""
-    objective = _objective(fit, len(batch[0]))
-    tensors = {name: value.clone() for name, value in objective.named_buffers()}
-    log_likelihood: Tensor = functional_call(objective, tensors, batch)[0]
-    return log_likelihood
+def _look(fit: Eager, batch: Batch, move: tuple[float, float]) -> Seen:
+    """Return what a step of the fit computes of a batch, at moved parameters; no buffer changes."""
+    objective, (factor, noise) = _objective(fit, fit.num_data), move
+    parameters = {name: factor * p + noise * torch.randn_like(p) for name, p in objective.named_parameters()}
+    buffers = {name: value.clone() for name, value in objective.named_buffers()}
+    outputs: list[Tensor] = []
+    hook = fit.bnn.net.register_forward_hook(lambda module, inputs, found: outputs.append(found))
+    try:
+        terms: tuple[Tensor, Tensor] = functional_call(objective, parameters | buffers, batch)
+    finally:
+        hook.remove()
+    return Seen([*terms, *outputs], list(buffers.values()))
 
 
 def _distinct(data: list[Batch]) -> list[Batch]:
