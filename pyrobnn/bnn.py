@@ -11,7 +11,6 @@ from pyro import poutine
 from pyro.nn import PyroModule, PyroSample
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.parameter import UninitializedParameter
 
 from pyrobnn import likelihoods, nets, priors
 from pyrobnn._core.errors import InputError
@@ -74,9 +73,8 @@ class BNN(PyroModule):
     def __init__(self, net: Any, *, prior: Any = "normal", likelihood: Any = "gaussian") -> None:
         with local_parameters():
             super().__init__()
-        net = copy.deepcopy(net) if isinstance(net, nn.Module) else nets.resolve(net)
         self.settings: dict[str, Any] = {
-            "net": net,
+            "net": nets.owned(net),
             "prior": priors.resolve(prior),
             "likelihood": likelihoods.resolve(likelihood),
         }
@@ -361,8 +359,6 @@ class _SitePrior:
 
 
 def _parameter_names(net: nn.Module) -> list[str]:
-    if any(isinstance(parameter, UninitializedParameter) for parameter in net.parameters()):
-        raise InputError("The network has lazy layers without a shape yet: run it once before making it a BNN.")
     for parameter in net.parameters():
         if not parameter.numel():  # nothing to infer, or to train
             parameter.requires_grad = False

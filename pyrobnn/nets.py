@@ -1,11 +1,18 @@
 """Networks that can be declared; any other `torch.nn.Module` serves as well."""
 
-from itertools import pairwise
-from typing import Annotated, Literal
+import copy
+import sys
+from itertools import chain, pairwise
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.optim.swa_utils import AveragedModel
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import Registry
@@ -23,9 +30,11 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 Width = Annotated[int, Field(gt=0)]
 
-registry = Registry(
-    "net", accepts=lambda value: isinstance(value, nn.Module) or hasattr(value, "build"), page="how-to/own-network"
-)
+_AROUND = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
+"""Modules that run the one inside as it is, their attribute `module`."""
+_PAGE = "how-to/own-network"
+
+registry = Registry("net", accepts=lambda value: isinstance(value, nn.Module) or hasattr(value, "build"), page=_PAGE)
 resolve = registry.resolve
 
 
@@ -64,3 +73,97 @@ class MLP:
         for inputs, outputs in pairwise(widths):
             layers += [nn.Linear(inputs, outputs, bias=self.bias), _ACTIVATIONS[self.activation]()]
         return nn.Sequential(*layers[:-1]).to(getattr(torch, self.dtype))
+
+
+def owned(net: Any) -> Any:
+    """Return a setting, or a copy of a module without wrappers that only change where or how fast it runs.
+
+    Raises:
+        InputError: an unknown name, or a module whose weights cannot be put in from outside.
+    """
+    if not isinstance(net, nn.Module):
+        if isinstance(net, torch.export.ExportedProgram):
+            raise InputError(f"An ExportedProgram {_EXPORTED}.", page=_PAGE)
+        return resolve(net)
+    for prefix, module in net.named_modules():
+        reason = _obstacle(module)
+        if reason is not None:
+            layer = f"layer {prefix!r}" if prefix else "network"
+            raise InputError(f"The {layer}, {type(module).__name__}, {reason}.", page=_PAGE)
+    copies: dict[int, Any] = leftovers(net)
+    try:
+        for module in reversed(list(net.modules())):
+            inner = _inside(module)
+            if inner is not None:
+                copies[id(module)] = copy.deepcopy(inner, copies)
+        return copy.deepcopy(net, copies)
+    except (RuntimeError, TypeError) as error:
+        first_line = str(error).splitlines()[0].partition(".  ")[0].rstrip(".")
+        raise InputError(
+            f"The network cannot be copied, as every fit does: {first_line}. Leave out attributes that are no modules, "
+            "parameters or buffers, such as lists of activations and generators.",
+            page=_PAGE,
+        ) from error
+
+
+def leftovers(net: nn.Module) -> dict[int, Any]:
+    """Return what `copy.deepcopy(net, ...)` takes in the place of tensors that calls of a network left as attributes.
+
+    Such an activation may belong to a graph, or to a vmap that has ended, and cannot be copied.
+    """
+    found: dict[int, Any] = {}
+    for value in (value for module in net.modules() for value in vars(module).values() if isinstance(value, Tensor)):
+        plain = torch.func.debug_unwrap(value)
+        if plain is not value or plain.grad_fn is not None:
+            found[id(value)] = plain.detach().clone()
+    return found
+
+
+def _inside(module: nn.Module) -> nn.Module | None:
+    """Return the module that another one only runs, None if it does anything itself."""
+    if isinstance(module, _AROUND):
+        return module.module
+    return module._modules["_orig_mod"] if type(module).__name__ == "OptimizedModule" else None
+
+
+_PLAIN = "pass the plain network that it was made of"
+_EXPORTED = f"comes from torch.export, which fixes its mode and its inputs: {_PLAIN}"
+_BY_HOOK = {
+    WeightNorm: "weight_norm: use torch.nn.utils.parametrizations.weight_norm, or torch.nn.utils.remove_weight_norm",
+    SpectralNorm: "spectral_norm: use torch.nn.utils.parametrizations.spectral_norm, or "
+    "torch.nn.utils.remove_spectral_norm",
+    BasePruningMethod: "pruning: make it permanent by torch.nn.utils.prune.remove, after which pruned weights move "
+    "like all others, or prune the posterior by pyrobnn.prune",
+}
+
+
+def _obstacle(module: nn.Module) -> str | None:
+    """Say why the weights of a module cannot be put in from outside, in one call and many at a time, and what to do."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # which whoever has such a module has imported
+    if isinstance(module, torch.jit.ScriptModule):
+        return f"is compiled by torch.jit: {_PLAIN}"
+    if type(module).__module__.startswith("torch.ao."):
+        return "is quantised, or prepared for it: pass the network as it was before"
+    if fsdp is not None and isinstance(module, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)):
+        return f"holds its weights in shards (FSDP): {_PLAIN}, with its full state"
+    if "train" in vars(module):
+        return _EXPORTED
+    for hook in module._forward_pre_hooks.values():
+        for kind, instead in _BY_HOOK.items():
+            if isinstance(hook, kind):
+                return f"computes a weight in a hook, by {instead}"
+    values = chain(module._parameters.items(), module._buffers.items())
+    reasons = ((name, _unfit(value)) for name, value in values if value is not None)
+    return next((f"has a {name!r} that {reason}" for name, reason in reasons if reason is not None), None)
+
+
+def _unfit(value: Tensor) -> str | None:
+    if is_lazy(value):
+        return "is lazy, without a shape yet: run the network once before making it a BNN"
+    if value.is_meta:
+        return "is on the meta device, without values: put it on a real one by `to_empty`, and load its values"
+    if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__ or value.layout != torch.strided:
+        return f"is no plain dense tensor ({type(value).__name__}, {value.layout}): {_PLAIN}"
+    if isinstance(value, nn.Parameter) and value.is_complex():
+        return "is complex: hold its real and imaginary parts in two parameters"
+    return None

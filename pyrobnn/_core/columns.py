@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
 
 if TYPE_CHECKING:
     from sklearn.compose import ColumnTransformer
@@ -109,9 +110,10 @@ def make_encoder(
         missing: one of `MISSING`.
         weights: positive weights of rows, for the means.
     """
-    from sklearn.compose import ColumnTransformer
-    from sklearn.impute import SimpleImputer
-    from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+    with seeded(0, "import"):  # scikit-learn imports rich, whose import draws random numbers
+        from sklearn.compose import ColumnTransformer
+        from sklearn.impute import SimpleImputer
+        from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
     for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):
         if value not in known:

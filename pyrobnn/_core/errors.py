@@ -31,7 +31,8 @@ class InputError(ValueError):
 class PoorFitWarning(UserWarning):
     """A fit predicts no better than a constant, far worse than a linear model, or has memorised its targets.
 
-    Before a fit it names inputs that have the same value in all rows.
+    Before a fit it names inputs that have the same value in all rows, and says that the outputs of a network cannot
+    reach what the likelihood needs.
 
     Examples:
         >>> import warnings

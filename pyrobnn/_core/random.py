@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,6 +50,17 @@ def _set_generators(states: tuple[Any, ...]) -> None:
     random.setstate(of_python)
 
 
+def mark() -> Callable[[], bool]:
+    """Return a function that says whether any random number was drawn since then."""
+
+    def states() -> list[Any]:
+        on_cpu, on_gpus, of_numpy, of_python = _generators()
+        return [on_cpu, on_gpus, [*of_numpy], of_python]
+
+    before = states()
+    return lambda: not _alike(before, states())
+
+
 def random_state() -> dict[str, Any]:
     """Return the random states of torch (CPU and GPUs), NumPy and Python, as tensors, numbers and lists."""
     on_cpu, on_gpus, (kind, keys, *numpy_rest), (version, words, gauss) = _generators()
@@ -71,6 +82,8 @@ def _alike(one: Any, other: Any) -> bool:
         return torch.equal(one, other)
     if isinstance(one, dict):
         return all(_alike(value, other[key]) for key, value in one.items())
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
     if isinstance(one, list):
         return all(map(_alike, one, other))
     return bool(one == other)

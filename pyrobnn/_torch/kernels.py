@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from pyrobnn._torch.private import inside_transformation
+from pyrobnn._torch.private import inside_transformation, is_weight_norm
 
 _RECURRENT: dict[Any, Any] = {
     torch.lstm: torch.ops.aten.lstm.input,
@@ -20,25 +20,29 @@ _RECURRENT: dict[Any, Any] = {
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Run recurrent layers and attention by plain operations inside a transformation of `torch.func`.
+    """Run recurrent layers, attention and weight norms by plain operations inside a transformation of `torch.func`.
 
     vmap has no rule for the fused kernels of LSTM, GRU, scaled dot-product attention and encoder layers of transformers
-    in evaluation; it has rules for what they join. Outside of vmap and grad the fused kernels are quicker and stay.
+    in evaluation, and forward mode has none for that of weight normalisation; they have rules for what these join.
+    Outside of vmap and grad the fused kernels are quicker and stay.
     """
     if not inside_transformation():
         yield
         return
-    with sdpa_kernel(SDPBackend.MATH), _without_fast_path(), _PlainRecurrence():
+    with sdpa_kernel(SDPBackend.MATH), _without_fast_path(), _PlainOperations():
         yield
 
 
-class _PlainRecurrence(TorchFunctionMode):
+class _PlainOperations(TorchFunctionMode):
     """Unrolls recurrent layers over time; as a mode of functions it also keeps attention off its own fused path."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _RECURRENT and isinstance(args[3], bool):  # else a packed sequence
             with _without_mkldnn():
                 return _RECURRENT[func].decompose(*args)
+        if is_weight_norm(func):
+            direction, length, dim = args
+            return direction * (length / torch.norm_except_dim(direction, 2, dim))
         return func(*args, **(kwargs or {}))
 
 

@@ -56,6 +56,7 @@ PLACES = {
     "peek_interpreter_stack": "torch._C._functorch:peek_interpreter_stack",
     "TorchDispatchMode": "torch.utils._python_dispatch:TorchDispatchMode",
     "standard_gamma": "torch:_standard_gamma",
+    "weight_norm": "torch:_weight_norm",
     "tree_flatten": "torch.utils._pytree:tree_flatten",
     "tree_unflatten": "torch.utils._pytree:tree_unflatten",
     "tree_leaves": "torch.utils._pytree:tree_leaves",
@@ -162,6 +163,19 @@ def tree_leaves(tree: Any) -> list[Any]:
 def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Return nested containers of a function's values at what they hold."""
     return private("tree_map")(function, tree, *others)
+
+
+def is_weight_norm(function: Any) -> bool:
+    """Return whether a function of torch is the one that weight normalisation calls."""
+    try:
+        return function is private("weight_norm")
+    except MissingFromTorch:
+        return False
+
+
+def written(value: torch.Tensor) -> tuple[int, int]:
+    """Return what differs after a tensor was written to in place, or its `data` replaced."""
+    return value._version, value.data_ptr()
 
 
 def inside_transformation() -> bool:

@@ -22,6 +22,7 @@ from pyrobnn.inference.preparing import running
 from pyrobnn.inference.source import make_source
 from pyrobnn.inference.svi.eager import Eager
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -86,7 +87,7 @@ class Continuation:
     """
 
     def __init__(self, posterior: Posterior, method: SVI, train: Data, seed: int) -> None:
-        self._bnn, self._guide = copy.deepcopy((posterior.bnn, posterior.guide))
+        self._bnn, self._guide = copy.deepcopy((posterior.bnn, posterior.guide), leftovers(posterior.bnn))
         self._bnn.train()
         self._method = dataclasses.replace(
             method,
@@ -103,7 +104,8 @@ class Continuation:
         self._tolerance = method.nats(self._source.num_data)
         if method.tolerance is None:
             self._tolerance = max(_NEGLIGIBLE, self._tolerance)
-        self._start = _cloned(self._fit(1.0).parameters)
+        with seeded(seed, "continuation start"):
+            self._start = _cloned(self._fit(1.0).parameters)
         self._done = 0 if posterior.history is None else len(posterior.history)
         self._own: list[Tensor] = []
 

@@ -11,7 +11,7 @@ from pyro import poutine
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import derive
+from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.monitored import Monitored
@@ -275,7 +275,8 @@ def log_prior_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
         trace.compute_log_prob(lambda name, site: name in values)
         return torch.stack([trace.nodes[name]["log_prob_sum"].double() for name in values]).sum()
 
-    return torch.func.vmap(one, randomness="different")(draws)
+    with seeded(member.seed, "log prior"):
+        return torch.func.vmap(one, randomness="different")(draws)
 
 
 def log_likelihoods(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.comparison import mark
 from pyrobnn.diagnostics.convert import to_datatree
@@ -83,13 +84,15 @@ def loo(
     _require_spread(tree, is_stored=has_chains)
     if correct:
         stats = tree["sample_stats"]
-        found = az.loo_approximate_posterior(
-            tree, log_p=stats["lp"], log_q=stats["log_q"], var_name="y", pointwise=True
-        )
+        with seeded(0, "loo"):
+            found = az.loo_approximate_posterior(
+                tree, log_p=stats["lp"], log_q=stats["log_q"], var_name="y", pointwise=True
+            )
         found.elpd_i.attrs["joint_khat"] = khat
         return mark(found, data)
     efficiency = _efficiency(tree["log_likelihood"]["y"]) if has_chains else 1.0
-    found = az.loo(tree, var_name="y", reff=efficiency, pointwise=True)
+    with seeded(0, "loo"):  # ArviZ imports jax, whose import draws random numbers
+        found = az.loo(tree, var_name="y", reff=efficiency, pointwise=True)
     if not all(_method_type(member) in _EXACT for member in members):
         found.__class__ = LooUnderQ
     return mark(found, data)

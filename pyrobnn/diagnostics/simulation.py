@@ -16,6 +16,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.diagnostics.refits import fit_each
 from pyrobnn.inference.prior_predictive import PriorGuide
+from pyrobnn.nets import leftovers
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -145,7 +146,7 @@ def vsbc(
     _check_counts(num_simulations, num_draws)
     _require_priors(model)
     inputs, places = _inputs(x, probes)
-    model = copy.deepcopy(model)
+    model = copy.deepcopy(model, leftovers(model))
     model.units = None  # the data are simulated in its units
     prior = _prior(model, inputs)
     truth = prior.draw(num_simulations, seed=derive(seed, "truth"))
@@ -192,7 +193,7 @@ def _require_priors(model: BNN) -> None:
 
 def _prior(model: BNN, x: Tensor) -> Posterior:
     """Return a posterior whose guide draws from the prior."""
-    model = copy.deepcopy(model).eval()
+    model = copy.deepcopy(model, leftovers(model)).eval()
     targets = model.sample_prior_predictive(x[:2], num_draws=1, seed=0).sample(seed=0)[0]
     inputs = model.cast_inputs(x[:2].clone())
     example = (inputs, model.cast_targets(targets, inputs))

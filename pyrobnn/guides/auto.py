@@ -14,10 +14,19 @@ from pyro.infer.autoguide.initialization import init_to_sample, init_to_value
 from pyro.nn import PyroModule
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import FrozenDict, Options, setting
 from pyrobnn.guides.base import Guide, Model, registry
 
-_NOT_STANDALONE = ("AutoGuide", "AutoGuideList", "AutoCallable", "AutoContinuous", "AutoStructured")
+_NOT_STANDALONE = (
+    "AutoGuide",
+    "AutoGuideList",
+    "AutoCallable",
+    "AutoContinuous",
+    "AutoDiscreteParallel",
+    "AutoStructured",
+)
 
 
 @registry.register
@@ -61,7 +70,7 @@ class Auto:
         options = dict(self.options)
         if "init_loc_fn" in inspect.signature(cls).parameters and not issubclass(cls, AutoNormalizingFlow):
             options.setdefault("init_loc_fn", _start_at_net(model))
-        return _with_parameters(cls(model, **options), *args)
+        return _with_parameters(model, functools.partial(cls, **options), *args)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +81,33 @@ class FromCallable:
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide after one call, which makes its parameters."""
-        return _with_parameters(self.make(model), *args)
+        return _with_parameters(model, self.make, *args)
 
 
-def _with_parameters(guide: PyroModule, *args: Any) -> PyroModule:
+def _with_parameters(model: Model, make: Callable[[Model], PyroModule], *args: Any) -> PyroModule:
+    """Return a guide after one call, with the precision of the network where Pyro takes torch's default.
+
+    Raises:
+        InputError: a guide that takes the default in every call.
+    """
+    starts = iter(getattr(model, "initial_values", {}).values())
+    given = torch.get_default_dtype()
+    dtype = next((value.dtype for value in starts), given)
     with torch.no_grad(), poutine.block():
-        guide(*args)
+        with ONE_THREAD.changed(torch.get_default_dtype, torch.set_default_dtype):
+            torch.set_default_dtype(dtype)
+            guide = make(model)
+            guide(*args)
+        if dtype != given:
+            try:
+                with seeded(0, "guide"):
+                    guide(*args)
+            except RuntimeError as error:
+                raise InputError(
+                    f"{type(guide).__name__} computes in {given} alone, and the network is in {dtype} ({error}): use a "
+                    "network in float32, such as MLP(..., dtype='float32'), or another guide, such as full_rank.",
+                    page="how-to/guides",
+                ) from None
     return guide
 
 

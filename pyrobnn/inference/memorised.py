@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.baselines import Baseline, judge
 from pyrobnn.curvature.base import Point
@@ -74,7 +75,8 @@ def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | Non
     """
     found = []
     for member in members_of(posterior):
-        scores = None if isinstance(member.guide, EmpiricalGuide) else _of_member(member, train)
+        with seeded(member.seed, "left out"):
+            scores = None if isinstance(member.guide, EmpiricalGuide) else _of_member(member, train)
         if scores is None:
             return None
         found.append(scores)

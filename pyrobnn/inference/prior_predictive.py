@@ -11,10 +11,12 @@ from torch import Tensor
 
 from pyrobnn._core.checks import as_tensor, check_inputs
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.inference.source import make_source
+from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
@@ -33,7 +35,7 @@ class PriorGuide(PyroModule):
 
 def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Prediction:
     """Predict as `Posterior.predict` does, with draws from the prior; see `BNN.sample_prior_predictive`."""
-    model = copy.deepcopy(bnn).eval()
+    model = copy.deepcopy(bnn, leftovers(bnn)).eval()
     posterior = _from_data(model, x) if isinstance(x, Data) else _from_inputs(model, as_tensor(x, "x"))
     return posterior.predict(x.x if isinstance(x, Data) else x, num_draws=num_draws, seed=seed)
 
@@ -48,7 +50,7 @@ def _from_inputs(model: BNN, x: Tensor) -> Posterior:
     check_inputs(x)
     example = model.cast_inputs(x[:2].clone())
     try:
-        with torch.no_grad(), local_parameters(), torch.random.fork_rng(), poutine.block():
+        with torch.no_grad(), local_parameters(), seeded(0, "example"), poutine.block():
             f = model.outputs(model.initial_values, example)
             y = model.likelihood(f).sample()
     except (RuntimeError, IndexError, TypeError, ValueError) as error:

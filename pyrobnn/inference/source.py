@@ -22,10 +22,14 @@ from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Epoch, LoaderData
 from pyrobnn.data.stored import StoredData
 from pyrobnn.data.stored_batches import StoredBatches
+from pyrobnn.inference.trial import check_calls, first_outputs, trial, warn_of_limits
+from pyrobnn.nets import leftovers
 
 _NETWORKS = "how-to/own-network"
 _MOST_AT_ONCE, _MOST_PRODUCTS = 500, 20_000_000
 """Examples in memory that a step sees all of, and products of a weight with an example that it may take for that."""
+_TARGETS = 1000
+"""Targets, at most, that are compared with what a network can reach."""
 _USUAL, _USUAL_STORED = 128, 256
 """Examples in a mini-batch of more, and of data in files."""
 _SHOWN = 2
@@ -238,37 +242,45 @@ def _checked_outputs(bnn: BNN, source: Source) -> int:
     ):
         if scaler.is_identity:
             check_digits(given, cast, name)
-    was_training, before = bnn.training, _state(bnn)
+    with trial(bnn):
+        inputs, f = _called(bnn, source)
+        if f.ndim != 2 or len(f) != len(inputs):
+            raise InputError(
+                f"The network must map inputs (N, ...) to outputs (N, outputs); {tuple(inputs.shape)} became "
+                f"{tuple(f.shape)}.",
+                page=_NETWORKS,
+            )
+        check = functools.partial(bnn.settings["likelihood"].check_targets, outputs=f.shape[1])
+        if isinstance(source.data, StoredData):
+            source.data.check_targets(check)
+        else:
+            check(y)
+        some = source.y_scaler.transform(y[:: len(y) // _TARGETS + 1])
+        warn_of_limits(bnn, inputs, f, bnn.cast_targets(some, f))
+    return f.shape[1]
+
+
+def _called(bnn: BNN, source: Source) -> tuple[Tensor, Tensor]:
+    """Return two examples and the outputs of the network for them."""
+    blocks = _looked_at(bnn, source)
+    inputs = next(blocks)
     try:
-        with torch.no_grad():
-            for inputs in _looked_at(bnn, source):
-                f = bnn.eval().outputs(bnn.initial_values, inputs)
-            if _changed(before, bnn):  # perhaps what it keeps from now on, such as a table of positions
-                before = _state(bnn)
-                bnn.outputs(bnn.initial_values, inputs)
-                _refuse_state(_changed(before, bnn))
+        first_outputs(bnn, inputs)  # which may leave what the network keeps from then on, such as a table of positions
+        before = _state(bnn)
+        f = bnn.outputs(bnn.initial_values, inputs)
+        _refuse_state(_changed(before, bnn))
         _refuse_new_state(bnn)
+        check_calls(bnn, inputs, f)
+        for block in blocks:
+            bnn.outputs(bnn.initial_values, block)
     except InputError:
         raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         first_line = str(error).splitlines()[0].rstrip(".")
         raise InputError(
-            f"The network does not take inputs of shape {tuple(x.shape)}: {first_line}.", page=_NETWORKS
+            f"The network does not take inputs of shape {tuple(source.head[0].shape)}: {first_line}.", page=_NETWORKS
         ) from None
-    finally:
-        bnn.train(was_training)
-    if f.ndim != 2 or len(f) != len(inputs):
-        raise InputError(
-            f"The network must map inputs (N, ...) to outputs (N, outputs); {tuple(inputs.shape)} became "
-            f"{tuple(f.shape)}.",
-            page=_NETWORKS,
-        )
-    check = functools.partial(bnn.settings["likelihood"].check_targets, outputs=f.shape[1])
-    if isinstance(source.data, StoredData):
-        source.data.check_targets(check)
-    else:
-        check(y)
-    return f.shape[1]
+    return inputs, f
 
 
 def _state(bnn: BNN) -> dict[str, Tensor]:
@@ -312,9 +324,10 @@ def _same(value: Tensor, other: Tensor) -> bool:
 
 
 def _looked_at(bnn: BNN, source: Source) -> Iterator[Tensor]:
-    """Return two examples; all of them, in blocks, where the network looks rows up by numbers that may be too large."""
+    """Yield two examples, and then, in blocks, all others where the network looks up rows by numbers in them."""
     looks_up = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in bnn.net.modules())
     if looks_up and isinstance(source.data, Data):
+        yield bnn.cast_inputs(source.x_scaler.transform(source.data.x[:_SHOWN]))
         for x in source.data.x.tensor_split(math.ceil(len(source.data) / 1024)):
             yield bnn.cast_inputs(source.x_scaler.transform(x))
     else:
@@ -335,7 +348,7 @@ def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
     """
     if not isinstance(bnn.settings["net"], nn.Module):
         return
-    bnn = copy.deepcopy(bnn)
+    bnn = copy.deepcopy(bnn, leftovers(bnn))
     x, y = source.head
     inputs, _ = source.scaled(bnn, x[:_SHOWN], y[:_SHOWN])
     weights = {name: value.detach().clone().requires_grad_() for name, value in bnn.initial_values.items()}

@@ -211,10 +211,10 @@ def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> 
 
     with seeded(mode.seed, "swag rate"):
         steepest = largest_curvature(lambda z: slope(z, slice(None)), place[None])
-    width = max(1, len(x) // _PARTS)
-    parts = torch.stack(
-        [slope(place, slice(start, start + width)) for start in range(0, width * _PARTS, width)][: len(x)]
-    )
+        width = max(1, len(x) // _PARTS)
+        parts = torch.stack(
+            [slope(place, slice(start, start + width)) for start in range(0, width * _PARTS, width)][: len(x)]
+        )
     trace = width * float(parts.var(0).sum())
     closest = 2 * (1 - momentum) * batch_size / source.num_data * len(place) / max(trace, _TINY)
     return min(closest, _STABLE / max(steepest, _TINY))

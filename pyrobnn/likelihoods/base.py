@@ -68,6 +68,53 @@ class WithFisherColumns(Protocol):
         ...
 
 
+@runtime_checkable
+class WithLimits(Protocol):
+    """A likelihood that knows what outputs of a limited range cannot say; those of others are not looked at."""
+
+    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
+        """Say what is wrong with outputs that stay in a range whatever the weights; None if nothing is.
+
+        Args:
+            low: the least value that each output took over inputs and very different weights, (outputs,).
+            high: the largest ones.
+            y: targets, in the units of the model.
+
+        Returns:
+            The rest of a sentence that begins with "its outputs", and what to do.
+        """
+        ...
+
+
+_NARROW = 2.0
+"""Width of the range of tanh. Logits and log means in so narrow a range say little."""
+
+
+def stays_narrow(low: Tensor, high: Tensor) -> bool:
+    """Say whether outputs stay in a range no wider than that of tanh."""
+    return bool(high.max().ceil() - low.min().floor() <= _NARROW)
+
+
+def first_limited(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return whole numbers around the range of the first output that stays in a narrow one, or on one side of 0."""
+    least, largest = low.floor(), high.ceil()
+    for bounds in zip(least, largest, strict=True):
+        if stays_narrow(*bounds) or bounds[0] >= 0 or bounds[1] <= 0:
+            return bounds
+    return None
+
+
+def range_in_words(low: Tensor, high: Tensor) -> str:
+    """Describe the range of outputs by whole numbers around it, by the side where it ends if it is wide."""
+    least, largest = float(low.min().floor()), float(high.max().ceil())
+    if largest - least <= _NARROW:
+        return f"stay between {least:g} and {largest:g} whatever its weights"
+    return f"are never {'below' if least >= 0 else 'above'} 0 whatever its weights"
+
+
+LEAVE_OUT = "Leave that out: the likelihood has a link of its own."
+
+
 def check_width(likelihood: Likelihood, y: Tensor, outputs: int) -> None:
     """Refuse a network whose number of outputs does not fit the targets."""
     needed = likelihood.num_outputs(y)

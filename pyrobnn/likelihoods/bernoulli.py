@@ -9,7 +9,16 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import PAGE, check_width, num_columns, registry, squeeze_single
+from pyrobnn.likelihoods.base import (
+    LEAVE_OUT,
+    PAGE,
+    check_width,
+    first_limited,
+    num_columns,
+    range_in_words,
+    registry,
+    squeeze_single,
+)
 
 
 @registry.register
@@ -45,6 +54,17 @@ class Bernoulli:
                 page=PAGE,
             )
         check_width(self, y, outputs)
+
+    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
+        """Say how probable a 1 can be, if logits stay in a narrow range or on one side of 0."""
+        found = first_limited(low, high)
+        if found is None:
+            return None
+        least, largest = (float(value.sigmoid()) for value in found)
+        return (
+            f"{range_in_words(*found)}. Bernoulli takes them as logits: the probability of a 1 can only be {least:.2f} "
+            f"to {largest:.2f}. {LEAVE_OUT}"
+        )
 
 
 class BernoulliFromLogits(PyroModule):

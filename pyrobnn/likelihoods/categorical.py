@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import PAGE, registry, require_labels
+from pyrobnn.likelihoods.base import LEAVE_OUT, PAGE, range_in_words, registry, require_labels, stays_narrow
 
 
 @registry.register
@@ -55,6 +55,16 @@ class Categorical:
                 "widen the last layer or renumber the labels.",
                 page=PAGE,
             )
+
+    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
+        """Say how probable a class can be, if logits stay in a narrow range, as probabilities do."""
+        if not stays_narrow(low, high):
+            return None
+        others = (len(low) - 1) * float((low.min().floor() - high.max().ceil()).exp())
+        return (
+            f"{range_in_words(low, high)}. Categorical takes them as logits: no class can be more probable than "
+            f"{1 / (1 + others):.2f}. {LEAVE_OUT}"
+        )
 
 
 class CategoricalFromLogits(PyroModule):

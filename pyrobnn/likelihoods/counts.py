@@ -10,7 +10,16 @@ from torch.distributions import constraints
 
 from pyrobnn._core.settings import setting
 from pyrobnn.distributions import targets
-from pyrobnn.likelihoods.base import check_width, num_columns, registry, require_whole, squeeze_single
+from pyrobnn.likelihoods.base import (
+    LEAVE_OUT,
+    check_width,
+    first_limited,
+    num_columns,
+    range_in_words,
+    registry,
+    require_whole,
+    squeeze_single,
+)
 
 _LARGEST_LOG_MEAN = 20.0
 _SMALLEST_DISPERSION = 1e-6
@@ -34,6 +43,17 @@ class CountLikelihood:
         """Refuse targets that are not counts, and a network of the wrong width."""
         require_whole(y, type(self).__name__, "counts")
         check_width(self, y, outputs)  # type: ignore[arg-type]
+
+    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
+        """Say which means there can be, if their logs stay in a narrow range or on one side of 0."""
+        found = first_limited(low, high)
+        if found is None:
+            return None
+        least, largest = (float(value.exp()) for value in found)
+        return (
+            f"{range_in_words(*found)}. {type(self).__name__} takes them as logs of means: a mean can only be "
+            f"{least:.2g} to {largest:.2g}. {LEAVE_OUT}"
+        )
 
 
 @registry.register

@@ -1,5 +1,6 @@
 """The scale of the noise around real targets: known, learned, inferred under a prior, or an output of the network."""
 
+import math
 from collections.abc import Mapping
 from numbers import Real
 from typing import Annotated, Any, ClassVar, Literal
@@ -19,6 +20,11 @@ from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import OPEN, PAGE, check_width, num_columns, squeeze_single
 
 _SMALLEST_SCALE = 1e-3
+_SCALE_AT_ZERO = math.log(2) + _SMALLEST_SCALE
+_MOST_BEYOND = 0.05
+"""Share of the variance of targets that may lie beyond what a network can reach, as noise does."""
+_MOST_OF_SPREAD = 0.2
+"""Share of the standard deviation of targets that the least noise may be."""
 _EXPECTED = (
     'a positive number, a tuple of them (one a target column), "tuned", "learned", "heteroscedastic", or a prior such '
     'as {"type": "half_normal", "scale": 1.0}'
@@ -147,6 +153,34 @@ class NoisyLikelihood:
                 page=PAGE,
             )
         check_width(self, y, outputs)  # type: ignore[arg-type]
+
+    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
+        """Say which targets lie beyond all locations, or that the scale of heteroscedastic noise has a lower bound."""
+        columns = y.reshape(len(y), -1)
+        count, spread = columns.shape[1], columns.var(0, correction=0)
+        for k in range(count):
+            least, largest = float(low[k].floor()), float(high[k].ceil())
+            beyond = columns[:, k] - columns[:, k].clamp(least, largest)
+            if beyond.square().mean() <= _MOST_BEYOND * spread[k]:
+                continue
+            reached = f"stay between {least:g} and {largest:g}"
+            if not (beyond > 0).any():
+                reached = f"are never below {least:g}"
+            elif not (beyond < 0).any():
+                reached = f"are never above {largest:g}"
+            return (
+                f"{reached} whatever its weights, where targets are {float(columns[:, k].min()):.3g} to "
+                f"{float(columns[:, k].max()):.3g} in the units that it sees (standardised if the data are). Leave "
+                "that out, or scale the targets into this range yourself."
+            )
+        wide = (low[count:] >= 0) & (_MOST_OF_SPREAD * spread.sqrt() < _SCALE_AT_ZERO)
+        if self.scale == "heteroscedastic" and bool(wide.any()):
+            return (
+                f"are never below 0 whatever its weights. {type(self).__name__} takes the softplus of the second half "
+                f"as the scale of the noise, which is then {_SCALE_AT_ZERO:.2f} or more in the units that it sees. "
+                "Leave that out."
+            )
+        return None
 
 
 class NoisyOutputs(PyroModule):

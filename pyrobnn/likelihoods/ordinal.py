@@ -13,7 +13,15 @@ from torch.nn.functional import logsigmoid
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import PAGE, check_width, registry, require_labels
+from pyrobnn.likelihoods.base import (
+    LEAVE_OUT,
+    PAGE,
+    check_width,
+    range_in_words,
+    registry,
+    require_labels,
+    stays_narrow,
+)
 
 _SMALLEST_GAP = 1e-4
 
@@ -62,6 +70,16 @@ class Ordinal:
                 page=PAGE,
             )
         check_width(self, y, outputs)
+
+    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
+        """Say how much the odds of labels can change, if positions on the scale stay in a narrow range."""
+        if not stays_narrow(low, high):
+            return None
+        factor = float((high.max().ceil() - low.min().floor()).exp())
+        return (
+            f"{range_in_words(low, high)}. Ordinal takes them as logits: the odds of higher labels can differ by a "
+            f"factor of {factor:.1f} at most. {LEAVE_OUT}"
+        )
 
 
 class CumulativeLogits(PyroModule):

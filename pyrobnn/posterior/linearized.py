@@ -145,16 +145,17 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     weights = {name: values[name] for name in posterior.bnn.site_names}
     blocks = list(guide.covered())
     sites = [name for block in blocks for name in block.shapes]
-    tracker = Tracker(posterior.bnn, weights, sites, inputs[:1])
     means, covariances, roots = [], [], []
-    most = _examples_at_once(blocks, tracker.pull_alone(), joint=joint)
-    for part in inputs.split(tracker.inputs_at_once(most)):
-        pulled = tracker.pull(part)
-        means.append(pulled.f)
-        if joint:
-            roots.append(torch.cat([_root(block, pulled) for block in blocks], 2).transpose(0, 1))
-        else:
-            covariances.append(torch.stack([_covariance(block, pulled) for block in blocks]).sum(0))
+    with seeded(posterior.seed, "functional"):
+        tracker = Tracker(posterior.bnn, weights, sites, inputs[:1])
+        most = _examples_at_once(blocks, tracker.pull_alone(), joint=joint)
+        for part in inputs.split(tracker.inputs_at_once(most)):
+            pulled = tracker.pull(part)
+            means.append(pulled.f)
+            if joint:
+                roots.append(torch.cat([_root(block, pulled) for block in blocks], 2).transpose(0, 1))
+            else:
+                covariances.append(torch.stack([_covariance(block, pulled) for block in blocks]).sum(0))
     mean = torch.cat(means)
     if not joint:
         return FunctionalNormal(mean, torch.cat(covariances))

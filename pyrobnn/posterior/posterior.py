@@ -219,7 +219,11 @@ class Posterior(Fitted):
             >>> prediction.mean.shape, prediction.epistemic_std.shape
             (torch.Size([3]), torch.Size([3]))
         """
-        with ONE_THREAD:  # one turn among threads, not one for each step on the way
+        own = self.seed if seed is None else seed
+        with (
+            ONE_THREAD,
+            seeded(own, "network"),
+        ):  # one turn among threads, and random numbers of a network in their place
             inputs = self.inputs(x)
             if at_mean:
                 draws = {name: value[None] for name, value in self.mean().items()}

@@ -22,6 +22,7 @@ from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source, first_rows
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.gaussian import Gaussian
+from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.normal import Normal
@@ -44,7 +45,11 @@ def laplace_around(
     """Return the Laplace approximation around weights that were trained elsewhere; see `guides.Laplace.around`."""
     method = SVI(guide=setting)
     with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
-        bnn = copy.deepcopy(model) if isinstance(model, BNN) else _around_network(model, data, weights or {}, seed)
+        bnn = (
+            copy.deepcopy(model, leftovers(model))
+            if isinstance(model, BNN)
+            else _around_network(model, data, weights or {}, seed)
+        )
         source = prepare_source(bnn, method, data, seed)
         bnn.to(resolve_device(device)).eval()
         _scale_targets(bnn, source)
