@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pyrobnn as bnn
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.inference.mcmc.chains import Target
 from pyrobnn.inference.mcmc.kernels import CompiledHMC, CompiledNUTS, turns_back
 from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential, make_potential
@@ -404,6 +404,80 @@ def test_draws_are_stored_draws(posterior):
     assert stats.chisquare(counts, 1000 * repeats / repeats.sum()).pvalue > 1e-4
     means = posterior.mean()
     np.testing.assert_allclose(means["likelihood.scale"], np.average(stored[:, 3], weights=repeats), rtol=1e-12)
+
+
+def stored_draws(num_chains, num_draws, seed=0):
+    """A posterior of chains whose draws are given numbers, without running a chain."""
+    x, y = X.float(), Y.float()
+    posterior = linear_model(dtype=torch.float32).fit(x, y, guide="mean_field", steps=1, seed=0, progress=False)
+    with local_parameters():
+        guide = guides.Empirical(num_chains, num_draws).build(posterior.bnn, *posterior.example)
+    generator = torch.Generator().manual_seed(seed)
+    guide.hold(torch.randn(guide.draws.shape, generator=generator), guide.statistics)
+    parts = {name: getattr(posterior, name) for name in ("example", "x_scaler", "y_scaler")}
+    return bnn.Posterior(posterior.bnn, guide, **parts, seed=0)
+
+
+def numbers_of(draws, posterior):
+    """The number of each draw among the stored ones, chain after chain."""
+    stored = posterior.guide.chains()["bias"].flatten()
+    return (draws["bias"].flatten()[:, None] == stored).int().argmax(1)
+
+
+def mean_over_stored(posterior, x):
+    chains = posterior.guide.chains()
+    return posterior.predict(x, draws={name: values.flatten(0, 1) for name, values in chains.items()}).mean
+
+
+def test_a_prediction_of_more_draws_than_are_stored_has_each_once():
+    posterior, x = stored_draws(2, 100), X.float()
+    prediction = posterior.predict(x, num_draws=500)
+    assert prediction.num_draws == 200
+    torch.testing.assert_close(prediction.mean, mean_over_stored(posterior, x))
+    std = posterior.guide.chains()["weight"].flatten(0, 1).std(0, correction=0)
+    table = bnn.weight_table(posterior)
+    np.testing.assert_allclose(table["std"][:2], std[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("num_draws", "fewest", "most"), [(1, 0, 1), (60, 0, 1), (150, 0, 1), (200, 1, 1), (500, 2, 3)]
+)
+def test_draws_are_spread_evenly_over_the_chains(num_draws, fewest, most):
+    posterior = stored_draws(2, 100)
+    for seed in range(3):
+        numbers = numbers_of(posterior.draw(num_draws, seed=seed), posterior)
+        counts = np.bincount(numbers, minlength=200)
+        assert (counts.min(), counts.max()) == (fewest, most)
+        steps = np.diff(numbers.numpy())
+        assert num_draws == 1 or set(steps) <= {200 // num_draws, -(-200 // num_draws)}
+        in_chains = counts.reshape(2, 100).sum(1)
+        assert abs(in_chains[0] - in_chains[1]) <= 1
+
+
+def test_a_single_draw_is_any_stored_one_with_the_same_probability():
+    posterior = stored_draws(2, 5)
+    counts = np.bincount([int(numbers_of(posterior.draw(1, seed=s), posterior)) for s in range(400)], minlength=10)
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_a_mixture_of_chains_has_each_stored_draw_once():
+    members, x = [stored_draws(2, 50, seed) for seed in (0, 1)], X.float()
+    prediction = bnn.Mixture(members).predict(x)
+    assert prediction.num_draws == 200
+    expected = torch.stack([mean_over_stored(member, x) for member in members]).mean(0)
+    torch.testing.assert_close(prediction.mean, expected)
+
+
+def test_a_mixture_counts_few_stored_draws_as_much_as_another_member():
+    chains, x = stored_draws(2, 10), X.float()
+    other = chains.bnn.fit(x, Y.float(), guide="map", steps=1, seed=0, progress=False)
+    prediction = bnn.Mixture([chains, other]).predict(x, num_draws=400)
+    assert prediction.num_draws == 400
+    expected = (mean_over_stored(chains, x) + other.predict(x).mean) / 2
+    torch.testing.assert_close(prediction.mean, expected)
+    tree = bnn.to_datatree(bnn.Mixture([chains, other]), bnn.Data(x, Y.float()), num_draws=80, prior=False)
+    counts = np.unique(tree.posterior["bias"].values[0], return_counts=True)[1]
+    assert (len(counts), counts.min(), counts.max()) == (20, 2, 2)
 
 
 def test_guide_passes_the_checks_that_need_no_training():

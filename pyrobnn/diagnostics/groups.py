@@ -202,10 +202,10 @@ def _from_guide(member: Posterior, seed: int, converter: Converter, num_draws: i
         return convert(draws, torch.full((len(next(iter(draws.values()))),), torch.nan))
 
     blocks: list[Arrays] = []
-    for number, own in _shares(member, num_draws, seed):
-        if _lengths(member) != (0, 0):
-            blocks += member.map_traces(_values, convert_stored, number, seed=own)
-        else:
+    if _lengths(member) != (0, 0):
+        blocks += member.map_traces(_values, convert_stored, num_draws, seed=seed)
+    else:
+        for number, own in _shares(member, num_draws, seed):
             blocks += member.map_draws(convert, number, seed=own)
     groups = _joined(blocks, 1)
     if not groups["sample_stats"]["log_q"].any():

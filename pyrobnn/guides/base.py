@@ -139,6 +139,13 @@ class BuiltGuide:
         """Return stored draws of Markov chains in their order, (chain, draw, *event) by site; None without any."""
         return None
 
+    def picks(self, num_draws: int) -> Tensor | None:
+        """Return the numbers of stored draws that make up so many, each as often as any other up to one, (S,).
+
+        A guide that returns them takes one as `pick` when it is called. None where each draw is made anew.
+        """
+        return None
+
     def sample_stats(self) -> dict[str, Tensor]:
         """Return the numbers kept with stored draws, (chain, draw) by name."""
         return {}

@@ -28,6 +28,9 @@ _NO_DENSITY = (
 class Empirical:
     """q(w) is uniform over stored joint draws, such as the chains of `NUTS`, `HMC`, `SGLD` or `SGHMC`.
 
+    S draws of T stored ones are spread evenly over the chains: none comes twice before all have come once, and where S
+    is above T each comes S / T times, rounded up or down.
+
     These methods fill it; there is nothing in it to train. It has no density, so an ELBO, a KL or importance weights do
     not exist, and functions that need them refuse it.
 
@@ -79,16 +82,22 @@ class EmpiricalGuide(BuiltGuide, PyroModule):
         self.draws.copy_(draws)
         self.statistics.copy_(statistics)
 
-    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every site from one stored draw, picked at random, and return the values by name."""
+    def forward(self, *args: Any, pick: Tensor | None = None, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw every site from one stored draw, that of a number () or one at random, and return the values by name."""
         stored = self.draws.flatten(0, 1)
-        index = torch.randint(len(stored), (1,), device=stored.device)
+        index = torch.randint(len(stored), (1,), device=stored.device) if pick is None else pick[None]
         values = self._by_name(stored.index_select(0, index)[0])
         return {name: pyro.sample(name, StoredDraw(v, event_dim=v.ndim)) for name, v in values.items()}
 
     def mean(self) -> dict[str, Tensor]:
         """Return the mean of all draws of each site."""
         return self._by_name(self.draws.double().mean((0, 1)).to(self.draws.dtype))
+
+    def picks(self, num_draws: int) -> Tensor:
+        """Return every k-th number from a random start, chain after chain; k is below 1 where more are asked for."""
+        total = self.draws.shape[0] * self.draws.shape[1]
+        start = torch.randint(total, (), device=self.draws.device)
+        return (torch.arange(num_draws, device=self.draws.device) * total + start) // num_draws
 
     def chains(self) -> dict[str, Tensor]:
         """Return the draws of each site in their order, (chain, draw, *event) by name."""

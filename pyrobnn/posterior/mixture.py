@@ -141,7 +141,8 @@ class Mixture(Fitted):
 
         Args:
             x: inputs with the same columns as in training.
-            num_draws: number of draws S in the mixture, at least one a member.
+            num_draws: number of draws S in the mixture, at least one a member. Of members that are all chains and
+                store fewer, it has each draw once.
             seed: seed of the draws; the mixture's if not given.
             draws: draws to use, as `draw` returns them, instead of new ones.
             linearized: as in `Posterior.predict`; each member is linearised around its own mean.
@@ -161,13 +162,21 @@ class Mixture(Fitted):
         """
         if draws is None:
             shares = self.shares(num_draws, seed=seed)
+            most = max(member.num_distinct(count) for member, count, _ in shares)
             parts = [
-                member.predict(x, num_draws=count, seed=own, linearized=linearized) for member, count, own in shares
+                self._predicted(member, x, min(count, most), own, linearized=linearized)
+                for member, count, own in shares
             ]
         else:
             pairs = zip(self.members, self.split(draws), strict=True)
             parts = [member.predict(x, draws=part, linearized=linearized) for member, part in pairs]
         return Prediction(concatenate([part.distribution for part in parts]), self.y_scaler)
+
+    @staticmethod
+    def _predicted(member: Posterior, x: Any, count: int, seed: int, *, linearized: bool | None) -> Prediction:
+        """Return the prediction of a member over exactly so many draws: the mixture counts its members alike."""
+        repeated = member.draw(count, seed=seed) if member.num_distinct(count) < count else None
+        return member.predict(x, num_draws=count, seed=seed, draws=repeated, linearized=linearized)
 
     def split(self, draws: Draws) -> list[dict[str, Tensor]]:
         """Return the draws of each member, from those that `draw` returned."""

@@ -1,6 +1,6 @@
 """The posterior: a trained model and its guide, which draw weights and predict."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -90,7 +90,7 @@ class Posterior(Fitted):
         """Draw all latent sites jointly.
 
         Args:
-            num_draws: number of draws S, at least 1.
+            num_draws: number of draws S, at least 1. Of T stored draws of chains each comes S / T times, rounded.
             seed: seed of the draws; the fit's if not given, so that the same call gives the same draws.
 
         Returns:
@@ -145,23 +145,37 @@ class Posterior(Fitted):
         size = draws_at_once(self._num_moving(), self.bnn.like.device)
         sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
         with seeded(self.seed if seed is None else seed, "draws"), fast_pyro(), torch.no_grad():
-            return [function(self._read_block(read, count)) for count in sizes]
+            picks = built(self.guide).picks(num_draws)
+            blocks: Sequence[int | Tensor] = sizes if picks is None else picks.split(size)
+            return [function(self._read_block(read, block)) for block in blocks]
+
+    def num_distinct(self, num_draws: int) -> int:
+        """Return how many of so many draws differ: of stored draws, no more than there are."""
+        stored = next(iter((built(self.guide).chains() or {}).values()), None)
+        return num_draws if stored is None else min(num_draws, stored.shape[0] * stored.shape[1])
 
     def _num_moving(self) -> int:
         """Return the number of weights that differ from draw to draw."""
         fixed = built(self.guide).fixed_sites()
         return sum(size for name, size in self.bnn.sizes.items() if name not in fixed)
 
-    def _read_block(self, read: Callable[[Any], Any], count: int) -> Any:
+    def _read_block(self, read: Callable[[Any], Any], block: int | Tensor) -> Any:
+        """Return what is read of so many new draws, or of the stored draws of these numbers."""
+        if isinstance(block, Tensor):
+            return torch.func.vmap(lambda pick: read(self._trace(pick=pick)))(block)
         if built(self.guide).vmappable:
-            return torch.func.vmap(lambda _: read(self._trace()), randomness="different")(torch.empty(count, 0))
-        return tree_map(lambda *values: torch.stack(values), *[read(self._trace()) for _ in range(count)])
+            return torch.func.vmap(lambda _: read(self._trace()), randomness="different")(torch.empty(block, 0))
+        return tree_map(lambda *values: torch.stack(values), *[read(self._trace()) for _ in range(block)])
 
-    def _trace(self) -> Any:
-        return self.trace(self.guide)
+    def _trace(self, **picked: Tensor) -> Any:
+        return self.trace(self.guide, **picked)
 
-    def trace(self, function: Callable[..., Any]) -> Any:
+    def trace(self, function: Callable[..., Any], **picked: Tensor) -> Any:
         """Return the trace of the model under a handler, or of a guide, for its latent sites; the network does not run.
+
+        Args:
+            function: the model or the guide.
+            **picked: further arguments of it, such as the number of a stored draw.
 
         Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
@@ -169,7 +183,7 @@ class Posterior(Fitted):
             torch.Size([10, 1])
         """
         with self.bnn.without_network(self.outputs), poutine.block():
-            return poutine.trace(function).get_trace(*self.example)
+            return poutine.trace(function).get_trace(*self.example, **picked)
 
     def mean(self) -> dict[str, Tensor]:
         """Return the posterior mean of each site by name: exact where the guide knows it, else over 1000 draws.
@@ -200,7 +214,7 @@ class Posterior(Fitted):
 
         Args:
             x: inputs with the same columns as in training.
-            num_draws: number of posterior draws S in the mixture.
+            num_draws: number of posterior draws S in the mixture. Of chains that store fewer, it has each draw once.
             seed: seed of the draws; the fit's if not given.
             draws: draws to use, as `draw` returns them, instead of new ones.
             at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
@@ -238,7 +252,8 @@ class Posterior(Fitted):
                 weights, others = self._split(draws)
                 return outputs_of(weights), others
 
-            parts = [apply(draws)] if draws is not None else self.map_traces(_values, apply, num_draws, seed=seed)
+            count = self.num_distinct(num_draws)
+            parts = [apply(draws)] if draws is not None else self.map_traces(_values, apply, count, seed=seed)
             outputs = _joined([f for f, _ in parts])
             others = {name: _joined([other[name] for _, other in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)

@@ -35,7 +35,7 @@ def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
         moments = built(posterior.guide).moments()
     if moments is not None:
         return {name: moments[name] for name in names}
-    num_draws = min(_NUM_DRAWS, max(2, _DRAW_BUDGET // posterior.bnn.num_weights))
+    num_draws = posterior.num_distinct(min(_NUM_DRAWS, max(2, _DRAW_BUDGET // posterior.bnn.num_weights)))
     sums = posterior.map_traces(
         lambda trace: {name: trace.nodes[name]["value"].double() for name in names},
         lambda draws: {name: torch.stack([v.sum(0), v.square().sum(0)]) for name, v in draws.items()},
