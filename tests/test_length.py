@@ -160,6 +160,37 @@ def test_a_gain_below_the_tolerance_twice_ends_the_fit():
     assert run_cycles([10.0, 10.9, 12.0])[0].end is None
 
 
+TOO_SLOW = {
+    "Adam": {"lr": 1e-8},
+    "Adam whose steps rounding undoes": {"lr": 1e-30},
+    "mini-batches": {"lr": 1e-9, "batch_size": 2},
+    "SGD": {"optimizer": "sgd", "lr": 1e-12},
+    "SGD with momentum": {"optimizer": {"type": "sgd", "momentum": 0.9}, "lr": 1e-13},
+    "a schedule that ends early": {"lr": 1e-5, "schedule": {"type": "exponential_lr", "gamma": 0.5}},
+    "a mode": {"lr": 1e-9, "guide": "map"},
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", TOO_SLOW)
+def test_a_rate_too_small_to_come_anywhere_is_no_convergence(name):
+    """The fit ends hundreds of nats below the optimum, where each step gains as little as the one before."""
+    posterior = fit(linear(), **TOO_SLOW[name], max_steps=16_000)
+    convergence = posterior.record.convergence
+    assert convergence.elbo < optimum(correlated=False) - 100
+    assert convergence.gain < convergence.tolerance
+    assert not convergence.converged
+    assert posterior.record.stop_reason.endswith("straight on from those before: `lr` may be too small")
+
+
+def test_cycles_under_the_warm_up_of_the_kl_say_nothing():
+    """Whatever the tolerance, the two cycles that gain too little begin after it."""
+    posterior = fit(linear(), kl_warmup=10_000, tolerance=1e6)
+    convergence = posterior.record.convergence
+    assert convergence.converged
+    assert convergence.cycle_ends[-3] >= 10_000
+
+
 @pytest.mark.parametrize(("most", "cycles"), [(120, 0), (2500, 0), (4000, 1)])
 def test_a_fit_ends_at_max_steps(most, cycles):
     posterior = fit(network(), (LINE, SINE), max_steps=most)

@@ -88,7 +88,8 @@ class Session:
 
     def _lengths(self, num_steps: int) -> list[Length]:
         """Return what ends each fit."""
-        return [Length(*pair, num_steps) for pair in zip(self.fits, self._tolerances(), strict=True)]
+        pairs = zip(self.fits, self._tolerances(), strict=True)
+        return [Length(fit, tolerance, num_steps, warmup=fit.method.kl_warmup) for fit, tolerance in pairs]
 
     def _tolerances(self) -> list[float]:
         """Return the tolerance of each fit, which follows all data, of which a process may have its share alone."""

@@ -20,6 +20,12 @@ _FEWEST_MEASURED, _MOST_MEASURED = 10, 20
 """Blocks of steps over which a cycle's objective is measured; at most a tenth of the cycle, if that is more."""
 _LOWER = 0.3
 """Factor on the learning rate once more steps at the old one gain nothing."""
+_LEAST_COSINE, _ALIKE = 0.9, (0.8, 1.25)
+"""Cosine between the ways of two cycles, and ratio of their lengths, of parameters that go straight on.
+
+With rates too small for the way they were 0.97 and more, and 0.92 to 1.00. Cycles that came to an optimum had a cosine
+of at most 0.85, or a ratio below 0.5.
+"""
 
 
 @dataclasses.dataclass
@@ -38,6 +44,10 @@ class _Progress:
         elbo: their objective, in nats.
         error: its standard error.
         gain: nats that the latest cycle gained over those before it.
+        begun: the parameters at the start of the first cycle, until it ends.
+        way: how far the parameters went in the latest cycle.
+        reach: how far that cycle could go: its steps times its rate, and its rate, for schedules that end early.
+        straight: whether the latest cycle went on where the one before it went, as far as it could.
         cycle_ends: steps done at the end of each cycle.
         end: steps done at the end of the fit.
     """
@@ -53,6 +63,10 @@ class _Progress:
     elbo: float = -math.inf
     error: float = math.inf
     gain: float | None = None
+    begun: list[Tensor] = dataclasses.field(default_factory=list)
+    way: list[Tensor] = dataclasses.field(default_factory=list)
+    reach: tuple[float, float] = (1.0, 1.0)
+    straight: bool = True
     cycle_ends: list[int] = dataclasses.field(default_factory=list)
     end: int | None = None
 
@@ -65,6 +79,8 @@ class Length:
     that gained the tolerance or more, the next one has twice as many steps. After one that gained less, the next one
     has half as many at 0.3 times the rate: noise in the gradients can keep a fit at a high rate from a better result,
     however many steps it has. The fit has converged when that gains less than the tolerance too; the best result stays.
+    A small gain says nothing where the parameters still go straight on, as they do at a rate that is too small to come
+    anywhere, or where the KL still warms up: the next cycle then has twice as many steps as well.
     A cycle that would pass the largest number of steps takes what is left of it at a lower rate, if that is worth it.
     (The order, more steps first and then lower rates, is our own. Welandawe et al. 2024 divide the rate as well, after
     tests for stationarity, Dhaka et al. 2020, which on networks take longer to a worse ELBO.)
@@ -73,10 +89,11 @@ class Length:
         fit: the fit, with the schedule of the first cycle.
         tolerance: nats.
         max_steps: steps that are not passed.
+        warmup: first steps, in which the factor on the KL grows.
     """
 
-    def __init__(self, fit: "Eager", tolerance: float, max_steps: int) -> None:
-        self._fit, self._tolerance, self._max_steps = fit, tolerance, max_steps
+    def __init__(self, fit: "Eager", tolerance: float, max_steps: int, *, warmup: int = 0) -> None:
+        self._fit, self._tolerance, self._max_steps, self._warmup = fit, tolerance, max_steps, warmup
         self._now = _Progress(steps=fit.schedule_steps)
 
     @property
@@ -91,13 +108,17 @@ class Length:
 
     @property
     def _gained(self) -> bool:
-        return self._now.gain is None or self._now.gain >= self._tolerance
+        """Whether the latest cycle gained the tolerance, or more like it would."""
+        now = self._now
+        would = now.straight or now.start < self._warmup
+        return now.gain is None or now.gain >= self._tolerance or would
 
     def look(self, terms: np.ndarray, done: int) -> None:
         """Take the log-likelihood and KL of a block of steps, (steps, 2), the last of which is number `done`."""
         now, method = self._now, self._fit.method
         if now.end is not None:
             return
+        now.begun = now.begun or _cloned([] if now.best else self._fit.parameters)
         now.latest = float((terms[:, 0] - method.temperature * terms[:, 1]).mean())
         now.blocks.append(now.latest)
         if not now.measures:
@@ -114,6 +135,7 @@ class Length:
         now = self._now
         elbo = float(np.mean(now.blocks))
         now.gain = elbo - now.elbo if now.best else None
+        self._compare_ways()
         if elbo > now.elbo:
             now.best, now.elbo, now.error = _cloned(self._fit.parameters), elbo, _error(now.blocks)
         self._put(now.best)
@@ -131,6 +153,27 @@ class Length:
         now.start, now.steps, now.measures, now.blocks = done, steps, False, []
         self._fit.cycle_factor = now.rate
         self._fit.begin_schedule(steps)
+
+    def _compare_ways(self) -> None:
+        """Note whether the cycle went straight on.
+
+        It is as before where rounding left nothing of the steps, or what is left of `max_steps` is less than the way.
+        """
+        now, last, last_reach = self._now, self._now.way, self._now.reach
+        now.reach = (now.rate * now.steps, now.rate)
+        with torch.no_grad():
+            now.way = [end - start for end, start in zip(self._fit.parameters, now.best or now.begun, strict=True)]
+        now.begun = []
+        own = _product(now.way, now.way)
+        is_cut = now.straight and now.reach[0] < last_reach[0]
+        if not last or own == 0 or is_cut:
+            return
+        before, both = _product(last, last), _product(now.way, last)
+        ratio = both / before if before else 0.0
+        reaches = zip(last_reach, now.reach, strict=True)
+        is_alike = any(_ALIKE[0] <= ratio * old / new <= _ALIKE[1] for old, new in reaches)
+        has_direction = sum(value.numel() for value in now.way) > 1
+        now.straight = has_direction and is_alike and both >= _LEAST_COSINE * math.sqrt(own * before)
 
     def _put(self, values: Sequence[Tensor]) -> None:
         with torch.no_grad():
@@ -169,6 +212,8 @@ class Length:
         if self.converged:
             return f"converged: the last {now.steps} steps, at a lower rate, gained {now.gain:.2g} nats"
         gained = "" if now.gain is None else f": the last {now.steps} steps gained {now.gain:.2g} nats"
+        if now.gain is not None and now.straight:
+            gained += ", straight on from those before: `lr` may be too small"
         return f"not converged within max_steps={self._max_steps}{gained}"
 
     def record(self) -> Convergence:
@@ -199,6 +244,11 @@ class Length:
 
 def _cloned(values: Sequence[Tensor]) -> list[Tensor]:
     return [value.detach().clone() for value in values]
+
+
+def _product(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+    """Return the sum of the products of all entries, in float64."""
+    return sum(float((a.double() * b.double()).sum()) for a, b in zip(one, other, strict=True))
 
 
 def _error(blocks: Sequence[float]) -> float:
