@@ -13,7 +13,7 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.in_memory import Data, Scaler, same_inputs
 from pyrobnn.likelihoods.counts import NegativeBinomial
 from pyrobnn.likelihoods.noise import NoisyLikelihood
 from pyrobnn.posterior.prediction import Prediction
@@ -84,7 +84,7 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
     rows = torch.randperm(len(data), generator=generator)[:size]
     x, y = data.x[rows].cpu(), data.y[rows].cpu()
     with fast_pyro():
-        problem = _Problem.of(_with_free_noise(likelihood), y, outputs)
+        problem = _Problem.of(_with_free_noise(likelihood), x, y, outputs)
         if problem is None:
             return {}
         found = {"constant": _fit(problem, rows, _nothing, x)}
@@ -154,7 +154,7 @@ class _Problem:
     folds: Tensor
 
     @classmethod
-    def of(cls, likelihood: Any, y: Tensor, outputs: int) -> "_Problem | None":
+    def of(cls, likelihood: Any, x: Tensor, y: Tensor, outputs: int) -> "_Problem | None":
         """Return the problem; None for a likelihood that has latents."""
         scaler = Scaler.fit(y) if likelihood.standardizes_targets else Scaler.identity()
         targets = y.long() if likelihood.integer_targets else scaler.transform(y.double())
@@ -165,7 +165,7 @@ class _Problem:
         if isinstance(likelihood, NoisyLikelihood):
             own = Scaler.fit(targets.reshape(len(y), -1))
             centre[: len(own.loc)], unit[: len(own.loc)] = own.loc, own.scale
-        return cls(module, targets, scaler, outputs, centre, unit, torch.arange(len(y)) % min(_FOLDS, len(y)))
+        return cls(module, targets, scaler, outputs, centre, unit, same_inputs(x) % min(_FOLDS, len(y)))
 
     @property
     def kept(self) -> Tensor:

@@ -1,7 +1,9 @@
 """The estimators against closed forms: the exact linear model, weights as copies, learning on, intervals."""
 
+import pickle
 import warnings
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
+from pyrobnn.inference import defaults
 
 NOISE, SCALE = 0.5, 0.8
 TO_THE_MODE = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=100, lr=0.005, optimizer="sgd")
@@ -278,6 +281,30 @@ def test_a_classifier_learns_on_with_classes_that_come_later():
     model.partial_fit(x[20:], y[20:])
     np.testing.assert_allclose(model.predict_proba(x[:20]), before, atol=0.05)
     assert model.score(x, y) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("weights", [None, np.arange(30) % 3], ids=["alike", "weighted"])
+def test_after_chains_a_classifier_learns_on_from_their_rows(weights, monkeypatch):
+    """Chains of few rows leave nothing to go on from, so those rows are kept: the posterior is that of all rows."""
+    monkeypatch.setattr(defaults, "_CHAINS", bnn.NUTS(num_draws=5, warmup=5, num_chains=2, max_tree_depth=2))
+    monkeypatch.setattr(
+        defaults, "EvidenceFramework", partial(bnn.EvidenceFramework, starts=1, rounds=1, guide_steps=20)
+    )
+    x, numbers = problem(60)
+    y = np.where(numbers > 0, "yes", "no")
+    ones = np.ones(30)
+    net = bnn.MLP(hidden=(3,), dtype="float64")
+    later, joint = (bnn.BNNClassifier(net, num_draws=20, engine="eager", random_state=0) for _ in range(2))
+    later.fit(x[:30], y[:30], weights)
+    assert type(later.posterior_.guide).__name__ == "EmpiricalGuide"
+    later = pickle.loads(pickle.dumps(later)).partial_fit(x[30:], y[30:])
+    own = None if weights is None else np.concatenate([weights, ones])
+    joint.partial_fit(x, y, ["no", "yes"], own)
+    np.testing.assert_allclose(later.predict_proba(x), joint.predict_proba(x), rtol=1e-10)
+    before = later.predict_proba(x)
+    assert not np.allclose(later.partial_fit(x[:5], y[:5]).predict_proba(x), before)
 
 
 @pytest.mark.filterwarnings("default::pyrobnn.PoorFitWarning")

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference import automatic
 from pyrobnn.inference.mcmc.potential import Leapfrog, LogJoint, eager_potential
 from pyrobnn.inference.preparing import fresh_model
 from pyrobnn.inference.source import make_source
@@ -238,3 +239,80 @@ def test_real_targets_beside_integer_inputs_keep_their_digits():
     _, y, weights = make_source(data, model, None).scaled(model, *data.tensors)
     assert torch.equal(y, data.y)
     torch.testing.assert_close(weights.double(), data.weights, rtol=1e-6, atol=0)
+
+
+# Choices
+
+
+def test_the_evidence_framework_is_that_of_repeated_rows():
+    """Of a row of weight 2 the leave-one-out score leaves one copy out. The linear model has one mode."""
+    method, net = bnn.EvidenceFramework(starts=3, rounds=4), bnn.MLP(2, [], 1, dtype="float64")
+    model = bnn.BNN(net, prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian("tuned"))
+    weighted, repeated = (fit(model, method, data) for data in both())
+    for one, other in zip(weighted.record.evidence.starts, repeated.record.evidence.starts, strict=True):
+        assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-4)
+        assert one.log_left_out == pytest.approx(other.log_left_out, abs=1e-4)
+    assert weighted.record.evidence.chosen == repeated.record.evidence.chosen
+    assert weighted.record.evidence.members == repeated.record.evidence.members
+    torch.testing.assert_close(weighted.predict(X).mean, repeated.predict(X).mean, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_leaving_one_of_a_row_out_is_the_fit_to_one_less(factor):
+    """In closed form for a linear model: a row of weight w loses min(w, 1)."""
+    weights = factor * COUNTS.double()
+    data = bnn.Data(X, Y, weights=weights)
+    model = bnn.BNN(nn.Linear(2, 1).double(), prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian(2.0))
+    found = fit(model, bnn.EvidenceFramework(starts=1, rounds=0), data).record.evidence.starts[0].log_left_out
+    rows = torch.cat([X, torch.ones(8, 1, dtype=F64)], 1)
+    expected = 0.0
+    for index, row in enumerate(rows):
+        left = weights - torch.eye(8, dtype=F64)[index] * weights.clamp_max(1)
+        covariance = torch.linalg.inv(rows.T @ (left[:, None] * rows) / 4 + torch.eye(3, dtype=F64) / 0.49)
+        mean = covariance @ rows.T @ (left * Y) / 4
+        law = torch.distributions.Normal(row @ mean, (4 + row @ covariance @ row).sqrt())
+        expected += float(weights[index] * law.log_prob(Y[index]))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_automatic_chooses_by_the_weighted_mean(monkeypatch):
+    """As with repeated rows: the same parts, the same mean score and its error, for fits that have no noise."""
+    methods = {"flat": bnn.EvidenceFramework(starts=1, rounds=0), "tuned": bnn.EvidenceFramework(starts=1, rounds=2)}
+    monkeypatch.setattr(automatic, "candidates", lambda *_: methods)
+    data = bnn.datasets.sinusoid(30)
+    counts = 1 + torch.arange(30) % 3
+    weighted = bnn.Data(data.x, data.y, weights=counts)
+    repeated = bnn.Data(data.x.repeat_interleave(counts, 0), data.y.repeat_interleave(counts, 0))
+    for one, other in zip(automatic._splits(weighted, 5), automatic._splits(repeated, 5), strict=True):
+        for part, rows in zip(one, other, strict=True):
+            expected = part.x.repeat_interleave(part.weights.long(), 0)
+            torch.testing.assert_close(expected.sort(0).values, rows.x.sort(0).values)
+    model = bnn.BNN(bnn.MLP(1, [], 1, dtype="float64"), likelihood=bnn.likelihoods.Gaussian(scale=2.0))
+    records = [fit(model, bnn.Automatic(), one).record.automatic for one in (weighted, repeated)]
+    for one, other in zip(records[0].candidates, records[1].candidates, strict=True):
+        assert one.log_score == pytest.approx(other.log_score, rel=1e-4)
+        assert one.error == pytest.approx(other.error, rel=1e-3)
+    assert records[0].chosen == records[1].chosen
+
+
+def test_a_score_counts_each_example_with_its_weight():
+    scores, weights = torch.tensor([0.0, -1.0, -4.0], dtype=F64), torch.tensor([5.0, 1.0, 2.0], dtype=F64)
+    repeated = scores.repeat_interleave(weights.long())
+    one, other = automatic._record("a", scores, weights, 1.0), automatic._record("a", repeated, None, 1.0)
+    assert one.log_score == pytest.approx(float(repeated.mean()))
+    assert one.error == pytest.approx(float(repeated.std()) / 8**0.5) == pytest.approx(other.error)
+    assert automatic._best([scores, torch.full_like(scores, -1.5)], weights) == 0
+    assert automatic._best([scores, torch.full_like(scores, -1.5)]) == 1
+
+
+@pytest.mark.parametrize("rows", [60, 150])
+def test_estimators_choose_their_method_by_the_sum_of_weights(rows):
+    """Rows of weight 2 have the method of twice as many rows."""
+    x = torch.linspace(-2, 2, rows)[:, None].numpy()
+    y = x[:, 0] > 0
+    names = []
+    for given in ((x, y, np.full(rows, 2)), (x.repeat(2, 0), y.repeat(2))):
+        estimator = bnn.BNNClassifier(bnn.MLP(hidden=()), prior="horseshoe", guide="map", steps=2, random_state=0)
+        estimator.fit(*given)
+        names.append(estimator._sizes)
+    assert names[0] == names[1]

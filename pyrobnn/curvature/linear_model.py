@@ -126,7 +126,7 @@ class Solution:
         moved = torch.einsum("ncp,p->nc", self.scaled, weights - deviation)
         return f + moved, score + (self.columns @ (settled - own)[..., None])[..., 0]
 
-    def left_out(self, f: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+    def left_out(self, f: Tensor, score: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return mean (N, C) and covariance (N, C, C) of each example's outputs given all other examples.
 
         Its own term is taken out of the posterior, exactly where the model is linear and the likelihood Gaussian
@@ -136,11 +136,15 @@ class Solution:
         Args:
             f: outputs at the mode, (N, C).
             score: derivative of the log-likelihood in them, weights of examples included, (N, C).
+            share: how much of its term is taken out, (N,); all of it if None.
         """
-        remaining, vectors = torch.linalg.eigh(self.open)
+        share = (torch.ones_like(f[:, 0]) if share is None else share)[:, None, None]
+        eye = torch.eye(self.open.shape[1]).to(self.open)
+        remaining, vectors = torch.linalg.eigh((1 - share) * eye + share * self.open)
         pulled = self.covariance @ self.columns @ vectors
-        covariance = self.covariance + (pulled / remaining.clamp_min(_LEAST_OPEN)[:, None, :]) @ pulled.mT
-        return f - (covariance @ score[..., None])[..., 0], covariance
+        moved = pulled * (share / remaining.clamp_min(_LEAST_OPEN)[:, None, :]) @ pulled.mT
+        covariance = self.covariance + moved
+        return f - (covariance @ (share * score[..., None]))[..., 0], covariance
 
 
 def linear_model(point: Point, x: Tensor, *targets: Tensor) -> tuple[LinearModel, Tensor]:

@@ -12,6 +12,10 @@ from torch import Tensor
 from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_finite, check_inputs
 from pyrobnn._core.errors import InputError
 
+_FEWEST_INPUTS = 10
+"""Inputs that differ, below which rows of the same inputs are no copies but a table of categories."""
+_ROWS_AT_ONCE, _ROUNDING = 4096, 1e-9
+
 
 class Data:
     """Inputs x (N, *in) and targets y (N,) or (N, K) as tensors, checked on construction.
@@ -126,6 +130,9 @@ class Data:
     def split(self, fraction: float, *, seed: int) -> tuple["Data", "Data"]:
         """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one.
 
+        Rows of the same inputs stay together, so that the part tells how well new inputs are predicted: where there are
+        such rows it may have fewer than `fraction`.
+
         Examples:
             >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
             >>> len(train), len(test)
@@ -136,8 +143,62 @@ class Data:
         size = max(1, round(fraction * len(self)))
         if size >= len(self):
             raise InputError(f"Cannot split {len(self)} row(s) into two parts: pass more data.")
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        return self[order[size:]], self[order[:size]]
+        (part,), rest = drawn_together(same_inputs(self.x), [size], seed=seed)
+        return self[rest], self[part]
+
+
+def same_inputs(x: Tensor) -> Tensor:
+    """Return the group of each row, (N,), numbered in the order of rows: rows of equal inputs have the same.
+
+    Where few inputs come again and again, as in a table of some categories, each row is a group.
+    """
+    width, number = x[0].numel(), torch.arange(len(x))
+    factors = torch.randint(-(2**62), 2**62, (width,), generator=torch.Generator().manual_seed(0)) | 1
+    marks = torch.cat([_mark(rows, factors) for rows in x.detach().split(_ROWS_AT_ONCE)])
+    _, group = marks.unique(return_inverse=True)
+    count = int(group.max()) + 1
+    if count == len(x) or count < _FEWEST_INPUTS:
+        return number
+    first = torch.full((count,), len(x)).scatter_reduce(0, group, number, "amin")
+    return first.argsort().argsort()[group]
+
+
+def _mark(rows: Tensor, factors: Tensor) -> Tensor:
+    """Return a number of 64 bits for each row, which rows that differ share by chance alone."""
+    bits = (rows.cpu().double().flatten(1) + 0.0).contiguous().view(torch.int64)
+    mixed = (bits ^ (bits >> 29)) * factors
+    return (mixed ^ (mixed >> 31)).sum(1)
+
+
+def drawn_together(
+    groups: Tensor, sizes: Sequence[float], *, seed: int, weights: Tensor | None = None
+) -> tuple[list[Tensor], Tensor]:
+    """Return the rows of parts drawn at random, of at most these sizes, and the other rows; groups stay whole.
+
+    Args:
+        groups: the group of each row, (N,).
+        sizes: of the parts; each has at least one group.
+        seed: seed of the choice.
+        weights: what each row counts, or None for 1.
+    """
+    count = int(groups.max()) + 1
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    counted = torch.ones(len(groups), dtype=torch.float64) if weights is None else weights.double().cpu()
+    heavy = torch.zeros(count, dtype=torch.float64).index_add(0, groups, counted)[order].tolist()
+    left, part_of = list(range(count)), torch.full((count,), len(sizes))
+    for part, size in enumerate(sizes):
+        total, taken = 0.0, list[int]()
+        for place in left:
+            if total + heavy[place] <= size * (1 + _ROUNDING):
+                taken.append(place)
+                total += heavy[place]
+        taken = taken or [min(left, key=heavy.__getitem__)]
+        part_of[order[taken]] = part
+        gone = set(taken)
+        left = [place for place in left if place not in gone]
+    rows = order.argsort()[groups].argsort(stable=True)
+    *parts, rest = [rows[part_of[groups[rows]] == part] for part in range(len(sizes) + 1)]
+    return parts, rest
 
 
 def _as_weights(values: Any, num_rows: int) -> Tensor:

@@ -9,7 +9,7 @@ from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.comparison import mark
-from pyrobnn.diagnostics.folds import as_folds, assign_folds, in_memory
+from pyrobnn.diagnostics.folds import as_folds, assign_folds, folds_of_inputs, in_memory
 from pyrobnn.diagnostics.refits import fit_each
 from pyrobnn.likelihoods import Bernoulli, Categorical, Ordinal
 from pyrobnn.posterior.mixture import Mixture
@@ -119,7 +119,11 @@ def kfold(
 
     data = in_memory(data)
     folds, together = as_folds(folds, groups, len(data))
-    labels = assign_folds(folds, together, _classes(model, data), derive(seed, "folds"), len(data))
+    classes, own = _classes(model, data), derive(seed, "folds")
+    if isinstance(folds, int) and together is None:
+        labels = folds_of_inputs(folds, data.x, classes, own)
+    else:
+        labels = assign_folds(folds, together, classes, own, len(data))
     sets = [data[labels != fold] for fold in range(labels.max() + 1)]
     *fits, whole = fit_each(model, method, [*sets, data], seed=seed, device=device, engine=engine, progress=progress)
     tree = az.from_dict(

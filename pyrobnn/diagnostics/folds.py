@@ -3,10 +3,11 @@
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError
-from pyrobnn.data.in_memory import Data
+from pyrobnn.data.in_memory import Data, same_inputs
 from pyrobnn.inference.source import as_data
 
 
@@ -60,6 +61,19 @@ def assign_folds(
     for index, (_, held_out) in enumerate(splitter.split(np.empty((num_rows, 1)), classes, groups)):
         labels[held_out] = index
     return labels
+
+
+def folds_of_inputs(folds: int, x: Tensor, classes: np.ndarray | None, seed: int) -> np.ndarray:
+    """Return the fold of each example, (N,), likewise, with examples of the same inputs in one.
+
+    Otherwise a fit would have seen examples that it is judged by. They are taken apart where there are fewer inputs
+    than folds.
+    """
+    _, first, group = np.unique(same_inputs(x).numpy(), return_index=True, return_inverse=True)
+    if len(first) < folds:
+        return assign_folds(folds, None, classes, seed, len(x))
+    own = None if classes is None else classes[first]
+    return assign_folds(folds, None, own, seed, len(first))[group]
 
 
 def in_memory(data: Any, *, weighted: bool = False) -> Data:

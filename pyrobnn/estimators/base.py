@@ -21,7 +21,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
-from pyrobnn.estimators.training import fit_on, make_model, require_learning_on, require_moments
+from pyrobnn.estimators.training import fit_on, holds_chains, joined, make_model, require_learning_on
 from pyrobnn.inference import defaults
 from pyrobnn.inference.ending import SEE, complaint
 from pyrobnn.inference.fit import fit
@@ -59,6 +59,7 @@ class AbstractBNN(BaseEstimator):
     device: Any = "cpu"
     engine: Any = "auto"
     verbose: Any = False
+    _kept = None
 
     @classmethod
     def from_spec(cls, spec: RunSpec | str | Path, **parameters: Any) -> Any:
@@ -170,8 +171,11 @@ class AbstractBNN(BaseEstimator):
         if isinstance(self.num_draws, bool) or not isinstance(self.num_draws, Integral) or self.num_draws < 1:
             raise InputError(f"`num_draws` must be a positive integer, got {self.num_draws!r}.")
         examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
+        if self._kept is not None and learns_on and not reset:
+            examples, reset = joined(self._kept, examples), True
         if reset:
-            self._sizes = {"num_data": len(examples.x), "num_inputs": examples.x.shape[1], "num_classes": self._width}
+            num_data = max(len(examples), round(examples.total_weight))
+            self._sizes = {"num_data": num_data, "num_inputs": examples.x.shape[1], "num_classes": self._width}
         parts = self._parts(**self._sizes, learns_on=learns_on)
         method = self._method(parts)
         arguments = {
@@ -185,6 +189,7 @@ class AbstractBNN(BaseEstimator):
             model = make_model(parts["net"], parts["prior"], parts["likelihood"], examples, outputs)
             self._check_task(model, examples)
             self.posterior_ = fit(model, method, examples, **arguments)
+            self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
         else:
             self.posterior_ = fit_on(self.posterior_, method, examples, **arguments)
         poor = None if self.verbose else complaint(self.posterior_, examples)
@@ -195,8 +200,6 @@ class AbstractBNN(BaseEstimator):
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
         require_learning_on(self._method(self._parts(learns_on=True)))
         reset = not hasattr(self, "posterior_")
-        if not reset and self.method is None:
-            require_moments(self.posterior_)
         return self._fit(X, y, sample_weight, reset=reset, classes=classes, learns_on=True)
 
     def _method(self, parts: dict[str, Any]) -> Any:

@@ -68,7 +68,8 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "BNNClassifier":
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
 
-        Scaling and categories stay as in the first call.
+        Scaling and categories stay as in the first call. After a `fit` that drew chains, whose rows are few and kept,
+        the posterior of those rows and these is inferred anew, by a method that can go on.
 
         Args:
             X: inputs, as for `fit`, with the columns of the first call.
@@ -78,7 +79,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
         Raises:
             ValueError: as `fit`; no classes at the first call, others later, or labels that are none of them; a guide
-                that gives some weights no spread; class_weight="balanced"; a `fit` before that drew chains.
+                that gives some weights no spread; class_weight="balanced".
 
         Examples:
             >>> from sklearn.datasets import load_iris

@@ -3,12 +3,14 @@
 import dataclasses
 from typing import Any
 
+import torch
+
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides import Map
-from pyrobnn.guides.empirical import EmpiricalGuide
+from pyrobnn.guides.built import built
 from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
 from pyrobnn.inference.fit import fit
 from pyrobnn.inference.method import guide_of, innermost
@@ -49,17 +51,26 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, *, seed: in
     return Mixture([later[member] for member in members], seed=seed, info=first.record)
 
 
-def require_moments(fitted: Posterior | Mixture) -> None:
-    """Refuse to learn on from chains that nobody asked for: they visit mirror images of the same function.
+def holds_chains(fitted: Posterior | Mixture) -> bool:
+    """Return whether a posterior is draws of chains.
 
-    Raises:
-        InputError: draws of chains, whose mean and standard deviation are about those of the prior.
+    They visit mirror images of the same function, so their mean and standard deviation are about those of the prior.
     """
-    if any(isinstance(member.guide, EmpiricalGuide) for member in members_of(fitted)):
-        raise InputError(
-            "partial_fit goes on from independent normals, and `fit` drew Markov chains for this small table, which "
-            "normals forget. Begin with partial_fit, or give a guide, such as guide='mean_field'."
-        )
+    return any(built(member.guide).chains() is not None for member in members_of(fitted))
+
+
+def joined(first: Data, second: Data) -> Data:
+    """Return the rows of both, encoded alike."""
+    both = (first, second)
+    weights = [torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights for p in both]
+    are_weighted = any(part.weights is not None for part in both)
+    return Data(
+        torch.cat([first.x, second.x]),
+        torch.cat([first.y, second.y]),
+        weights=torch.cat(weights) if are_weighted else None,
+        standardize=second.standardize,
+        feature_names=second.feature_names,
+    )
 
 
 def require_learning_on(method: Any) -> None:

@@ -16,7 +16,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Data
+from pyrobnn.data.in_memory import Data, drawn_together, same_inputs
 from pyrobnn.inference.base import BaseMethod, Method, Offer, Run, offer_of, registry
 from pyrobnn.inference.ensemble import Ensemble
 from pyrobnn.inference.mcmc.mcmc import NUTS
@@ -90,7 +90,8 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             )
         source = make_source(data, bnn, None)
         parts = _splits(data, derive(run.seed, "folds"))
-        methods = candidates(bnn, len(data), _most_steps(bnn, source))
+        methods = candidates(bnn, _size(data), _most_steps(bnn, source))
+        weights = None if data.weights is None else torch.cat([rest.tensors[2] for _, rest in parts]).cpu()
         tried: list[CandidateRecord] = []
         scores: list[Tensor] = []
         with tqdm(methods.items(), desc="methods", disable=not run.progress) as bar:
@@ -101,8 +102,8 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 started = time.perf_counter()
                 half = self._until(0.5, run, method)
                 scores.append(_held_out_scores(name, method, bnn, parts, half))
-                tried.append(_record(name, scores[-1], time.perf_counter() - started))
-        chosen = tried[_best(scores)].name
+                tried.append(_record(name, scores[-1], weights, time.perf_counter() - started))
+        chosen = tried[_best(scores, weights)].name
         whole = self._until(1.0, run, methods[chosen])
         posterior: Posterior | Mixture = methods[chosen].run(bnn, data, **whole.arguments())
         posterior.record = dataclasses.replace(
@@ -156,12 +157,22 @@ def _most_steps(bnn: BNN, source: Source) -> int:
     return max(_FEWEST_STEPS, min(SVI().max_steps, int(_SECONDS / step)))
 
 
+def _size(data: Data) -> int:
+    """Return the number of examples; an example of weight 2 counts as two."""
+    return max(len(data), round(data.total_weight))
+
+
 def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
-    """Return pairs of a training part and a held-out part, of the same sizes, so that one compiled step serves all."""
-    folds, used = next((_FOLDS[most] for most in _FOLDS if len(data) <= most), _ONE_FOLD)
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    """Return pairs of a training part and a held-out part.
+
+    They have the same sizes, so that one compiled step serves all, but where rows of the same inputs are kept together:
+    a fit that saw one of them knows the others.
+    """
+    folds, used = next((_FOLDS[most] for most in _FOLDS if _size(data) <= most), _ONE_FOLD)
+    sizes = [data.total_weight / folds if data.weights is not None else len(data) // folds] * used
+    parts, _ = drawn_together(same_inputs(data.x), sizes, seed=seed, weights=data.weights)
     is_held_out = torch.zeros(used, len(data), dtype=torch.bool)
-    for own, part in zip(is_held_out, order.split(len(data) // folds), strict=False):
+    for own, part in zip(is_held_out, parts, strict=True):
         own[part] = True
     return [(data[~own], data[own]) for own in is_held_out]
 
@@ -180,14 +191,22 @@ def _held_out_scores(name: str, method: Any, bnn: BNN, parts: list[tuple[Data, D
     return torch.cat(found)
 
 
-def _record(name: str, scores: Tensor, seconds: float) -> CandidateRecord:
-    error = float(scores.std()) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
-    return CandidateRecord(name, float(scores.mean()), error, seconds)
+def _record(name: str, scores: Tensor, weights: Tensor | None, seconds: float) -> CandidateRecord:
+    """Return the mean score and its standard error, in which each example counts with its weight."""
+    mean, count = _mean(scores, weights), torch.ones_like(scores) if weights is None else weights
+    total = float(count.sum())
+    error = math.sqrt(float((count * (scores - mean).square()).sum()) / (total - 1) / total) if total > 1 else 0.0
+    return CandidateRecord(name, mean, error, seconds)
 
 
-def _best(scores: Sequence[Tensor]) -> int:
+def _mean(scores: Tensor, weights: Tensor | None) -> float:
+    return float(scores.mean() if weights is None else (weights * scores).sum() / weights.sum())
+
+
+def _best(scores: Sequence[Tensor], weights: Tensor | None = None) -> int:
     """Return the number of the highest mean."""
-    means = [float(found.mean().nan_to_num(-math.inf, neginf=-math.inf)) for found in scores]
+    means = [_mean(found, weights) for found in scores]
+    means = [mean if math.isfinite(mean) else -math.inf for mean in means]
     best = max(range(len(means)), key=means.__getitem__)
     if not math.isfinite(means[best]):
         raise FloatingPointError("No method kept to finite numbers. Look for extreme values in the data.")

@@ -372,8 +372,8 @@ class TunedMode:
         deviation = torch.cat([(self.weights[n] - self.loc[n]).reshape(-1) for n in self.weights]).double()
         evidence = fit - 0.5 * (self.precision * deviation.square()).sum() - 0.5 * solution.log_det
         (column,) = score_columns(point.likelihood, f.to(self.bnn.like.dtype), self._targets[0])
-        score = self.counts[:, None] * column.double()
-        mean, covariance = solution.left_out(*solution.at_mode(self.precision.sqrt() * deviation, f, score))
+        at = solution.at_mode(self.precision.sqrt() * deviation, f, self.counts[:, None] * column.double())
+        mean, covariance = solution.left_out(*at, share=1 / self.counts.clamp_min(1))  # of weight 2, one of two
         noise = self.noise().expand(f.shape[1]) if self._is_normal else None
         with torch.no_grad():
             left_out = (self.counts * log_scores(point, self._targets[0], mean, covariance, noise)).sum()
