@@ -19,7 +19,8 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.base import BaseMethod, Method, Run, offer_of
 from pyrobnn.inference.cost import Work
-from pyrobnn.inference.laplace.tuned_mode import STEPS, Hyperprior, TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.laplace.hyperprior import Hyperprior
+from pyrobnn.inference.laplace.tuned_mode import STEPS, TunedMode, evidence_record, tuned_modes
 from pyrobnn.inference.method import innermost
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source, as_data

@@ -16,7 +16,8 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference.base import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.laplace.around import laplace_around
-from pyrobnn.inference.laplace.tuned_mode import FLAT, Hyperprior, TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.laplace.hyperprior import FLAT, Hyperprior
+from pyrobnn.inference.laplace.tuned_mode import TunedMode, evidence_record, tuned_modes
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.svi import SVI

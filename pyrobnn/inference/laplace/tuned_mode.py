@@ -32,6 +32,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.base import Run
 from pyrobnn.inference.laplace.evidence import UNDETERMINED
+from pyrobnn.inference.laplace.hyperprior import FLAT, NOISE_SHARE, Hyperprior
 from pyrobnn.inference.laplace.tuning import normal_of, untuned
 from pyrobnn.inference.preparing import fresh_model, running
 from pyrobnn.inference.source import Source
@@ -46,46 +47,12 @@ STEPS = 3
 """Updates of the scales in a round."""
 _PRECISIONS = (1e-12, 1e8)
 _LEAST_NOISE = 1e-5
-_COUNTS, _ROWS_FOR_EACH_INPUT = 4.0, 6
-"""Weights that the prior of a precision counts where rows are few, and from how many rows they are not."""
-_PRIOR_SHARE, _NOISE_SHARE = 0.02, 0.1
-"""Mean square of counted weights, as a share of the declared variance, and of counted targets, as a share of theirs.
-Weights that interpolate a few rows leave nothing to tell the noise by, and the noise then falls to its least value."""
 _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
 _SLOPE = 1e-8
 """Largest entry of the gradient of the energy at which L-BFGS stops."""
 _NOISE_DRAWS, _NOISE_ITERATIONS = 64, 20
 """Draws of the outputs, and steps of L-BFGS, for other numbers of a likelihood than Gaussian noise."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Hyperprior:
-    """What is believed of scales before the data: gamma priors of precisions, and the price of weights.
-
-    Attributes:
-        counts: weights that each group counts as well as what the data determine: the shape of the prior of its
-            precision, in halves.
-        share: mean square of the counted weights, as a share of the variance that the prior declares. A group then
-            counts no more weights than it has. None for a mean square of 1, and no bound.
-        noise_counts: targets that Gaussian noise counts likewise, of a mean square of a tenth of their variance.
-        penalty: nats that the leave-one-out score loses for each weight that the data determine.
-    """
-
-    counts: float = 0.0
-    share: float | None = None
-    noise_counts: float = 0.0
-    penalty: float = 0.0
-
-    @classmethod
-    def of_real_targets(cls, num_data: float, num_inputs: int, counts: float | None = None) -> "Hyperprior":
-        """Return the prior for real targets: that of few rows below six for each input, unless counts are given."""
-        if counts is None:
-            counts = _COUNTS if num_data < _ROWS_FOR_EACH_INPUT * num_inputs else 0.0
-        return cls(counts, _PRIOR_SHARE, min(counts, 1.0), penalty=1.0)
-
-
-FLAT = Hyperprior()
 
 
 def tuned_modes(
@@ -330,7 +297,7 @@ class TunedMode:
         """
         count = self.hyperprior.noise_counts
         residual = (self.y - f).square() * self.counts[:, None]
-        squares = residual.sum(0) + count * _NOISE_SHARE * self._spread().square()
+        squares = residual.sum(0) + count * NOISE_SHARE * self._spread().square()
         left = (self.counts[:, None] - leverage).sum(0) + count
         found = (squares / left.clamp_min(1e-3 * float(self.counts.sum()))).sqrt().clamp_min(_LEAST_NOISE)
         if not bool(found.isfinite().all()):
