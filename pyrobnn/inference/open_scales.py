@@ -19,7 +19,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.base import BaseMethod, Method, Run, offer_of
 from pyrobnn.inference.cost import Work
-from pyrobnn.inference.laplace.hyperprior import Hyperprior
+from pyrobnn.inference.laplace.hyperprior import FLAT, Hyperprior
 from pyrobnn.inference.laplace.tuned_mode import STEPS, TunedMode, evidence_record, tuned_modes
 from pyrobnn.inference.method import innermost
 from pyrobnn.inference.preparing import prepare_source
@@ -151,8 +151,9 @@ def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, star
         return source.scaled(model, *(values[rows] for values in data.tensors))
 
     options: dict[str, Any] = {"starts": starts, "rounds": _ROUNDS, "iterations": _ITERATIONS, "tolerance": _TOLERANCE}
+    of_few = Hyperprior.of_real_targets(len(rows), data.x[0].numel())
+    of_real = of_few if of_few.counts else FLAT
     is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
-    of_real = Hyperprior.of_real_targets(len(rows), data.x[0].numel())
     options["hyperprior"] = of_real if is_real else Hyperprior(_PRIOR_COUNTS)
     return tuned_modes(stand_in, source, len(rows), examples, run, per="site", held=held, **options)
 

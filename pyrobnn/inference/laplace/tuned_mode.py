@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyrobnn import priors
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive
@@ -33,7 +32,7 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.base import Run
 from pyrobnn.inference.laplace.evidence import UNDETERMINED
 from pyrobnn.inference.laplace.hyperprior import FLAT, NOISE_SHARE, Hyperprior
-from pyrobnn.inference.laplace.tuning import normal_of, untuned
+from pyrobnn.inference.laplace.tuning import normal_of, normal_prior, untuned
 from pyrobnn.inference.preparing import fresh_model, running
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.capture.slope import recorded_slope
@@ -175,9 +174,7 @@ class TunedMode:
         laws = prior_laws(bnn, weights, {})
         normals = {name: normal_of(laws[name], name) for name in weights}
         self.loc = {name: law.loc.detach().expand(weights[name].shape) for name, law in normals.items()}
-        scales = torch.cat(
-            [law.scale.detach().expand(weights[name].shape).reshape(-1) for name, law in normals.items()]
-        )
+        scales = torch.cat([law.scale.detach().expand(weights[n].shape).reshape(-1) for n, law in normals.items()])
         num_inputs = self.x.shape[1] if per == "input" and self.x.ndim == 2 else None
         self.group = groups_of_inputs(weights, weights, num_inputs).to(self.x.device)
         self.precision = self._declared = scales.double().pow(-2)
@@ -260,6 +257,9 @@ class TunedMode:
 
         return slope
 
+    def _deviation(self) -> Tensor:
+        return torch.cat([(self.weights[n] - self.loc[n]).reshape(-1) for n in self.weights]).double()
+
     def _point(self) -> Point:
         return Point(self.bnn, self.weights, self.bnn.likelihood, list(self.weights))
 
@@ -272,7 +272,7 @@ class TunedMode:
         """
         point = self._point()
         model, f = linear_model(point, self.x, *self._targets)
-        deviation = torch.cat([(self.weights[n] - self.loc[n]).reshape(-1) for n in self.weights]).double()
+        deviation = self._deviation()
         squares = self._by_group(deviation.square()) + self._squares
         for _ in range(STEPS):
             ONE_THREAD.let_waiting_in()
@@ -336,7 +336,7 @@ class TunedMode:
         solution = model.solve(self.precision)
         with torch.no_grad():
             fit = log_probs(point.likelihood, f.to(self.bnn.like.dtype), *self._targets).double().sum()
-        deviation = torch.cat([(self.weights[n] - self.loc[n]).reshape(-1) for n in self.weights]).double()
+        deviation = self._deviation()
         evidence = fit - 0.5 * (self.precision * deviation.square()).sum() - 0.5 * solution.log_det
         (column,) = score_columns(point.likelihood, f.to(self.bnn.like.dtype), self._targets[0])
         at = solution.at_mode(self.precision.sqrt() * deviation, f, self.counts[:, None] * column.double())
@@ -373,7 +373,7 @@ class TunedMode:
         """Return the model with the tuned prior and noise, and all that was learned beside the weights."""
         like = next(iter(self.weights.values()))
         scales = self._by_site(self.precision.rsqrt().to(like))
-        chosen = {name: _prior(name, self.loc[name], scale) for name, scale in scales.items()}
+        chosen = {name: normal_prior(name, self.loc[name], scale) for name, scale in scales.items()}
         likelihood = self.closed(declared.settings["likelihood"], source)
         bnn = declared.with_parts(prior=chosen | untuned(declared, list(scales)), likelihood=likelihood).to(like.device)
         bnn.net.load_state_dict(self.bnn.net.state_dict())
@@ -394,10 +394,3 @@ class TunedMode:
     def scales(self) -> dict[str, float]:
         """Return the prior scale of each site whose entries have one."""
         return {name: float(value.reshape(-1)[0].rsqrt()) for name, value in self._by_site(self.precision).items()}
-
-
-def _prior(name: str, loc: Tensor, scale: Tensor) -> Any:
-    """Return the normal prior of a site: with one number for all entries where they have one."""
-    if bool((scale == scale.reshape(-1)[0]).all() & (loc == loc.reshape(-1)[0]).all()):
-        return priors.Normal(scale=float(scale.reshape(-1)[0]), loc=float(loc.reshape(-1)[0]))
-    return priors.FromPosterior({name: (loc.contiguous(), scale.contiguous())})

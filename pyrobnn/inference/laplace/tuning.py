@@ -301,6 +301,13 @@ def _prior(old: BNN, evidence: Evidence, logs: np.ndarray) -> Any:
     return chosen | untuned(old, sites)
 
 
+def normal_prior(name: str, loc: Tensor, scale: Tensor) -> Any:
+    """Return the normal prior of a site: with one number for all entries where they have one."""
+    if bool((scale == scale.reshape(-1)[0]).all() & (loc == loc.reshape(-1)[0]).all()):
+        return priors.Normal(scale=float(scale.reshape(-1)[0]), loc=float(loc.reshape(-1)[0]))
+    return priors.FromPosterior({name: (loc.contiguous(), scale.contiguous())})
+
+
 def untuned(old: BNN, sites: list[str]) -> dict[str, Any]:
     """Return the priors of the parameters that were not tuned, by pattern."""
     prior = old.settings["prior"]
