@@ -1,9 +1,13 @@
-"""Data: which rows an index takes, and which stay together in a split."""
+"""Data: which rows an index takes, which kinds of numbers, and what stays together in a split."""
+
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import torch
+from torch.masked import masked_tensor
 
 import pyrobnn as bnn
 from pyrobnn import Data, InputError
@@ -118,3 +122,125 @@ def test_copies_of_a_row_fall_on_one_side_in_automatic_folds_and_baselines():
     for number in range(60):
         assert len(set(labels[rows == number])) == 1
         assert len(set(folds[rows == number].tolist())) == 1
+
+
+LARGE = np.array([[2**63 + 5, 1]] * 4, dtype=np.uint64)
+MASKED = np.ma.masked_array(X.numpy(), mask=X.numpy() > 5)
+with warnings.catch_warnings(action="ignore"):
+    UNFIT = {
+        "uint64": (LARGE, "whole numbers beyond 9,223,372,036,854,775,807"),
+        "uint64 in a frame": (pd.DataFrame(LARGE), "whole numbers beyond"),
+        "uint64 tensor": (torch.from_numpy(LARGE), "whole numbers beyond"),
+        "digits of objects": (np.array([[2**60 + 1]] * 4, dtype=object), "float64 keeps 1152921504606846976"),
+        "digits of a nullable frame": (
+            pd.DataFrame({"a": pd.array([2**60 + 1] * 4, dtype="Int64"), "b": [0.5] * 4}),
+            "float64 keeps",
+        ),
+        "masked": (MASKED, r"got 2 masked value\(s\): drop or impute"),
+        "masked rows": ([*MASKED], r"got 2 masked value\(s\)"),
+        "masked tensor": (masked_tensor(X, X > 5), "kind 'masked'"),
+        "missing booleans": (pd.DataFrame({"a": pd.array([True, None] * 2, dtype="boolean")}), "impute missing ones"),
+        "sparse": (X.to_sparse(), "kind 'sparse_coo': pass a dense one"),
+        "sparse rows": (X.to_sparse_csr(), "kind 'sparse_csr'"),
+        "list of sparse": ([X.to_sparse()], "cannot be read as an array"),
+        "list with gradients": ([torch.ones(2, requires_grad=True)] * 4, "cannot be read as an array"),
+        "SciPy": (scipy.sparse.csr_array(X.numpy()), r"sparse csr_array: pass `toarray\(\)`"),
+        "nested": (torch.nested.nested_tensor([*X]), "kind 'nested'"),
+        "quantized": (torch.quantize_per_tensor(X, 0.1, 0, torch.qint8), "kind 'quantized'"),
+        "without values": (X.to("meta"), "kind 'meta'"),
+        "complex": (X.numpy() + 1j, "must be numeric"),
+        "dates": (np.array([["2020-01-01"]] * 4, dtype="M8[D]"), "must be numeric"),
+        "records": (np.zeros((4, 1), dtype=[("a", "f8")]), "must be numeric"),
+    }
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_values_that_would_lose_digits_places_or_masks_are_refused(kind):
+    values, message = UNFIT[kind]
+    with pytest.raises(InputError, match=message):
+        Data(values, DATA.y)
+
+
+FITTED = {}
+
+
+def fitted():
+    if not FITTED:
+        FITTED[0] = bnn.BNN(bnn.MLP(2, [2], 1)).fit(X, DATA.y, steps=1, seed=0, progress=False)
+    return FITTED[0]
+
+
+@pytest.mark.parametrize("kind", ["uint64", "masked", "masked rows", "sparse", "masked tensor", "SciPy", "quantized"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda values: Data(X, values),
+        lambda values: fitted().predict(values),
+        lambda values: fitted().predict(X).log_prob(values),
+        lambda values: bnn.BNN(bnn.MLP(2, [2], 1)).sample_prior_predictive(values, seed=0),
+    ],
+    ids=["targets", "predict", "score", "prior"],
+)
+def test_they_are_refused_wherever_values_are_given(use, kind):
+    with pytest.raises(InputError, match="whole numbers beyond|must hold a number in each place"):
+        use(UNFIT[kind][0])
+
+
+MASK_OF_ROWS = np.array([False, True, False, True])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda ones: Data(X, DATA.y, weights=ones),
+        lambda ones: DATA[ones.astype(int)],
+        lambda ones: bnn.StoredData.from_numpy(X.numpy(), ones, progress=False),
+        lambda ones: bnn.BNNRegressor(steps=1).fit(X.numpy(), ones),
+        lambda ones: bnn.BNNRegressor(steps=1).fit(ones[:, None], DATA.y.numpy()),
+        lambda ones: bnn.BNNClassifier(steps=1).fit(X.numpy(), ones.astype(int)),
+        lambda ones: bnn.BNNRegressor(steps=1).fit(X.numpy(), DATA.y.numpy(), sample_weight=ones),
+        lambda ones: bnn.kfold(bnn.BNN(bnn.MLP(2, [2], 1)), bnn.SVI(steps=1), DATA, folds=ones, seed=0),
+    ],
+    ids=["weights", "rows", "stored", "y", "X", "classes", "sample weight", "folds"],
+)
+def test_masks_are_not_dropped(use):
+    with pytest.raises(InputError, match=r"got 2 masked value\(s\)"):
+        use(np.ma.masked_array(np.ones(4), mask=MASK_OF_ROWS))
+
+
+def test_large_whole_numbers_in_files_are_refused(tmp_path):
+    np.save(tmp_path / "x.npy", LARGE)
+    with pytest.raises(InputError, match="x.npy` has whole numbers beyond"):
+        bnn.StoredData.from_numpy(tmp_path / "x.npy", np.ones(4), progress=False)
+
+
+WHOLE = [[1, 2], [3, 4]]
+TAKEN = {
+    "uint64": (np.array([[2**63 - 1, 2], [3, 4]], dtype=np.uint64), [[2**63 - 1, 2], [3, 4]]),
+    "uint64 tensor": (torch.tensor(WHOLE, dtype=torch.uint64), WHOLE),
+    "uint16 tensor": (torch.tensor(WHOLE, dtype=torch.uint16), WHOLE),
+    "float8 tensor": (torch.tensor(WHOLE).to(torch.float8_e4m3fn), WHOLE),
+    "no mask": (np.ma.masked_array(WHOLE), WHOLE),
+    "an empty mask": (np.ma.masked_array(WHOLE, mask=[[False, False]] * 2), WHOLE),
+    "big-endian": (np.array(WHOLE, dtype=">f4"), WHOLE),
+    "backwards": (np.array(WHOLE)[::-1, ::-1], [[4, 3], [2, 1]]),
+    "long double": (np.array(WHOLE, dtype=np.longdouble), WHOLE),
+    "objects": (np.array(WHOLE, dtype=object), WHOLE),
+    "large objects": (np.array([[2**60, 2**70]], dtype=object), [[2.0**60, 2.0**70]]),
+    "nullable": (pd.DataFrame({"a": pd.array([1, 3], dtype="Int64"), "b": [2.0, 4.0]}), WHOLE),
+    "a negative view": (torch.complex(torch.zeros(2, 2), -torch.tensor(WHOLE).float()).conj().imag, WHOLE),
+}
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_other_kinds_of_numbers_are_taken_exactly(kind):
+    values, expected = TAKEN[kind]
+    assert Data(values, torch.zeros(len(expected))).x.tolist() == expected
+
+
+def test_numbers_that_may_not_be_written_to_are_copied():
+    values = X.numpy().copy()
+    values.flags.writeable = False
+    data = Data(values, DATA.y)
+    data.x[0, 0] = 9.0
+    assert values[0, 0] == 0.0

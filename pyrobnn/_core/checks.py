@@ -148,7 +148,7 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
     if rounded:
         raise InputError(
             f"`{name}` has the whole number {rounded[0]} among objects, of which float64 keeps "
-            f"{float(rounded[0]):.17g}: pass an array of int64."
+            f"{int(float(rounded[0]))}: pass an array of int64."
         )
     return numbers
 

@@ -1,0 +1,192 @@
+"""Networks with buffers that a pass changes, parameters without entries, and layers that a pass does not reach."""
+
+import pytest
+import torch
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn import InputError
+from pyrobnn.guides import Laplace
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(24, 2, generator=G)
+Y = torch.randn(24, generator=G)
+
+
+class Stateful(nn.Module):
+    """A line with a buffer that a function of network, inputs and outputs changes."""
+
+    def __init__(self, change, start=None, *, persistent=True):
+        super().__init__()
+        self.line, self.change = nn.Linear(2, 1), change
+        self.register_buffer("kept", start, persistent=persistent)
+
+    def forward(self, x):
+        f = self.line(x)
+        self.change(self, x, f)
+        return f
+
+
+def adds_in_place(net, x, f):
+    net.kept += 1
+
+
+def assigns(net, x, f):
+    net.kept = net.kept + 1
+
+
+def averages(net, x, f):
+    net.kept = 0.9 * net.kept + 0.1 * x.mean()
+
+
+def averages_in_training(net, x, f):
+    if net.training:
+        net.kept.mul_(0.9).add_(0.1 * f.detach().mean())
+
+
+def averages_with_gradients(net, x, f):
+    if net.training:
+        net.kept = 0.9 * net.kept + 0.1 * f.mean()
+
+
+def keeps_positions(net, x, f):
+    if net.kept is None:
+        net.kept = torch.arange(x.shape[1])
+
+
+METHODS = {
+    "eager": lambda model, data: model.fit(data, steps=3, seed=0, engine="eager", progress=False),
+    "captured": lambda model, data: model.fit(data, steps=3, seed=0, engine="captured", progress=False),
+    "replicates": lambda model, data: bnn.fit_replicates(
+        model, bnn.SVI(steps=3), data, seed=0, replicates=2, progress=False
+    )[0],
+    "laplace": lambda model, data: model.fit(
+        data, guide=Laplace(curvature="hessian", structure="full"), steps=3, seed=0, progress=False
+    ),
+    "around": lambda model, data: Laplace().around(model, data, progress=False),
+    "nuts": lambda model, data: bnn.fit(
+        model, bnn.NUTS(num_draws=3, warmup=3, num_chains=1, max_tree_depth=2), data, seed=0, progress=False
+    ),
+    "sgld": lambda model, data: bnn.fit(
+        model, bnn.SGLD(num_draws=3, burn_in=2, thinning=1, num_chains=2, step_size=1e-5), data, seed=0, progress=False
+    ),
+}
+SLOW = ([], [pytest.mark.slow])
+pytestmark = [
+    pytest.mark.filterwarnings(text)
+    for text in (
+        "ignore:.*draws diverged",
+        "ignore:Laplace. .*slower path",
+        "ignore:torch.func.vmap does not take",
+        "ignore:Initializing zero-element tensors",
+    )
+]
+
+
+def model_of(net):
+    return bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
+
+
+@pytest.mark.parametrize("how", METHODS)
+@pytest.mark.parametrize("start", [torch.zeros(()), torch.zeros((), dtype=torch.int64)], ids=["real", "whole"])
+@pytest.mark.parametrize("change", [adds_in_place, assigns, averages])
+def test_a_buffer_that_every_pass_changes_is_refused(change, start, how):
+    with pytest.raises(InputError, match="changes its buffer 'kept' at each pass in evaluation mode"):
+        METHODS[how](model_of(Stateful(change, start)), bnn.Data(X, Y))
+
+
+@pytest.mark.parametrize("how", ["eager", "captured", "replicates", "laplace"])
+def test_a_buffer_with_its_history_is_refused(how):
+    with pytest.raises(InputError, match="keeps in its buffer 'kept' how it was computed"):
+        METHODS[how](model_of(Stateful(averages_with_gradients, torch.zeros(()))), bnn.Data(X, Y))
+
+
+def test_a_buffer_made_in_a_pass_is_refused_each_time():
+    model = model_of(Stateful(keeps_positions))
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"makes its buffer 'kept' in a pass.*persistent=False"):
+            model.fit(X, Y, steps=1, seed=0, progress=False)
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=SLOW[how == "captured"]) for how in METHODS])
+@pytest.mark.parametrize(
+    "net",
+    [
+        lambda: Stateful(averages_in_training, torch.zeros(())),
+        lambda: Stateful(keeps_positions, persistent=False),
+        lambda: Stateful(lambda *_: None, torch.tensor([torch.nan, 1.0])),
+        lambda: Stateful(lambda *_: None, torch.tensor([True])),
+    ],
+    ids=["in training", "a table", "not a number", "a mask"],
+)
+def test_other_buffers_stay(net, how, tmp_path):
+    posterior = METHODS[how](model_of(net()), bnn.Data(X, Y))
+    before = posterior.predict(X, num_draws=4).draw_means
+    assert torch.equal(posterior.predict(X, num_draws=4).draw_means, before)
+    loaded = bnn.load(posterior.save(tmp_path / "p"), net=net())
+    assert torch.equal(loaded.predict(X, num_draws=4).draw_means, before)
+
+
+class WithEmpty(nn.Module):
+    """A line beside parameters without entries."""
+
+    def __init__(self, *, with_empty, used):
+        super().__init__()
+        torch.manual_seed(0)
+        self.line, self.used = nn.Linear(2, 1), with_empty and used
+        if with_empty:
+            self.empty, self.wide = nn.Parameter(torch.zeros(0, 3)), nn.Linear(0, 1, bias=False)
+
+    def forward(self, x):
+        return self.line(x) + self.empty.sum() + self.wide(x[:, :0]) if self.used else self.line(x)
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["unused", "used"])
+@pytest.mark.parametrize("guide", ["mean_field", "matrix_normal", "low_rank", "laplace", "AutoNormal", "map"])
+def test_parameters_without_entries_change_nothing(guide, used):
+    """The bits of the same network without them; at default scales too, which L-BFGS measures."""
+    guide = bnn.guides.LowRank(rank=1) if guide == "low_rank" else guide
+    found = []
+    for with_empty in (False, True):
+        model = bnn.BNN(WithEmpty(with_empty=with_empty, used=used))
+        assert model.site_names == ("line.weight", "line.bias")
+        posterior = model.fit(X, Y, guide=guide, steps=3, seed=0, engine="eager", progress=False)
+        found.append(posterior.predict(X, num_draws=4).draw_means)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_a_network_of_parameters_without_entries_alone_is_refused():
+    with pytest.raises(InputError, match="no trainable parameters"):
+        bnn.BNN(nn.Linear(0, 1, bias=False))
+
+
+class Branching(nn.Module):
+    """A line, and another one that no row reaches."""
+
+    def __init__(self, *, by_value):
+        super().__init__()
+        torch.manual_seed(0)
+        self.line, self.other, self.by_value = nn.Linear(2, 1), nn.Linear(2, 1), by_value
+
+    def forward(self, x):
+        if self.by_value and x.mean() > 100:
+            return self.other(x)
+        return self.line(x)
+
+
+@pytest.mark.parametrize("by_value", [False, True])
+def test_weights_that_no_row_reaches_keep_their_prior_beside_the_exact_posterior_of_the_others(by_value):
+    model = model_of(Branching(by_value=by_value).double())
+    posterior = Laplace(structure="full").around(model, bnn.Data(X.double(), Y.double()), progress=False)
+    design = torch.cat([X, torch.ones(24, 1)], 1).double()
+    exact = torch.linalg.inv(design.T @ design / 0.5**2 + torch.eye(3, dtype=torch.float64)).diagonal().sqrt()
+    std = {name: spread.flatten() for name, (_, spread) in posterior.guide.moments().items()}
+    torch.testing.assert_close(torch.cat([std["line.weight"], std["line.bias"]]), exact)
+    assert all(torch.allclose(std[name], torch.ones_like(std[name])) for name in ("other.weight", "other.bias"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_value", [False, True])
+def test_scales_are_measured_where_a_layer_is_not_reached(by_value):
+    posterior = bnn.BNN(Branching(by_value=by_value)).fit(X, Y, max_steps=50, seed=0, progress=False)
+    assert posterior.predict(X, num_draws=4).mean.isfinite().all()
