@@ -81,9 +81,7 @@ def test_nuts_samples_it():
     assert draws["0.weight"].std(0).min() > 0
 
 
-STANDALONE = sorted(
-    set(bnn.guides.autoguide_names()) - {"AutoDiscreteParallel", "AutoRegressiveMessenger", "AutoNormalizingFlow"}
-)
+STANDALONE = sorted(set(bnn.guides.autoguide_names()) - {"AutoRegressiveMessenger", "AutoNormalizingFlow"})
 
 
 @pytest.mark.parametrize("name", STANDALONE)

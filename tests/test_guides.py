@@ -1,10 +1,13 @@
 """Guides: where they start, and the moments that they know."""
 
 import copy
+from functools import partial
 
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.distributions import transforms
+from pyro.infer import autoguide
 from pyro.nn import PyroModule
 from torch import nn
 
@@ -208,3 +211,77 @@ def test_changing_the_mean_leaves_the_guide_as_it_was(setting):
         for value in pair:
             value.zero_()
     assert all(torch.equal(value, before[name]) for name, value in guide.state_dict().items())
+
+
+FLOW = guides.Auto(
+    "AutoNormalizingFlow", {"init_transform_fn": partial(transforms.iterated, 2, transforms.affine_autoregressive)}
+)
+IN_DOUBLE = {
+    "AutoIAFNormal": guides.Auto("AutoIAFNormal", {"hidden_dim": [20]}),
+    "AutoNormalizingFlow": FLOW,
+    "AutoStructured": lambda model: autoguide.AutoStructured(model, conditionals="normal", dependencies="linear"),
+    "a function": lambda model: autoguide.AutoIAFNormal(model, hidden_dim=[20]),
+    "of some weights": {"2.*": "AutoIAFNormal", "*": "mean_field"},
+    "flow": "flow",
+    **{
+        name: name
+        for name in (
+            "AutoDelta",
+            "AutoDiagonalNormal",
+            "AutoLaplaceApproximation",
+            "AutoLowRankMultivariateNormal",
+            "AutoMultivariateNormal",
+            "AutoNormal",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+@pytest.mark.parametrize("name", IN_DOUBLE)
+def test_guides_of_pyro_take_a_network_in_double_precision(name, likelihood):
+    x = torch.linspace(-1, 1, 12)[:, None]
+    y, outputs = (x[:, 0], 1) if likelihood == "gaussian" else ((x[:, 0] > 0).long(), 2)
+    model = bnn.BNN(bnn.MLP(1, [3], outputs, dtype="float64"), prior=priors.Normal(1.0), likelihood=likelihood)
+    posterior = model.fit(x, y, guide=IN_DOUBLE[name], steps=5, seed=0, progress=False)
+    assert {value.dtype for value in posterior.guide.parameters()} == {torch.float64}
+    draws = posterior.draw(4)
+    assert {value.dtype for value in draws.values()} == {torch.float64}
+    assert posterior.predict(x, draws=draws).log_prob(y).dtype == torch.float64
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_the_precision_is_that_of_the_network_and_not_the_default():
+    model = bnn.BNN(bnn.MLP(1, [3], 1), prior=priors.Normal(1.0))
+    x = torch.linspace(-1, 1, 12)[:, None]
+    torch.set_default_dtype(torch.float64)
+    try:
+        posterior = model.fit(x, x[:, 0], guide="AutoIAFNormal", steps=2, seed=0, progress=False)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {value.dtype for value in posterior.guide.parameters()} == {torch.float32}
+
+
+@pytest.mark.slow
+def test_a_flow_of_pyro_in_double_precision_comes_back(tmp_path):
+    x = torch.linspace(-1, 1, 12)[:, None]
+    model = bnn.BNN(bnn.MLP(1, [3], 1, dtype="float64"), prior=priors.Normal(1.0))
+    posterior = model.fit(x, x[:, 0], guide="AutoIAFNormal", steps=2, seed=0, progress=False)
+    again = bnn.load(posterior.save(tmp_path / "saved"))
+    assert torch.equal(again.predict(x).mean, posterior.predict(x).mean)
+
+
+@pytest.mark.parametrize("guide", ["AutoGaussian", {"2.*": "AutoGaussian", "*": "mean_field"}])
+def test_a_guide_of_pyro_that_computes_in_single_precision_is_refused(guide):
+    x = torch.linspace(-1, 1, 12)[:, None]
+    model = bnn.BNN(bnn.MLP(1, [3], 1, dtype="float64"), prior=priors.Normal(1.0))
+    with pytest.raises(
+        bnn.InputError, match=r"AutoGaussianDense computes in torch.float32 alone, and the network is in"
+    ):
+        model.fit(x, x[:, 0], guide=guide, steps=2, seed=0, progress=False)
+
+
+def test_a_guide_of_discrete_sites_has_no_weights_to_guide():
+    with pytest.raises(bnn.InputError, match="Unknown autoguide 'AutoDiscreteParallel'. Known: AutoDelta"):
+        guides.Auto("AutoDiscreteParallel")

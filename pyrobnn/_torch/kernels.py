@@ -42,7 +42,8 @@ class _PlainOperations(TorchFunctionMode):
                 return _RECURRENT[func].decompose(*args)
         if is_weight_norm(func):
             direction, length, dim = args
-            return direction * (length / torch.norm_except_dim(direction, 2, dim))
+            others = [axis for axis in range(direction.ndim) if axis != dim]  # all of them for -1
+            return direction * (length / torch.linalg.vector_norm(direction, dim=others, keepdim=True))
         return func(*args, **(kwargs or {}))
 
 

@@ -1,0 +1,514 @@
+"""Networks as users have them: wrapped, hooked, not plain, and random in evaluation."""
+
+import copy
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.functional import dropout, gumbel_softmax
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
+from torch.optim.swa_utils import AveragedModel
+
+import pyrobnn as bnn
+
+X = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
+Y = X[:, 0].sin() + 0.1 * torch.randn(24, generator=torch.Generator().manual_seed(1))
+GAUSSIAN = bnn.likelihoods.Gaussian(scale=0.3)
+UNIT = bnn.priors.Normal(1.0)
+
+
+def plain(outputs=1, dtype=torch.float32):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs)).to(dtype)
+
+
+def fit(net, **settings):
+    model = bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN)
+    return model.fit(X, Y, seed=0, progress=False, **({"guide": "mean_field", "steps": 20} | settings))
+
+
+@pytest.fixture
+def one_process(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def compiled(net):
+    return torch.compile(net, backend="eager")
+
+
+WRAPPERS = {
+    "compile": compiled,
+    "data parallel": nn.DataParallel,
+    "distributed": DistributedDataParallel,
+    "average": AveragedModel,
+    "two of them": lambda net: compiled(nn.DataParallel(net)),
+}
+SLOW = ("compile", "two of them")  # torch imports its compiler
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in WRAPPERS]
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrapped_network_is_the_one_inside(name, tmp_path):
+    net = plain()
+    wrapped = WRAPPERS[name](net)
+    found, expected = fit(wrapped), fit(plain())
+    assert found.bnn.site_names == expected.bnn.site_names == ("0.weight", "0.bias", "2.weight", "2.bias")
+    assert torch.equal(found.predict(X).mean, expected.predict(X).mean)
+    folder = found.save(tmp_path / "saved")
+    for again in (net, wrapped):
+        assert torch.equal(bnn.load(folder, net=again).predict(X).mean, expected.predict(X).mean)
+    assert all(torch.equal(*pair) for pair in zip(net.parameters(), plain().parameters(), strict=True))
+
+
+class Residual(nn.Module):
+    """Uses one inner network twice, under two names."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.first = wrap(plain(3))
+        self.again = self.first
+        self.last = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.last(x + self.first(x) + self.again(x))
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrapper_inside_a_network_comes_off_wherever_it_is_used(name):
+    torch.manual_seed(3)
+    wrapped = Residual(WRAPPERS[name])
+    torch.manual_seed(3)
+    expected = Residual(lambda net: net)
+    pair = bnn.BNN(wrapped), bnn.BNN(expected)
+    assert pair[0].site_names == pair[1].site_names
+    assert pair[0].net.first is pair[0].net.again
+    assert torch.equal(fit(wrapped).predict(X).mean, fit(expected).predict(X).mean)
+    assert type(wrapped.first) is not nn.Sequential  # what was given stays as it is
+
+
+def hooked(hook):
+    net = plain()
+    hook(net[0])
+    net(X).sum().backward()  # it has been trained: the weight that the hook computed is in a graph
+    return net
+
+
+def spoiled(change):
+    net = plain()
+    change(net)
+    return net
+
+
+def quantized(net):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(net, {nn.Linear}, dtype=torch.qint8)
+
+
+def scripted(make):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make(plain())
+
+
+class OfComplexNumbers(nn.Module):
+    """Takes the real part of a complex product."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3, 1, dtype=torch.cfloat))
+
+    def forward(self, x):
+        return (x.to(torch.cfloat) @ self.w).real
+
+
+def sparse(net):
+    net[0].weight = nn.Parameter(net[0].weight.detach().to_sparse())
+
+
+REFUSED = {
+    "weight_norm": (lambda: hooked(weight_norm), "computes a weight in a hook, by weight_norm: use torch.nn.utils.par"),
+    "spectral_norm": (lambda: hooked(spectral_norm), "computes a weight in a hook, by spectral_norm: use torch.nn.ut"),
+    "pruning": (
+        lambda: hooked(lambda layer: prune.l1_unstructured(layer, "weight", 0.5)),
+        "The layer '0', Linear, computes a weight in a hook, by pruning: make it permanent by",
+    ),
+    "pruned twice": (
+        lambda: hooked(lambda layer: [prune.random_unstructured(layer, "weight", 0.2) for _ in range(2)]),
+        "computes a weight in a hook, by pruning",
+    ),
+    "script": (
+        lambda: scripted(torch.jit.script),
+        "The network, RecursiveScriptModule, is compiled by torch.jit",
+    ),
+    "trace": (
+        lambda: scripted(lambda net: torch.jit.trace(net, X)),
+        "is compiled by torch.jit: pass the plain net",
+    ),
+    "script inside": (lambda: nn.Sequential(scripted(torch.jit.script), nn.Linear(1, 1)), "The layer '0', Recursive"),
+    "quantised": (lambda: quantized(plain()), "is quantised, or prepared for it: pass the network as it was before"),
+    "program": (lambda: torch.export.export(plain(), (X,)), "An ExportedProgram comes from torch.export, which fixes"),
+    "exported": (lambda: torch.export.export(plain(), (X,)).module(), "comes from torch.export, which fixes its mode"),
+    "lazy": (lambda: nn.Sequential(nn.LazyLinear(1)), "has a 'weight' that is lazy, without a shape yet: run the"),
+    "lazy statistics": (
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d(affine=False), nn.Linear(4, 1)),
+        "has a 'running_mean' that is lazy",
+    ),
+    "meta": (lambda: plain().to("meta"), "has a 'weight' that is on the meta device, without values: put it on"),
+    "meta layer": (
+        lambda: spoiled(lambda net: net[2].to("meta")),
+        "The layer '2', Linear, has a 'weight' that is",
+    ),
+    "complex": (OfComplexNumbers, "has a 'w' that is complex: hold its real and imaginary parts in two parameters"),
+    "sparse": (lambda: spoiled(sparse), "is no plain dense tensor (Parameter, torch.sparse_coo): pass the plain"),
+    "no copy": (
+        lambda: spoiled(lambda net: setattr(net, "kept", [net(X)])),
+        "The network cannot be copied, as every fit does: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_network_whose_weights_cannot_be_put_in_is_refused_in_one_line(name):
+    make, message = REFUSED[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, on what is to be refused
+        net = make()
+    with pytest.raises(bnn.InputError) as caught:
+        bnn.BNN(net)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, on a single process
+@pytest.mark.usefixtures("one_process")
+def test_shards_are_refused():
+    with pytest.raises(
+        bnn.InputError, match=r"FullyShardedDataParallel, holds its weights in shards \(FSDP\): pass the"
+    ):
+        bnn.BNN(FullyShardedDataParallel(plain(), device_id=torch.device("cpu")))
+
+
+class Closed(nn.Module):
+    """Computes by a closure over the module that was copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = plain()
+
+        def run(x):
+            return self.net(x)
+
+        self.run = run
+
+    def forward(self, x):
+        return self.run(x)
+
+
+class CutOff(nn.Module):
+    """Lets no gradient through."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.net, self.how = plain(), how
+
+    def forward(self, x):
+        if self.how == "detach":
+            return self.net(x).detach()
+        with torch.no_grad():
+            return self.net(x)
+
+
+def with_compiled_forward():
+    net = plain()
+    net.forward = torch.compile(net.forward, backend="eager")
+    return net
+
+
+NOT_FOLLOWING = {
+    "closure": Closed,
+    "compiled forward": with_compiled_forward,
+    "detach": lambda: CutOff("detach"),
+    "no_grad": lambda: CutOff("no_grad"),
+}
+FITS = {
+    "svi": lambda model: model.fit(X, Y, guide="map", steps=1, seed=0, progress=False),
+    "nuts": lambda model: bnn.fit(model, bnn.NUTS(num_draws=2, warmup=2), (X, Y), seed=0, progress=False),
+    "evidence": lambda model: bnn.fit(model, bnn.EvidenceFramework(starts=1), (X, Y), seed=0, progress=False),
+    "automatic": lambda model: bnn.fit(model, (X, Y), seed=0, progress=False),
+    "replicates": lambda model: model.fit(X, Y, replicates=2, steps=1, seed=0, progress=False),
+    "around": lambda model: bnn.guides.Laplace().around(model, (X, Y), progress=False),
+    "estimator": lambda model: bnn.BNNRegressor(net=model.settings["net"], steps=1).fit(X.numpy(), Y.numpy()),
+}
+
+
+@pytest.mark.parametrize("name", NOT_FOLLOWING)
+def test_a_network_that_does_not_follow_its_weights_is_refused(name):
+    with pytest.raises(bnn.InputError, match="The outputs of the network do not follow from its parameters: `forward`"):
+        fit(NOT_FOLLOWING[name]())
+
+
+def clamping(*, in_place, after):
+    """A network whose hook holds weights in bounds, within which they start."""
+
+    def hook(module, *_):
+        with torch.no_grad():
+            if in_place:
+                module.weight.clamp_(-5, 5)
+            else:
+                module.weight.data = module.weight.data.clamp(-5, 5)
+
+    net = plain()
+    (net[0].register_forward_hook if after else net[0].register_forward_pre_hook)(hook)
+    return net
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("way", ["svi", "nuts", "around"])
+def test_a_hook_that_changes_weights_is_refused(way, in_place, after):
+    model = bnn.BNN(clamping(in_place=in_place, after=after), prior=UNIT, likelihood=GAUSSIAN)
+    start = copy.deepcopy(model.initial_values)
+    with pytest.raises(bnn.InputError, match="The network changes its parameter '0.weight' when it is called"):
+        FITS[way](model)
+    assert all(torch.equal(value, start[name]) for name, value in model.initial_values.items())
+
+
+def test_a_hook_on_activations_is_a_part_of_the_network():
+    net = plain()
+    net[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    doubled = plain()
+    doubled[0].weight.data.mul_(2), doubled[0].bias.data.mul_(2)
+    weights = bnn.BNN(net).initial_values
+    torch.testing.assert_close(bnn.BNN(net).outputs(weights, X), doubled(X))
+    assert fit(net).predict(X).epistemic_std.min() > 0
+
+
+SLOWER = "ignore:Laplace. .* belong to layers of unknown structure"
+
+
+@pytest.mark.filterwarnings(SLOWER)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_weight_normalisation_by_parametrisation_is_linearised_as_its_formula(dtype, dim):
+    net = plain(dtype=dtype)
+    parametrizations.weight_norm(net[0], dim=dim)
+    posterior = fit(net, guide="laplace")
+    (mean, draws), x = (posterior.mean(), posterior.draw(4)), X.to(dtype)
+
+    def by_hand(w):
+        length, direction = w["0.parametrizations.weight.original0"], w["0.parametrizations.weight.original1"]
+        weight = length * direction / direction.square().sum(1 - dim, keepdim=True).sqrt()
+        return torch.tanh(x @ weight.T + w["0.bias"]) @ w["2.weight"].T + w["2.bias"]
+
+    found = posterior.predict(X, draws=draws, linearized=True).distribution.mean
+    for s in range(4):
+        change = {name: draws[name][s] - mean[name] for name in mean}
+        step = 1e-6 if dtype == torch.float64 else 1e-2
+        ahead, behind = (by_hand({n: mean[n] + sign * step * change[n] for n in mean}) for sign in (1, -1))
+        expected = by_hand(mean) + (ahead - behind) / (2 * step)
+        torch.testing.assert_close(found[s], expected[:, 0], rtol=2e-3, atol=2e-4)
+
+
+class Doubled(nn.Module):
+    """A parametrisation: twice the parameter."""
+
+    def forward(self, value):
+        return 2 * value
+
+
+@pytest.mark.filterwarnings(SLOWER)
+@pytest.mark.parametrize("guide", ["mean_field", "laplace"])
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda layer: parametrize.register_parametrization(layer, "weight", Doubled()),
+        parametrizations.spectral_norm,
+        parametrizations.orthogonal,
+        parametrizations.weight_norm,
+        lambda layer: parametrizations.weight_norm(layer, dim=None),
+    ],
+)
+def test_parametrised_layers_fit_and_come_back(add, guide, tmp_path):
+    def make():
+        net = plain()
+        add(net[0])
+        return net
+
+    posterior = fit(make(), guide=guide)
+    assert any("parametrizations" in name for name in posterior.bnn.site_names)
+    again = bnn.load(posterior.save(tmp_path / "saved"), net=make())
+    assert torch.equal(again.predict(X).mean, posterior.predict(X).mean)
+
+
+class Keeping(nn.Module):
+    """Keeps an activation, as code that looks at features does."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = plain()
+
+    def forward(self, x):
+        self.hidden = self.net[1](self.net[0](x))
+        return self.net[2](self.hidden)
+
+
+@pytest.mark.slow
+def test_an_activation_that_a_network_keeps_is_in_nobodys_way():
+    net = Keeping()
+    net(X).sum().backward()
+    posterior, expected = fit(net), fit(plain())
+    assert torch.equal(posterior.draw(3)["net.0.weight"], expected.draw(3)["0.weight"])
+    torch.testing.assert_close(posterior.predict(X).mean, expected.predict(X).mean)
+    data = bnn.Data(X, Y)
+    assert bnn.diagnose(posterior, data).names == bnn.diagnose(expected, data).names
+    model = bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN)
+    model(X, Y)
+    for _ in range(2):
+        bnn.guides.Laplace().around(model, data, progress=False)
+    assert model.sample_prior_predictive(X, seed=0).mean.shape == (24,)
+
+
+def test_the_look_at_a_network_leaves_it_as_it_was():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+    model = bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN).train()
+    model.net[1].eval()
+    state, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
+    bnn.fit(model, bnn.SVI(steps=1), (X, Y), seed=0, progress=False)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert [module.training for module in model.modules()] == modes
+
+
+class Noisy(nn.Module):
+    """Adds noise of some source to the hidden units; `off` silences it."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.net, self.draw, self.off = plain(), draw, False
+
+    def forward(self, x):
+        hidden = self.net[1](self.net[0](x))
+        return self.net[2](hidden if self.off else self.draw(hidden))
+
+
+OWN = np.random.default_rng(0)
+SOURCES = {
+    "dropout": lambda h: dropout(h, 0.5),
+    "rare dropout": lambda h: dropout(h, 1e-4),
+    "randn": lambda h: h + torch.randn_like(h),
+    "gumbel": lambda h: gumbel_softmax(h, tau=1.0),
+    "numpy": lambda h: h + np.random.rand(),
+    "python": lambda h: h + random.random(),
+    "own generator": lambda h: h + float(OWN.random()),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_network_that_draws_in_evaluation_is_refused(source):
+    with pytest.raises(bnn.InputError, match="The network draws random numbers in evaluation mode, or gives other"):
+        fit(Noisy(SOURCES[source]))
+
+
+@pytest.mark.parametrize("way", FITS)
+def test_every_way_to_fit_refuses_it(way):
+    model = bnn.BNN(Noisy(SOURCES["dropout"]), prior=UNIT, likelihood=GAUSSIAN)
+    before = random_states()
+    with pytest.raises(bnn.InputError, match="The network draws random numbers in evaluation mode"):
+        FITS[way](model)
+    if way != "estimator":  # without `random_state` it takes its seed from NumPy
+        assert same_states(before, random_states())
+
+
+def test_dropping_in_training_only_is_accepted():
+    class Drops(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = plain()
+
+        def forward(self, x):
+            return self.net(dropout(x, 0.2, training=self.training))
+
+    assert fit(Drops()).predict(X).mean.isfinite().all()
+
+
+def random_states():
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def same_states(one, other):
+    same_numpy = all(np.array_equal(a, b) for a, b in zip(one[1], other[1], strict=True))
+    return torch.equal(one[0], other[0]) and same_numpy and one[2] == other[2]
+
+
+def drawing(hidden):
+    return hidden + torch.randn(()) + np.random.rand() + random.random()
+
+
+def silenced(guide):
+    """A fit of a network that does not draw yet."""
+    net = Noisy(drawing)
+    net.off = True
+    posterior = fit(net, guide=guide)
+    posterior.bnn.net.off = False
+    return posterior
+
+
+DATA = bnn.Data(X, Y)
+PREDICTING = {
+    "predict": lambda p: p.predict(X, num_draws=5).mean,
+    "with draws": lambda p: p.predict(X, draws={k: v[:3] for k, v in p.draw(5).items()}).mean,
+    "at the mean": lambda p: p.predict(X, at_mean=True).mean,
+    "linearised": lambda p: p.predict(X, num_draws=5, linearized=True).mean,
+    "a function": lambda p: bnn.sample_function(p, seed=0)(X),
+    "mixture": lambda p: bnn.Mixture([p, p]).predict(X, num_draws=4).mean,
+    "prior": lambda p: p.bnn.sample_prior_predictive(X, num_draws=5, seed=0).mean,
+    "pruned": lambda p: bnn.prune(p, 0.5).predict(X, num_draws=5).mean,
+    "score": lambda p: p.predict(X, num_draws=5).log_prob(Y),
+    "DataTree": lambda p: torch.tensor(bnn.to_datatree(p, DATA, num_draws=10)["log_likelihood"]["y"].values),
+    "leave one out": lambda p: torch.tensor(bnn.loo(p, DATA, num_draws=100).elpd_i.values),
+    "ELBO": lambda p: torch.tensor(bnn.elbo_report(p, DATA).elbo.mean),
+    "importance": lambda p: torch.tensor(bnn.importance_weights(p, DATA, num_draws=100).ess),
+    "held out": lambda p: torch.tensor(bnn.heldout_elpd(p, DATA).elpd_i.values),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # k-hat, and loops in the place of vmap
+@pytest.mark.parametrize("guide", ["mean_field", "laplace"])
+@pytest.mark.parametrize("name", PREDICTING)
+def test_what_predicts_is_seeded_and_leaves_random_states(name, guide):
+    """Also for a network that begins to draw after the fit, as one that looks at its inputs may."""
+    posterior = silenced(guide)
+    before = random_states()
+    first = PREDICTING[name](posterior)
+    assert same_states(before, random_states())
+    torch.manual_seed(7), np.random.seed(7), random.seed(7)
+    assert torch.equal(PREDICTING[name](posterior), first)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["functional", "baselines", "left out", "save"])
+def test_so_does_what_looks_at_a_posterior(name, tmp_path):
+    from pyrobnn.baselines import fit_baselines
+    from pyrobnn.inference.memorised import left_out_scores
+
+    looks = {
+        "functional": lambda p: bnn.functional(p, X).covariance,
+        "baselines": lambda p: torch.tensor(len(fit_baselines(p.bnn, DATA))),
+        "left out": lambda p: left_out_scores(p, DATA),
+        "save": lambda p: torch.tensor(len(p.save(tmp_path / f"{len(list(tmp_path.iterdir()))}").name)),
+    }
+    posterior = silenced("laplace")
+    before = random_states()
+    first = looks[name](posterior)
+    assert same_states(before, random_states())
+    assert torch.equal(looks[name](posterior), first)
