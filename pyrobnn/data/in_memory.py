@@ -73,7 +73,7 @@ class Data:
 
     def __getitem__(self, rows: Any) -> "Data":
         """Return the data of some rows: a slice, a boolean mask of length N, or row numbers in one dimension."""
-        index = rows if isinstance(rows, slice) else row_index(rows, len(self)).to(self.x.device)
+        index = row_index(rows, len(self))
         return Data(
             self.x[index],
             self.y[index],
@@ -211,8 +211,11 @@ def _as_weights(values: Any, num_rows: int) -> Tensor:
     return weights
 
 
-def row_index(rows: Any, num_rows: int) -> Tensor:
-    """Return a mask as a boolean tensor and row numbers as an int64 one."""
+def row_index(rows: Any, num_rows: int) -> Tensor | slice:
+    """Return a mask as a bool tensor, row numbers and slices that run backwards as int64, other slices as they are."""
+    if isinstance(rows, slice):
+        backwards = range(*rows.indices(num_rows))
+        return rows if backwards.step > 0 else torch.tensor(backwards, dtype=torch.int64)
     values = as_tensor(rows, "rows")
     is_mask = values.dtype == torch.bool or (not isinstance(rows, Tensor) and np.asarray(rows).dtype == bool)
     if values.ndim != 1 or (values.is_floating_point() and len(values)) or (is_mask and len(values) != num_rows):

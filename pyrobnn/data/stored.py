@@ -165,9 +165,7 @@ class StoredData:
 
     def __getitem__(self, rows: Any) -> Data:
         """Return some rows as `Data` in memory: a slice, a boolean mask of length N, or row numbers."""
-        numbers = torch.arange(len(self))[rows] if isinstance(rows, slice) else row_index(rows, len(self))
-        numbers = numbers.nonzero()[:, 0] if numbers.dtype == torch.bool else numbers % len(self)
-        return self._in_memory(*self._store.take(numbers))
+        return self._in_memory(*self._store.take(torch.arange(len(self))[row_index(rows, len(self))]))
 
     def _in_memory(self, x: Tensor, y: Tensor) -> Data:
         names = self.feature_names if x.ndim == 2 else None

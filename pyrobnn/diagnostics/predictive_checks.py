@@ -104,7 +104,7 @@ def predictive_findings(prediction: Prediction, y: Any, simulated: Tensor, level
     A statistic counts as wrong if Student's t of its distance from the mean of the simulated ones has a p-value below
     `level`. Each simulation takes one draw of the weights, none of which made `prediction`. All is in original units.
     """
-    targets = as_targets(y, len(prediction)).to(prediction.mean.device)
+    targets = as_targets(y, len(prediction)).to(prediction.device)
     statistics = _statistics(prediction, seed)
     repeated = [statistics(each) for each in simulated.to(targets.device)]
     return [

@@ -9,11 +9,12 @@ import torch
 from pyro import poutine
 from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
-from torch.distributions import Independent, constraints
+from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 
 from pyrobnn._torch.private import private
 from pyrobnn.distributions import spike
+from pyrobnn.distributions.parts import take_apart
 
 _ONE_DRAW = torch.Size()
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -208,34 +209,18 @@ def stack_likelihood(likelihood: Callable[[Tensor], Any], outputs: Tensor, laten
         outputs: the outputs under each draw, (S, N, outputs).
         latents: the likelihood's latent sites under each draw, (S, *event) by name.
     """
-    kinds: list[tuple[Any, int]] = []
+    builds: list[Callable[[Sequence[Tensor]], Any]] = []
 
-    def parameters(f: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        kind, event_dim, found = take_apart(poutine.condition(likelihood, data=values)(f))
-        kinds.append((kind, event_dim))
-        return found
+    def parameters(f: Tensor, values: dict[str, Tensor]) -> list[Tensor]:
+        tensors, build = take_apart(poutine.condition(likelihood, data=values)(f))
+        builds.append(build)
+        return tensors
 
     stacked = torch.func.vmap(parameters)(outputs, dict(latents))
-    kind, event_dim = kinds[0]
-    return kind(**stacked).to_event(event_dim)
+    return builds[0](stacked)
 
 
 def concatenate(distributions: Sequence[Any]) -> Any:
     """Return distributions of one kind, batch shapes (S_k, N), as a single one of batch shape (sum S_k, N)."""
-    kinds, event_dims, parameters = zip(*map(take_apart, distributions), strict=True)
-    joined = {name: torch.cat([found[name] for found in parameters]) for name in parameters[0]}
-    return kinds[0](**joined).to_event(event_dims[0])
-
-
-def take_apart(distribution: Any) -> tuple[Any, int, dict[str, Tensor]]:
-    """Return the class of a distribution of independent entries, its event dimensions, and its expanded parameters."""
-    base, event_dim = distribution, 0
-    while isinstance(base, Independent):
-        base, event_dim = base.base_dist, event_dim + base.reinterpreted_batch_ndims
-    names = set(base.arg_constraints) - ({"probs"} if "logits" in base.arg_constraints else set())
-    parameters = {}
-    for name in names:
-        value = getattr(base, name)
-        batch_dims = value.ndim - base.arg_constraints[name].event_dim
-        parameters[name] = value.expand(base.batch_shape + value.shape[batch_dims:])
-    return type(base), event_dim, parameters
+    tensors, builds = zip(*map(take_apart, distributions), strict=True)
+    return builds[0]([torch.cat(same) for same in zip(*tensors, strict=True)])

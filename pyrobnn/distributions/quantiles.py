@@ -9,32 +9,48 @@ _KAPPA = 0.2
 """The constant kappa_1 of the ITP method for a bracket of width 1; kappa_2 is 2 and n_0 is 1."""
 
 
-def real_quantile(components: Any, level: float) -> Tensor:
+def component_bounds(components: Any, level: float) -> tuple[Tensor, Tensor]:
+    """Return numbers below and above the quantile of each component: the quantile twice where `icdf` is known.
+
+    Elsewhere they are mean - std sqrt((1 - level) / level) and mean + std sqrt(level / (1 - level)), which no quantile
+    passes (Cantelli's inequality).
+    """
+    if components.icdf is not None:
+        each = components.icdf(torch.tensor(level, dtype=torch.float64))
+        return each, each
+    mean, std = components.mean, components.variance.sqrt()
+    return mean - std * ((1 - level) / level) ** 0.5, mean + std * (level / (1 - level)) ** 0.5
+
+
+def real_quantile(components: Any, level: float, eps: float | None = None) -> Tensor:
     """Return the quantile of a mixture of distributions of real numbers, between the quantiles of its components.
 
     The bracket is closed by the ITP method (Oliveira & Takahashi 2020, "An Enhancement of the Bisection Method Average
     Performance Preserving Minmax Optimality", ACM TOMS 47): a secant step, moved a little towards the middle, and kept
-    as close to it as at most one step more than bisection asks. Smooth functions take a third of the steps.
+    as close to it as at most one step more than bisection asks. Smooth functions take a third of the steps. Where the
+    quantile is far smaller than its bracket was, bisection goes on until its own digits are right.
 
     Args:
-        components: a distribution of batch shape (S, ...) with `cdf` and `icdf`; the mixture is over the first axis.
+        components: distributions of batch shape (S, ...) with `cdf`, and with `icdf`, or None in its place and a mean
+            and a variance; the mixture is over the first axis.
         level: in (0, 1).
+        eps: the relative error of numbers that is near enough; that of their precision if not given.
 
     Returns:
         The smallest value whose distribution function reaches the level, (...), up to rounding.
     """
-    each = components.icdf(torch.full_like(components.mean, level))
+    lower, upper = component_bounds(components, level)
 
     def excess(value: Tensor) -> Tensor:
-        return components.cdf(value.expand(each.shape)).mean(0) - level
+        return components.cdf(value.expand(lower.shape)).mean(0) - level
 
-    low, high = each.amin(0), each.amax(0)
+    low, high = lower.amin(0), upper.amax(0)
     at_low, at_high = excess(low), excess(high)
-    tiny = torch.finfo(each.dtype).tiny
-    error = (torch.finfo(each.dtype).eps * torch.maximum(low.abs(), high.abs())).clamp_min(tiny)
+    tiny, eps = torch.finfo(low.dtype).tiny, torch.finfo(low.dtype).eps if eps is None else eps
+    error = (eps * torch.maximum(low.abs(), high.abs())).clamp_min(tiny)
     kappa = _KAPPA / (high - low).clamp_min(tiny)
     reach = error * 2 ** (((high - low) / (2 * error)).clamp_min(1).log2().ceil() + 1)
-    while bool((high - low > 2 * error).any()):
+    while bool((is_open := _is_open(low, high, at_high - at_low, error, eps)).any()):
         middle, width = (low + high) / 2, high - low
         secant = (low - at_low * width / (at_high - at_low).clamp_min(tiny)).clamp(low, high)
         inwards = (middle - secant).sign()
@@ -42,23 +58,31 @@ def real_quantile(components: Any, level: float) -> Tensor:
         value = torch.where((middle - secant).abs() > shift, secant + inwards * shift, middle)
         value = torch.where((value - middle).abs() > room, middle - inwards * room, value)
         at_value = excess(value)
-        below = at_value < 0
+        below, above = is_open & (at_value < 0), is_open & (at_value >= 0)
         low, at_low = torch.where(below, value, low), torch.where(below, at_value, at_low)
-        high, at_high = torch.where(below, high, value), torch.where(below, at_high, at_value)
+        high, at_high = torch.where(above, value, high), torch.where(above, at_value, at_high)
         reach = reach / 2
     return (low + high) / 2
+
+
+def _is_open(low: Tensor, high: Tensor, share: Tensor, error: Tensor, eps: float) -> Tensor:
+    """Return where a bracket has to be closed further: until its ends, or the shares below them, agree to rounding."""
+    width = high - low
+    is_exact = width <= 2 * (eps * torch.maximum(low.abs(), high.abs())).clamp_min(torch.finfo(low.dtype).tiny)
+    return ~(is_exact | ((width <= 2 * error) & (share <= 4 * eps)))
 
 
 def count_quantile(components: Any, level: float) -> Tensor:
     """Return the quantile of a mixture of distributions of counts: the smallest count with P(Y <= count) >= level.
 
-    The search starts below mean + std sqrt(level / (1 - level)), which no quantile exceeds (Cantelli's inequality).
-    Components need `cdf`, a mean and a variance; else all is as for `real_quantile`, with counts as floats.
+    The search starts at the bounds of Cantelli's inequality, mean - std sqrt((1 - level) / level) and mean + std
+    sqrt(level / (1 - level)). Components need `cdf`, a mean and a variance; else all is as for `real_quantile`, with
+    counts as floats.
     """
     means = components.mean.double()
     mean, variance = means.mean(0), components.variance.double().mean(0) + means.var(0, correction=0)
+    low = (mean - (variance * (1 - level) / level).sqrt()).floor() - 2
     high = (mean + (variance * level / (1 - level)).sqrt()).ceil() + 1
-    low = torch.full_like(high, -1)
     while bool((high - low > 1).any()):
         middle = ((low + high) / 2).floor()
         below = components.cdf(middle.expand(means.shape)).mean(0) < level

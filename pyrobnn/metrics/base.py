@@ -99,12 +99,13 @@ def finish(statistics: Mapping[str, Statistic], num_examples: int) -> Scores:
 
 
 def standard_errors(statistics: Mapping[str, Statistic], num_examples: int) -> dict[str, float]:
-    """Return the standard error of each statistic by name; NaN for a single example."""
+    """Return the standard error of each statistic by name; NaN for a single example and for infinite scores."""
     others = {name: entry.of for name, entry in statistics.items() if entry.by_example is None}
     means = {name: entry.by_example for name, entry in statistics.items() if entry.by_example is not None}
     errors = dict.fromkeys(means, math.nan)
     if num_examples > 1:
-        errors = {name: float(values.std(ddof=1)) / math.sqrt(len(values)) for name, values in means.items()}
+        with np.errstate(invalid="ignore"):  # of targets that cannot be
+            errors = {name: float(values.std(ddof=1)) / math.sqrt(len(values)) for name, values in means.items()}
     return errors | bootstrap(others, (num_examples,))
 
 

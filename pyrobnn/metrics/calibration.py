@@ -79,7 +79,7 @@ def pit_pvalue(prediction: Prediction, y: Any, *, seed: int = 0) -> float:
 
 def observed(prediction: Prediction, y: Any) -> Tensor:
     """Return targets as a tensor; censored ones beyond a limit count as observed at the limit."""
-    targets = as_targets(y, len(prediction)).to(prediction.mean.device)
+    targets = as_targets(y, len(prediction)).to(prediction.device)
     base: Any = prediction.distribution
     while hasattr(base, "base_dist"):
         base = base.base_dist
@@ -156,7 +156,7 @@ def reliability_bins(
     """
     if not prediction.is_classification:
         raise InputError(f"A reliability diagram needs classes, got {prediction!r}: use `pit` for real targets.")
-    labels = as_targets(y, len(prediction)).to(prediction.mean.device)
+    labels = as_targets(y, len(prediction)).to(prediction.device)
     confidence = as_columns(prediction.class_probs.amax(-1)).ravel()
     correct = as_columns(prediction.label == labels).ravel()
     index = bins_of(confidence, num_bins, equal_mass=equal_mass)

@@ -20,24 +20,30 @@ _MOST_DISTANCES = 4_000_000
 
 def real_statistics(prediction: Prediction, y: Any, levels: Sequence[float]) -> dict[str, Statistic]:
     """Return the scores of real targets and counts that are defined, but for the log score; see `score`."""
-    targets, mean, std = real_columns(prediction, y)
-    errors = mean - targets
-    statistics = {}
-    if prediction.has_quantiles:
+    targets, statistics = as_columns(observed(prediction, y)), {}
+    if prediction.has_quantiles and prediction.is_divisible:
         statistics["crps"] = mean_of(as_columns(ranked_probability(prediction, observed(prediction, y))))
-    statistics["rmse"] = Statistic(over_columns(_rmse, errors))
-    statistics["mae"] = mean_of(np.abs(errors))
-    if (targets != targets[0]).any(0).all():
-        statistics["r2"] = Statistic(over_columns(_explained, targets, errors), higher_is_better=True)
+    moments = real_columns(prediction, y) if prediction.has_moments else None
+    if moments is not None and np.isfinite(moments[1]).all():
+        statistics |= dict(_errors(*moments[:2]))
     if prediction.is_continuous and prediction.has_quantiles:
         statistics |= dict(_intervals(prediction, targets, levels))
     if prediction.has_quantiles:
         statistics["pit_error"] = Statistic(over_columns(uniformity_error, as_columns(pit(prediction, y))))
-    if np.isfinite(std).all():
-        statistics["ause"] = Statistic(over_columns(partial(sparsification_error, root=True), errors**2, std))
+    if moments is not None and np.isfinite(moments[2]).all():
+        squared = (moments[1] - moments[0]) ** 2
+        statistics["ause"] = Statistic(over_columns(partial(sparsification_error, root=True), squared, moments[2]))
     if targets.shape[1] > 1:
         statistics["energy_score"] = mean_of(energy(prediction, targets))
     return statistics
+
+
+def _errors(targets: np.ndarray, mean: np.ndarray) -> Iterator[tuple[str, Statistic]]:
+    errors = mean - targets
+    yield "rmse", Statistic(over_columns(_rmse, errors))
+    yield "mae", mean_of(np.abs(errors))
+    if (targets != targets[0]).any(0).all():
+        yield "r2", Statistic(over_columns(_explained, targets, errors), higher_is_better=True)
 
 
 def over_columns(function: Callable[..., Weighted], *arrays: np.ndarray) -> Weighted:
@@ -83,10 +89,11 @@ def energy(prediction: Prediction, targets: np.ndarray, *, seed: int = 0) -> np.
     """
     import scoringrules
 
-    rows = [prediction[row : row + 1].sample(_SAMPLES, seed=seed)[:, 0] for row in range(len(targets))]
-    samples = torch.stack(rows).detach().cpu().double().numpy()
-    parts = max(1, samples.size * _SAMPLES // _MOST_DISTANCES)
-    each = zip(np.array_split(targets, parts), np.array_split(samples, parts), strict=True)
-    return np.concatenate(
-        [np.atleast_1d(scoringrules.es_ensemble(y, drawn, estimator="fair")) for y, drawn in each if len(y)]
-    )
+    size = max(1, _MOST_DISTANCES // (targets.shape[1] * _SAMPLES**2))
+    found = []
+    for start in range(0, len(targets), size):
+        y = targets[start : start + size]
+        rows = [prediction[[start + row]].sample(_SAMPLES, seed=seed)[:, 0] for row in range(len(y))]
+        samples = torch.stack(rows).detach().cpu().double().numpy()
+        found.append(np.atleast_1d(scoringrules.es_ensemble(y, samples, estimator="fair")))
+    return np.concatenate(found)

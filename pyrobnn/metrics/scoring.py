@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics.base import Scores, Statistic, as_columns, finish, mean_of, standard_errors
 from pyrobnn.metrics.classification import class_statistics
@@ -20,17 +22,18 @@ LEVELS = (0.5, 0.8, 0.9, 0.95)
 def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -> Scores:
     """Score predictions against the targets that were held out.
 
-    Of every likelihood: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s); "ause", the area between the
-    sparsification curve and its oracle (see `sparsification`), where the predictive variance is finite.
+    Of every likelihood: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s), -inf with a target that no
+    draw allows; "ause", the area between the sparsification curve and its oracle (see `sparsification`), where the
+    predictive variance is finite.
 
     Real targets and counts: "crps", the continuous ranked probability score of the mixture; "rmse" and "mae" of the
     predictive mean; "r2", the share of the targets' variance that it explains, where they vary; "pit_error", the area
     between the distribution function of the probability integral transforms (see `pit`) and the diagonal. Real targets:
     for every level, as 95 %, "coverage_95", the share of targets inside the central interval, "width_95", its mean
     width, and "interval_score_95" (Winkler 1972; Gneiting & Raftery 2007). These are left out for counts and censored
-    targets, whose intervals hold more than their level even if calibrated. Scores that need the distribution function
-    are left out where the likelihood has none. With several target columns all but the log score are averaged over
-    them, and there is "energy_score", in the units of all columns together, from 400 samples.
+    targets, whose intervals hold more than their level even if calibrated. Scores that need the distribution function,
+    or a finite mean, are left out where the likelihood has none. With several target columns all but the log score are
+    averaged over them, and there is "energy_score", in the units of all columns together, from 400 samples.
 
     Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); the
     expected calibration error of the most probable class in 15 bins of its probability of equal width, "ece" (Guo et
@@ -118,7 +121,8 @@ def _statistics(prediction: Prediction, y: Any, levels: Sequence[float]) -> dict
 
 
 def _difference(a: Statistic, b: Statistic) -> Statistic:
-    both = None if a.by_example is None or b.by_example is None else a.by_example - b.by_example
+    with np.errstate(invalid="ignore"):  # of targets that cannot be
+        both = None if a.by_example is None or b.by_example is None else a.by_example - b.by_example
     return Statistic(lambda weights: a.of(weights) - b.of(weights), a.higher_is_better, both)
 
 

@@ -5,22 +5,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+from torch.distributions import Categorical
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
-from pyrobnn.data.in_memory import Scaler, row_index
-from pyrobnn.distributions.latents import take_apart
+from pyrobnn.distributions import support
 from pyrobnn.distributions.quantiles import count_quantile, real_quantile
-from pyrobnn.distributions.targets import CensoredNormal
 from pyrobnn.likelihoods.base import require_labels, require_whole
 from pyrobnn.posterior.draws import rest_on_few, tell_of_few_draws, variance_over_draws
+from pyrobnn.posterior.outcomes import MOST_OUTCOMES, listed_entropy, num_samples, sampled_information
+from pyrobnn.posterior.rows import Rows, base_of
 
 
-class Prediction:
+class Prediction(Rows):
     """The predictive distribution of the targets at N inputs: a mixture of S distributions for each input.
 
     p(y | x) = 1/S sum_s p(y | x, w_s). Everything is in the original units of y, and in float64 where targets were
@@ -32,6 +31,10 @@ class Prediction:
         distribution: the likelihood's distribution for each draw and input in the model's units, batch shape (S, N).
         scaler: the map between the units of the model and the original units, if targets were standardised.
 
+    Attributes:
+        distribution: as given.
+        scaler: as given, or the map that changes nothing.
+
     Examples:
         >>> model = bnn.BNN(bnn.MLP(2, [10], 3), likelihood="categorical")
         >>> posterior = model.fit([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [0, 1, 2], steps=20, seed=0, progress=False)
@@ -41,43 +44,6 @@ class Prediction:
         >>> prediction.class_probs.shape, prediction.label.shape
         (torch.Size([1, 3]), torch.Size([1]))
     """
-
-    def __init__(self, distribution: TorchDistributionMixin, scaler: Scaler | None = None) -> None:
-        self.distribution: Any = distribution
-        self._scaler = scaler or Scaler.identity()
-
-    def __repr__(self) -> str:
-        return f"Prediction({type(self._base).__name__}, num_draws={self.num_draws}, num_inputs={len(self)})"
-
-    def __len__(self) -> int:
-        """Return N, the number of inputs."""
-        return int(self.distribution.batch_shape[1])
-
-    def __getitem__(self, rows: Any) -> "Prediction":
-        """Return the prediction at some inputs: a slice, a boolean mask of length N, or row numbers in one dimension.
-
-        Raises:
-            InputError: rows of another kind or beyond N.
-        """
-        index = rows if isinstance(rows, slice) else row_index(rows, len(self))
-        kind, event_dim, parameters = take_apart(self.distribution)
-        chosen = {name: value[:, index] for name, value in parameters.items()}
-        return Prediction(kind(**chosen, validate_args=False).to_event(event_dim), self._scaler)
-
-    @property
-    def num_draws(self) -> int:
-        """S, the number of posterior draws."""
-        return int(self.distribution.batch_shape[0])
-
-    @property
-    def is_classification(self) -> bool:
-        """Whether the targets are classes, so that class probabilities, entropy and mutual information exist."""
-        return isinstance(self._base, (Bernoulli, Categorical))
-
-    @property
-    def is_continuous(self) -> bool:
-        """Whether targets have a density everywhere: real numbers, without limits that hold probability themselves."""
-        return not self._base.support.is_discrete and not isinstance(self._base, CensoredNormal)
 
     @property
     def draw_means(self) -> Tensor:
@@ -92,11 +58,15 @@ class Prediction:
         Laplace approximation often has it, a few draws with large rates make up the mean. A warning tells where. The
         median, `quantile(0.5)`, does not depend on them.
 
+        Raises:
+            InputError: a distribution whose mean is not known.
+
         Warns:
             FewDrawsWarning: `rests_on_few_draws` at some input.
         """
+        self._require("mean")
         tell_of_few_draws(self.rests_on_few_draws, self.num_draws)
-        return self._original(self._component_means.mean(0))
+        return self._original(self.by_rows(lambda part: part._component_means.mean(0)))
 
     @property
     def rests_on_few_draws(self) -> Tensor:
@@ -113,7 +83,7 @@ class Prediction:
         """
         if not self._is_count:
             return torch.zeros(len(self), dtype=torch.bool)
-        return rest_on_few(self._component_means)
+        return self.by_rows(lambda part: rest_on_few(part._component_means))
 
     @property
     def epistemic_variance(self) -> Tensor:
@@ -122,7 +92,8 @@ class Prediction:
 
     @property
     def _epistemic(self) -> Tensor:
-        return variance_over_draws(self._component_means)
+        self._require("mean")
+        return self.by_rows(lambda part: variance_over_draws(part._component_means))
 
     @property
     def aleatoric_variance(self) -> Tensor:
@@ -135,8 +106,9 @@ class Prediction:
     @property
     def _aleatoric(self) -> Tensor:
         if self.is_classification:
-            return (self._probs * (1 - self._probs)).mean(0)
-        return self.distribution.variance.mean(0)
+            return self.by_rows(lambda part: (part._probs * (1 - part._probs)).mean(0))
+        self._require("variance")
+        return self.by_rows(lambda part: part.distribution.variance.mean(0))
 
     @property
     def variance(self) -> Tensor:
@@ -161,11 +133,14 @@ class Prediction:
     def log_prob(self, y: Any) -> Tensor:
         """Return the log score of targets under the mixture, log 1/S sum_s p(y_n | x_n, w_s), one an example (N,).
 
+        It is -inf for targets where no draw has any: negative ones under a log-normal likelihood, for example.
+
         Args:
             y: targets in original units, (N,) or (N, K).
 
         Raises:
-            InputError: not numeric, not finite, not one row an input, labels out of range, or counts not whole.
+            InputError: not numeric, not finite, not one row an input, labels out of range, or counts that are not whole
+                or negative.
 
         Examples:
             >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
@@ -174,20 +149,35 @@ class Prediction:
             >>> posterior.predict(data.x).log_prob(data.y).shape  # in nats; the mean is the log score
             torch.Size([32])
         """
-        return torch.logsumexp(self.draw_log_prob(y), 0) - math.log(self.num_draws)
+        targets = self._checked(y)
+        total = self.by_rows(lambda part, own: torch.logsumexp(part._log_prob(own), 0), targets)
+        return total - math.log(self.num_draws)
 
     def draw_log_prob(self, y: Any) -> Tensor:
         """Return the log density (or probability) of targets under each draw, (S, N)."""
+        return self.by_rows(lambda part, own: part._log_prob(own), self._checked(y), dim=1)
+
+    def _log_prob(self, targets: Tensor) -> Tensor:
+        """Return the log density of targets in original units that were checked, under each draw, (S, N)."""
+        if self.is_classification:
+            return self._unchecked.log_prob(targets)
+        return self.scaler.inverse_log_prob(support.log_prob(self._unchecked, self._scaled(targets)))
+
+    def _checked(self, y: Any) -> Tensor:
+        """Return targets that were checked: in original units, and labels as the distribution takes them."""
         targets = self._targets(y)
-        if self._is_count:
+        if self._is_count and bool((torch.as_tensor(support.ends(self._base.support)[0]) >= 0).all()):
             require_whole(targets, type(self._base).__name__, "counts")
         if not self.is_classification:
-            scaled = self._scaler.transform(targets).to(self._like)
-            return self._scaler.inverse_log_prob(self.distribution.log_prob(scaled))
+            return targets
         require_labels(targets, "A classification likelihood")
         if int(targets.max()) >= self._num_classes:
             raise InputError(f"Labels must lie below the {self._num_classes} classes, got {int(targets.max())}.")
-        return self.distribution.log_prob(targets.to(self._like))
+        return targets.to(self._like)
+
+    def _scaled(self, targets: Tensor) -> Tensor:
+        """Return targets in the units and the precision of the model."""
+        return self.scaler.transform(targets).to(self._like)
 
     def sample(self, num_samples: int | None = None, *, seed: int) -> Tensor:
         """Draw targets from the mixture; all the inputs of one sample share a posterior draw.
@@ -215,7 +205,8 @@ class Prediction:
     def cdf(self, y: Any) -> Tensor:
         """Return the distribution function P(Y <= y) of the mixture at targets, (N, K).
 
-        It is uniform on (0, 1) for calibrated predictions of targets with a density (`is_continuous`).
+        It is 0 below all possible targets and 1 above them, and uniform on (0, 1) for calibrated predictions of targets
+        with a density (`is_continuous`).
 
         Args:
             y: targets in original units, (N,) or (N, K).
@@ -230,7 +221,9 @@ class Prediction:
             tensor([0.5000])
         """
         self._require_quantiles("Values of the distribution function")
-        return self._base.cdf(self._scaler.transform(self._targets(y)).to(self._like)).mean(0)
+        return self.by_rows(
+            lambda part, own: support.cdf(base_of(part._unchecked), part._scaled(own)).mean(0), self._targets(y)
+        )
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:
         """Return exact quantiles of the mixture: for counts, the smallest with P(Y <= y) >= q.
@@ -258,11 +251,14 @@ class Prediction:
             raise InputError(f"Quantile levels must lie between 0 and 1, got {q}.")
         self._require_quantiles("Quantiles")
         if levels.ndim == 0:
-            return self._scaler.inverse(self._quantile(float(levels)))
-        return self._scaler.inverse(torch.stack([self._quantile(float(level)) for level in levels]))
+            return self.scaler.inverse(self._quantile(float(levels)))
+        return self.scaler.inverse(torch.stack([self._quantile(float(level)) for level in levels]))
 
     def _quantile(self, level: float) -> Tensor:
-        return (count_quantile if self._is_count else real_quantile)(self._base, level)
+        if self._is_count:
+            return self.by_rows(lambda part: count_quantile(part.components, level)).to(self._like)
+        eps = torch.finfo(self._like.dtype).eps
+        return self.by_rows(lambda part: real_quantile(part.components, level, eps)).to(self._like)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return the bounds (lower, upper) of the equal-tailed interval that holds `level` of the mixture, (N, K).
@@ -301,15 +297,27 @@ class Prediction:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy of the mixture in nats, (N,): total uncertainty about the class."""
-        entropy = -torch.special.xlogy(self.class_probs, self.class_probs).sum(-1)
-        return entropy.sum(-1) if len(self.distribution.event_shape) else entropy
+        """Entropy of the mixture in nats, (N,): total uncertainty about the class.
+
+        Several target columns have the entropy of all of them jointly, not the sum over columns: draws tie them
+        together. Where they have more than 1024 joint outcomes (more than ten binary columns), it is the entropy given
+        the weights plus `mutual_information`.
+        """
+        self._require_classes("Entropy")
+        if self._num_outcomes > MOST_OUTCOMES:
+            return self._entropy_given_weights() + self.mutual_information
+        if not self.distribution.event_shape:
+            return torch.special.entr(self.class_probs).sum(-1)
+        return self.by_rows(lambda part: listed_entropy(part._column_probs()), width=self._num_outcomes)
 
     @property
     def mutual_information(self) -> Tensor:
         """Information in nats that the class would give about the weights (BALD, Houlsby et al. 2011), (N,).
 
-        The entropy of the mixture less the mean entropy of its components: epistemic uncertainty.
+        The entropy of the mixture less the mean entropy of its components: epistemic uncertainty, log S at most. Of
+        several target columns it is that of all of them jointly. Where they have more than 1024 joint outcomes, it is
+        the mean of log p(y | w_s) - log p(y) over targets y drawn from each draw w_s: 1000 in all, or S if that is
+        more, with the same random numbers for every input.
 
         Examples:
             >>> from pyro.distributions import Categorical
@@ -318,7 +326,25 @@ class Prediction:
             >>> prediction.entropy, prediction.mutual_information
             (tensor([0.6931, 0.6931]), tensor([0.0000, 0.6931]))
         """
-        return (self.entropy - self.distribution.entropy().mean(0)).clamp_min(0)
+        self._require_classes("Mutual information")
+        if self._num_outcomes > MOST_OUTCOMES:
+            num = num_samples(self.num_draws)
+            return self.by_rows(lambda part: sampled_information(part._column_probs()), width=num)
+        return (self.entropy - self._entropy_given_weights()).clamp_min(0)
+
+    def _entropy_given_weights(self) -> Tensor:
+        """Return the mean entropy under each draw, (N,)."""
+        return self.by_rows(lambda part: part._unchecked.entropy().mean(0))
+
+    @property
+    def _num_outcomes(self) -> int:
+        """The number of joint outcomes of several target columns; 1 of a single one."""
+        shape = self.distribution.event_shape
+        return int(self._num_classes ** shape.numel()) if shape else 1
+
+    def _column_probs(self) -> Tensor:
+        """Return the probabilities of the classes of several columns under each draw, (S, N, K, C)."""
+        return torch.stack([1 - self._probs, self._probs], -1) if self._is_binary else self._probs.flatten(2, -2)
 
     def _targets(self, y: Any) -> Tensor:
         targets = as_targets(y, len(self))
@@ -326,13 +352,6 @@ class Prediction:
         if tuple(targets.shape) != expected:
             raise InputError(f"`y` must have the shape of the predictions, {expected}; got {tuple(targets.shape)}.")
         return targets
-
-    @property
-    def has_quantiles(self) -> bool:
-        """Whether the likelihood has the distribution function that quantiles and intervals rest on."""
-        kind = type(self._base)
-        has_inverse = self._is_count or kind.icdf is not Distribution.icdf
-        return kind.cdf is not Distribution.cdf and has_inverse and not self.is_classification
 
     def _require_quantiles(self, what: str) -> None:
         if not self.has_quantiles:
@@ -344,14 +363,6 @@ class Prediction:
     def _require_classes(self, what: str) -> None:
         if not self.is_classification:
             raise InputError(f"{what} need a classification likelihood, this one is {type(self._base).__name__}.")
-
-    @property
-    def _base(self) -> Any:
-        """The distribution of single target columns."""
-        base = self.distribution
-        while isinstance(base, Independent):
-            base = base.base_dist
-        return base
 
     @property
     def _component_means(self) -> Tensor:
@@ -368,33 +379,14 @@ class Prediction:
 
     def _original(self, values: Tensor) -> Tensor:
         """Return values in original units."""
-        return values if self.is_classification else self._scaler.inverse(values)
+        return values if self.is_classification else self.scaler.inverse(values)
 
     def _original_std(self, variance: Tensor) -> Tensor:
         """Return the square root in original units, where the variance itself may be beyond the precision's range."""
-        return variance.sqrt() if self.is_classification else self._scaler.inverse_scale(variance.sqrt())
+        return variance.sqrt() if self.is_classification else self.scaler.inverse_scale(variance.sqrt())
 
     def _original_variance(self, variance: Tensor) -> Tensor:
         """Return a variance in original units."""
         if self.is_classification:
             return variance
-        return self._scaler.inverse_scale(self._scaler.inverse_scale(variance))
-
-    @property
-    def _is_count(self) -> bool:
-        return bool(self._base.support.is_discrete) and not self.is_classification
-
-    @property
-    def _is_binary(self) -> bool:
-        return isinstance(self._base, Bernoulli)
-
-    @property
-    def _num_classes(self) -> int:
-        return 2 if self._is_binary else int(self._base.param_shape[-1])
-
-    @property
-    def _like(self) -> Tensor:
-        """A tensor with the type and device in which the distribution takes targets."""
-        if isinstance(self._base, Categorical):
-            return torch.empty(0, dtype=torch.int64, device=self._base.logits.device)
-        return self._base.logits if self._is_binary else self._base.mean
+        return self.scaler.inverse_scale(self.scaler.inverse_scale(variance))

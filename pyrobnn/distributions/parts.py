@@ -1,0 +1,107 @@
+"""Distributions as tensors and a way to build them again, so that rows can be taken from any of them."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Transform, constraints
+
+from pyrobnn._core.errors import InputError
+
+Build = Callable[[Iterator[Tensor]], Any]
+_ATTRIBUTES = {"base_distribution": "base_dist", "transform": "inv"}
+"""Attributes of torch's classes whose constructors have another name for them."""
+_SAME = (("probs", "logits"), ("gate", "gate_logits"), ("covariance_matrix", "precision_matrix", "scale_tril"))
+"""Arguments of which a constructor takes one."""
+_LEFT_OUT = ("validate_args", "cache_size")
+_ABSENT = object()
+
+
+def take_apart(distribution: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
+    """Return the tensors in a distribution, and the function that builds one like it, without checks, from others.
+
+    Each tensor is expanded to the batch shape of the distribution that it belongs to, such as the components of a
+    mixture, and so has the batch axes of the whole first. Distributions are built by their constructors, whose
+    arguments are read from attributes of the same name.
+
+    Raises:
+        InputError: a distribution, or a part of it, that does not keep an argument of its constructor.
+    """
+    found: list[Tensor] = []
+    build = _take(distribution, found, (), 0)
+    return found, lambda tensors: build(iter(tensors))
+
+
+def converted(distribution: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Return a distribution like another, without checks, with a function applied to each tensor (*batch, ...)."""
+    tensors, build = take_apart(distribution)
+    return build([function(tensor) for tensor in tensors])
+
+
+def in_double(tensor: Tensor) -> Tensor:
+    """Return real numbers in double precision, and others as they are."""
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _take(part: Any, found: list[Tensor], batch: tuple[int, ...], event_dim: int) -> Build:
+    """Add the tensors of a part to those found, and return the function that builds it from the next ones."""
+    if isinstance(part, Tensor):
+        found.append(_expanded(part, batch, max(event_dim, part.ndim - len(batch))))
+        return next
+    if isinstance(part, (list, tuple)):
+        each = [_take(entry, found, batch, event_dim) for entry in part]
+        return lambda values: [build(values) for build in each]
+    if isinstance(part, Distribution):
+        return _take_distribution(part, found)
+    if isinstance(part, Transform) and not isinstance(part, torch.nn.Module):
+        before = len(found)
+        build = _build(type(part), {name: _take(value, found, batch, event_dim) for name, value in _arguments(part)})
+        return build if len(found) > before else lambda _: part
+    return lambda _: part
+
+
+def _take_distribution(part: Any, found: list[Tensor]) -> Build:
+    known = part.arg_constraints
+    builds = {}
+    for name, value in _arguments(part):
+        is_known = name in known and not constraints.is_dependent(known[name])
+        event_dim = known[name].event_dim if is_known else 0 if isinstance(value, Tensor) else len(part.event_shape)
+        builds[name] = _take(value, found, part.batch_shape, event_dim)
+    return _build(type(part), builds)
+
+
+def _build(kind: Any, builds: dict[str, Build]) -> Build:
+    unchecked = {"validate_args": False} if "validate_args" in _parameters(kind) else {}
+    return lambda values: kind(**{name: build(values) for name, build in builds.items()}, **unchecked)
+
+
+def _arguments(part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments that make a distribution or transform; of several that say the same, the one given."""
+    names = tuple(name for name in _parameters(part.__class__) if name not in _LEFT_OUT)
+    for same in _SAME:
+        stored = [name for name in vars(part) if name in same and vars(part)[name] is not None]
+        kept = stored[0] if stored else same[-1]
+        names = tuple(name for name in names if name not in same or name == kept)
+    for name in names:
+        value = getattr(part, _ATTRIBUTES.get(name, name), _ABSENT)
+        if value is _ABSENT or inspect.ismethod(value):
+            raise InputError(
+                f"Rows of predictions are made by the constructor of their distribution, and {type(part).__name__} "
+                f"does not keep its argument {name!r}: store it as an attribute of this name.",
+                page="how-to/own-part",
+            )
+        yield name, value
+
+
+@functools.cache
+def _parameters(kind: Any) -> tuple[str, ...]:
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return tuple(name for name, entry in inspect.signature(kind).parameters.items() if entry.kind in named)
+
+
+def _expanded(value: Tensor, batch: tuple[int, ...], event_dim: int) -> Tensor:
+    own = value.shape[max(0, value.ndim - event_dim) :]
+    return value.expand((*batch, *[1] * (event_dim - len(own)), *own))
