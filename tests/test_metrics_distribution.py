@@ -1,5 +1,6 @@
 """Scores of whole predictive distributions: CRPS, intervals, probability integral transforms, the energy score."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from scipy import integrate, stats
 
 from pyrobnn import InputError, Prediction
+from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.targets import CensoredNormal, NegativeBinomial, Poisson, StudentT
-from pyrobnn.metrics import pit, pit_pvalue, regression, score
+from pyrobnn.metrics import crps, pit, pit_pvalue, regression, score
 from pyrobnn.metrics.calibration import uniformity_error
 from pyrobnn.metrics.crps import ranked_probability
 
@@ -123,6 +125,152 @@ def test_crps_of_counts_is_the_sum_over_all_of_them(dispersion, shift, tolerance
     for n in range(5):
         cdf = frozen(log_mean[:, n], dispersion).cdf(support).mean(1)
         assert float(found[n]) == pytest.approx(((cdf - (support[:, 0] >= float(y[n]))) ** 2).sum(), rel=tolerance)
+
+
+def uneven(name, num_draws, num_inputs=6):
+    """Locations and scales of shapes that a fixed grid misses."""
+    loc, scale = draws(num_draws, num_inputs), 0.5 + draws(num_draws, num_inputs, seed=2).square()
+    if name == "few far off":
+        loc[0] = 1000.0
+    elif name == "two modes":
+        loc[::2] += 300.0
+    elif name == "far apart":
+        loc *= 1e4
+    elif name == "tiny beside huge":
+        scale = torch.where(draws(num_draws, num_inputs, seed=3) > 0, double(1e-6), double(1e3))
+    elif name == "all sizes":
+        scale = 10 ** (4.5 * draws(num_draws, num_inputs, seed=3).clamp(-2, 2) - 1.5)
+    elif name == "points":
+        scale = torch.full_like(loc, 1e-12)
+    return loc, scale
+
+
+UNEVEN = ["few far off", "two modes", "far apart", "tiny beside huge", "all sizes", "points"]
+FAR = double([0.0, 0.3, -5.0, 900.0, -1e6, 1e9])
+
+
+def test_one_draw_in_twenty_that_is_far_off_counts():
+    """19 draws at 0 and one at 1000: nearly (1000 / 20^2), not the 0.52 of the bulk."""
+    loc = torch.zeros(20, 1, dtype=torch.float64)
+    loc[0] = 1000.0
+    for repeats in (1, 10):
+        found = ranked_probability(Prediction(dist.Normal(loc.repeat(repeats, 1), 1.0)), double([0.0]))
+        expected = scoringrules.crps_mixnorm(0.0, loc[:, 0].numpy(), np.ones(20))
+        assert float(found) == pytest.approx(float(expected), rel=1e-9)
+    assert float(expected) == pytest.approx(2.747, abs=1e-3)
+
+
+@pytest.mark.parametrize("num_draws", [1, 19, 150])
+@pytest.mark.parametrize("name", UNEVEN)
+def test_crps_of_uneven_mixtures_of_normals(name, num_draws):
+    loc, scale = uneven(name, num_draws)
+    found = ranked_probability(Prediction(dist.Normal(loc, scale)), FAR)
+    expected = scoringrules.crps_mixnorm(FAR.numpy(), loc.numpy(), scale.numpy(), m_axis=0)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNEVEN)
+def test_quadrature_agrees_with_the_closed_form_of_normals(name, monkeypatch):
+    loc, scale = uneven(name, 30)
+    exact = ranked_probability(Prediction(dist.Normal(loc, scale)), FAR)
+    monkeypatch.setattr(crps, "_of_normals", lambda mixtures, y: crps._integral(mixtures, y)[0])
+    found = ranked_probability(Prediction(dist.Normal(loc, scale)), FAR)
+    np.testing.assert_allclose(found.numpy(), exact.numpy(), rtol=1e-5)
+
+
+def laplace_pairs(loc, scale, y):
+    """E|X - y| - E|X - X'| / 2 of Laplace mixtures in closed form (Jordan 2016)."""
+
+    def distance(d, a, b):
+        near = np.isclose(a, b, rtol=1e-4)
+        apart = np.where(near, 1.0, a**2 - b**2)
+        unequal = (a**3 * np.exp(-d / a) - b**3 * np.exp(-d / b)) / apart
+        middle = (a + b) / 2
+        return d + np.where(near, (1.5 * middle + d / 2) * np.exp(-d / middle), unequal)
+
+    own = np.abs(y - loc) + scale * np.exp(-np.abs(y - loc) / scale)
+    pairs = distance(np.abs(loc[:, None] - loc), scale[:, None], scale[None])
+    return own.mean(0) - pairs.mean((0, 1)) / 2
+
+
+@pytest.mark.parametrize("name", ["few far off", "two modes", "tiny beside huge", "points"])
+def test_crps_of_uneven_mixtures_of_laplace_distributions(name):
+    loc, scale = uneven(name, 19)
+    scale = scale.amin(0) if name != "tiny beside huge" else scale
+    scale = scale.expand(loc.shape)
+    found = ranked_probability(Prediction(dist.Laplace(loc, scale)), FAR).numpy()
+    np.testing.assert_allclose(found, laplace_pairs(loc.numpy(), scale.numpy(), FAR.numpy()), rtol=1e-5)
+
+
+SKEWED = {
+    "student t without a variance": (
+        lambda loc, scale: StudentT(double(1.5), loc, scale),
+        lambda loc, scale: stats.t(1.5, loc, scale),
+    ),
+    "cauchy": (dist.Cauchy, stats.cauchy),
+    "uniform": (lambda loc, scale: dist.Uniform(loc, loc + scale), stats.uniform),
+    "gamma": (
+        lambda loc, scale: dist.Gamma(loc.exp(), 1 / scale),
+        lambda loc, scale: stats.gamma(np.exp(loc), 0, scale),
+    ),
+    "weibull": (
+        lambda loc, scale: dist.Weibull(scale, loc.exp()),
+        lambda loc, scale: stats.weibull_min(np.exp(loc), 0, scale),
+    ),
+    "half-cauchy": (lambda loc, scale: dist.HalfCauchy(scale), lambda loc, scale: stats.halfcauchy(0, scale)),
+    "gumbel": (dist.Gumbel, stats.gumbel_r),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")  # in SciPy's Gumbel
+@pytest.mark.parametrize("tiny", [1.0, 1e-6])
+@pytest.mark.parametrize("name", SKEWED)
+def test_crps_of_skewed_and_heavy_tails_by_quadrature(name, tiny):
+    """SciPy integrates between the quantiles of all components."""
+    make, freeze = SKEWED[name]
+    loc, scale = draws(3, 4), 0.5 + draws(3, 4, seed=2).square()
+    scale[0] *= tiny
+    y = double([0.2, -1.0, 30.0, 1e4])
+    found = ranked_probability(Prediction(make(loc, scale)), y)
+    levels = np.array([1e-13, 1e-10, 1e-7, 1e-5, 1e-3, 0.01, 0.1, 0.3, 0.5])
+    levels = np.concatenate([levels, 1 - levels])
+    for n in range(4):
+        frozen = freeze(loc[:, n].numpy(), scale[:, n].numpy())
+        cuts = np.concatenate([frozen.ppf(level) for level in levels])
+        cuts = np.unique(np.append(cuts[np.isfinite(cuts)], float(y[n])))
+        pieces = [
+            integrate.quad(lambda z, side=a >= float(y[n]): (frozen.cdf(z).mean() - side) ** 2, a, b, limit=200)[0]  # noqa: B023
+            for a, b in itertools.pairwise(cuts)
+        ]
+        assert float(found[n]) == pytest.approx(sum(pieces), rel=1e-6)
+
+
+def test_crps_of_columns_and_of_standardised_targets_is_that_of_each_in_its_units():
+    loc, scale = (part.reshape(19, 3, 2) for part in uneven("few far off", 19))
+    scaler = Scaler(double([5.0, -1.0]), double([2.0, 1e-3]))
+    y = FAR.reshape(3, 2)
+    prediction = Prediction(dist.Normal(loc, scale).to_event(1), scaler)
+    expected = scoringrules.crps_mixnorm(
+        y.numpy(), scaler.inverse(loc).numpy(), scaler.inverse_scale(scale).numpy(), m_axis=0
+    )
+    np.testing.assert_allclose(ranked_probability(prediction, y).numpy(), expected, rtol=1e-6)
+    single = ranked_probability(Prediction(dist.Normal(loc.float(), scale.float()).to_event(1), scaler), y)
+    np.testing.assert_allclose(single.numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_crps_of_counts_of_which_few_draws_are_far_off():
+    log_mean = torch.full((20, 3), 0.5, dtype=torch.float64)
+    log_mean[0] = double([5.0, 7.0, 9.0])
+    y = double([1.0, 0.0, 9000.0])
+    found = ranked_probability(Prediction(Poisson(log_mean)), y)
+    support = np.arange(12_000)[:, None]
+    for n in range(3):
+        cdf = stats.poisson(np.exp(log_mean[:, n].numpy())).cdf(support).mean(1)
+        expected = ((cdf - (support[:, 0] >= float(y[n]))) ** 2).sum()
+        assert float(found[n]) == pytest.approx(expected, rel=1e-3 if n else 1e-9)
 
 
 # intervals

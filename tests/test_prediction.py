@@ -1,9 +1,11 @@
 """Predictions as exact mixtures: scores, moments, quantiles, classes."""
 
 import functools
+import itertools
 import math
 from contextlib import nullcontext
 
+import numpy as np
 import pandas as pd
 import pyro.distributions as dist
 import pytest
@@ -109,9 +111,69 @@ def test_binary_targets_have_two_classes():
     assert prediction.log_prob([1, 0]).exp().tolist() == pytest.approx([0.7, 0.7])
     assert prediction.entropy.tolist() == pytest.approx([stats.entropy([0.7, 0.3])] * 2)
     assert both.class_probs.shape == (1, 2, 2)
-    joint = [(0.9 * 0.2 + 0.5 * 0.4) / 2, (0.9 * 0.8 + 0.5 * 0.6) / 2, (0.1 * 0.2 + 0.5 * 0.4) / 2, (0.1 * 0.8 + 0.5 * 0.6) / 2]
+    joint = [
+        (0.9 * 0.2 + 0.5 * 0.4) / 2,
+        (0.9 * 0.8 + 0.5 * 0.6) / 2,
+        (0.1 * 0.2 + 0.5 * 0.4) / 2,
+        (0.1 * 0.8 + 0.5 * 0.6) / 2,
+    ]
     assert both.entropy.item() == pytest.approx(stats.entropy(joint))
     assert both.log_prob([[1, 0]]).item() == pytest.approx(math.log((0.9 * 0.8 + 0.5 * 0.6) / 2))
+
+
+def outcomes(probs):
+    """The probabilities of all joint outcomes under each draw, from those of classes (S, N, K, C), by hand."""
+    num_draws, num_inputs, columns, classes = probs.shape
+    found = torch.empty(num_draws, num_inputs, classes**columns, dtype=probs.dtype)
+    for place, labels in enumerate(itertools.product(range(classes), repeat=columns)):
+        found[..., place] = math.prod(probs[:, :, column, label] for column, label in enumerate(labels))
+    return found
+
+
+JOINT = {
+    "binary": (3, 2, lambda probs: dist.Bernoulli(probs[..., 1])),
+    "many binary": (9, 2, lambda probs: dist.Bernoulli(logits=probs[..., 1].logit())),
+    "classes": (3, 4, dist.Categorical),
+}
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_several_columns_have_the_entropy_of_their_joint_outcomes(name):
+    columns, classes, make = JOINT[name]
+    generator = torch.Generator().manual_seed(0)
+    probs = (2 * torch.randn(6, 3, columns, classes, generator=generator, dtype=torch.float64)).softmax(-1)
+    prediction = Prediction(make(probs).to_event(1))
+    joint = outcomes(probs)
+    entropy, given = stats.entropy(joint.mean(0), axis=-1), stats.entropy(joint, axis=-1).mean(0)
+    np.testing.assert_allclose(prediction.entropy.numpy(), entropy, rtol=1e-10)
+    np.testing.assert_allclose(prediction.mutual_information.numpy(), entropy - given, rtol=1e-8)
+
+
+@pytest.mark.parametrize("columns", [1, 4, 10, 11, 60])
+def test_columns_that_one_latent_flips_tell_no_more_than_it(columns):
+    """Two draws that say all 1 or all 0: the outcome tells which, log 2, however many columns there are."""
+    probs = torch.tensor([1e-9, 1 - 1e-9], dtype=torch.float64)[:, None, None].expand(2, 3, columns)
+    distribution = dist.Bernoulli(probs).to_event(1) if columns > 1 else dist.Bernoulli(probs[..., 0])
+    prediction = Prediction(distribution)
+    np.testing.assert_allclose(prediction.mutual_information.numpy(), math.log(2), rtol=1e-5)
+    np.testing.assert_allclose(prediction.entropy.numpy(), math.log(2), rtol=1e-5)
+
+
+def test_information_of_many_columns_comes_from_samples(monkeypatch):
+    """Within 4 standard errors of the list of all outcomes, the same for a row alone, and no more than log S."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(40, 5, 8, generator=generator, dtype=torch.float64)
+    prediction = Prediction(dist.Bernoulli(logits=logits).to_event(1))
+    exact, entropy = prediction.mutual_information, prediction.entropy
+    monkeypatch.setattr("pyrobnn.posterior.prediction.MOST_OUTCOMES", 100)
+    found = prediction.mutual_information
+    assert not torch.equal(found, exact)
+    error = 1.0 / math.sqrt(1000)  # log p(y | w) - log p(y) has a deviation below 1 here
+    assert (found - exact).abs().max() < 4 * error
+    assert (prediction.entropy - entropy).abs().max() < 4 * error
+    torch.testing.assert_close(prediction[[3]].mutual_information, found[3:4], rtol=1e-12, atol=0)
+    apart = Prediction(dist.Bernoulli(logits=100 * logits).to_event(1)).mutual_information
+    assert (apart <= math.log(40)).all()
 
 
 @functools.cache

@@ -236,3 +236,14 @@ def test_several_columns_of_counts():
     torch.testing.assert_close(both.quantile(0.9)[:, 1], one.quantile(0.9))
     torch.testing.assert_close(both.cdf(torch.stack([y, y], 1))[:, 0], one.cdf(y))
     torch.testing.assert_close(both.draw_log_prob(torch.stack([y, y], 1)), 2 * one.draw_log_prob(y))
+
+
+@pytest.mark.parametrize("log_mean", [10.0, 20.0])
+@pytest.mark.parametrize("name", COUNTS)
+def test_huge_counts_are_those_of_scipy(name, log_mean):
+    setting, frozen = FROZEN[name]
+    exact = frozen(np.array([log_mean]))
+    y = np.array([exact.ppf(level)[0] for level in (0.01, 0.5, 0.99)])
+    prediction = predict(setting, torch.full((1, 3), log_mean, dtype=torch.float64))
+    np.testing.assert_allclose(prediction.log_prob(y).numpy(), exact.logpmf(y), rtol=1e-6)
+    np.testing.assert_allclose(prediction.cdf(y).numpy(), exact.cdf(y), rtol=1e-7)

@@ -78,7 +78,7 @@ def log_prob(distribution: Any, value: Tensor) -> Tensor:
     if bool(inside.all()):
         return distribution.log_prob(value)
     if not distribution.event_shape:
-        value = torch.where(inside, value, torch.as_tensor(_point(*ends(distribution.support))).to(value))
+        value = torch.where(inside, value, torch.as_tensor(_point(distribution.support)).to(value))
     return torch.where(inside, distribution.log_prob(value), -torch.inf)
 
 
@@ -169,14 +169,17 @@ def _within(support: Any, value: Tensor, function: Callable[[Tensor], Tensor]) -
     if _is_infinite(lower) and _is_infinite(upper):
         return function(value)
     below, above = value < lower if support.is_discrete else value <= lower, value >= upper
-    found = function(torch.where(below | above, torch.as_tensor(_point(lower, upper)).to(value), value))
+    found = function(torch.where(below | above, torch.as_tensor(_point(support)).to(value), value))
     return found.masked_fill(below, 0.0).masked_fill(above, 1.0)
 
 
-def _point(lower: Any, upper: Any) -> Any:
-    """Return a number inside limits."""
+def _point(support: Any) -> Any:
+    """Return a number inside a support."""
+    lower, upper = ends(support)
     if _is_infinite(lower):
         return 0.0 if _is_infinite(upper) else upper - abs(upper) - 1
+    if support.is_discrete:
+        return lower
     return lower + abs(lower) + 1 if _is_infinite(upper) else (lower + upper) / 2
 
 
