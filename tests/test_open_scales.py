@@ -1,5 +1,7 @@
 """Scales that a model leaves open, and methods that nobody chose."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
 from pyrobnn.inference import automatic
 from pyrobnn.inference.base import Run
 from pyrobnn.inference.open_scales import measured
@@ -330,3 +333,45 @@ def test_weights_that_take_up_most_targets_do_not_choose_the_noise(likelihood, g
     data = bnn.Data(x[:60], y[:60], standardize=True)
     posterior = bnn.fit(model, bnn.SVI(guide=guide), data, seed=0, progress=False)
     assert float(posterior.predict(x[60:]).log_prob(torch.tensor(y[60:])).mean()) > -2.42
+
+
+class Slow(nn.Module):
+    """A line that takes a hundredth of a second, or a tenth, for each call."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.line, self.seconds = nn.Linear(2, 1), seconds
+
+    def forward(self, x):
+        time.sleep(self.seconds)
+        return self.line(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["tuned", 0.3])
+@pytest.mark.parametrize("seconds", [0.01, 0.1])
+def test_automatic_ends_in_time_however_slow_a_network_is(seconds, scale):
+    """It takes as long as it may, the look that it is at, of 50 steps, and what follows the last fit."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    model = bnn.BNN(Slow(seconds), likelihood=bnn.likelihoods.Gaussian(scale))
+    started = time.perf_counter()
+    posterior = bnn.fit(model, bnn.Automatic(max_seconds=10), (x, x[:, 0]), seed=0, engine="eager", progress=False)
+    took = time.perf_counter() - started
+    assert took < 10 + 150 * seconds + 5
+    assert posterior.record.seconds <= took
+
+
+def test_automatic_measures_the_scales_of_a_candidate_without_the_rows_that_judge_it(monkeypatch):
+    seen = []
+
+    def record(model, data, run, **_):
+        seen.append(data.x)
+
+    monkeypatch.setattr(automatic, "measured", record)
+    monkeypatch.setattr(automatic, "candidates", lambda *_: {"map": bnn.SVI(guide="map", steps=2)})
+    x = torch.randn(20, 1)
+    bnn.fit(bnn.BNN(bnn.MLP(1, [3], 1)), (x, x[:, 0]), seed=0, progress=False)
+    parts = automatic._splits(bnn.Data(x, x[:, 0]), derive(0, "folds"))
+    assert all(torch.equal(one, train.x) for one, (train, _) in zip(seen, parts, strict=False))
+    assert len(seen) == len(parts) + 1

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from pyrobnn._core.deadline import check_time
+
 
 class _Change:
     """A state of the process that a block has changed.
@@ -116,7 +118,12 @@ class _OneThread:
                 raise interrupt
 
     def let_waiting_in(self) -> None:
-        """Let another thread take a turn if one waits."""
+        """Let another thread take a turn if one waits; long work calls it at each step, and ends there when it must.
+
+        Raises:
+            OutOfTime: the time of the block is over (`deadline.until`).
+        """
+        check_time()
         if self._turnstile.locked():
             with self.others_let_in():
                 pass

@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyrobnn import guides
+from pyrobnn._core.deadline import OutOfTime, until
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
@@ -20,7 +21,7 @@ from pyrobnn.data.in_memory import Data, drawn_together, same_inputs
 from pyrobnn.inference.base import BaseMethod, Method, Offer, Run, offer_of, registry
 from pyrobnn.inference.ensemble import Ensemble
 from pyrobnn.inference.mcmc.mcmc import NUTS
-from pyrobnn.inference.open_scales import work_of_gradient
+from pyrobnn.inference.open_scales import Measured, measured, work_of_gradient
 from pyrobnn.inference.source import Source, as_data, make_source
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.mixture import Mixture
@@ -46,8 +47,8 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     """Try what suits the size of network and data, and keep what predicts held-out examples best.
 
     Candidates are a Laplace approximation, a mean-field guide, chains by NUTS where weights and examples are few, and
-    an anchored ensemble where they are many. Each is fitted to a part of the data and scored on the rest, under scales
-    measured on all data. The best is fitted to all data. ELBOs are not compared, since a guide that has collapsed may
+    an anchored ensemble where they are many. Each is fitted to a part of the data, under scales measured on that part,
+    and scored on the rest. The best is fitted to all data. ELBOs are not compared, since a guide that has collapsed may
     have the highest.
 
     The number of steps that a candidate may take follows from what a step computes. So the same call gives the same
@@ -57,7 +58,8 @@ class Automatic(BaseMethod[Posterior | Mixture]):
 
     Attributes:
         max_seconds: bound by the clock, or None. A candidate is begun only if time will remain for the fit to all data;
-            the first always is. Candidates stop training after half of this time, the last fit after all of it.
+            the first always is. Candidates stop training after half of this time, and are given up after three fifths;
+            the last fit stops after all of it.
 
     Examples:
         >>> import pyrobnn as bnn
@@ -73,7 +75,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
 
     def offer(self) -> Offer:
         """Return what the method has beside `run`."""
-        return Offer(callbacks=False, measures_scales=True)
+        return Offer(callbacks=False)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
         """Choose, and fit to all data; `record.automatic` has the candidates and their scores.
@@ -89,7 +91,9 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 "a method such as SVI()."
             )
         source = make_source(data, bnn, None)
+        run = dataclasses.replace(run, callbacks=[])
         parts = _splits(data, derive(run.seed, "folds"))
+        models = [self._measured(bnn, train, run, 0.25) for train, _ in parts]
         methods = candidates(bnn, _size(data), _most_steps(bnn, source))
         weights = None if data.weights is None else torch.cat([rest.tensors[2] for _, rest in parts]).cpu()
         tried: list[CandidateRecord] = []
@@ -100,25 +104,60 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 if tried and not self._has_time(tried, len(parts), run):
                     break
                 started = time.perf_counter()
-                half = self._until(0.5, run, method)
-                scores.append(_held_out_scores(name, method, bnn, parts, half))
+                scores.append(self._held_out_scores(name, method, models, parts, run))
                 tried.append(_record(name, scores[-1], weights, time.perf_counter() - started))
-        chosen = tried[_best(scores, weights)].name
-        whole = self._until(1.0, run, methods[chosen])
-        posterior: Posterior | Mixture = methods[chosen].run(bnn, data, **whole.arguments())
+        is_over = self.max_seconds is not None and not self._has_time(tried, len(parts), run)
+        is_finite = any(math.isfinite(one.log_score) for one in tried)
+        chosen = tried[_best(scores, weights) if is_finite or not is_over else 0].name
+        whole = self._measured(bnn, data, run, 0.75)
+        posterior = _run(methods[chosen], whole, data, self._ending_at(self._share(1.0, run), methods[chosen], run))
         posterior.record = dataclasses.replace(
             posterior.record,
             automatic=AutomaticRecord(to_dict(self), tried, chosen),
+            evidence=whole.record,
             seconds=time.perf_counter() - run.started,
         )
         return posterior
 
-    def _until(self, share: float, run: Run, method: Any) -> Run:
-        """Return the arguments of a fit inside, whose steps end when a share of the seconds has passed."""
+    def _share(self, share: float, run: Run) -> float | None:
+        """Return when a share of the seconds has passed, None without a bound."""
+        return None if self.max_seconds is None else run.started + share * self.max_seconds
+
+    def _measured(self, bnn: BNN, data: Data, run: Run, share: float) -> Measured:
+        """Return the model with scales measured on some data; as it is if there is nothing to measure, or no time."""
+        quiet = dataclasses.replace(run, progress=False)
+        try:
+            with until(self._share(share, run)):
+                found = measured(bnn, data, quiet, starts_there=False)
+        except OutOfTime:
+            found = None
+        return Measured(bnn, None) if found is None else found
+
+    def _held_out_scores(
+        self, name: str, method: Any, models: list[Measured], parts: list[tuple[Data, Data]], run: Run
+    ) -> Tensor:
+        """Return the log score of each example held out.
+
+        It is -infinity for a fit whose numbers did not stay finite, or whose time was over.
+        """
+        found = []
+        for index, (model, (train, rest)) in enumerate(zip(models, parts, strict=True)):
+            own = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"))
+            half, now = self._share(0.5, run), time.perf_counter()
+            end = None if half is None else now + max(0.0, half - now) / (len(parts) - index)
+            try:
+                with until(self._share(0.6, run)):
+                    posterior = _run(method, model, train, self._ending_at(end, method, own))
+                    found.append(posterior.predict(rest.x, num_draws=_DRAWS).log_prob(rest.y).double().cpu())
+            except (FloatingPointError, OutOfTime):
+                found.append(torch.full((len(rest),), -math.inf, dtype=torch.float64))
+        return torch.cat(found)
+
+    def _ending_at(self, end: float | None, method: Any, run: Run) -> Run:
+        """Return the arguments of a fit inside, whose steps end at a time."""
         run = dataclasses.replace(run, progress=False)
-        if self.max_seconds is None or not offer_of(method).callbacks:
+        if end is None or not offer_of(method).callbacks:
             return run
-        end = run.started + share * self.max_seconds
         return dataclasses.replace(run, callbacks=[lambda _: time.perf_counter() > end])
 
     def _has_time(self, tried: Sequence[CandidateRecord], parts: int, run: Run) -> bool:
@@ -127,6 +166,11 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             return True
         slowest = max(one.seconds for one in tried)
         return time.perf_counter() - run.started + slowest * (1 + 1.5 / parts) < self.max_seconds
+
+
+def _run(method: Any, model: Measured, data: Data, run: Run) -> Posterior | Mixture:
+    posterior: Posterior | Mixture = method.infer(model.bnn, data, run)
+    return posterior
 
 
 def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]]:
@@ -175,20 +219,6 @@ def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
     for own, part in zip(is_held_out, parts, strict=True):
         own[part] = True
     return [(data[~own], data[own]) for own in is_held_out]
-
-
-def _held_out_scores(name: str, method: Any, bnn: BNN, parts: list[tuple[Data, Data]], run: Run) -> Tensor:
-    """Return the log score of each example held out; -infinity for a fit whose numbers did not stay finite."""
-    found = []
-    for index, (train, rest) in enumerate(parts):
-        own = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"))
-        try:
-            posterior = method.run(bnn, train, **own.arguments())
-        except FloatingPointError:
-            found.append(torch.full((len(rest),), -math.inf, dtype=torch.float64))
-        else:
-            found.append(posterior.predict(rest.x, num_draws=_DRAWS).log_prob(rest.y).double().cpu())
-    return torch.cat(found)
 
 
 def _record(name: str, scores: Tensor, weights: Tensor | None, seconds: float) -> CandidateRecord:

@@ -50,7 +50,7 @@ class Run:
     """The arguments of a run, as in `pyrobnn.fit`.
 
     Attributes:
-        started: when it began, by `time.perf_counter`.
+        started: when it began, by `time.perf_counter`; parts of a run have the time of the whole.
     """
 
     seed: int
@@ -61,7 +61,7 @@ class Run:
     validation: Any = None
     checkpoint: str | Path | None = None
     every: int = 1000
-    started: float = dataclasses.field(init=False, default_factory=time.perf_counter)
+    started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         """Refuse what is not an engine."""

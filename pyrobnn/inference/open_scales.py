@@ -57,11 +57,11 @@ class Measured:
 
     Attributes:
         bnn: the model with numbers for scales.
-        record: how they were found.
+        record: how they were found; None if nothing was measured.
     """
 
     bnn: BNN
-    record: EvidenceRecord
+    record: EvidenceRecord | None
 
 
 def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured | None:
@@ -184,7 +184,10 @@ def run_measured[R](bnn: BNN, method: Method[R], data: Any, run: Run) -> R:
         if isinstance(inner, BaseMethod):
             inner.check(bnn, data, run)
         closed = measured(bnn, data, run, starts_there=offer.guide is not None)
-    found = method.run(bnn if closed is None else closed.bnn, data, **run.arguments())
+    model = bnn if closed is None else closed.bnn
+    found = (
+        method.infer(model, data, run) if isinstance(method, BaseMethod) else method.run(model, data, **run.arguments())
+    )
     if closed is not None and isinstance(found, Fitted):
         seconds = time.perf_counter() - run.started
         found.record = dataclasses.replace(found.record, evidence=closed.record, seconds=seconds)
