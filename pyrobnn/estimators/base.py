@@ -21,7 +21,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
-from pyrobnn.estimators.training import fit_on, holds_chains, joined, make_model, require_learning_on
+from pyrobnn.estimators.training import fit_on, holds_chains, joined, make_model, require_learning_on, require_moments
 from pyrobnn.inference import defaults
 from pyrobnn.inference.ending import SEE, complaint
 from pyrobnn.inference.fit import fit
@@ -200,6 +200,8 @@ class AbstractBNN(BaseEstimator):
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
         require_learning_on(self._method(self._parts(learns_on=True)))
         reset = not hasattr(self, "posterior_")
+        if not reset and self.method is None and self._kept is None:
+            require_moments(self.posterior_)
         return self._fit(X, y, sample_weight, reset=reset, classes=classes, learns_on=True)
 
     def _method(self, parts: dict[str, Any]) -> Any:

@@ -59,6 +59,19 @@ def holds_chains(fitted: Posterior | Mixture) -> bool:
     return any(built(member.guide).chains() is not None for member in members_of(fitted))
 
 
+def require_moments(fitted: Posterior | Mixture) -> None:
+    """Refuse to learn on from chains, drawn by a method that is no longer set, whose rows were not kept.
+
+    Raises:
+        InputError: draws of chains.
+    """
+    if holds_chains(fitted):
+        raise InputError(
+            "partial_fit goes on from independent normals, and the last `fit` drew Markov chains by `method`, which "
+            "normals forget. Begin with partial_fit, or give a guide, such as guide='mean_field'."
+        )
+
+
 def joined(first: Data, second: Data) -> Data:
     """Return the rows of both, encoded alike."""
     both = (first, second)
