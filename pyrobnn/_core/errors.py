@@ -29,7 +29,7 @@ class InputError(ValueError):
 
 
 class PoorFitWarning(UserWarning):
-    """A fit predicts no better than a constant, far worse than a linear model, or has memorised its targets.
+    """A fit predicts no better than a constant, far worse than a linear model, memorised its targets, or still drifts.
 
     Before a fit it names inputs that have the same value in all rows, and says that the outputs of a network cannot
     reach what the likelihood needs.

@@ -37,12 +37,14 @@ class Chains(NamedTuple):
         statistics: a number for each draw, (chain, draw) by name.
         engine: how the gradients were computed.
         num_diverging: number of draws whose trajectory diverged, where the method knows.
+        num_steps: number of steps of each chain, if it is not the method's.
     """
 
     draws: Tensor
     statistics: dict[str, Tensor]
     engine: EngineRecord
     num_diverging: int | None = None
+    num_steps: int | None = None
 
 
 class Target:
@@ -155,7 +157,7 @@ class ChainMethod(BaseMethod[Posterior]):
             method=to_dict(self) | {"guide": to_dict(setting)},
             num_data=source.num_data,
             feature_names=source.feature_names,
-            num_steps=self.num_steps,
+            num_steps=self.num_steps if chains.num_steps is None else chains.num_steps,
             stop_reason="all steps done",
             device=str(target.example[0].device),
             engine=chains.engine,

@@ -4,7 +4,8 @@ import functools
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 from torch.func import vmap
 from tqdm.std import tqdm
 
-from pyrobnn._core.errors import InputError
+import pyrobnn
+from pyrobnn._core.errors import InputError, PoorFitWarning
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting
@@ -35,6 +37,13 @@ _SHARE = 0.2
 """Step size, in the smallest variance of the posterior as its largest curvature tells."""
 _DAMPING = 0.1
 """Friction, in frequencies of the fastest oscillation: at 2 it no longer oscillates."""
+_FEWEST_BURNT, _MOST_BURNT, _RELAXATIONS = 1000, 40_000, 10
+"""Steps of a burn-in of open length, and the times in which momenta are forgotten that it has at least."""
+_PARTS, _LONGER, _DRIFTS = 10, 1.5, 3.5
+"""Parts whose mean log densities are compared, the factor to the next look, and standard errors of a trend."""
+_FEWEST_COMPARED = 100
+"""Draws of a chain from which their trend is looked at."""
+_PACKAGE = str(Path(pyrobnn.__file__).parent)
 
 
 class StochasticGradient(ChainMethod):
@@ -42,13 +51,26 @@ class StochasticGradient(ChainMethod):
 
     step_size: float | None
     schedule: Any
-    burn_in: int
+    burn_in: int | None
     thinning: int
 
     @property
     def num_steps(self) -> int:
-        """The number of steps of each chain, burn-in included."""
-        return self.burn_in + self.num_draws * self.thinning
+        """The number of steps of each chain, burn-in included; one of open length may take more."""
+        return self._least_burn_in(1.0) + self.num_draws * self.thinning
+
+    def friction_of(self, smallest_variance: float) -> float | None:
+        """Return the friction of the momenta, or None for a method without any."""
+        return None
+
+    def _least_burn_in(self, smallest_variance: float) -> int:
+        """Return the number of steps before the first draw; of a burn-in of open length, the fewest."""
+        if self.burn_in is not None:
+            return self.burn_in
+        friction = self.friction_of(smallest_variance)
+        size = self.usual_step_size(smallest_variance) if self.step_size is None else self.step_size
+        relaxed = 0 if friction is None else math.ceil(_RELAXATIONS / (friction * size))
+        return min(_MOST_BURNT, max(_FEWEST_BURNT, relaxed))
 
     def transform(self, posteriors: Any, log_posterior: Any, rate: Any, smallest_variance: float) -> Any:
         """Return the transform of posteriors, for a log density of all chains, a schedule and the smallest variance."""
@@ -73,29 +95,42 @@ class StochasticGradient(ChainMethod):
         first, own_batches = next(batches), len(streams) > 1
         evaluate = eager_potential(target.log_joint, tuple(v[0] for v in first) if own_batches else first)
         points = torch.stack([target.start(c, lambda z: is_finite(evaluate, z)) for c in range(self.num_chains)])
-        rates = self._rates().to(points.device)
+        is_open = self.burn_in is None and self.schedule is None
+        burn_in = _MOST_BURNT if is_open else self._least_burn_in(1.0)
+        rates = self._rates(burn_in + self.num_draws * self.thinning).to(points.device)
         log_posterior = _log_posterior(target.log_joint, points, first, own_batches=own_batches)
         make = functools.partial(self.transform, posteriors, log_posterior, lambda step: rates[step])
         transform = make(1.0)
-        draws, curvatures, relative = [], [], rates.clone()
+        draws, curvatures, relative, densities, largest = [], [], rates.clone(), list[Tensor](), 1.0
+        step, next_look = 0, self._least_burn_in(1.0)
         with seeded(run.seed, "transitions"), tqdm(total=self.num_steps, disable=not run.progress, desc=name) as bar:
             state = transform.init(points)
-            for step in range(1, self.num_steps + 1):
+            while step < burn_in + self.num_draws * self.thinning:
+                step += 1
                 ONE_THREAD.let_waiting_in()
-                if self.step_size is None and _is_measured(step, self.burn_in):
+                if self.step_size is None and _is_measured(step, burn_in):
                     curvatures.append(largest_curvature(lambda z: evaluate(z)[1], state.params))
                     largest = max(curvatures[len(curvatures) // 2 :])
                     rates[step - 1 :] = relative[step - 1 :] * self.usual_step_size(1 / largest)
                     transform = make(1 / largest)
-                state, _ = transform.update(state, first if step == 1 else next(batches))
-                if step > self.burn_in and (step - self.burn_in) % self.thinning == 0:
+                state, density = transform.update(state, first if step == 1 else next(batches))
+                if step <= burn_in or (step - burn_in) % self.thinning == 0:
+                    densities.append(density.detach())
+                if step > burn_in and (step - burn_in) % self.thinning == 0:
                     draws.append(state.params.detach().clone())
-                if step % _BLOCK == 0 or step == self.num_steps:
+                if step % _BLOCK == 0 or step == burn_in + self.num_draws * self.thinning:
                     _check_finite(state.params, step, name)
                     bar.update(step - bar.n)
+                if is_open and step < burn_in and step >= max(next_look, self._least_burn_in(1 / largest)):
+                    next_look = math.ceil(_LONGER * step)
+                    burn_in = burn_in if _trends(densities[step // 2 :]) else step
+                    bar.total = max(burn_in, next_look) + self.num_draws * self.thinning
+        if self.num_draws >= _FEWEST_COMPARED and _trends(densities[burn_in:]):
+            _tell_of_trend(name, burn_in)
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
-        kept = rates[self.burn_in + self.thinning - 1 :: self.thinning].expand(self.num_chains, -1)
-        return Chains(torch.stack(draws, 1), {"step_size": kept} if self.step_size is None else {}, record)
+        kept = rates[burn_in + self.thinning - 1 : step : self.thinning].expand(self.num_chains, -1)
+        statistics = {"step_size": kept} if self.step_size is None else {}
+        return Chains(torch.stack(draws, 1), statistics, record, num_steps=step)
 
     def _streams(self, target: Target, seed: int) -> list[Any]:
         """Return the batches of each chain, or one stream for all where each batch is the whole set or a loader's."""
@@ -105,15 +140,15 @@ class StochasticGradient(ChainMethod):
             return [first]
         return [first, *(TensorBatches(first.data, first.batch_size, own) for own in seeds[1:])]
 
-    def _rates(self) -> Tensor:
+    def _rates(self, num_steps: int) -> Tensor:
         """Return the step size of each step, (steps,), in units of that to be measured where none is given."""
         size = 1.0 if self.step_size is None else self.step_size
         if self.schedule is None:
-            return torch.full((self.num_steps,), size, dtype=torch.float64)
+            return torch.full((num_steps,), size, dtype=torch.float64)
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=size)
-        schedule, rates = self.schedule.build(optimizer, self.num_steps), []
+        schedule, rates = self.schedule.build(optimizer, num_steps), []
         optimizer.step()  # torch warns of schedules that move before the optimiser
-        for _ in range(self.num_steps):
+        for _ in range(num_steps):
             rates.append(float(optimizer.param_groups[0]["lr"]))
             schedule.step()
         return torch.tensor(rates, dtype=torch.float64)
@@ -137,7 +172,8 @@ class SGLD(StochasticGradient):
             the largest curvature of the log density, measured at the chains every 100 steps of the burn-in and kept
             after it.
         num_draws: draws kept of each chain.
-        burn_in: steps before them.
+        burn_in: steps before them. None for at least 1000, and then until the log density has no trend, or 40,000;
+            with `schedule` for the fewest.
         thinning: steps from one draw kept to the next.
         num_chains: number of chains, run side by side.
         batch_size: examples in a mini-batch, or "all" for all of them at every step.
@@ -158,7 +194,7 @@ class SGLD(StochasticGradient):
 
     step_size: Positive | None = None
     num_draws: Count = 1000
-    burn_in: Annotated[int, Field(ge=0)] = 1000
+    burn_in: Annotated[int, Field(ge=0)] | None = None
     thinning: Count = 10
     num_chains: Count = 4
     batch_size: Count | Literal["all"] = "all"
@@ -178,15 +214,16 @@ class SGHMC(StochasticGradient):
 
     With momenta m of unit variance: z <- z + e m and m <- m + e grad log p(z, D) - e a m + N(0, 2 e a T), both from the
     values before the step. It moves further than `SGLD` for the same number of gradients, and likewise has no accept
-    step: draws come from the posterior as e goes to 0, and e > a v diverges, v the smallest posterior variance. It
-    needs `pip install pyrobnn[sgmcmc]`.
+    step: draws come from the posterior as e goes to 0, and e > a v diverges, v the smallest posterior variance. With the
+    usual e the variance is up to 1.2 times that of the posterior. It needs `pip install pyrobnn[sgmcmc]`.
 
     Attributes:
         step_size: e; None for 0.2 a v, v measured as in `SGLD`.
         friction: a; None for 0.1 / sqrt(v), so that momenta are new after 1 / (a e) = 500 steps; or for 1 where a
             step size is given.
         num_draws: draws kept of each chain.
-        burn_in: steps before them.
+        burn_in: steps before them. None for at least 10 / (a e), which is 5000 where neither is given, and then until
+            the log density has no trend, or 40,000; with `schedule` for the fewest.
         thinning: steps from one draw kept to the next.
         num_chains: number of chains, run side by side.
         batch_size: examples in a mini-batch, or "all" for all of them at every step.
@@ -207,7 +244,7 @@ class SGHMC(StochasticGradient):
     step_size: Positive | None = None
     friction: Positive | None = None
     num_draws: Count = 1000
-    burn_in: Annotated[int, Field(ge=0)] = 1000
+    burn_in: Annotated[int, Field(ge=0)] | None = None
     thinning: Count = 10
     num_chains: Count = 4
     batch_size: Count | Literal["all"] = "all"
@@ -217,16 +254,17 @@ class SGHMC(StochasticGradient):
 
     def usual_step_size(self, smallest_variance: float) -> float:
         """Return 0.2 a v."""
-        return self._friction(smallest_variance) * super().usual_step_size(smallest_variance)
+        return self.friction_of(smallest_variance) * super().usual_step_size(smallest_variance)
 
-    def _friction(self, smallest_variance: float) -> float:
+    def friction_of(self, smallest_variance: float) -> float:
+        """Return a, for the smallest variance of the posterior where it is not given."""
         if self.friction is not None:
             return self.friction
         return 1.0 if self.step_size is not None else _DAMPING / math.sqrt(smallest_variance)
 
     def transform(self, posteriors: Any, log_posterior: Any, rate: Any, smallest_variance: float) -> Any:
         """Return `posteriors.sgmcmc.sghmc`."""
-        settings = {"alpha": self._friction(smallest_variance), "temperature": self.temperature}
+        settings = {"alpha": self.friction_of(smallest_variance), "temperature": self.temperature}
         return posteriors.sgmcmc.sghmc.build(log_posterior, lr=rate, **settings)
 
 
@@ -276,6 +314,34 @@ def _log_posterior(
 
 def _is_measured(step: int, burn_in: int) -> bool:
     return step == 1 or (step <= burn_in and (step - 1) % _BETWEEN_MEASURES == 0)
+
+
+def _trends(densities: Sequence[Tensor]) -> bool:
+    """Return whether the log densities of chains, (chain,) for each step, rise or fall along the steps.
+
+    A line is fitted to the means of ten parts, the same for all chains, and compared with their scatter around it.
+    """
+    size = len(densities) // _PARTS
+    if not size:
+        return True
+    values = torch.stack([*densities[len(densities) - size * _PARTS :]], 1).double()
+    means = values.unflatten(1, (_PARTS, size)).mean(2)
+    means = means - means.mean(1, keepdim=True)
+    places = torch.arange(_PARTS, dtype=means.dtype, device=means.device)
+    places = (places - places.mean()) / (places - places.mean()).norm()
+    slope = means @ places
+    freedom = len(means) * (_PARTS - 1) - 1
+    scatter = (means - slope.mean() * places).square().sum() / freedom
+    return bool(slope.mean().abs() > _DRIFTS * (scatter / len(means)).sqrt())
+
+
+def _tell_of_trend(method: str, burn_in: int) -> None:
+    warnings.warn(
+        f"The chains of {method} have not forgotten their start after {burn_in} steps: the log density of their draws "
+        "still rises or falls. Raise `burn_in`, or `thinning` for longer chains. See docs/how-to/mcmc.md.",
+        PoorFitWarning,
+        skip_file_prefixes=(_PACKAGE,),
+    )
 
 
 def _check_finite(points: Tensor, step: int, method: str) -> None:
