@@ -73,8 +73,9 @@ class BNN(PyroModule):
     def __init__(self, net: Any, *, prior: Any = "normal", likelihood: Any = "gaussian") -> None:
         with local_parameters():
             super().__init__()
+            net = nets.owned(net)
         self.settings: dict[str, Any] = {
-            "net": nets.owned(net),
+            "net": net,
             "prior": priors.resolve(prior),
             "likelihood": likelihoods.resolve(likelihood),
         }

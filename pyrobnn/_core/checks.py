@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.masked import MaskedTensor
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import plain
 
 CONSTANT = 1e-14
 """Standard deviation of a column, as a share of its largest size, up to which it is the rounding of a constant."""
@@ -71,7 +72,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
         _check_unsigned(tensor, name, is_wide=array.dtype.kind == "u" and array.dtype.itemsize == 8)
     if tensor.is_complex():
         raise InputError(f"`{name}` must be real, got dtype {tensor.dtype}: split it into real and imaginary columns.")
-    return tensor
+    return plain(tensor)
 
 
 def _plain(value: Tensor, name: str) -> Tensor:

@@ -10,6 +10,7 @@ from pyro.nn import PyroModule
 from pyro.poutine.runtime import _PYRO_STACK
 
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.modes import no_inference_mode, plain_tensors
 
 _CHECKED: tuple[Any, ...] = (distributions, infer, poutine)
 """Parts of Pyro that check arguments, each with a switch of its own."""
@@ -18,7 +19,7 @@ _CHECKED: tuple[Any, ...] = (distributions, infer, poutine)
 @contextmanager
 def local_parameters() -> Iterator[None]:
     """Keep parameters of Pyro modules made and used inside the block in the modules; other threads wait with theirs."""
-    with ONE_THREAD.changed(_locality_and_handlers, _set_locality_and_handlers):
+    with no_inference_mode(), ONE_THREAD.changed(_locality_and_handlers, _set_locality_and_handlers):
         pyro.settings.set(module_local_params=True)
         yield
 
@@ -26,7 +27,7 @@ def local_parameters() -> Iterator[None]:
 @contextmanager
 def fast_pyro() -> Iterator[None]:
     """Keep parameters local, and leave out the argument checks that Pyro and torch make at every sample statement."""
-    with local_parameters(), ONE_THREAD.changed(_validation, _set_validation):
+    with plain_tensors(), local_parameters(), ONE_THREAD.changed(_validation, _set_validation):
         _set_validation([False] * len(_CHECKED))
         yield
 

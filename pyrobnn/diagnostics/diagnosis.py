@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive
 from pyrobnn.baselines import Baseline, Verdict, fit_baselines
 from pyrobnn.data.in_memory import Data
@@ -43,6 +44,7 @@ _MOST_FOR_KHAT = 10_000
 _FEWEST_EXAMPLES = 20
 
 
+@under(gradients)
 def diagnose(
     posterior: Posterior | Mixture,
     train: Any,

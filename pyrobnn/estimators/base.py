@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from pyrobnn._core.checks import as_tensor, check_unmasked
 from pyrobnn._core.columns import as_table, encoded_names, is_frame, make_encoder, require_complete
 from pyrobnn._core.errors import InputError, PoorFitWarning
+from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.tables import Task
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -164,6 +165,7 @@ class AbstractBNN(BaseEstimator):
         """Return how scikit-learn's validators take targets."""
         return {}
 
+    @under(gradients)
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None, learns_on: bool = False
     ) -> Any:

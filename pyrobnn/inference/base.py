@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.registry import Registry
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.engine import Engine, check_engine
@@ -102,6 +103,7 @@ class Offer:
 class BaseMethod[R]:
     """Base of the methods: write `infer`, and `offer` where there is more."""
 
+    @under(gradients)
     def run(self, bnn: BNN, data: Any, **arguments: Any) -> R:
         """Infer the posterior; the arguments are the same as in `pyrobnn.fit`; only `seed` has no default.
 

@@ -9,6 +9,7 @@ from pyro import poutine
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.processes import is_main_process
 from pyrobnn._torch.pyro import fast_pyro
@@ -50,6 +51,7 @@ def tell(posterior: Any, data: Any, validation: Any) -> None:
         tqdm.write(f"{text} {SEE}", file=sys.stderr)
 
 
+@under(gradients)
 def complaint(posterior: Any, data: Any, validation: Any = None) -> str | None:
     """Say if a fit predicts no better than a constant or a linear model, has memorised its targets, or was cut short.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
 from pyrobnn._core.errors import InputError, PoorFitWarning
+from pyrobnn._core.modes import gradients, under
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.automatic import Automatic
@@ -37,6 +38,7 @@ class Arguments(TypedDict, total=False):
 def fit[R](bnn: BNN, method: Method[R], data: Any, *, seed: int, **arguments: Unpack[Arguments]) -> R: ...
 @overload
 def fit(bnn: BNN, method: Any, *, seed: int, **arguments: Unpack[Arguments]) -> Posterior | Mixture: ...
+@under(gradients)
 def fit(
     bnn: BNN,
     method: Any,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyrobnn._core.checks import as_tensor, check_inputs
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
@@ -33,6 +34,7 @@ class PriorGuide(PyroModule):
         self._latents(x, y)
 
 
+@under(plain_tensors)
 def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Prediction:
     """Predict as `Posterior.predict` does, with draws from the prior; see `BNN.sample_prior_predictive`."""
     model = copy.deepcopy(bnn, leftovers(bnn)).eval()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive, seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import TensorBatches
@@ -29,6 +30,7 @@ _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_ever
 _IN_MEMORY = "Replicates need their data in memory: pass Data(x, y)."
 
 
+@under(gradients)
 def fit_replicates(
     bnn: BNN | list[BNN],
     method: SVI | list[SVI],

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
 from pyrobnn.curvature.uses import Use
@@ -113,6 +114,7 @@ def check_link(link: Any) -> None:
         raise InputError(f"`link` must be one of {', '.join(get_args(Link))}, got {link!r}.")
 
 
+@under(gradients)
 def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> FunctionalNormal:
     """Return the distribution of the outputs under the network linearised around the mode.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from pyrobnn._core.checks import as_tensor, check_inputs, check_range
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.types import Draws
 from pyrobnn._torch.private import tree_map
@@ -200,6 +201,7 @@ class Posterior(Fitted):
         sums = self.map_traces(_values, lambda draws: {name: v.sum(0) for name, v in draws.items()}, _DRAWS_FOR_MEAN)
         return {name: torch.stack([part[name] for part in sums]).sum(0) / _DRAWS_FOR_MEAN for name in sums[0]}
 
+    @under(plain_tensors)
     def predict(
         self,
         x: Any,

@@ -82,7 +82,7 @@ class Prediction(Rows):
             tensor([False,  True])
         """
         if not self._is_count:
-            return torch.zeros(len(self), dtype=torch.bool)
+            return torch.zeros(len(self), dtype=torch.bool, device="cpu")
         return self.by_rows(lambda part: rest_on_few(part._component_means))
 
     @property
@@ -246,7 +246,7 @@ class Prediction(Rows):
             tensor([[-3.],
                     [ 3.]])
         """
-        levels = torch.as_tensor(q, dtype=torch.float64)
+        levels = torch.as_tensor(q, dtype=torch.float64, device="cpu")
         if not bool(((levels > 0) & (levels < 1)).all()):
             raise InputError(f"Quantile levels must lie between 0 and 1, got {q}.")
         self._require_quantiles("Quantiles")

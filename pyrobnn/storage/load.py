@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pyrobnn import guides, nets, priors
 from pyrobnn._core.checks import check_size
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
@@ -29,6 +30,7 @@ _UNITS = ("x_scaler.loc", "x_scaler.scale", "y_scaler.loc", "y_scaler.scale", "e
 _TERMS = ("history.log_likelihood", "history.kl")
 
 
+@under(plain_tensors)
 def load_posterior(path: str | Path, *, net: nn.Module | None = None, device: str = "cpu") -> Posterior | Mixture:
     """Read a posterior that `save_posterior` wrote; for the same seed it draws and predicts the same bits on a CPU.
 

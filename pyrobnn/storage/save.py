@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import new_folder
+from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.settings import to_dict
 from pyrobnn.inference.history import History
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -18,6 +19,7 @@ from pyrobnn.storage.files import member_name, write_settings, write_tensors
 from pyrobnn.storage.probe import outline, probe
 
 
+@under(plain_tensors)
 def save_posterior(posterior: Posterior | Mixture, path: str | Path) -> Path:
     """Write a posterior to a new folder, which appears whole and on the disk, or not at all.
 

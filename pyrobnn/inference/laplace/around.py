@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.pyro import fast_pyro
@@ -32,6 +33,7 @@ _LEAST_NOISE = 1e-6
 """Noise of a network that meets a column of targets exactly, in its units."""
 
 
+@under(gradients)
 def laplace_around(
     model: BNN | nn.Module,
     data: Any,

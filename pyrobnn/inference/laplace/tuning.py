@@ -17,6 +17,7 @@ from torch.distributions import Independent
 
 from pyrobnn import priors
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
@@ -46,6 +47,7 @@ _ROUNDS, _TOLERANCE = 500, 1e-7
 _DRAWS = 200
 
 
+@under(gradients)
 def tune_prior(
     posterior: Posterior,
     data: Any,

@@ -214,8 +214,8 @@ class SGHMC(StochasticGradient):
 
     With momenta m of unit variance: z <- z + e m and m <- m + e grad log p(z, D) - e a m + N(0, 2 e a T), both from the
     values before the step. It moves further than `SGLD` for the same number of gradients, and likewise has no accept
-    step: draws come from the posterior as e goes to 0, and e > a v diverges, v the smallest posterior variance. With the
-    usual e the variance is up to 1.2 times that of the posterior. It needs `pip install pyrobnn[sgmcmc]`.
+    step: draws come from the posterior as e goes to 0, and e > a v diverges, v the smallest posterior variance. With
+    the usual e the variance is up to 1.2 times that of the posterior. It needs `pip install pyrobnn[sgmcmc]`.
 
     Attributes:
         step_size: e; None for 0.2 a v, v measured as in `SGLD`.

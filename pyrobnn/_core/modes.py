@@ -1,0 +1,64 @@
+"""Modes of torch that a caller may have chosen: those that an inference cannot go by are left for the block."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def no_inference_mode() -> Iterator[None]:
+    """Make tensors that can be differentiated later, also in inference mode; gradients stay off there."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(mode=False), torch.no_grad():
+        yield
+
+
+@contextmanager
+def plain_tensors() -> Iterator[None]:
+    """Do so, and make tensors on the CPU where no device is named, whatever the default device is."""
+    with ExitStack() as modes:
+        modes.enter_context(no_inference_mode())
+        if torch.get_default_device().type != "cpu":
+            modes.enter_context(torch.device("cpu"))
+        yield
+
+
+@contextmanager
+def gradients() -> Iterator[None]:
+    """Record gradients of plain tensors, in the precision of the network; vmap cannot look for NaN meanwhile."""
+    with ExitStack() as modes:
+        modes.enter_context(plain_tensors())
+        modes.enter_context(torch.enable_grad())
+        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+            modes.enter_context(torch.autograd.set_detect_anomaly(mode=True, check_nan=False))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                modes.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def under[**P, R](modes: Callable[[], AbstractContextManager[None]]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator of functions that run under modes, by a frame of this package, which warnings pass over."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            with modes():
+                return function(*args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """Return a tensor that can be differentiated: a copy of one that was made in inference mode."""
+    if not tensor.is_inference():
+        return tensor
+    with no_inference_mode():
+        return tensor.clone()
