@@ -140,8 +140,9 @@ class StochasticGradient(ChainMethod):
             return [first]
         return [first, *(TensorBatches(first.data, first.batch_size, own) for own in seeds[1:])]
 
-    def _rates(self, num_steps: int) -> Tensor:
+    def _rates(self, num_steps: int | None = None) -> Tensor:
         """Return the step size of each step, (steps,), in units of that to be measured where none is given."""
+        num_steps = self.num_steps if num_steps is None else num_steps
         size = 1.0 if self.step_size is None else self.step_size
         if self.schedule is None:
             return torch.full((num_steps,), size, dtype=torch.float64)
