@@ -15,6 +15,7 @@ from torch.func import functional_call
 from pyrobnn import likelihoods, nets, priors
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.modes import callers_device
 from pyrobnn._core.settings import to_dict
 from pyrobnn._core.verbs import verb
 from pyrobnn._torch.kernels import plain_kernels
@@ -208,7 +209,8 @@ class BNN(PyroModule):
             for alias in aliases
         }
         try:
-            f = functional_call(self.net, every_name, (x,), tie_weights=False)
+            with callers_device():
+                f = functional_call(self.net, every_name, (x,), tie_weights=False)
         except IndexError as error:
             if "out of range in self" not in str(error):
                 raise

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from typing import ClassVar
 
 import pytest
 import torch
@@ -166,6 +167,26 @@ def test_a_look_at_a_posterior_is_the_same_in_every_mode(kind, mode):
         found = LOOKS[kind]()
         assert in_force() == before
     assert found == expected if isinstance(expected, str) else torch.equal(*map(torch.as_tensor, (found, expected)))
+
+
+class Notes(nn.Linear):
+    """Notes the default device in which it is called."""
+
+    seen: ClassVar[set[str]] = set()
+
+    def forward(self, x):
+        self.seen.add(torch.get_default_device().type)
+        return super().forward(x)
+
+
+def test_a_network_is_called_under_the_default_device_of_the_caller():
+    """It may count on it for tensors that it makes."""
+    model = make_model(Notes(1, 1))
+    with torch.device("meta"):
+        posterior = fit(bnn.SVI(steps=3), model)
+        posterior.predict(X)
+        assert Notes.seen == {"meta"}
+    assert not any(value.is_meta for value in posterior.guide.parameters())
 
 
 def test_what_was_made_in_inference_mode_can_be_fitted():

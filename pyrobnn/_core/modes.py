@@ -2,10 +2,15 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor
+
+_CALLERS_DEVICE: ContextVar[torch.device | None] = ContextVar("_CALLERS_DEVICE", default=None)
+"""The default device from outside the block, where it is another than the CPU."""
 
 
 @contextmanager
@@ -23,9 +28,16 @@ def plain_tensors() -> Iterator[None]:
     """Do so, and make tensors on the CPU where no device is named, whatever the default device is."""
     with ExitStack() as modes:
         modes.enter_context(no_inference_mode())
-        if torch.get_default_device().type != "cpu":
+        device = torch.get_default_device()
+        if device.type != "cpu":
+            modes.callback(_CALLERS_DEVICE.reset, _CALLERS_DEVICE.set(device))
             modes.enter_context(torch.device("cpu"))
         yield
+
+
+def callers_device() -> AbstractContextManager[Any]:
+    """Return a context with the default device that the caller has chosen, for a network of the caller's."""
+    return _CALLERS_DEVICE.get() or nullcontext()
 
 
 @contextmanager

@@ -64,7 +64,8 @@ def fit(
     priors are "he", and "tuned" noise is trained with the guide.
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
-    the same bits on the same machine, and every global random state is left as it was. Numbers below float32's normal
+    the same bits on the same machine, and every global random state is left as it was. Modes of torch around the call
+    (`no_grad`, `inference_mode`, `autocast`, a default device) change nothing. Numbers below float32's normal
     range count as zero meanwhile. When the ELBO or a parameter is no longer finite, the fit goes back at most 500
     steps, to a good state, and continues with a quarter of the learning rate. It does so up to five times
     (`Posterior.info["rewinds"]`). If that fails, or the first step is not finite, an error names the site.
