@@ -182,6 +182,8 @@ KINDS = {
     "NegativeBinomial": (NegativeBinomial(), COUNTS, 1),
     "Gaussian": (Gaussian(), 1000 * REAL, 1),
     "heteroscedastic": (Gaussian("heteroscedastic"), REAL, 2),
+    "two columns": (Gaussian(), torch.stack([REAL, 5 + REAL], 1), 2),
+    "two heteroscedastic columns": (StudentT("heteroscedastic"), torch.stack([REAL, 5 + REAL], 1), 4),
 }
 
 

@@ -173,8 +173,9 @@ class NoisyLikelihood:
                 f"{float(columns[:, k].max()):.3g} in the units that it sees (standardised if the data are). Leave "
                 "that out, or scale the targets into this range yourself."
             )
-        wide = (low[count:] >= 0) & (_MOST_OF_SPREAD * spread.sqrt() < _SCALE_AT_ZERO)
-        if self.scale == "heteroscedastic" and bool(wide.any()):
+        if self.scale != "heteroscedastic":
+            return None
+        if bool(((low[count:] >= 0) & (_MOST_OF_SPREAD * spread.sqrt() < _SCALE_AT_ZERO)).any()):
             return (
                 f"are never below 0 whatever its weights. {type(self).__name__} takes the softplus of the second half "
                 f"as the scale of the noise, which is then {_SCALE_AT_ZERO:.2f} or more in the units that it sees. "
