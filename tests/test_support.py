@@ -11,6 +11,7 @@ from scipy import optimize, stats
 from torch.distributions import AffineTransform, ExpTransform, SigmoidTransform, constraints
 
 from pyrobnn import InputError, Prediction, compare_scores
+from pyrobnn.diagnostics.predictive_checks import epistemic_finding, ranking_finding
 from pyrobnn.metrics import pit, score
 from pyrobnn.metrics.crps import ranked_probability
 
@@ -33,7 +34,6 @@ BOUNDED = {
     "weibull": (dist.Weibull(FIRST, SECOND), [stats.weibull_min(c, scale=s) for s, c in PAIRS]),
     "uniform": (dist.Uniform(FIRST, FIRST + SECOND), [stats.uniform(low, width) for low, width in PAIRS]),
     "gamma": (dist.Gamma(FIRST, SECOND), [stats.gamma(c, scale=1 / rate) for c, rate in PAIRS]),
-    "beta": (dist.Beta(FIRST, SECOND), [stats.beta(a, b) for a, b in PAIRS]),
     "half-normal": (dist.HalfNormal(FIRST), [stats.halfnorm(scale=s) for s, _ in PAIRS]),
     "half-cauchy": (dist.HalfCauchy(FIRST), [stats.halfcauchy(scale=s) for s, _ in PAIRS]),
     "pareto": (dist.Pareto(FIRST, SECOND), [stats.pareto(a, scale=s) for s, a in PAIRS]),
@@ -96,31 +96,24 @@ def test_a_negative_target_of_positive_predictions_is_scored():
     assert table.loc["crps", "difference"] == 0
 
 
-DISCRETE = {
-    "poisson": (dist.Poisson(FIRST), [stats.poisson(rate) for rate, _ in PAIRS]),
-    "geometric": (dist.Geometric(FIRST / 2), [stats.geom(rate / 2, loc=-1) for rate, _ in PAIRS]),
-    "binomial": (dist.Binomial(3.0, FIRST / 2), [stats.binom(3, rate / 2) for rate, _ in PAIRS]),
+WITHOUT_CDF = {
+    "beta": (dist.Beta(FIRST, SECOND), [stats.beta(a, b) for a, b in PAIRS], [-1.0, 0.2, 0.9, 1.5, 7.0]),
+    "poisson": (dist.Poisson(FIRST), [stats.poisson(rate) for rate, _ in PAIRS], [0, 1, 3, 4, 50]),
+    "geometric": (dist.Geometric(FIRST / 2), [stats.geom(rate / 2, loc=-1) for rate, _ in PAIRS], [0, 1, 3, 4, 50]),
+    "binomial": (dist.Binomial(3.0, FIRST / 2), [stats.binom(3, rate / 2) for rate, _ in PAIRS], [0, 1, 3, 4, 50]),
 }
 
 
-@pytest.mark.parametrize("name", DISCRETE)
-def test_counts_beyond_the_support_have_no_probability(name):
-    distribution, frozen = DISCRETE[name]
-    counts = np.array([0.0, 1.0, 3.0, 4.0, 50.0])
+@pytest.mark.parametrize("name", WITHOUT_CDF)
+def test_log_scores_without_a_distribution_function_are_those_of_scipy(name):
+    distribution, frozen, y = WITHOUT_CDF[name]
     prediction = Prediction(distribution.expand((2, 5)))
     with np.errstate(divide="ignore"):
-        expected = np.log(np.mean([each.pmf(counts) for each in frozen], 0))
-    np.testing.assert_allclose(prediction.log_prob(counts).numpy(), expected, rtol=1e-9)
-    at = np.array([-2.0, -1.0, 0.5, 3.0, 50.0])
-    np.testing.assert_allclose(prediction.cdf(at).numpy(), np.mean([each.cdf(at) for each in frozen], 0), rtol=1e-12)
-    quantiles = prediction.quantile([0.01, 0.5, 0.999])[:, 0].numpy()
-    cdf = np.mean([each.cdf(np.arange(60)) for each in frozen], 0)
-    np.testing.assert_array_equal(quantiles, [np.argmax(cdf >= level) for level in (0.01, 0.5, 0.999)])
-    whole = ((cdf - (np.arange(60) >= 4)) ** 2).sum()
-    found = ranked_probability(prediction, torch.full((5,), 4.0, dtype=F64))
-    np.testing.assert_allclose(found.numpy(), whole, rtol=1e-9)
-    with pytest.raises(InputError, match="needs counts from 0 up, got -1"):
-        prediction.log_prob([-1] * 5)
+        expected = np.log(np.mean([(each.pdf if name == "beta" else each.pmf)(y) for each in frozen], 0))
+    np.testing.assert_allclose(prediction.log_prob(y).numpy(), expected, rtol=1e-9)
+    if name != "beta":
+        with pytest.raises(InputError, match="needs counts from 0 up, got -1"):
+            prediction.log_prob([-1] * 5)
 
 
 class Steps(dist.TorchDistribution):
@@ -186,6 +179,8 @@ def test_a_distribution_without_a_known_mean_says_so():
         _ = prediction.mean
     with pytest.raises(InputError, match="The variance of TransformedDistribution is not known"):
         _ = prediction.aleatoric_std
+    assert "no finite or known mean" in epistemic_finding(prediction).text
+    assert ranking_finding(prediction, [0.1] * 5, 0.01, seed=0) is None
 
 
 @pytest.mark.parametrize("far", [1e6, 1e17])

@@ -177,10 +177,12 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
 
 def epistemic_finding(prediction: Prediction) -> Finding:
     """Say so if the weights' uncertainty hardly reaches the predictions of some target column."""
-    total = _total_variance(prediction)
-    share = float((_mean(prediction, prediction.epistemic_variance) / total.clamp_min(1e-300)).min())
+    share = math.nan
+    if prediction.has_moments:
+        total = _total_variance(prediction)
+        share = float((_mean(prediction, prediction.epistemic_variance) / total.clamp_min(1e-300)).min())
     if not math.isfinite(share):
-        text = "The predictions have no finite mean, and so no epistemic part that can be told."
+        text = "The predictions have no finite or known mean, and so no epistemic part that can be told."
         return Finding("epistemic", "note", text)
     if share > _NEGLIGIBLE:
         text = f"The uncertainty of the weights makes up {share:.1%} of the predictive variance."
@@ -223,10 +225,12 @@ def ranking_finding(prediction: Prediction, y: Any, level: float, *, seed: int) 
     """Warn if errors are larger where the fit is surer: if its order of held-out examples is worse than chance.
 
     The area under the sparsification curve (see `pyrobnn.metrics.sparsification`) is compared with the areas of 200
-    random orders, by Student's t at `level`. None where predictive variances are infinite, or all alike.
+    random orders, by Student's t at `level`. None where predictive variances are infinite, not known, or all alike.
     """
     from scipy.stats import t as student
 
+    if not prediction.has_moments:
+        return None
     errors, uncertainty = errors_and_uncertainty(prediction, y)
     if not np.isfinite(uncertainty).all() or (uncertainty == uncertainty[0]).all():
         return None

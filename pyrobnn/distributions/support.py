@@ -1,6 +1,5 @@
 """Densities and distribution functions at every number, also where targets of a distribution cannot be."""
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,27 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import (
-    Beta,
-    Binomial,
     Distribution,
-    Geometric,
     Independent,
     Kumaraswamy,
     MixtureSameFamily,
-    Poisson,
     TransformedDistribution,
     Uniform,
 )
-
-from pyrobnn.distributions.targets import from_scipy
-
-_CDFS: dict[type, Callable[[Any, Tensor], Tensor]] = {
-    Beta: lambda d, value: from_scipy("betainc", d.concentration1, d.concentration0, value),
-    Binomial: lambda d, value: from_scipy("betainc", d.total_count - value, value + 1, 1 - d.probs),
-    Geometric: lambda d, value: -torch.expm1((value + 1) * torch.log1p(-d.probs)),
-    Poisson: lambda d, value: torch.special.gammaincc(*torch.broadcast_tensors(value + 1, d.rate)),
-}
-"""Distribution functions that torch lacks, at numbers in the support."""
 
 
 class Components:
@@ -91,9 +76,7 @@ def cdf(distribution: Any, value: Tensor) -> Tensor:
         return _cdf_through(distribution.transforms, distribution.base_dist, value)
     if distribution.support.is_discrete:
         value = value.floor()
-    return _within(
-        distribution.support, value, functools.partial(_listed(distribution) or type(distribution).cdf, distribution)
-    )
+    return _within(distribution.support, value, distribution.cdf)
 
 
 def has(distribution: Any, function: str) -> bool:
@@ -103,14 +86,7 @@ def has(distribution: Any, function: str) -> bool:
     if _inherits(distribution, function):
         is_monotone = all(transform.bijective for transform in distribution.transforms)
         return is_monotone and not distribution.event_shape and has(distribution.base_dist, function)
-    if function == "cdf" and _listed(distribution) is not None:
-        return True
     return getattr(type(distribution), function) is not getattr(Distribution, function)
-
-
-def _listed(distribution: Any) -> Callable[[Any, Tensor], Tensor] | None:
-    """Return the distribution function from the list, if it is there."""
-    return next((cdf for kind, cdf in _CDFS.items() if isinstance(distribution, kind)), None)
 
 
 def ends(support: Any) -> tuple[Any, Any]:

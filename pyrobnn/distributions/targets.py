@@ -88,11 +88,11 @@ class StudentT(_Elementwise):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function, computed by SciPy on the CPU; it has no gradient."""
-        return from_scipy("stdtr", self.df, (value - self.loc) / self.scale)
+        return _scipy("stdtr", self.df, (value - self.loc) / self.scale)
 
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles at levels in (0, 1), likewise."""
-        return self.loc + self.scale * from_scipy("stdtrit", self.df, value)
+        return self.loc + self.scale * _scipy("stdtrit", self.df, value)
 
 
 class CensoredNormal(_Elementwise):
@@ -308,11 +308,11 @@ class NegativeBinomial(_Elementwise):
         """Return the probability of a count of at most `value`, computed by SciPy on the CPU; it has no gradient."""
         count, r = value.double().floor(), self.dispersion.double().reciprocal()
         none = torch.sigmoid(r.log() - self.log_mean.double())
-        cdf = from_scipy("betainc", r, count.clamp_min(0) + 1, none)
+        cdf = _scipy("betainc", r, count.clamp_min(0) + 1, none)
         return torch.where(count < 0, 0.0, cdf).to(self.log_mean.dtype)
 
 
-def from_scipy(function: str, *arguments: Tensor) -> Tensor:
+def _scipy(function: str, *arguments: Tensor) -> Tensor:
     """Return a function of scipy.special of tensors, in double precision, as a tensor like the last of them."""
     from scipy import special
 

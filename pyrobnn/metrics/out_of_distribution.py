@@ -24,7 +24,7 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
         outside: predictions of the same posterior at other inputs.
         by: "all", or for classes "mutual_information", "entropy" or "max_prob" (one less the probability of the most
             probable class), for real targets and counts "epistemic_std" or "std". Several real columns count relative
-            to their mean variance inside; several binary ones are averaged.
+            to their mean variance inside; several columns of classes count jointly, and for "max_prob" are averaged.
 
     Raises:
         InputError: another measure, or predictions of different kinds.
