@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vmap
 
-from pyrobnn._torch.vectorize import first_sentence, vmap_or_loop
+from pyrobnn._torch.batching import first_sentence, vmap_or_loop
 
 
 @functools.cache

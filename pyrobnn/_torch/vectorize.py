@@ -2,18 +2,15 @@
 
 import itertools
 import math
-import warnings
-import weakref
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._core.random import is_random_state, random_state, set_random_state
+from pyrobnn._torch.batching import once, vmap_or_loop
 from pyrobnn._torch.layers import ENTRYWISE
-from pyrobnn._torch.private import tree_leaves
 
 _BUDGET = 2**26
 """Floats that the weights of a block of draws, or one chunk of activations, may hold on an accelerator."""
@@ -33,7 +30,6 @@ of which each chunk reads."""
 
 _SOME_DRAWS = 3
 """Draws of the example in which vmap is compared with a run of the last of them."""
-_ANSWERS: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
 
 
 def is_alike(draws: Tensor) -> bool:
@@ -339,61 +335,6 @@ class DrawMap:
         results: list[Tensor] = []
         call = lambda: results.append(self._function(draw, self._few))  # noqa: E731
         return widest_activation(self._net, call, question.moving), results[0]
-
-
-def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example: Any) -> Callable[..., R]:
-    """Return a function under vmap if that takes an example and gives what a loop gives, else the loop, with a warning.
-
-    Some operations of torch have no batching rule, and a few have a wrong one. Errors that the loop raises too are the
-    function's own; they are raised, as is running out of memory. Functions with noise are not compared.
-    """
-    before = random_state()
-    try:
-        found = mapped(*example)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        if "DefaultCPUAllocator" in str(error):  # torch has no exception class for CPU memory
-            raise
-        looped(*example)
-        reason = (
-            f"torch.func.vmap does not take the model, which therefore runs in a slower loop: {first_sentence(error)}"
-        )
-    else:
-        if not is_random_state(before) or _agree(found, looped(*example)):
-            return mapped
-        reason = "torch.func.vmap gives other numbers for the model than a loop, which therefore runs, slower"
-    warnings.warn(reason, stacklevel=2)
-    return looped
-
-
-def first_sentence(error: Exception) -> str:
-    """Return what an error of torch says first."""
-    return str(error).partition("\n")[0].partition(". ")[0]
-
-
-def _agree(found: Any, expected: Any) -> bool:
-    """Return whether nested tensors have the same shapes, and the same values up to rounding."""
-    return all(map(_are_close, tree_leaves(found), tree_leaves(expected)))
-
-
-def _are_close(found: Tensor, expected: Tensor) -> bool:
-    if found.shape != expected.shape:
-        return False
-    tolerance = torch.finfo(expected.dtype).eps ** 0.5
-    largest = expected.nan_to_num(posinf=0.0, neginf=0.0).abs().amax() if expected.numel() else 0.0
-    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * float(largest), equal_nan=True)
-
-
-def once[R](net: nn.Module, question: Hashable, ask: Callable[[], R]) -> R:
-    """Return the answer to a question about a network, which is asked when it is first seen, off the random stream."""
-    answers = _ANSWERS.setdefault(net, {})
-    if question not in answers:
-        before = random_state()
-        answers[question] = ask()
-        set_random_state(before)
-    answer: R = answers[question]
-    return answer
 
 
 def _one_by_one(

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._torch.vectorize import once, pairs_at_once, vmap_or_loop, widest_activation
+from pyrobnn._torch.batching import once, vmap_or_loop
+from pyrobnn._torch.vectorize import pairs_at_once, widest_activation
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.uses import Recorder, Use
 

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import is_random_state, random_state
+from pyrobnn._torch.batching import once
 from pyrobnn._torch.forward_mode import missing_forward_mode
-from pyrobnn._torch.vectorize import DrawMap, is_alike, once
+from pyrobnn._torch.vectorize import DrawMap, is_alike
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import Tracker
 

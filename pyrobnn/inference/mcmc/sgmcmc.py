@@ -19,7 +19,7 @@ from pyrobnn._core.errors import InputError, PoorFitWarning
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting
-from pyrobnn._torch.vectorize import vmap_or_loop
+from pyrobnn._torch.batching import vmap_or_loop
 from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.base import Run, registry
