@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._torch.batching import once, vmap_or_loop
 from pyrobnn._torch.layers import ENTRYWISE
+from pyrobnn._torch.private import tree_leaves
 
 _BUDGET = 2**26
 """Floats that the weights of a block of draws, or one chunk of activations, may hold on an accelerator."""
