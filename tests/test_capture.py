@@ -190,12 +190,160 @@ def test_views_that_show_the_same_numbers_otherwise_stay_apart():
     torch.testing.assert_close(out, expected)
 
 
+class Noisy(nn.Module):
+    """A hidden layer whose units a function changes at random."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(3, 6), nn.Linear(6, 1), function
+
+    def forward(self, x):
+        return self.last(self.function(torch.tanh(self.first(x))))
+
+
+class Recurrent(nn.Module):
+    """The last output of a recurrent layer that sees each row three times."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.cell, self.head = kind(3, 4, 2, dropout=0.4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(self.cell(x[:, None].expand(-1, 3, -1))[0][:, -1])
+
+
+class Encoder(nn.Module):
+    """A layer of a transformer, whose rows are first in order but not in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 1)
+        self.layer = nn.TransformerEncoderLayer(4, 2, 5, dropout=0.2, batch_first=True)
+
+    def forward(self, x):
+        return self.last(self.layer(self.first(x).view(-1, 2, 4)).flatten(1))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 1)
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.4, batch_first=True)
+
+    def forward(self, x):
+        h = self.first(x).view(-1, 2, 4)
+        return self.last(self.attention(h, h, h, need_weights=False)[0].flatten(1))
+
+
+def columns(h):
+    """The same numbers, in memory column after column."""
+    return h.t().contiguous().t()
+
+
+def after(*layers):
+    return nn.Sequential(nn.Linear(3, 8), *layers, nn.Flatten(), nn.Linear(8, 1))
+
+
+NOISY = {
+    "dropout": lambda: after(nn.Dropout(0.3), nn.Tanh(), nn.Dropout(0.1)),
+    "of a channel": lambda: after(nn.Unflatten(1, (2, 2, 2)), nn.Dropout2d(0.3)),
+    "of alpha": lambda: after(nn.SELU(), nn.AlphaDropout(0.3)),
+    "as a function": lambda: Noisy(lambda h: nn.functional.dropout(h, 0.3)),
+    "of columns in memory": lambda: Noisy(lambda h: nn.functional.dropout(columns(h), 0.3)),
+    "of an LSTM": lambda: Recurrent(nn.LSTM),
+    "of a GRU": lambda: Recurrent(nn.GRU),
+    "of an RNN": lambda: Recurrent(nn.RNN),
+    "of attention": Attention,
+    "of a transformer": Encoder,
+    "slopes": lambda: after(nn.RReLU()),
+    "torch.bernoulli": lambda: Noisy(lambda h: h * torch.bernoulli(torch.full_like(h, 0.7))),
+    "bernoulli_": lambda: Noisy(lambda h: h * torch.empty_like(h).bernoulli_(0.7)),
+    "randint": lambda: Noisy(lambda h: h * torch.randint(0, 2, h.shape)),
+    "randn_like of columns": lambda: Noisy(lambda h: h + torch.randn_like(columns(h))),
+    "rand": lambda: Noisy(lambda h: h * torch.rand(h.shape)),
+    "around": lambda: Noisy(lambda h: torch.normal(h, 0.5)),
+    "exponential_": lambda: Noisy(lambda h: h * torch.empty_like(h).exponential_()),
+}
+
+
+def noisy(name, seed=0):
+    torch.manual_seed(seed)
+    return mixture_model(NOISY[name]())
+
+
 @pytest.mark.parametrize("how", [interpret, replay])
-def test_dropout_layers_are_captured(how, monkeypatch):
-    """The mask is drawn after the noise of the weights there, within the step here."""
+@pytest.mark.parametrize("name", NOISY)
+def test_networks_with_noise_draw_that_of_eager_steps(name, how, monkeypatch):
     captured_by_interpretation(monkeypatch, how)
-    net = nn.Sequential(nn.Linear(3, 6), nn.Dropout(0.3), nn.Tanh(), nn.Linear(6, 1))
-    assert both(mixture_model(net), *problem(), steps=3)[1].history.engine.used == "captured"
+    assert_same(*both(noisy(name), *problem(), steps=6, kl="mc", batch_size="all"))
+
+
+def test_antithetic_pairs_of_networks_with_noise_draw_that_of_eager_steps(monkeypatch):
+    captured_by_interpretation(monkeypatch)
+    assert_same(*both(noisy("dropout"), *problem(), steps=6, num_particles=2, antithetic=True, kl="mc"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dropout", "of a GRU", "slopes", "randint"])
+def test_compiled_networks_with_noise_draw_that_of_eager_steps(name):
+    """Some draws come from outside of the compiled step, and others from within it."""
+    assert_same(*both(noisy(name), *problem(), steps=30, kl="mc", batch_size="all"))
+
+
+class Drops(nn.Module):
+    """Dropout with probability 0.3 that counts what was kept, here and in the step before too, row and column apart."""
+
+    def __init__(self, rows, columns):
+        super().__init__()
+        self.layer, self.drop = nn.Linear(3, columns), nn.Dropout(0.3)
+        for name in ("kept", "before", "twice"):
+            self.register_buffer(name, torch.zeros(rows, columns))
+
+    def forward(self, x):
+        mask = (self.drop(torch.ones(len(x), self.layer.out_features)) > 0).float()
+        if self.training and len(x) == len(self.kept):
+            self.kept.add_(mask)
+            self.twice.add_(mask * self.before)
+            self.before.copy_(mask)
+        return (mask * self.layer(x)).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("how", [interpret, replay])
+def test_dropout_of_replicates_keeps_its_share_and_is_new_at_each_step_row_unit_and_replicate(how, monkeypatch):
+    """400 steps: sums of independent draws lie within 5 standard errors, and those of two fits are uncorrelated."""
+    captured_by_interpretation(monkeypatch, how)
+    steps, rows, columns, keep = 400, 40, 6, 0.7
+    model = mixture_model(Drops(rows, columns))
+    fits = model.fit(
+        *problem(rows), steps=steps, seed=3, replicates=2, progress=False, engine="captured", batch_size="all"
+    )
+    assert fits[0].history.engine.used == "captured"
+    kept = [fit.bnn.net.kept.double() - steps * keep for fit in fits]
+    deviation = (steps * keep * (1 - keep)) ** 0.5
+    for sums, fit in zip(kept, fits, strict=True):
+        z = sums / deviation
+        assert z.abs().max() < 5
+        assert abs(float(z.square().mean()) - 1) < 5 * (2 / z.numel()) ** 0.5
+        assert abs(float(z.mean(0).square().mean()) * rows - 1) < 5 * (2 / columns) ** 0.5  # rows of a unit
+        assert abs(float(z.mean(1).square().mean()) * columns - 1) < 5 * (2 / rows) ** 0.5  # units of a row
+        share = float(fit.bnn.net.twice.mean()) / (steps - 1)
+        assert abs(share - keep**2) < 5 * keep / (steps * rows * columns) ** 0.5
+    assert abs(float((kept[0] * kept[1]).mean()) / deviation**2) < 5 / (rows * columns) ** 0.5
+
+
+def test_particles_have_masks_of_their_own(monkeypatch):
+    """The variance of an average over 4 particles is a quarter of that of one, up to a factor of 1.5 (300 steps)."""
+    captured_by_interpretation(monkeypatch)
+    options = {"guide": bnn.guides.MeanField(init_rho=-15), "lr": 1e-9, "kl": "mc", "steps": 300, "batch_size": "all"}
+    one, four = (
+        noisy("dropout").fit(*problem(), seed=3, progress=False, engine="captured", num_particles=count, **options)
+        for count in (1, 4)
+    )
+    ratio = np.var(one.history.log_likelihood[1:]) / np.var(four.history.log_likelihood[1:])
+    assert 4 / 1.5 < ratio < 4 * 1.5
+    eager = noisy("dropout").fit(*problem(), seed=3, progress=False, engine="eager", num_particles=4, **options)
+    error = np.std(four.history.log_likelihood) / 300**0.5
+    assert abs(eager.history.log_likelihood.mean() - four.history.log_likelihood.mean()) < 5 * 2**0.5 * error
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import pyrobnn as bnn
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn.inference.source import make_source, refuse_checkpoints
 from pyrobnn.inference.svi.capture.compiler import interpret
 from pyrobnn.storage import load_posterior, save_posterior
@@ -339,6 +340,36 @@ def test_draws_side_by_side_equal_the_fused_kernels_one_by_one(make, dtype):
     torch.testing.assert_close(side_by_side, fused, rtol=tolerance, atol=tolerance)
     assert torch.backends.mkldnn.enabled
     assert torch.backends.cuda.flash_sdp_enabled()
+
+
+WITH_DROPOUT = {
+    "LSTM": lambda: nn.LSTM(2, 3, 3, dropout=0.4, batch_first=True),
+    "LSTM with a projection": lambda: nn.LSTM(2, 3, 2, dropout=0.4, proj_size=2, bidirectional=True),
+    "GRU": lambda: nn.GRU(2, 3, 2, dropout=0.4, bidirectional=True),
+    "RNN": lambda: nn.RNN(2, 3, 2, dropout=0.4, bias=False, batch_first=True),
+}
+
+
+@pytest.mark.parametrize("make", WITH_DROPOUT.values(), ids=WITH_DROPOUT)
+def test_recurrent_layers_inside_torch_func_drop_as_outside(make):
+    """Torch's own decompositions drop nothing."""
+    x = torch.randn(4, 5, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
+    with seeded(0):
+        layer = make().to(F64)
+
+    def total(x):
+        with plain_kernels():
+            found, end = layer(x)
+        return found.square().sum() + sum(state.sum() for state in (end if isinstance(end, tuple) else [end]))
+
+    with seeded(1):
+        inside, value = torch.func.grad_and_value(total)(x)
+    with seeded(1):
+        x.requires_grad_()
+        outside = total(x)
+        outside.backward()
+    torch.testing.assert_close(value, outside.detach(), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(inside, x.grad, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("make", RECURRENT.values(), ids=RECURRENT)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
@@ -39,12 +40,30 @@ class _PlainOperations(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _RECURRENT and isinstance(args[3], bool):  # else a packed sequence
             with _without_mkldnn():
-                return _RECURRENT[func].decompose(*args)
+                return _layer_by_layer(_RECURRENT[func].decompose, *args)
         if is_weight_norm(func):
             direction, length, dim = args
             others = [axis for axis in range(direction.ndim) if axis != dim]  # all of them for -1
             return direction * (length / torch.linalg.vector_norm(direction, dim=others, keepdim=True))
         return func(*args, **(kwargs or {}))
+
+
+def _layer_by_layer(run: Any, *args: Any) -> Any:
+    """Run the layers of a recurrent network one by one, with dropout between, which decompositions leave out."""
+    x, start, weights, has_biases, num_layers, rate, *modes, batch_first = args
+    trains, *_ = modes
+    if not (rate and trains):
+        return run(*args)
+    x = x.transpose(0, 1) if batch_first else x
+    is_several = isinstance(start, (tuple, list))  # an LSTM has two states
+    starts = zip(*(state.chunk(num_layers) for state in (start if is_several else [start])), strict=True)
+    size, ends = len(weights) // num_layers, []
+    for layer, first in enumerate(starts):
+        x = nn.functional.dropout(x, rate) if layer else x
+        own = weights[layer * size : (layer + 1) * size]
+        x, *end = run(x, first if is_several else first[0], own, has_biases, 1, 0.0, *modes, batch_first=False)
+        ends.append(end)
+    return (x.transpose(0, 1) if batch_first else x, *map(torch.cat, zip(*ends, strict=True)))
 
 
 @contextmanager

@@ -161,6 +161,8 @@ def _scaled(terms: Tensor, node: Any) -> Tensor:
 class FreshNoise(TorchFunctionMode):
     """Draws `tensor.normal_()` and `tensor.uniform_()` as new tensors, since vmap takes no in-place random operation.
 
+    Masks of dropout are drawn in the layout of what they multiply, as outside of `torch.func`.
+
     It serves code that uses the value that the call returns, as the distributions of torch do; code that uses the
     tensor drawn into is refused, and so is what leaves torch.
     """
@@ -175,6 +177,8 @@ class FreshNoise(TorchFunctionMode):
             raise NotCapturable("the model turns a tensor into an array or a list")
         if any(argument is tensor for argument in tree_leaves((args, kwargs)) for tensor in self._drawn_into):
             raise NotCapturable("the model uses a tensor after drawing into it: use the value that the call returns")
+        if func is nn.functional.dropout:
+            return _dropout(*args, **kwargs)
         if func in (Tensor.normal_, Tensor.uniform_):
             self._drawn_into.append(args[0])
             return (_normal if func is Tensor.normal_ else _uniform)(*args, **kwargs)
@@ -190,6 +194,20 @@ def _uniform(like: Tensor, low: Any = 0.0, high: Any = 1.0, *, generator: Any = 
     _check_generator(generator)
     low, high = bounds.get("from", low), bounds.get("to", high)
     return torch.rand_like(like) * (high - low) + low
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: Any = True, inplace: Any = False) -> Tensor:  # noqa: FBT002
+    if inplace or not training or not 0 < p < 1:
+        return nn.functional.dropout(input, p, training=training, inplace=inplace)
+    order, back = memory_order(torch.empty_like(input))
+    mask = torch.bernoulli(input.new_empty([input.shape[d] for d in order]), 1 - p).permute(back)
+    return input * (mask / (1 - p))
+
+
+def memory_order(value: Tensor) -> tuple[list[int], list[int]]:
+    """Return the dimensions of a tensor from the outermost in memory to the innermost, and how to permute them back."""
+    order = sorted(range(value.ndim), key=value.stride, reverse=True)
+    return order, [order.index(dimension) for dimension in range(value.ndim)]
 
 
 def _check_generator(generator: Any) -> None:

@@ -117,8 +117,10 @@ def lift_constants(graph: fx.GraphModule) -> list[Tensor]:
 
 
 def _draw_bernoulli_from_uniform(graph: fx.GraphModule) -> None:
-    """Write Bernoulli draws, as dropout makes them, as comparisons of uniform numbers, which come from outside."""
+    """Write Bernoulli draws on a GPU, as dropout makes them, as comparisons of uniform numbers, which fuse."""
     for node in graph.graph.find_nodes(op="call_function", target=_aten.bernoulli.p):
+        if node.meta["val"].device.type == "cpu":
+            continue
         arguments: Any = node.args
         like, probability = arguments[:2]
         with graph.graph.inserting_before(node):

@@ -19,6 +19,7 @@ from pyrobnn.inference.svi.capture.errors import NotCapturable
 from pyrobnn.inference.svi.capture.objective import FreshNoise
 
 _MASKS = (torch.bool, torch.uint8)
+_aten = torch.ops.aten
 _BATCH_NORM = torch.ops.aten.native_batch_norm.default
 _INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default)
 
@@ -85,6 +86,9 @@ class _Recorder(OperationMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is _aten.bernoulli_.float:  # the mask of dropout in attention: as new numbers, which come from outside
+            drawn = self.__torch_dispatch__(_aten.bernoulli.p, types, args, kwargs)
+            return self.__torch_dispatch__(_aten.copy_.default, types, (args[0], drawn))
         _refuse_values(func, args)
         node = self.graph.call_function(func, *tree_map(self._node_of, (args, kwargs)))
         given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
