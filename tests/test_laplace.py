@@ -704,21 +704,71 @@ def test_networks_on_which_pyros_laplace_raises(hidden):
     assert float(prediction.log_prob(y[:5]).mean()) > -20
 
 
-def test_the_cost_of_a_wide_layer_is_said_before_the_fit():
+class Reached(Exception):
+    """The first step of a training was done."""
+
+
+def reached(_):
+    raise Reached
+
+
+def wide_regression(width, num=4):
+    model = bnn.BNN(
+        nn.Linear(width, 1, bias=False).double(), prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.5)
+    )
+    return model, torch.randn(num, width, generator=torch.Generator().manual_seed(0), dtype=F64)
+
+
+@pytest.mark.parametrize(
+    ("width", "settings", "message"),
+    [
+        (5000, {}, r"5,000 x 5,000 matrix for 'weight'.*1 minutes at 20 GFLOPS.*'diag' or 'low_rank'"),
+        (12_000, {}, r"12,000 x 12,000 matrix for 'weight'.*13 minutes.*1.1 GiB"),
+        (9000, {"structure": "full"}, r"the inverse root of a 9,000 x 9,000 matrix.*1 minutes.*0.6 GiB"),
+        (30_000, {"structure": "full"}, r"the inverse root of a 30,000 x 30,000 matrix.*38 minutes.*6.7 GiB"),
+    ],
+)
+def test_the_cost_of_a_wide_layer_is_said_before_the_fit(width, settings, message):
     """The first step of the training already finds it said."""
-    model = bnn.BNN(nn.Sequential(nn.Linear(5000, 1)), prior=bnn.priors.Normal(1.0))
-    data = (torch.randn(4, 5000, generator=torch.Generator().manual_seed(0)), torch.zeros(4))
+    model, x = wide_regression(width)
+    method = bnn.SVI(guide=Laplace(**settings), steps=1)
+    with pytest.warns(UserWarning, match=message), pytest.raises(Reached):
+        bnn.fit(model, method, (x, x[:, 0]), seed=0, engine="eager", progress=False, callbacks=[reached])
 
-    class Reached(Exception):
-        pass
 
-    def stop(_):
-        raise Reached
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("settings", [{"structure": "diag"}, {"structure": "low_rank", "rank": 2}])
+def test_structures_of_wide_layers_that_are_quick_are_told_nothing(settings):
+    model, x = wide_regression(5000)
+    model.fit(x, x[:, 0], guide=Laplace(**settings), steps=1, seed=0, engine="eager", progress=False)
 
-    method = bnn.SVI(guide="laplace", steps=1)
-    told = pytest.warns(UserWarning, match=r"5,000 x 5,000 matrix for '0.weight'.*1 minutes.*'diag' or 'low_rank'")
-    with told, pytest.raises(Reached):
-        bnn.fit(model, method, data, seed=0, engine="eager", progress=False, callbacks=[stop])
-    for settings in ({"structure": "diag"}, {"structure": "low_rank", "rank": 2}):
-        quick = bnn.SVI(guide=bnn.guides.Laplace(**settings), steps=1)
-        bnn.fit(model, quick, data, seed=0, engine="eager", progress=False)
+
+@pytest.mark.filterwarnings("error")
+def test_a_large_table_of_embeddings_has_no_eigenvectors_to_be_told_of():
+    net = nn.Sequential(nn.Embedding(50_000, 1), nn.Flatten(), nn.Linear(2, 1))
+    model = bnn.BNN(net, prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.5))
+    data = bnn.Data(torch.zeros(4, 2).long(), torch.zeros(4))
+    with pytest.raises(Reached):
+        model.fit(data, guide="laplace", steps=1, seed=0, engine="eager", progress=False, callbacks=[reached])
+
+
+def test_a_layer_too_wide_for_memory_is_refused_before_the_fit():
+    model, x = wide_regression(40_000)
+    with pytest.raises(
+        InputError, match=r"40,000 x 40,000 matrix for 'weight', which needs 36 GiB: use structure='diag'"
+    ):
+        model.fit(x, x[:, 0], guide="laplace", steps=1, seed=0, progress=False, callbacks=[reached])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Laplace. structure='kron' takes the eigenvectors")
+@pytest.mark.parametrize("width", [4200, 6000])
+def test_a_wide_layer_of_few_examples_has_the_exact_posterior_in_seconds(width):
+    """1 - diag(X^T (noise^2 + X X^T)^-1 X), by the lemma of Woodbury, with 30 examples."""
+    model, x = wide_regression(width, num=30)
+    posterior = around(model, x, x[:, 0])
+    gram = x @ x.T + 0.25 * torch.eye(30, dtype=F64)
+    variance = 1 - (x * torch.linalg.solve(gram, x)).sum(0)
+    torch.testing.assert_close(posterior.guide.spread().square(), variance, rtol=1e-9, atol=1e-12)
+    log_det = torch.logdet(gram / 0.25)
+    torch.testing.assert_close(posterior.guide.log_det(), log_det, rtol=1e-9, atol=0.0)

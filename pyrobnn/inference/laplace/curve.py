@@ -64,7 +64,7 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[
         with torch.no_grad():
             points = posterior.guide.points_by_name()
             guide.loc.copy_(torch.cat([points[name].reshape(-1) for name in guide.points()]))
-        result.fill(guide)
+        result.fill(guide, progress=progress)
         fit = log_likelihood(point, data, result.curvature)
         fit -= source.total_weight * float(source.y_scaler.log_volume())
         found = laplace_record(to_dict(setting), point, result, guide=guide, others=others, fit=fit)

@@ -2,12 +2,15 @@
 
 import dataclasses
 import time
+import warnings
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import BeforeValidator, Field
 
+import pyrobnn
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting, to_dict
@@ -17,7 +20,8 @@ from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference.base import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.laplace.around import laplace_around
 from pyrobnn.inference.laplace.hyperprior import FLAT, Hyperprior
-from pyrobnn.inference.laplace.tuned_mode import TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.laplace.sites import A_MINUTE, EIGEN_STEPS
+from pyrobnn.inference.laplace.tuned_mode import STEPS, TunedMode, evidence_record, tuned_modes
 from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source
 from pyrobnn.inference.svi.svi import SVI
@@ -26,6 +30,7 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord
 
+_PACKAGE = str(Path(pyrobnn.__file__).parent)
 _BATCH = 4096
 _TEMPERATURE = 8.0
 _SAME = 0.01
@@ -125,6 +130,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             FloatingPointError: no start whose numbers stay finite.
         """
         source = prepare_source(bnn, SVI(), data, run.seed)
+        self._tell_cost(source)
 
         def everything(model: BNN) -> Batch:
             return tuple(torch.cat(parts) for parts in zip(*source.one_pass(model, _BATCH), strict=True))
@@ -151,6 +157,19 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             return around[chosen]
         return Mixture([around[index] for index in order for _ in range(counts[index])], seed=run.seed, info=record)
 
+    def _tell_cost(self, source: Source) -> None:
+        """Warn where the eigenvectors that tune the scales take minutes or hours."""
+        side = min(source.num_data * source.outputs, source.num_weights)
+        times = self.starts * (self.rounds * STEPS + 1)
+        minutes = times * EIGEN_STEPS * side**3 / A_MINUTE
+        if minutes >= 1:
+            length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+            warnings.warn(
+                f"EvidenceFramework takes the eigenvectors of a {side:,} x {side:,} matrix {times} times ({length} at "
+                "20 GFLOPS): fewer starts or rounds take less, and so does MarginalLikelihood.",
+                skip_file_prefixes=(_PACKAGE,),
+            )
+
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
         """Return the posterior around the mode of a start, under its prior and noise."""
         tuned = best.tuned(bnn, source)
@@ -160,7 +179,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             training = SVI(guide=self.guide, steps=self.guide_steps, schedule=schedule, batch_size="all")
             return training.infer(tuned, data, run)
         setting = self._structured(best)
-        at: dict[str, Any] = {"seed": run.seed, "device": run.device, "progress": False}
+        at: dict[str, Any] = {"seed": run.seed, "device": run.device, "progress": run.progress}
         posterior = laplace_around(tuned, data, setting, weights=best.weights, **at)
         used = EngineRecord(run.engine, "eager", "L-BFGS runs no steps that could be captured")
         posterior.record = dataclasses.replace(posterior.record, engine=used, threads=best.threads)

@@ -5,6 +5,7 @@ import math
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from pyrobnn._torch.symmetric import eigh
 from pyrobnn.curvature.base import Curvature, Examples, Point
@@ -35,11 +36,13 @@ class Result:
     repaired: int = 0
     product_error: dict[str, float] = dataclasses.field(default_factory=dict)
 
-    def fill(self, guide: BlockGuide) -> None:
+    def fill(self, guide: BlockGuide, *, progress: bool = False) -> None:
         """Give the blocks of a guide their precision."""
-        with torch.no_grad():
-            for block, (_, precision) in zip(guide.covered(), self.blocks, strict=True):
+        with torch.no_grad(), tqdm(total=len(self.blocks), disable=not progress, leave=False) as bar:
+            for block, (spec, precision) in zip(guide.covered(), self.blocks, strict=True):
+                bar.set_description(f"Laplace, {spec.kind} block of {spec.sites[0]}")
                 block.fill(*precision)
+                bar.update()
 
 
 def likelihood_curvature(setting: Laplace, point: Point, prior: PriorCurvature, data: Examples) -> Curvature:

@@ -13,6 +13,7 @@ import pyrobnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.globs import assign
 from pyrobnn._torch.forward_mode import missing_forward_mode
+from pyrobnn._torch.symmetric import LARGE
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.tracker import Tracker, refuse_mixed_examples
@@ -22,12 +23,12 @@ from pyrobnn.guides.sites import Site
 from pyrobnn.posterior.tangent import MOST_DERIVATIVES, Tangent
 
 _PACKAGE = str(Path(pyrobnn.__file__).parent)
-_LARGEST_FULL = 2**35
-_WIDE = 4000
-"""Width of a layer from which the eigenvectors of its Kronecker factors take more than a minute on a CPU."""
-_EIGEN_STEPS = 9
-"""Operations that eigenvectors of a symmetric matrix take, over its width cubed (Golub & Van Loan 2013, sec. 8.3)."""
-_A_MINUTE = 60 * 20e9
+_LARGEST = 2**35
+"""Bytes that three copies of a matrix in double precision may take."""
+EIGEN_STEPS, _FACTOR_STEPS = 9, 5 / 3
+"""Operations over the width cubed: of eigenvectors of a symmetric matrix (Golub & Van Loan 2013, sec. 8.3), and of
+two Cholesky factorisations and an inverse of the factor."""
+A_MINUTE = 60 * 20e9
 """Operations in a minute at 20 GFLOPS, a usual rate of two CPU cores."""
 
 
@@ -42,8 +43,7 @@ def checked_sites(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site
     weights = {name: value for name, value in bnn.initial_values.items() if name in bnn.site_names}
     names = _choose(bnn, weights, example[0], setting.sites)
     _check_size(setting, sum(weights[name].numel() for name in names))
-    if setting.structure == "kron":
-        _tell_cost({name: weights[name] for name in names})
+    _check_cost(setting, bnn, weights, names, example[0][:1])
     require_real(latents, names)
     KINDS[setting.curvature].check(bnn, weights)
     _check_derivatives(setting, bnn, weights, names, example[0][:1])
@@ -74,7 +74,7 @@ def _check_size(setting: Laplace, size: int) -> None:
         raise InputError(f"Laplace: a subnetwork of {setting.subnetwork} weights was asked for of {size}.")
     dimension = setting.subnetwork or size
     needed = 3 * 8 * dimension**2
-    if setting.structure == "full" and needed > _LARGEST_FULL:
+    if setting.structure == "full" and needed > _LARGEST:
         raise InputError(
             f"Laplace(structure='full') over {dimension:,} weights needs {needed / 2**30:,.0f} GiB: use "
             "structure='kron' or 'diag', the last layer alone (sites='last_layer'), or a subnetwork."
@@ -107,16 +107,43 @@ def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor]
         Tangent(bnn, weights, x).function(tuple(names))
 
 
-def _tell_cost(weights: Mapping[str, Tensor]) -> None:
-    """Warn of a layer so wide that the eigenvectors of its Kronecker factors take minutes or hours."""
-    sides = {name: max(len(w), w.shape[1:].numel()) for name, w in weights.items() if w.ndim > 1}
-    name = max(sides, key=lambda key: sides[key], default="")
-    side = sides.get(name, 0)
-    if side >= _WIDE:
+def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: Tensor) -> None:
+    """Warn of matrices whose eigenvectors or inverses take minutes or hours.
+
+    Raises:
+        InputError: a layer so wide that memory does not hold them.
+    """
+    operations, what, fewer = 0.0, "", ""
+    if setting.structure == "full":
+        side = setting.subnetwork or sum(weights[name].numel() for name in names)
+        if _FACTOR_STEPS * side**3 >= A_MINUTE:
+            operations, what = _FACTOR_STEPS * side**3, f"the inverse root of a {side:,} x {side:,} matrix"
+    elif setting.structure == "kron":
+        sides = _wide_sides(bnn, weights, names, x)
+        side, name = max(sides, default=(0, ""))
+        if 3 * 8 * side**2 > _LARGEST:
+            raise InputError(
+                f"Laplace(structure='kron') takes the eigenvectors of a {side:,} x {side:,} matrix for {name!r}, which "
+                f"needs {3 * 8 * side**2 / 2**30:,.0f} GiB: use structure='diag', or sites='last_layer'."
+            )
+        operations = float(sum(EIGEN_STEPS * own**3 for own, _ in sides))
+        what = f"the eigenvectors of a {side:,} x {side:,} matrix for {name!r}"
+        fewer = ", far fewer where examples are an eighth of that"
+    if operations:
+        minutes = operations / A_MINUTE
+        length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
         warnings.warn(
-            f"Laplace: structure='kron' takes the eigenvectors of a {side:,} x {side:,} matrix for {name!r}, some "
-            f"{_EIGEN_STEPS * side**3:.0e} operations ({_EIGEN_STEPS * side**3 / _A_MINUTE:.0f} minutes at 20 GFLOPS) "
-            f"without a progress bar, and {8 * side**2 / 2**30:.1f} GiB: structure='diag' or 'low_rank', or "
+            f"Laplace: structure={setting.structure!r} takes {what}, in all up to {operations:.0e} operations "
+            f"({length} at 20 GFLOPS{fewer}), and {8 * side**2 / 2**30:.1f} GiB: structure='diag' or 'low_rank', or "
             "sites='last_layer', take less.",
             skip_file_prefixes=(_PACKAGE,),
         )
+
+
+def _wide_sides(bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: Tensor) -> list[tuple[int, str]]:
+    """Return the large widths, with a site, of the layers that are matrices; a large table of embeddings is none."""
+    if not any(max(len(w), w[0].numel()) >= LARGE for w in (weights[name] for name in names) if w.ndim):
+        return []
+    uses = [use for use in Tracker(bnn, weights, names, x).alone.uses if use.kind == "matrix"]
+    sides = [(side, use) for use in uses for side in (use.inputs.shape[2], use.positions(use.output).shape[2])]
+    return [(side, use.sites[0]) for side, use in sides if side >= LARGE]
