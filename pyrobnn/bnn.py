@@ -61,8 +61,8 @@ class BNN(PyroModule):
             the units of the data.
 
     Raises:
-        InputError: an unknown name, a pattern that matches nothing, a network without parameters, or a layer that
-            changes its weights by itself.
+        InputError: an unknown name, a pattern that matches nothing, a network without parameters, or one whose weights
+            cannot be put in from outside, such as a quantised one.
 
     Examples:
         >>> import torch, pyrobnn as bnn

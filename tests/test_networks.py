@@ -16,6 +16,7 @@ from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, 
 from torch.optim.swa_utils import AveragedModel
 
 import pyrobnn as bnn
+from pyrobnn.inference.source import make_source
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
 Y = X[:, 0].sin() + 0.1 * torch.randn(24, generator=torch.Generator().manual_seed(1))
@@ -439,6 +440,30 @@ def test_dropping_in_training_only_is_accepted():
             return self.net(dropout(x, 0.2, training=self.training))
 
     assert fit(Drops()).predict(X).mean.isfinite().all()
+
+
+class Padded(nn.Module):
+    """A transformer whose fused kernel, in use without gradients, leaves other values at padding."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=True)
+        self.last = nn.Linear(4, 1)
+
+    def forward(self, x):
+        padding = torch.arange(3).expand(len(x), 3) >= 2
+        return self.last(self.encoder(x[..., None].expand(-1, -1, 4), src_key_padding_mask=padding).sum(1))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_fused_kernels_are_no_random_numbers():
+    model = bnn.BNN(Padded(), prior=UNIT, likelihood=GAUSSIAN).eval()
+    with torch.no_grad():
+        fused = model.outputs(model.initial_values, X)
+    assert (fused - model.net(X.clone().requires_grad_())).abs().max() > 0.01
+    assert make_source((X, Y), model, None).outputs == 1
 
 
 def random_states():

@@ -22,7 +22,7 @@ from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Epoch, LoaderData
 from pyrobnn.data.stored import StoredData
 from pyrobnn.data.stored_batches import StoredBatches
-from pyrobnn.inference.trial import check_calls, first_outputs, trial, warn_of_limits
+from pyrobnn.inference.trial import trial, tried, warn_of_limits
 from pyrobnn.nets import leftovers
 
 _NETWORKS = "how-to/own-network"
@@ -265,12 +265,13 @@ def _called(bnn: BNN, source: Source) -> tuple[Tensor, Tensor]:
     blocks = _looked_at(bnn, source)
     inputs = next(blocks)
     try:
-        first_outputs(bnn, inputs)  # which may leave what the network keeps from then on, such as a table of positions
+        copies = {name: bnn.initial_values[name].detach().clone() for name in bnn.site_names}
+        bnn.outputs(copies, inputs)  # which may leave what the network keeps from then on, such as a table of positions
         before = _state(bnn)
-        f = bnn.outputs(bnn.initial_values, inputs)
+        bnn.outputs(copies, inputs)
         _refuse_state(_changed(before, bnn))
         _refuse_new_state(bnn)
-        check_calls(bnn, inputs, f)
+        f = tried(bnn, inputs)
         for block in blocks:
             bnn.outputs(bnn.initial_values, block)
     except InputError:

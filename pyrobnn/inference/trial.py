@@ -45,55 +45,40 @@ def trial(bnn: BNN) -> Iterator[None]:
                 vars(module).update(attributes)
 
 
-def first_outputs(bnn: BNN, x: Tensor) -> Tensor:
-    """Return the outputs of a network, which it gets copies of its starting weights for.
+def tried(bnn: BNN, x: Tensor) -> Tensor:
+    """Return the outputs of a network in evaluation mode for copies of its starting weights, after two calls.
 
     Raises:
-        InputError: the call changes the weights.
+        InputError: a call changes the weights, draws random numbers, or does not use the weights.
     """
-    weights = {name: bnn.initial_values[name].detach().clone() for name in bnn.site_names}
-    before = {name: written(value) for name, value in weights.items()}
-    f = bnn.outputs(weights, x)
-    changed = next((name for name, value in weights.items() if written(value) != before[name]), None)
-    if changed is not None:
-        raise InputError(
-            f"The network changes its parameter {changed!r} when it is called, so that it is not the one that a guide "
-            "drew: take that out of `forward` and of hooks. torch.nn.utils.parametrize computes weights from other "
-            "parameters, and a prior bounds them.",
-            page=_PAGE,
-        )
-    return f
-
-
-def check_calls(bnn: BNN, x: Tensor, f: Tensor) -> None:
-    """Refuse a network in evaluation mode that draws random numbers, or that does not use its weights.
-
-    Args:
-        bnn: the model.
-        x: inputs.
-        f: their outputs, as `first_outputs` returned them.
-
-    Raises:
-        InputError: with what to do.
-    """
-    weights = {name: bnn.initial_values[name].detach().clone().requires_grad_() for name in bnn.site_names}
+    leaves = {name: bnn.initial_values[name].detach().clone().requires_grad_() for name in bnn.site_names}
     with torch.enable_grad():
-        has_drawn = mark()
-        again = bnn.outputs(weights, x)
-        if has_drawn() or not _agree(f, again.detach()):
+        weights = {name: value.clone() for name, value in leaves.items()}
+        before, has_drawn = {name: written(value) for name, value in weights.items()}, mark()
+        f = bnn.outputs(weights, x)
+        changed = next((name for name, value in weights.items() if written(value) != before[name]), None)
+        if changed is not None:
+            raise InputError(
+                f"The network changes its parameter {changed!r} when it is called, so that it is not the one that a "
+                "guide drew: take that out of `forward` and of hooks. torch.nn.utils.parametrize computes weights from "
+                "other parameters, and a prior bounds them.",
+                page=_PAGE,
+            )
+        if has_drawn() or not _agree(f.detach(), bnn.outputs(weights, x).detach()):
             raise InputError(
                 "The network draws random numbers in evaluation mode, or gives other outputs at each call: all draws "
                 "of the weights would share them, and predictions would not settle. Have it draw in training only, as "
                 "F.dropout(x, training=self.training) does, or not at all.",
                 page=_PAGE,
             )
-        if weights and not _is_used(weights, again):
+        if leaves and not _is_used(leaves, f):
             raise InputError(
                 "The outputs of the network do not follow from its parameters: `forward` uses others, such as those of "
                 "the network that this one was copied from, by a closure or a compiled function that is an attribute, "
                 "or it cuts gradients off, by torch.no_grad or detach. Take that out.",
                 page=_PAGE,
             )
+    return f.detach()
 
 
 def _agree(f: Tensor, other: Tensor) -> bool:
