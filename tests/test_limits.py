@@ -302,3 +302,13 @@ def test_a_likelihood_of_another_package_may_know_limits():
     (found,) = messages(Probabilities(), Knowing(), LABELS)
     assert found.startswith("The network ends in the layer '1', Softmax, and its outputs are small. Scale them. See")
     assert messages(net(3), Knowing(), LABELS) == []
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5])
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace", bnn.likelihoods.Gaussian(scale=0.5)])
+@pytest.mark.filterwarnings("error")
+def test_several_target_columns_within_reach_are_fitted_without_a_word(likelihood, columns):
+    x = torch.linspace(-1, 1, 8)[:, None]
+    model = bnn.BNN(bnn.MLP(1, [4], columns), likelihood=likelihood)
+    posterior = model.fit(x, torch.cat([x] * columns, 1), steps=2, seed=0, progress=False)
+    assert posterior.predict(x).mean.reshape(8, -1).shape == (8, columns)
