@@ -308,10 +308,22 @@ CASES = {
         "The network does not take inputs of shape (2, 3)",
     ),
     # posterior and prediction
-    "no draws": (lambda: regression().draw(0), "`num_draws` must be at least 1, got 0"),
-    "no predictive draws": (lambda: regression().predict(X, num_draws=-3), "`num_draws` must be at least 1, got -3"),
+    "no draws": (lambda: regression().draw(0), "`num_draws` must be a whole number, at least 1, got 0"),
+    "no predictive draws": (
+        lambda: regression().predict(X, num_draws=-3),
+        "`num_draws` must be a whole number, at least 1, got -3",
+    ),
     "wrong columns": (lambda: regression().predict(X[:, :1]), "`x` must have shape (N, 2), got (6, 1)"),
     "NaN in new inputs": (lambda: regression().predict(X / 0), "`x` must be finite"),
+    "no quantile levels": (lambda: regression().predict(X).quantile([]), "Quantile levels must lie between 0 and 1"),
+    "quantile level in words": (lambda: regression().predict(X).quantile("median"), "`q` must be numeric"),
+    "quantile levels next to 0": (lambda: regression().predict(X).quantile([0.5, 1e-17]), "1e-15 away from 0 and 1"),
+    "interval of all but 1e-16": (lambda: regression().predict(X).interval(1 - 1e-16), "1e-15 away from 0 and 1"),
+    "no samples": (lambda: regression().predict(X).sample(0, seed=0), "must be a whole number, 1 or more"),
+    "fewer samples than none": (lambda: regression().predict(X).sample(-3, seed=0), "must be a whole number, 1 or"),
+    "half a sample": (lambda: regression().predict(X).sample(2.5, seed=0), "must be a whole number, 1 or more"),
+    "half a draw": (lambda: regression().draw(2.5), "must be a whole number, at least 1"),
+    "predict with half a draw": (lambda: regression().predict(X, num_draws=2.5), "must be a whole number, at least 1"),
     "quantile level": (
         lambda: regression().predict(X).quantile([0.5, 1.0]),
         "Quantile levels must lie between 0 and 1",
@@ -333,7 +345,7 @@ CASES = {
     ),
     "tree of no draws": (
         lambda: bnn.to_datatree(regression(), bnn.Data(X, Y), num_draws=0),
-        "`num_draws` must be at least 1, got 0",
+        "`num_draws` must be a whole number, at least 1, got 0",
     ),
 }
 

@@ -68,6 +68,23 @@ def test_variance_is_that_of_samples(columns):
     torch.testing.assert_close(samples.var(0), prediction.variance, rtol=0.05, atol=0)
 
 
+@pytest.mark.parametrize("level", [1e-15, 1e-12, 1 - 1e-12])
+def test_quantiles_as_far_out_as_levels_have_digits_are_those_of_scipy(level):
+    normal = Prediction(dist.Normal(torch.zeros(2, 1, dtype=torch.float64), 1.0)).quantile(level)
+    laplace = Prediction(dist.Laplace(torch.zeros(2, 1), 1.0)).quantile(level)
+    np.testing.assert_allclose(float(normal), stats.norm.ppf(level), rtol=1e-4)
+    np.testing.assert_allclose(float(laplace), stats.laplace.ppf(level), rtol=1e-4)
+
+
+@pytest.mark.parametrize("far", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("family", [dist.Normal, dist.Laplace, dist.Cauchy])
+def test_intervals_where_a_network_overflows_end_and_are_as_infinite(family, far):
+    prediction = Prediction(family(torch.tensor([[far, 0.0], [far, 1.0]]), 1.0, validate_args=False))
+    lower, upper = prediction.interval(0.9)
+    np.testing.assert_array_equal([float(lower[0]), float(upper[0])], [far, far])
+    assert -math.inf < float(lower[1]) < float(upper[1]) < math.inf
+
+
 def test_quantiles_invert_the_mixture_distribution_function():
     prediction = Prediction(scattered())
     for level in (0.025, 0.5, 0.975):

@@ -66,10 +66,13 @@ def real_quantile(components: Any, level: float, eps: float | None = None) -> Te
 
 
 def _is_open(low: Tensor, high: Tensor, share: Tensor, error: Tensor, eps: float) -> Tensor:
-    """Return where a bracket has to be closed further: until its ends, or the shares below them, agree to rounding."""
+    """Return where a bracket has to be closed further: until its ends, or the shares below them, agree to rounding.
+
+    One with an infinite end or NaN, which a network that overflows has, is left as it is: nothing would close it.
+    """
     width = high - low
     is_exact = width <= 2 * (eps * torch.maximum(low.abs(), high.abs())).clamp_min(torch.finfo(low.dtype).tiny)
-    return ~(is_exact | ((width <= 2 * error) & (share <= 4 * eps)))
+    return width.isfinite() & ~(is_exact | ((width <= 2 * error) & (share <= 4 * eps)))
 
 
 def count_quantile(components: Any, level: float) -> Tensor:

@@ -141,8 +141,9 @@ class Posterior(Fitted):
             num_draws: number of draws S in all blocks together, at least 1.
             seed: seed of the draws; the fit's if not given.
         """
-        if num_draws < 1:
-            raise InputError(f"`num_draws` must be at least 1, got {num_draws}.")
+        if num_draws < 1 or num_draws != int(num_draws):
+            raise InputError(f"`num_draws` must be a whole number, at least 1, got {num_draws}.")
+        num_draws = int(num_draws)
         size = draws_at_once(self._num_moving(), self.bnn.like.device)
         sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
         with seeded(self.seed if seed is None else seed, "draws"), fast_pyro(), torch.no_grad():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from pyrobnn._core.checks import as_targets
+from pyrobnn._core.checks import as_targets, as_tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn.distributions import support
@@ -17,6 +17,9 @@ from pyrobnn.likelihoods.base import require_labels, require_whole
 from pyrobnn.posterior.draws import rest_on_few, tell_of_few_draws, variance_over_draws
 from pyrobnn.posterior.outcomes import MOST_OUTCOMES, listed_entropy, num_samples, sampled_information
 from pyrobnn.posterior.rows import Rows, base_of
+
+_NEAREST_LEVEL = 1e-15
+"""How near to 0 and 1 the level of a quantile may come: distribution functions are rounded by 1e-16."""
 
 
 class Prediction(Rows):
@@ -183,7 +186,7 @@ class Prediction(Rows):
         """Draw targets from the mixture; all the inputs of one sample share a posterior draw.
 
         Args:
-            num_samples: number of samples T, or None for one from each draw, in the order of the draws.
+            num_samples: number of samples T, at least 1, or None for one from each draw, in the order of the draws.
             seed: seed of the random numbers.
 
         Returns:
@@ -195,11 +198,13 @@ class Prediction(Rows):
             >>> posterior.predict([[0.0], [0.5], [1.0]]).sample(10, seed=0).shape
             torch.Size([10, 3])
         """
+        if num_samples is not None and (num_samples < 1 or num_samples != int(num_samples)):
+            raise InputError(f"`num_samples` must be a whole number, 1 or more, or None; got {num_samples}.")
         rounds = 1 if num_samples is None else math.ceil(num_samples / self.num_draws)
         with seeded(seed, "targets"):
             values = self.distribution.sample((rounds,)).flatten(0, 1)
             if num_samples is not None:
-                values = values[torch.randperm(len(values))[:num_samples].to(values.device)]
+                values = values[torch.randperm(len(values))[: int(num_samples)].to(values.device)]
         return self._original(values)
 
     def cdf(self, y: Any) -> Tensor:
@@ -231,13 +236,13 @@ class Prediction(Rows):
         They are found by closing a bracket on the distribution function.
 
         Args:
-            q: one level in (0, 1), or several.
+            q: one level in (0, 1), or several, no nearer to 0 and 1 than 1e-15.
 
         Returns:
             (N, K) for one level, (len(q), N, K) for several.
 
         Raises:
-            InputError: a level outside (0, 1), or a likelihood without a distribution function.
+            InputError: a level outside that range, or a likelihood without a distribution function.
 
         Examples:
             >>> from pyro.distributions import Normal
@@ -246,9 +251,14 @@ class Prediction(Rows):
             tensor([[-3.],
                     [ 3.]])
         """
-        levels = torch.as_tensor(q, dtype=torch.float64, device="cpu")
-        if not bool(((levels > 0) & (levels < 1)).all()):
-            raise InputError(f"Quantile levels must lie between 0 and 1, got {q}.")
+        levels = as_tensor(q, "q").double().cpu()
+        if not levels.numel() or levels.ndim > 1 or not bool(((levels > 0) & (levels < 1)).all()):
+            raise InputError(f"Quantile levels must lie between 0 and 1, one or a list of them; got {q}.")
+        if float(torch.minimum(levels, 1 - levels).min()) < _NEAREST_LEVEL:
+            raise InputError(
+                f"Quantile levels must be {_NEAREST_LEVEL:g} away from 0 and 1 or more, where double precision has no "
+                f"digits left; got {q}."
+            )
         self._require_quantiles("Quantiles")
         if levels.ndim == 0:
             return self.scaler.inverse(self._quantile(float(levels)))
