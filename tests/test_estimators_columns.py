@@ -121,6 +121,16 @@ def test_columns_of_other_values_are_refused_at_any_call(values, message):
         regressor(missing="impute").fit(frame(TEXT), Y).predict(rows)
 
 
+@pytest.mark.parametrize("names", [["a", "a", "b"], [0, 0, 1], ["a", "b", "b"]])
+def test_two_columns_of_one_name_are_refused_at_fit_and_at_predict(names):
+    table = pd.DataFrame(np.arange(18.0).reshape(6, 3), columns=["a", "b", "c"])
+    model = regressor().fit(table, Y)
+    twice = table.set_axis(names, axis=1)
+    for refused in (lambda: regressor().fit(twice, Y), lambda: model.predict(twice)):
+        with pytest.raises(bnn.InputError, match="more than one column of the name"):
+            refused()
+
+
 def test_a_lazy_frame_is_refused():
     lazy = pl.DataFrame({"size": SIZES}).lazy()
     with pytest.raises(InputError, match=r"X is a LazyFrame, which has no values yet: collect it first, X.collect()"):

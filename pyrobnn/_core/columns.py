@@ -28,6 +28,18 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
+def require_distinct_names(frame: Any) -> None:
+    """Refuse a frame of two columns with one name.
+
+    Raises:
+        InputError: such a frame.
+    """
+    names = [str(name) for name in frame.columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"X has more than one column of the name {', '.join(map(repr, twice))}: rename or drop them.")
+
+
 def as_table(X: Any, encoder: "ColumnTransformer | None" = None) -> pd.DataFrame:
     """Return a frame, or a checked array of numbers, with columns of float64 or of objects; missing is NaN or None.
 

@@ -14,7 +14,14 @@ from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from pyrobnn._core.checks import as_tensor, check_unmasked
-from pyrobnn._core.columns import as_table, encoded_names, is_frame, make_encoder, require_complete
+from pyrobnn._core.columns import (
+    as_table,
+    encoded_names,
+    is_frame,
+    make_encoder,
+    require_complete,
+    require_distinct_names,
+)
 from pyrobnn._core.errors import InputError, PoorFitWarning
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.tables import Task
@@ -249,6 +256,7 @@ class AbstractBNN(BaseEstimator):
         no_targets = isinstance(y, str) and y == "no_validation"
         encoder = None if reset else self.encoder_
         if is_frame(X):
+            require_distinct_names(X)
             validate_data(self, X, reset=reset, skip_check_array=True)
             table = as_table(X, encoder)
             numbers = table.select_dtypes("number").to_numpy()
