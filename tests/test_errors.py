@@ -318,7 +318,7 @@ CASES = {
     "no quantile levels": (lambda: regression().predict(X).quantile([]), "Quantile levels must lie between 0 and 1"),
     "quantile level in words": (lambda: regression().predict(X).quantile("median"), "`q` must be numeric"),
     "quantile levels next to 0": (lambda: regression().predict(X).quantile([0.5, 1e-17]), "1e-15 away from 0 and 1"),
-    "interval of all but 1e-16": (lambda: regression().predict(X).interval(1 - 1e-16), "1e-15 away from 0 and 1"),
+    "interval of all but 1e-16": (lambda: regression().predict(X).interval(1 - 1e-16), "between 0 and 1"),
     "no samples": (lambda: regression().predict(X).sample(0, seed=0), "must be a whole number, 1 or more"),
     "fewer samples than none": (lambda: regression().predict(X).sample(-3, seed=0), "must be a whole number, 1 or"),
     "half a sample": (lambda: regression().predict(X).sample(2.5, seed=0), "must be a whole number, 1 or more"),
@@ -345,7 +345,7 @@ CASES = {
     ),
     "tree of no draws": (
         lambda: bnn.to_datatree(regression(), bnn.Data(X, Y), num_draws=0),
-        "`num_draws` must be a whole number, at least 1, got 0",
+        "`num_draws` must be at least 1, got 0",
     ),
 }
 

@@ -108,7 +108,7 @@ class Pulled:
 
     def _derivative_in(self, name: str) -> Tensor:
         if name in self.dense:
-            return self.dense[name].flatten(2)
+            return self.dense[name].reshape(*self.dense[name].shape[:2], -1)
         use, g = next(pair for pair in zip(self.uses, self.gradients, strict=True) if name in pair[0].sites)
         return _derivative(use, g, name)
 

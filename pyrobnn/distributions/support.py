@@ -57,13 +57,13 @@ def log_prob(distribution: Any, value: Tensor) -> Tensor:
         return torch.logsumexp(each + distribution.mixture_distribution.logits.log_softmax(-1), -1)
     inside = _inside(distribution, value)
     if isinstance(distribution, (Uniform, Kumaraswamy)):  # torch has no density at their ends
-        lower, upper = (torch.as_tensor(end).to(value) for end in ends(distribution.support))
+        lower, upper = (torch.as_tensor(end, device=value.device).to(value) for end in ends(distribution.support))
         tiny, eps = torch.finfo(value.dtype).tiny, torch.finfo(value.dtype).eps
         value = torch.where(inside, value.clamp(lower + tiny, upper - eps * upper.abs() - tiny), value)
     if bool(inside.all()):
         return distribution.log_prob(value)
     if not distribution.event_shape:
-        value = torch.where(inside, value, torch.as_tensor(_point(distribution.support)).to(value))
+        value = torch.where(inside, value, torch.as_tensor(_point(distribution.support), device=value.device).to(value))
     return torch.where(inside, distribution.log_prob(value), -torch.inf)
 
 
@@ -111,7 +111,7 @@ def _inside(distribution: Any, value: Tensor) -> Tensor:
     if isinstance(distribution, Independent):
         return _all(_inside(distribution.base_dist, value), distribution.reinterpreted_batch_ndims)
     if not _inherits(distribution, "support"):
-        return torch.as_tensor(distribution.support.check(value))
+        return torch.as_tensor(distribution.support.check(value), device=value.device)
     event_dim, inside = len(distribution.event_shape), torch.ones((), dtype=torch.bool, device=value.device)
     for transform in reversed(distribution.transforms):
         found = transform.codomain.check(value)
@@ -145,7 +145,7 @@ def _within(support: Any, value: Tensor, function: Callable[[Tensor], Tensor]) -
     if _is_infinite(lower) and _is_infinite(upper):
         return function(value)
     below, above = value < lower if support.is_discrete else value <= lower, value >= upper
-    found = function(torch.where(below | above, torch.as_tensor(_point(support)).to(value), value))
+    found = function(torch.where(below | above, torch.as_tensor(_point(support), device=value.device).to(value), value))
     return found.masked_fill(below, 0.0).masked_fill(above, 1.0)
 
 

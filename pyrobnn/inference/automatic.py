@@ -225,6 +225,8 @@ def _record(name: str, scores: Tensor, weights: Tensor | None, seconds: float) -
     """Return the mean score and its standard error, in which each example counts with its weight."""
     mean, count = _mean(scores, weights), torch.ones_like(scores) if weights is None else weights
     total = float(count.sum())
+    if not math.isfinite(mean):
+        return CandidateRecord(name, -math.inf, math.inf, seconds)
     error = math.sqrt(float((count * (scores - mean).square()).sum()) / (total - 1) / total) if total > 1 else 0.0
     return CandidateRecord(name, mean, error, seconds)
 

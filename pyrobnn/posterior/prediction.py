@@ -169,7 +169,9 @@ class Prediction(Rows):
     def _checked(self, y: Any) -> Tensor:
         """Return targets that were checked: in original units, and labels as the distribution takes them."""
         targets = self._targets(y)
-        if self._is_count and bool((torch.as_tensor(support.ends(self._base.support)[0]) >= 0).all()):
+        if self._is_count and bool(
+            (torch.as_tensor(support.ends(self._base.support)[0], device=self._like.device) >= 0).all()
+        ):
             require_whole(targets, type(self._base).__name__, "counts")
         if not self.is_classification:
             return targets
