@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -39,7 +39,7 @@ class Rows:
         """Return N, the number of inputs."""
         return int(self.distribution.batch_shape[1])
 
-    def __getitem__(self, rows: Any) -> Self:
+    def __getitem__[R: "Rows"](self: R, rows: Any) -> R:
         """Return the prediction at some inputs: a slice, a boolean mask of length N, or row numbers in one dimension.
 
         Raises:
