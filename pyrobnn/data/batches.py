@@ -145,7 +145,7 @@ class LoaderBatches:
         self,
         loader: "DataLoader[Any]",
         prepare: Callable[[Tensor, Tensor], Batch],
-        mean_rows: float | None = None,
+        mean_rows: int | float | None = None,
         like: Tensor | None = None,
     ) -> None:
         self._loader, self._prepare = loader, prepare

@@ -171,7 +171,7 @@ def _mark(rows: Tensor, factors: Tensor) -> Tensor:
 
 
 def drawn_together(
-    groups: Tensor, sizes: Sequence[float], *, seed: int, weights: Tensor | None = None
+    groups: Tensor, sizes: Sequence[int | float], *, seed: int, weights: Tensor | None = None
 ) -> tuple[list[Tensor], Tensor]:
     """Return the rows of parts drawn at random, of at most these sizes, and the other rows; groups stay whole.
 

@@ -151,7 +151,7 @@ def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, star
         return source.scaled(model, *(values[rows] for values in data.tensors))
 
     options: dict[str, Any] = {"starts": starts, "rounds": _ROUNDS, "iterations": _ITERATIONS, "tolerance": _TOLERANCE}
-    of_few = Hyperprior.of_real_targets(len(rows), data.x[0].numel())
+    of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
     of_real = of_few if of_few.counts else FLAT
     is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
     options["hyperprior"] = of_real if is_real else Hyperprior(_PRIOR_COUNTS)

@@ -129,7 +129,7 @@ class Source:
 
         return LoaderBatches(self.data.loader, check_and_prepare, self._mean_rows(), bnn.like)
 
-    def _mean_rows(self) -> float | None:
+    def _mean_rows(self) -> int | float | None:
         """Return the rows of an average batch of a loader, as its first one tells; None if all are alike."""
         assert self.epoch is not None  # it is a loader
         if self.epoch.is_even:
