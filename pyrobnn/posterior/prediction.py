@@ -233,9 +233,7 @@ class Prediction(Rows):
         )
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:
-        """Return exact quantiles of the mixture: for counts, the smallest with P(Y <= y) >= q.
-
-        They are found by closing a bracket on the distribution function.
+        """Return quantiles of the mixture by its distribution function: of counts, the smallest with P(Y <= y) >= q.
 
         Args:
             q: one level in (0, 1), or several, no nearer to 0 and 1 than 1e-15.
@@ -254,13 +252,10 @@ class Prediction(Rows):
                     [ 3.]])
         """
         levels = as_tensor(q, "q").double().cpu()
-        if not levels.numel() or levels.ndim > 1 or not bool(((levels > 0) & (levels < 1)).all()):
-            raise InputError(f"Quantile levels must lie between 0 and 1, one or a list of them; got {q}.")
-        if float(torch.minimum(levels, 1 - levels).min()) < _NEAREST_LEVEL:
-            raise InputError(
-                f"Quantile levels must be {_NEAREST_LEVEL:g} away from 0 and 1 or more, where double precision has no "
-                f"digits left; got {q}."
-            )
+        nearest = torch.minimum(levels, 1 - levels)
+        if not levels.numel() or levels.ndim > 1 or not bool((nearest >= _NEAREST_LEVEL).all()):
+            least = f"{_NEAREST_LEVEL:g} away from 0 and 1"
+            raise InputError(f"Quantile levels must lie between 0 and 1, {least} or more, one or a list; got {q}.")
         self._require_quantiles("Quantiles")
         if levels.ndim == 0:
             return self.scaler.inverse(self._quantile(float(levels)))
