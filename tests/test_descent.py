@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.autograd.functional import hessian, jacobian
 
 import pyrobnn as bnn
+from pyrobnn._torch.lbfgs import joined, polish_in_place, slope_of
 
 G = np.random.default_rng(0)
 X = G.normal(size=(60, 3))
@@ -236,3 +238,82 @@ def test_mini_batches_follow_from_sizes(rows, hidden, asked, expected):
     declared = bnn.BNN(bnn.MLP(3, [hidden, hidden], 1), **KNOWN)
     posterior = fit(declared, data, guide="mean_field", steps=2, batch_size=asked, run={"engine": "eager"})
     assert posterior.record.batch_size == expected
+
+
+def table(kind):
+    """Inputs, targets and number of outputs in single precision."""
+    generator = torch.Generator().manual_seed(0)
+    rows, columns, outputs = (150, 2, 10) if kind == "categorical" else (2000, 4, 1)
+    x, weight = (torch.randn(size, generator=generator) for size in ((rows, columns), (columns, outputs)))
+    f = x @ weight
+    noise = torch.randn(rows, outputs, generator=generator)
+    y = {
+        "categorical": (1.5 * f + noise).argmax(1),
+        "bernoulli": (f + noise > 0).float()[:, 0],
+        "poisson": torch.poisson((0.5 * f).exp(), generator=generator)[:, 0],
+    }[kind]
+    return x, y, outputs
+
+
+def newton(kind, x, y, outputs):
+    """The mode of a linear model under N(0, 1), in double precision by Newton's method: (outputs, inputs and bias)."""
+    features = torch.cat([x, torch.ones(len(x), 1)], 1).double()
+
+    def energy(flat):
+        f = features @ flat.view(outputs, -1).T
+        if kind == "categorical":
+            loss = nn.functional.cross_entropy(f, y, reduction="sum")
+        elif kind == "bernoulli":
+            loss = nn.functional.binary_cross_entropy_with_logits(f[:, 0], y.double(), reduction="sum")
+        else:
+            loss = (f[:, 0].exp() - y * f[:, 0]).sum()
+        return loss + 0.5 * flat.square().sum()
+
+    flat = torch.zeros(outputs * features.shape[1], dtype=torch.float64)
+    for _ in range(30):
+        flat = flat - torch.linalg.solve(hessian(energy, flat), jacobian(energy, flat))
+    return flat.view(outputs, -1)
+
+
+METHODS = {
+    "map": bnn.SVI(guide="map"),
+    "laplace": bnn.SVI(guide="laplace"),
+    "evidence framework": bnn.EvidenceFramework(starts=1, rounds=0),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["categorical", "bernoulli", "poisson"])
+def test_modes_in_single_precision_are_those_of_newton_in_double(kind, method):
+    """The value, a sum over rows, is rounded to 1e-5 nats, and hides up to 2e-3 of a weight; its gradient does not."""
+    x, y, outputs = table(kind)
+    declared = bnn.BNN(nn.Linear(x.shape[1], outputs), prior=bnn.priors.Normal(1.0), likelihood=kind)
+    data = bnn.Data(x, y, standardize=False)
+    mode = bnn.fit(declared, METHODS[method], data, seed=0, progress=False, device="cpu").mean()
+    assert mode["weight"].dtype == torch.float32
+    found = torch.cat([mode["weight"], mode["bias"][:, None]], 1).double()
+    torch.testing.assert_close(found, newton(kind, x, y, outputs), rtol=0, atol=1e-5)
+
+
+def quadratic(center, dtype):
+    """A function that is rounded, around a center."""
+    center = torch.tensor(center, dtype=dtype)
+    return lambda z: 1e4 + 0.5 * (torch.tensor([1.0, 100.0], dtype=dtype) * (z - center).square()).sum()
+
+
+def test_polishing_goes_where_values_tell_no_difference():
+    z = torch.tensor([0.301, -0.6999], requires_grad=True)
+    loss = quadratic([0.3, -0.7], torch.float32)
+    assert torch.equal(loss(z.detach()), loss(torch.tensor([0.3, -0.7])))
+    polish_in_place(slope_of(lambda: loss(z), [z]), [z])
+    torch.testing.assert_close(z.detach(), torch.tensor([0.3, -0.7]), rtol=0, atol=1e-7)
+
+
+def test_polishing_leaves_double_precision_and_higher_values_as_they_are():
+    z = torch.tensor([0.301, -0.6999], dtype=torch.float64, requires_grad=True)
+    loss = quadratic([0.3, -0.7], torch.float64)
+    polish_in_place(slope_of(lambda: loss(z), [z]), [z])
+    assert z.tolist() == [0.301, -0.6999]
+    w = torch.tensor([1.0], requires_grad=True)  # the gradient of this is smaller where it is larger
+    polish_in_place(lambda: joined([-w.detach(), torch.ones(1) / (1 + w.detach().square())]), [w])
+    assert w.tolist() == [1.0]

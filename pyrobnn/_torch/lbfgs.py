@@ -11,6 +11,7 @@ from torch import Tensor
 from pyrobnn._core.lock import ONE_THREAD
 
 Bounds = tuple[float | None, float | None]
+_POLISH = {"maxiter": 50, "maxfun": 100, "maxcor": 20, "ftol": 0.0, "gtol": 1e-9}
 
 
 def minimize_in_place(loss: Callable[[], Tensor], tensors: Sequence[Tensor], **options: Any) -> None:
@@ -21,6 +22,11 @@ def minimize_in_place(loss: Callable[[], Tensor], tensors: Sequence[Tensor], **o
         tensors: leaves that require gradients; SciPy sees their entries as one vector in double precision.
         **options: as in `descend_in_place`.
     """
+    descend_in_place(slope_of(loss, tensors), tensors, **options)
+
+
+def slope_of(loss: Callable[[], Tensor], tensors: Sequence[Tensor]) -> Callable[[], Tensor]:
+    """Return a function that gives a loss and its gradient at the tensors as they are, as for `descend_in_place`."""
 
     def slope() -> Tensor:
         with torch.enable_grad():
@@ -28,7 +34,7 @@ def minimize_in_place(loss: Callable[[], Tensor], tensors: Sequence[Tensor], **o
             gradients = torch.autograd.grad(value, tensors, materialize_grads=True)
         return joined([value, *gradients])
 
-    descend_in_place(slope, tensors, **options)
+    return slope
 
 
 def descend_in_place(
@@ -71,6 +77,40 @@ def descend_in_place(
     if failed:
         raise failed[0]
     _fill(tensors, found.x)
+
+
+def polish_in_place(slope: Callable[[], Tensor], tensors: Sequence[Tensor]) -> None:
+    """Move tensors in single precision from where a descent ended to where the gradient vanishes, up to its rounding.
+
+    A descent ends where rounding hides what it gains. Gradients tell more there. From the end w0 on, the function is
+    taken as (g(w) + g(w0)) (w - w0) / 2, which is exact up to third order. The tensors stay where they are if their
+    gradient becomes no smaller, or the function itself larger than by its rounding.
+
+    Args:
+        slope: as for `descend_in_place`.
+        tensors: likewise.
+    """
+    from scipy.optimize import minimize
+
+    rounding = max(torch.finfo(value.dtype).eps for value in tensors)
+    if rounding <= torch.finfo(torch.float64).eps:
+        return
+    start, at_start = joined(tensors).numpy(), slope().numpy().copy()
+    first, largest = at_start[1:], at_start[0] + 10 * rounding * abs(at_start[0])
+    places = [(float(np.linalg.norm(first)), start)]
+
+    def evaluated(place: np.ndarray) -> tuple[float, np.ndarray]:
+        _fill(tensors, place)
+        found = slope().numpy().copy()
+        gradient = found[1:]
+        gain = 0.5 * float((gradient + first) @ (place - start))
+        if gain < 0 and found[0] <= largest:
+            places.append((float(np.linalg.norm(gradient)), place.copy()))
+        return gain, gradient
+
+    with _one_blas_thread():
+        minimize(evaluated, start, jac=True, method="L-BFGS-B", options=_POLISH)
+    _fill(tensors, min(places, key=lambda pair: pair[0])[1])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive
-from pyrobnn._torch.lbfgs import descend_in_place, minimize_in_place
+from pyrobnn._torch.lbfgs import descend_in_place, minimize_in_place, polish_in_place, slope_of
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import (
@@ -115,7 +115,7 @@ def tuned_modes(
                         start.to_mode(iterations, tolerance)
                         start.tune()
                         bar.update()
-                    start.to_mode(2 * iterations, tolerance)
+                    start.to_mode(2 * iterations, tolerance, is_last=True)
                     start.judge()
                 except FloatingPointError:
                     bar.update(rounds - bar.n % max(rounds, 1))
@@ -211,8 +211,11 @@ class TunedMode:
         parts = flat.split([value.numel() for value in self.weights.values()])
         return {name: part.view_as(self.weights[name]) for name, part in zip(self.weights, parts, strict=True)}
 
-    def to_mode(self, iterations: int, tolerance: float) -> None:
-        """Move weights, and what is learned beside them, towards the mode under the present scales."""
+    def to_mode(self, iterations: int, tolerance: float, *, is_last: bool = False) -> None:
+        """Move weights, and what is learned beside them, towards the mode under the present scales.
+
+        The last time they go on where rounding hides what is gained, if the tolerance is below that.
+        """
         leaves, penalty = self._leaves, self._penalty
         for values, current in ((leaves, self.weights), (penalty, self._by_site(self.precision))):
             for name, value in values.items():
@@ -224,10 +227,11 @@ class TunedMode:
 
         limits: dict[str, Any] = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
         limits |= {"maxcor": _MEMORY, "ftol": tolerance, "gtol": _SLOPE}
-        if self._slope is not None:
-            descend_in_place(self._slope, list(leaves.values()), **limits)
-        else:
-            minimize_in_place(energy, [*leaves.values(), *self._learned], **limits)
+        tensors = [*leaves.values(), *self._learned]
+        slope = self._slope or slope_of(energy, tensors)
+        descend_in_place(slope, tensors, **limits)
+        if is_last and tolerance < torch.finfo(self.bnn.like.dtype).eps:
+            polish_in_place(slope, tensors)
         self.weights = {name: value.detach().clone() for name, value in leaves.items()}
 
     def _energy(self, weights: dict[str, Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from pyrobnn import guides
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import is_random_state, random_state, seeded
-from pyrobnn._torch.lbfgs import descend_in_place, joined
+from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
@@ -141,6 +141,8 @@ class _Descent:
             self._show()
         gain = elbos[-1] - elbos[-2] if len(elbos) > 1 else None
         converged = gain is not None and gain < self._tolerance and self._left > 0
+        if converged:
+            polish_in_place(self._slope, list(self._tensors.values()))
         terms = torch.stack(self._seen or [self._terms]).numpy()
         return Ended(
             History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine),
