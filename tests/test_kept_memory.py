@@ -32,7 +32,7 @@ def resident():
 
 
 def resident_at_rest():
-    """Return the MiB that are left when what is free has gone back to the system, so that gaps in the heap do not count."""
+    """Return the MiB left once free memory has gone back to the system, so that gaps in the heap do not count."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return resident()
