@@ -208,6 +208,17 @@ def test_masks_are_not_dropped(use):
         use(np.ma.masked_array(np.ones(4), mask=MASK_OF_ROWS))
 
 
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_standardize_is_true_or_false(value, tmp_path):
+    x = np.arange(6.0)[:, None]
+    with pytest.raises(InputError, match="`standardize` must be True or False, got"):
+        bnn.Data(x, x, standardize=value)
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(InputError, match="`standardize` must be True or False, got"):
+        bnn.StoredData.from_numpy(tmp_path / "x.npy", tmp_path / "x.npy", standardize=value, progress=False)
+    assert bnn.Data(x, x, standardize=(x > 1)[-1, 0]).standardize is True  # a NumPy one
+
+
 def test_large_whole_numbers_in_files_are_refused(tmp_path):
     np.save(tmp_path / "x.npy", LARGE)
     with pytest.raises(InputError, match="x.npy` has whole numbers beyond"):

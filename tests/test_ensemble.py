@@ -164,6 +164,14 @@ def test_concatenation_keeps_every_density(likelihood):
     torch.testing.assert_close(joined.log_prob(y), module(outputs).log_prob(y))
 
 
+def test_a_mixture_at_its_means_has_one_draw_of_each_member(mixture):
+    x = problem()[0][:, :1]
+    prediction = mixture.predict(x, at_mean=True)
+    means = [member.predict(x, at_mean=True).mean for member in mixture.members]
+    assert prediction.num_draws == len(mixture)
+    torch.testing.assert_close(prediction.mean, torch.stack(means).mean(0))
+
+
 def test_a_mixture_refuses_what_does_not_belong_together(mixture):
     with pytest.raises(InputError, match="at least one posterior"):
         bnn.Mixture([])

@@ -50,6 +50,14 @@ def test_two_columns_with_one_name_are_refused(tmp_path, monkeypatch):
         load_table(tmp_path / "t.parquet", "y")
 
 
+@pytest.mark.parametrize("text", ["a,a,y\n1,2,3\n4,5,6\n", "a,y,y\n1,2,3\n4,5,6\n"])
+def test_two_columns_of_a_text_file_with_one_name_are_refused(text, tmp_path):
+    """pandas would call the second a.1."""
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(InputError, match=r"has two columns with the name '[ay]': rename one of them"):
+        load_table(tmp_path / "t.csv", "y")
+
+
 @pytest.mark.parametrize("width", [10**9, 10**18, 2**62])
 def test_a_network_that_does_not_fit_into_the_machine_is_refused_before_it_is_made(width):
     spec = RunSpec.from_dict({"data": {"name": "sinusoid"}, "net": {"hidden": [width, width]}})

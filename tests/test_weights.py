@@ -59,6 +59,48 @@ def test_pruning_removes_the_weights_of_least_signal(posterior):
 
 
 @pytest.mark.slow
+def test_pruned_chains_are_chains_with_weights_at_zero(tmp_path):
+    x, y = problem()
+    model = bnn.BNN(bnn.MLP(1, [4], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.1))
+    chains = quick(model, bnn.NUTS(num_draws=10, warmup=5, num_chains=2, max_tree_depth=2), (x, y))
+    pruned = bnn.prune(chains, 0.5)
+    draws, kept = pruned.draw(20), chains.draw(20)
+    alive = {name: (value != 0).all(0) for name, value in draws.items()}
+    assert sum(int(mask.sum()) for mask in alive.values()) == 13 - round(0.5 * 13)
+    for name, value in draws.items():
+        torch.testing.assert_close(value, kept[name] * alive[name], rtol=0, atol=0)
+    prediction = pruned.predict(x)
+    torch.testing.assert_close(prediction.mean, chains.predict(x, draws=draws).mean)
+    bnn.save(pruned, tmp_path / "pruned")
+    assert torch.equal(bnn.load(tmp_path / "pruned").predict(x).mean, prediction.mean)
+    assert bnn.function_rhat(pruned, x).rhat.shape == (20,)
+    with pytest.raises(InputError, match="have no density"):
+        bnn.importance_weights(pruned, (x, y))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        bnn.weight_table,
+        lambda mixture: bnn.prune(mixture, 0.5),
+        bnn.update_prior,
+        lambda mixture: bnn.functional(mixture, problem()[0]),
+        lambda mixture: bnn.tune_prior(mixture, problem()),
+    ],
+    ids=["weight_table", "prune", "update_prior", "functional", "tune_prior"],
+)
+def test_functions_of_one_posterior_refuse_a_mixture(function, posterior, request):
+    name = request.node.callspec.id
+    with pytest.raises(InputError, match=f"`{name}` takes one posterior, got a mixture of 2: pass its `members`"):
+        function(bnn.Mixture([posterior, posterior]))
+
+
+def test_learning_on_leaves_the_global_random_state(posterior):
+    state = torch.get_rng_state()
+    bnn.update_prior(posterior)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_learning_in_two_parts_is_learning_at_once():
     """Orthogonal inputs make the posterior a product of normals, which mean-field holds exactly."""
     x = torch.eye(2).repeat(10, 1).double()

@@ -48,6 +48,13 @@ def _memory() -> int:
         return 64 * 2**30
 
 
+def check_flag(value: Any, name: str) -> bool:
+    """Return True or False; text, for one, is refused, since all of it counts as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"`{name}` must be True or False, got {value!r}.")
+    return bool(value)
+
+
 def as_tensor(value: Any, name: str) -> Tensor:
     """Return numbers (tensor, array, data frame, nested list) as a tensor, dense and with all their digits.
 

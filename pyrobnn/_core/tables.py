@@ -159,7 +159,8 @@ def read_frame(path: Path) -> "pd.DataFrame":
     if frame.empty:
         raise InputError(f"{path} has no rows: pass a table with at least one row below the column names.")
     frame = frame.rename(columns=str)
-    twice = next((name for name, count in Counter(frame.columns).items() if count > 1), None)
+    given = list(frame.columns) if ending(path) == ".parquet" else list(filter(None, _first_line(path)))
+    twice = next((name for name, count in Counter(given).items() if count > 1), None)  # pandas renames those of CSV
     if twice is not None:
         raise InputError(f"{path} has two columns with the name {twice!r}: rename one of them.")
     odd = next((name for name in frame.columns if "\0" in name), None)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobnn._core.random import is_random_state, random_state, set_random_state
+from pyrobnn._core.random import is_random_state, random_state, seeded
 from pyrobnn._torch.private import tree_leaves
 
 _ANSWERS: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
@@ -62,8 +62,7 @@ def once[R](net: nn.Module, question: Hashable, ask: Callable[[], R]) -> R:
     """Return the answer to a question about a network, which is asked when it is first seen, off the random stream."""
     answers = _ANSWERS.setdefault(net, {})
     if question not in answers:
-        before = random_state()
-        answers[question] = ask()
-        set_random_state(before)
+        with seeded(0, "batching"):
+            answers[question] = ask()
     answer: R = answers[question]
     return answer

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_finite, check_inputs
+from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_finite, check_flag, check_inputs
 from pyrobnn._core.errors import InputError
 
 _FEWEST_INPUTS = 10
@@ -35,8 +35,8 @@ class Data:
         target_name: name of the target.
 
     Raises:
-        InputError: not numeric, not finite, empty, of the wrong rank, x and y of unequal length, or weights that are
-            not positive.
+        InputError: not numeric, not finite, empty, of the wrong rank, x and y of unequal length, weights that are
+            not positive, or another `standardize` than True or False.
 
     Examples:
         >>> import pyrobnn as bnn
@@ -58,7 +58,7 @@ class Data:
         check_inputs(self.x)
         self.y = as_targets(y, len(self.x))
         self.weights = None if weights is None else _as_weights(weights, len(self.x))
-        self.standardize = standardize
+        self.standardize = check_flag(standardize, "standardize")
         self.feature_names = column_names(feature_names, x, self.x)
         self.target_name = target_name
 

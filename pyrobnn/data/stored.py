@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from pyrobnn._core.checks import check_flag
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.arrays import ArrayStore
 from pyrobnn.data.in_memory import Data, Moments, Scaler, column_names, row_index
@@ -70,7 +71,7 @@ class StoredData:
         self, store: Any, *, standardize: bool, feature_names: Sequence[str], target_name: str, progress: bool
     ) -> None:
         self._store = store
-        self.standardize = standardize
+        self.standardize = check_flag(standardize, "standardize")
         self.feature_names = tuple(feature_names)
         self.target_name = target_name
         self.classes: tuple[str, ...] = getattr(store, "classes", ())

@@ -16,6 +16,7 @@ from pyrobnn._torch.pyro import allow_new_home
 from pyrobnn.guides.base import BuiltGuide, Model, registry
 from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import resolve
+from pyrobnn.guides.empirical import StoredDraw
 from pyrobnn.guides.mean_field import MeanField
 from pyrobnn.guides.sites import latent_sites
 
@@ -61,22 +62,22 @@ class PrunedGuide(BuiltGuide, PyroModule):
             self.register_buffer(self._buffer_of[name], mask)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every site and return the values by name; log q is the density of the draw before pruning."""
+        """Draw every site and return the values by name; log q is the density of the draw before pruning, if any."""
         with poutine.block():
             trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
         nodes = {name: node for name, node in trace.nodes.items() if node["type"] == "sample"}
+        stored = built(self.guide).chains() is not None
         return {
-            name: pyro.sample(
-                name,
-                dist.Delta(
-                    self._keep(name, node["value"]),
-                    log_density=node["fn"].log_prob(node["value"]).sum(),
-                    event_dim=node["value"].ndim,
-                ),
-            )
+            name: pyro.sample(name, self._point(name, node, stored=stored))
             for name, node in nodes.items()
             if not node["infer"].get("is_auxiliary")
         }
+
+    def _point(self, name: str, node: Mapping[str, Any], *, stored: bool) -> dist.Delta:
+        value = self._keep(name, node["value"])
+        if stored:
+            return StoredDraw(value, event_dim=value.ndim)
+        return dist.Delta(value, log_density=node["fn"].log_prob(node["value"]).sum(), event_dim=value.ndim)
 
     @property
     def has_points(self) -> bool:
@@ -96,6 +97,19 @@ class PrunedGuide(BuiltGuide, PyroModule):
         """Return mean and standard deviation of each site by name, likewise."""
         found = built(self.guide).moments()
         return found and {name: (self._keep(name, loc), self._keep(name, std)) for name, (loc, std) in found.items()}
+
+    def chains(self) -> dict[str, Tensor] | None:
+        """Return the stored draws of the guide that draws, pruned alike."""
+        stored = built(self.guide).chains()
+        return stored and {name: self._keep(name, value) for name, value in stored.items()}
+
+    def picks(self, num_draws: int) -> Tensor | None:
+        """Return the numbers of stored draws, likewise."""
+        return built(self.guide).picks(num_draws)
+
+    def sample_stats(self) -> dict[str, Tensor]:
+        """Return the numbers kept with stored draws, likewise."""
+        return built(self.guide).sample_stats()
 
     def _keep(self, name: str, value: Tensor) -> Tensor:
         return value * self.get_buffer(self._buffer_of[name])

@@ -14,6 +14,7 @@ from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
 from pyrobnn.curvature.uses import Use
 from pyrobnn.guides.blocks import Block, DiagonalBlock, FullBlock, KroneckerBlock
 from pyrobnn.guides.laplace import BlockGuide
+from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
 
 Link = Literal["probit", "laplace_bridge", "mc"]
@@ -127,7 +128,7 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
         joint: whether to return the covariance of all inputs together.
 
     Raises:
-        InputError: a posterior of another guide, or inputs that are not the training inputs.
+        InputError: a mixture, a posterior of another guide, or inputs that are not the training inputs.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
@@ -136,6 +137,7 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
         >>> outputs.mean.shape, outputs.covariance.shape
         (torch.Size([3, 1]), torch.Size([3, 1, 3, 1]))
     """
+    require_single(posterior, "functional")
     guide = posterior.guide
     if not isinstance(guide, BlockGuide):
         raise InputError(

@@ -135,6 +135,7 @@ class Mixture(Fitted):
         num_draws: int = 500,
         seed: int | None = None,
         draws: Draws | None = None,
+        at_mean: bool = False,
         linearized: bool | None = None,
     ) -> Prediction:
         """Predict targets at inputs x (N, *in), given in original units.
@@ -145,6 +146,7 @@ class Mixture(Fitted):
                 store fewer, it has each draw once.
             seed: seed of the draws; the mixture's if not given.
             draws: draws to use, as `draw` returns them, instead of new ones.
+            at_mean: predict with the mean of the weights of each member (S = K).
             linearized: as in `Posterior.predict`; each member is linearised around its own mean.
 
         Returns:
@@ -160,7 +162,9 @@ class Mixture(Fitted):
             >>> mixture.predict([[0.0], [2.0]], num_draws=60).epistemic_std.shape
             torch.Size([2])
         """
-        if draws is None:
+        if at_mean:
+            parts = [member.predict(x, seed=seed, at_mean=True) for member in self.members]
+        elif draws is None:
             shares = self.shares(num_draws, seed=seed)
             most = max(member.num_distinct(count) for member, count, _ in shares)
             parts = [
@@ -208,6 +212,14 @@ class Mixture(Fitted):
 def members_of(posterior: Posterior | Mixture) -> tuple[Posterior, ...]:
     """Return the members of a mixture, or a posterior as its only one."""
     return posterior.members if isinstance(posterior, Mixture) else (posterior,)
+
+
+def require_single(posterior: Posterior | Mixture, name: str) -> None:
+    """Refuse a mixture where a function, named for the message, takes one posterior."""
+    if isinstance(posterior, Mixture):
+        raise InputError(
+            f"`{name}` takes one posterior, got a mixture of {len(posterior)}: pass its `members` one by one."
+        )
 
 
 def _shapes(bnn: BNN) -> dict[str, torch.Size]:

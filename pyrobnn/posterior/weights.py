@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import derive
+from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.built import built
 from pyrobnn.guides.pruned import PrunedGuide
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture, members_of, require_single
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.from_posterior import FromPosterior
 
@@ -54,6 +54,9 @@ def weight_table(posterior: Posterior) -> "pd.DataFrame":
 
     The ratio |mean| / std is what Blundell et al. (2015, sec. 5.1) prune by.
 
+    Raises:
+        InputError: a mixture.
+
     Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> table = bnn.weight_table(posterior)
@@ -63,6 +66,7 @@ def weight_table(posterior: Posterior) -> "pd.DataFrame":
     import numpy as np
     import pandas as pd
 
+    require_single(posterior, "weight_table")
     parts = []
     for name, (mean, std) in weight_moments(posterior).items():
         index = [tuple(map(int, place)) for place in np.ndindex(*mean.shape)]
@@ -83,7 +87,7 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
         fraction: share of all weights, in [0, 1).
 
     Raises:
-        InputError: a fraction outside the range.
+        InputError: a mixture, or a fraction outside the range.
 
     Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
@@ -91,6 +95,7 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
         >>> int((bnn.weight_table(pruned)["std"] == 0).sum()), posterior.bnn.num_weights
         (16, 31)
     """
+    require_single(posterior, "prune")
     if not 0 <= fraction < 1:
         raise InputError(f"`fraction` must be at least 0 and below 1, got {fraction}.")
     ratios = {name: mean.abs() / std for name, (mean, std) in weight_moments(posterior).items()}
@@ -144,7 +149,8 @@ def update_prior(posterior: Posterior) -> BNN:
     and centred in the first data, two fits in turn give the posterior of all data at once.
 
     Raises:
-        InputError: weights without a spread: points, pruned weights, or weights that a Laplace guide left at the mode.
+        InputError: a mixture, or weights without a spread: points, pruned weights, or weights that a Laplace guide left
+            at the mode.
 
     Examples:
         >>> first, second = bnn.datasets.sinusoid(60).split(0.5, seed=0)
@@ -153,6 +159,7 @@ def update_prior(posterior: Posterior) -> BNN:
         >>> model.fit(second, steps=20, seed=0, progress=False).predict([[0.0], [0.3]])
         Prediction(Normal, num_draws=500, num_inputs=2)
     """
+    require_single(posterior, "update_prior")
     moments, bnn = weight_moments(posterior), posterior.bnn
     for name, (mean, std) in moments.items():
         if not bool(((std > 0) & std.isfinite() & mean.isfinite()).all()):
@@ -163,7 +170,8 @@ def update_prior(posterior: Posterior) -> BNN:
             )
     prior = FromPosterior(moments)
     is_whole = not any(value.requires_grad for value in bnn.net.parameters())
-    updated = bnn.with_parts(prior=prior if is_whole else dict.fromkeys(moments, prior) | {"*": None})
+    with seeded(posterior.seed, "update_prior"):  # of a declared network, whose first weights are drawn
+        updated = bnn.with_parts(prior=prior if is_whole else dict.fromkeys(moments, prior) | {"*": None})
     updated.units = (posterior.x_scaler, posterior.y_scaler)
     updated.start_at(bnn.state_at({name: mean for name, (mean, _) in moments.items()}))
     return updated

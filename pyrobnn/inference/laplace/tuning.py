@@ -37,6 +37,7 @@ from pyrobnn.inference.preparing import prepare_source
 from pyrobnn.inference.source import Source, as_data
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.gaussian import Gaussian
+from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.by_name import ByName
 
@@ -75,9 +76,9 @@ def tune_prior(
         `precision`, alpha by site, unless each weight has its own.
 
     Raises:
-        InputError: another guide, a structure or a prior whose precision is not one number a weight, a subnetwork with
-            more than one precision, noise that is not one Gaussian scale, or validation data that are missing or not
-            asked for.
+        InputError: a mixture, another guide, a structure or a prior whose precision is not one number a weight, a
+            subnetwork with more than one precision, noise that is not one Gaussian scale, or validation data that are
+            missing or not asked for.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -105,6 +106,7 @@ def tune_prior(
 
 def _checked(posterior: Posterior, by: str, per: str, validation: Any) -> Laplace:
     """Return the setting of the approximation; refuse what cannot be tuned."""
+    require_single(posterior, "tune_prior")
     laplace = posterior.record.laplace
     if not isinstance(posterior.guide, BlockGuide) or laplace is None:
         raise InputError(
