@@ -53,6 +53,7 @@ def _agree(found: Any, expected: Any) -> bool:
 def _are_close(found: Tensor, expected: Tensor) -> bool:
     if found.shape != expected.shape:
         return False
+    found, expected = found.detach(), expected.detach()
     tolerance = torch.finfo(expected.dtype).eps ** 0.5
     largest = expected.nan_to_num(posinf=0.0, neginf=0.0).abs().amax() if expected.numel() else 0.0
     return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * float(largest), equal_nan=True)
