@@ -7,6 +7,7 @@ import torch
 from scipy.optimize import minimize
 
 import pyrobnn as bnn
+from benchmarks import wide
 from pyrobnn._core.errors import InputError
 from pyrobnn.inference.defaults import parts_for
 from pyrobnn.inference.laplace.evidence_framework import _members
@@ -265,6 +266,7 @@ def test_targets_without_a_pattern_stay_a_constant():
             {"num_data": 9, "num_inputs": 4, "likelihood": bnn.likelihoods.Ordinal(num_classes=3)},
             "EvidenceFramework",
         ),
+        ("classification", {"num_data": 9, "num_inputs": 5}, "EvidenceFramework"),
         ("classification", {"num_data": 250}, "EvidenceFramework"),
         ("classification", {"num_data": 251}, "SVI"),
         ("classification", {"num_data": 101, "num_classes": 3}, "SVI"),
@@ -272,6 +274,23 @@ def test_targets_without_a_pattern_stay_a_constant():
 )
 def test_the_default_method_follows_from_sizes_and_from_what_is_given(task, sizes, name):
     assert type(parts_for(task, **sizes)["method"]).__name__ == name
+
+
+@pytest.mark.parametrize(
+    ("task", "num_inputs", "activation"),
+    [("regression", 50, "relu"), ("regression", 49, "silu"), ("classification", 50, "silu")],
+)
+def test_the_default_network_follows_from_the_rows_for_each_input(task, num_inputs, activation):
+    assert parts_for(task, num_data=100, num_inputs=num_inputs)["net"].activation == activation
+
+
+@pytest.mark.slow
+def test_a_line_through_few_of_many_inputs_is_told_from_noise():
+    """Sixty rows of a hundred inputs: under smooth units the evidence took a constant, as the best of its starts."""
+    x, y, new, truth = wide.split("sparse", 1000)
+    model = bnn.BNNRegressor(random_state=0).fit(x, y)
+    score = float(model.predict_dist(new).log_prob(truth).mean())
+    assert score > wide.references((x, y, new, truth))["linear"]
 
 
 @pytest.mark.parametrize(("num_data", "counts"), [(17, 4.0), (18, 0.0)])
