@@ -315,7 +315,7 @@ def test_a_subset_in_batches_has_the_deviation_of_its_examples():
     x = torch.ones(1000, 1)
     rows = BatchSampler(SequentialSampler(range(50)), 20, drop_last=False)
     loader = DataLoader(TensorDataset(x, x[:, 0]), batch_sampler=rows)
-    method = bnn.SVI(guide="full_rank", steps=1500, lr=0.02, schedule="cosine_annealing_lr")
+    method = bnn.SVI(guide="full_rank", steps=6000, lr=0.02, schedule="cosine_annealing_lr")
     posterior = bnn.fit(mean_model(), method, loader, seed=0, device="cpu", progress=False)
     assert float(posterior.draw(20_000)["weight"].std()) == pytest.approx(51**-0.5, rel=0.05)
     assert float(posterior.mean()["weight"]) == pytest.approx(50 / 51, abs=0.02)

@@ -65,7 +65,7 @@ class _Progress:
     gain: float | None = None
     begun: list[Tensor] = dataclasses.field(default_factory=list)
     way: list[Tensor] = dataclasses.field(default_factory=list)
-    reach: tuple[float, float] = (1.0, 1.0)
+    reach: Sequence[float] = (1.0, 1.0)
     straight: bool = True
     cycle_ends: list[int] = dataclasses.field(default_factory=list)
     end: int | None = None
