@@ -173,7 +173,7 @@ def fitted(way: str, seed: int, folder: Path) -> tuple[Problem, bnn.Data, Any]:
     data = bnn.Data(problem.x, problem.y, standardize=settings.get("standardize", True))
     path = folder / f"{seed} {way}"
     if not path.exists():
-        bnn.fit(model, method, data, seed=seed, progress=False).save(path)
+        bnn.fit(model, data, method, seed=seed, progress=False).save(path)
     return problem, data, bnn.load(path)
 
 

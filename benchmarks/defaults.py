@@ -154,7 +154,7 @@ def fitted(problem: Problem, kind: str, name: str, seed: int) -> Any:
     """Fit what a name stands for, with nothing else set."""
     data = bnn.Data(problem.x, problem.y, standardize=True)
     method = METHODS[name]() if kind == "method" else bnn.SVI(guide=name) if kind == "guide" else bnn.SVI()
-    return bnn.fit(model_of(problem, name if kind == "prior" else "normal"), method, data, seed=seed, progress=False)
+    return bnn.fit(model_of(problem, name if kind == "prior" else "normal"), data, method, seed=seed, progress=False)
 
 
 def judge(problem: Problem, prediction: Any) -> dict[str, float]:

@@ -109,7 +109,7 @@ def main() -> None:
             guide = bnn.guides.MeanField(init_rho=rho).build(model, *batch)
             lines += measure(f"start, rho = {rho:g}", model, guide.state_dict(), batch)
         method = bnn.SVI(guide=bnn.guides.MeanField(noise="local"), steps=STEPS, batch_size=BATCH, lr=1e-3)
-        posterior = bnn.fit(model, method, data, seed=0, progress=False)
+        posterior = bnn.fit(model, data, method, seed=0, progress=False)
         accuracy = bnn.score(posterior.predict(data.x[-5000:], num_draws=10), data.y[-5000:])["accuracy"].value
         state = f"after {STEPS} steps"
         lines += measure(state, posterior.bnn.train(), posterior.guide.state_dict(), batch)

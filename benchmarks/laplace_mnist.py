@@ -39,7 +39,7 @@ def main() -> None:
     net = bnn.MLP(784, [400, 400], 10)
     model = bnn.BNN(net, prior=bnn.priors.Normal(PRECISION**-0.5), likelihood="categorical")
     started = time.perf_counter()
-    mode = bnn.fit(model, bnn.SVI(guide="map", epochs=EPOCHS, batch_size=128, lr=1e-3), train, seed=0)
+    mode = bnn.fit(model, train, bnn.SVI(guide="map", epochs=EPOCHS, batch_size=128, lr=1e-3), seed=0)
     seconds = time.perf_counter() - started
     lines = [
         "# Laplace on MNIST, 784-400-400-10",

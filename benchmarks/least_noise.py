@@ -136,7 +136,7 @@ def measure(problem: Problem) -> list[str]:
     """Return the rows of the table for a problem."""
     kinds = [(noise, kl or problem.kl) for noise, kl in KINDS]
     method = problem.method("shared", "mc", steps=problem.steps)
-    trained = bnn.fit(problem.model, method, problem.data, seed=0, progress=False).guide.state_dict()
+    trained = bnn.fit(problem.model, problem.data, method, seed=0, progress=False).guide.state_dict()
     with running(problem.model, problem.rows(), 0, "least noise"):
         chosen = begin(problem, problem.method("auto", "auto"))[1].method
         variances = {kind: variance(problem, kind, trained) for kind in kinds}

@@ -121,7 +121,7 @@ def row_of(name: str, seed: int) -> dict[str, Any]:
     data = bnn.Data(x[:ROWS], given.y[:ROWS], standardize=True)
     targets = torch.tensor(given.y[ROWS:])
     started = time.perf_counter()
-    posterior = bnn.fit(model, bnn.SVI(), data, seed=seed, progress=False)
+    posterior = bnn.fit(model, data, bnn.SVI(), seed=seed, progress=False)
     score = float(posterior.predict(x[ROWS:], num_draws=300).log_prob(targets).mean())
     seconds = time.perf_counter() - started
     linear = fit_baselines(model, data)["linear"].predict(torch.tensor(x[ROWS:]))

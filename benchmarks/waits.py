@@ -51,7 +51,7 @@ def waits(method: Any, engine: str, rows: int) -> tuple[list[float], float]:
         likelihood=bnn.likelihoods.Gaussian("learned" if "Evid" in str(method) else 0.1),
         prior=bnn.priors.Normal(1.0),
     )
-    posterior = bnn.fit(model, bnn.SVI(steps=10), (x, y), seed=0, engine="eager", progress=False)
+    posterior = bnn.fit(model, (x, y), bnn.SVI(steps=10), seed=0, engine="eager", progress=False)
 
     def predict() -> float:
         started = time.perf_counter()

@@ -255,7 +255,7 @@ class BNN(PyroModule):
     def fit(
         self, x: Any, y: Any = None, *, seed: int, replicates: int | None = None, **arguments: Any
     ) -> "Posterior | list[Posterior]":
-        """Infer the posterior by SVI: shorthand for `pyrobnn.fit(model, SVI(...), Data(x, y), seed=seed)`.
+        """Infer the posterior by SVI: shorthand for `pyrobnn.fit(model, Data(x, y), SVI(...), seed=seed)`.
 
         See docs/how-to/convergence.md for how long a fit should go on.
 

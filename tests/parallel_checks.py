@@ -64,7 +64,7 @@ LAPLACE = bnn.SVI(guide="laplace", steps=20, lr=0.1)
 def fit(method, data=None, model=None, **settings):
     settings = {"seed": 0, "engine": "eager", "progress": False} | settings
     method = bnn.DataParallel(method) if isinstance(method, bnn.SVI) else method
-    return bnn.fit(model or linear(), method, problem() if data is None else data, **settings)
+    return bnn.fit(model or linear(), problem() if data is None else data, method, **settings)
 
 
 def weights(posterior):

@@ -403,7 +403,7 @@ from pyrobnn.inference.svi.capture import compiler
 compiler.compile_graph = compiler.interpret
 net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 1))
 data = bnn.Data(torch.randn(8, 1, 8, 8), torch.randn(8))
-posterior = bnn.fit(bnn.BNN(net), bnn.SVI(steps=3), data, seed=0, engine="captured", progress=False)
+posterior = bnn.fit(bnn.BNN(net), data, bnn.SVI(steps=3), seed=0, engine="captured", progress=False)
 assert posterior.history.engine.used == "captured", posterior.history.engine.reason
 """
 
@@ -512,7 +512,7 @@ x = torch.linspace(-1, 1, 20)[:, None]
 model = bnn.BNN(bnn.MLP(1, [2], 1), likelihood=bnn.likelihoods.Gaussian(0.2))
 found = []
 for steps in (20, 2_000, 100_000):
-    fit = bnn.fit(model, bnn.SVI(guide="map", steps=steps, lr=1e-3), (x, x[:, 0]), seed=1, progress=False)
+    fit = bnn.fit(model, (x, x[:, 0]), bnn.SVI(guide="map", steps=steps, lr=1e-3), seed=1, progress=False)
     bits = fit.history.elbo.tobytes() + fit.guide.mean()["0.weight"].numpy().tobytes()
     found.append([fit.info["engine"] | {"compile_seconds": None}, hashlib.sha256(bits).hexdigest()])
 print(json.dumps(found))
@@ -537,7 +537,7 @@ import pyrobnn as bnn
 x = torch.linspace(-1, 1, 20)[:, None]
 model = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.2))
 for method in (bnn.SVI(steps=300, schedule="cosine_annealing_lr"), bnn.IVON(steps=20)):
-    used = bnn.fit(model, method, (x, x[:, 0]), seed=1, progress=False).record.engine
+    used = bnn.fit(model, (x, x[:, 0]), method, seed=1, progress=False).record.engine
     print(used.used, "torch._dynamo" in sys.modules)
 """
 
@@ -661,7 +661,7 @@ def test_replicates_are_in_law_separate_fits(monkeypatch):
 
 def replicated(monkeypatch, bnns, methods, datas, name):
     captured_by_interpretation(monkeypatch)
-    return bnn.fit_replicates(bnns, methods, datas, seed=4, engine=name, progress=False)
+    return bnn.fit_replicates(bnns, datas, methods, seed=4, engine=name, progress=False)
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def programs(monkeypatch):
 
 def fit(num_rows, net=None, guide="mean_field", *, weights=False, **settings):
     method = bnn.SVI(guide=guide, steps=4, **settings)
-    return bnn.fit(model(net), method, data(num_rows, weights=weights), seed=0, engine="captured", progress=False)
+    return bnn.fit(model(net), data(num_rows, weights=weights), method, seed=0, engine="captured", progress=False)
 
 
 @pytest.mark.parametrize("weights", [False, True])
@@ -227,7 +227,7 @@ import pyrobnn as bnn
 
 x = np.random.default_rng(0).normal(size=(int(sys.argv[1]), 3))
 model = bnn.BNN(bnn.MLP(3, [8], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.1))
-posterior = bnn.fit(model, bnn.SVI(steps=60), (x, np.sin(x[:, 0])), seed=0, engine="captured", progress=False)
+posterior = bnn.fit(model, (x, np.sin(x[:, 0])), bnn.SVI(steps=60), seed=0, engine="captured", progress=False)
 assert posterior.info["engine"]["used"] == "captured"
 print(*sorted(path.name for path in (pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / "pyrobnn").iterdir()))
 """

@@ -199,7 +199,7 @@ MASK_OF_ROWS = np.array([False, True, False, True])
         lambda ones: bnn.BNNRegressor(steps=1).fit(ones[:, None], DATA.y.numpy()),
         lambda ones: bnn.BNNClassifier(steps=1).fit(X.numpy(), ones.astype(int)),
         lambda ones: bnn.BNNRegressor(steps=1).fit(X.numpy(), DATA.y.numpy(), sample_weight=ones),
-        lambda ones: bnn.kfold(bnn.BNN(bnn.MLP(2, [2], 1)), bnn.SVI(steps=1), DATA, folds=ones, seed=0),
+        lambda ones: bnn.kfold(bnn.BNN(bnn.MLP(2, [2], 1)), DATA, bnn.SVI(steps=1), folds=ones, seed=0),
     ],
     ids=["weights", "rows", "stored", "y", "X", "classes", "sample weight", "folds"],
 )

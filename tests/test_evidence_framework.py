@@ -31,7 +31,7 @@ def log_evidence(x, y, alphas, noise):
 
 
 def fit(model, method, x, y, **arguments):
-    return bnn.fit(model, method, (x, y), seed=0, progress=False, engine="eager", **arguments)
+    return bnn.fit(model, (x, y), method, seed=0, progress=False, engine="eager", **arguments)
 
 
 @pytest.mark.parametrize("counts", [0.0, 0.5, 4.0])
@@ -160,7 +160,7 @@ def test_more_columns_than_rows_do_not_make_the_noise_vanish(net):
     y = x[:, :5] @ [1, -1, 1, 0.5, 0.5] + 0.5 * rng.normal(size=1060)
     model = bnn.BNN(bnn.MLP(100, [] if net == "linear" else [20], 1), prior=bnn.priors.Normal("fan_in"))
     data = bnn.Data(x[:60], y[:60], standardize=True)
-    posterior = bnn.fit(model, bnn.EvidenceFramework(), data, seed=0, progress=False)
+    posterior = bnn.fit(model, data, bnn.EvidenceFramework(), seed=0, progress=False)
     assert float(posterior.predict(x[60:]).log_prob(torch.tensor(y[60:])).mean()) > -1.9
 
 
@@ -186,7 +186,7 @@ def test_units_of_the_targets_change_nothing_but_units():
     model = bnn.BNN(bnn.MLP(3, [8], 1, activation="tanh", dtype="float64"), prior=bnn.priors.Normal("fan_in"))
     method = bnn.EvidenceFramework(starts=2, rounds=3)
     plain, scaled = (
-        bnn.fit(model, method, bnn.Data(x, targets, standardize=True), seed=0, progress=False)
+        bnn.fit(model, bnn.Data(x, targets, standardize=True), method, seed=0, progress=False)
         for targets in (y, 1000 * y + 7)
     )
     torch.testing.assert_close(1000 * plain.predict(x).mean + 7, scaled.predict(x).mean, rtol=1e-4, atol=1.0)
@@ -230,7 +230,7 @@ def test_the_marginal_likelihood_starts_again_where_it_fell_to_a_constant():
     model = bnn.BNN(bnn.MLP(3, [50, 50], 1, dtype="float64"), prior=bnn.priors.Normal("fan_in"))
     training = bnn.SVI(guide="laplace", steps=300, lr=0.02, schedule="cosine_annealing_lr")
     method = bnn.MarginalLikelihood(training, rounds=2, noise="auto")
-    posterior = bnn.fit(model, method, bnn.Data(x, y, standardize=True), seed=0, progress=False, engine="eager")
+    posterior = bnn.fit(model, bnn.Data(x, y, standardize=True), method, seed=0, progress=False, engine="eager")
     x_test, y_test = sines(1000, 1)
     residual = y_test - posterior.predict(x_test).mean.numpy()
     assert 1 - (residual**2).mean() / y_test.var() > 0.5

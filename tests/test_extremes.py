@@ -181,7 +181,7 @@ def test_replicates_go_back_together_and_only_the_one_concerned_slows_down():
     def replicates(*rates):
         model = bnn.BNN(network(3, 1, torch.float32), likelihood="poisson", prior=bnn.priors.Normal(1.0))
         methods = [bnn.SVI(steps=40, lr=lr, optimizer="sgd") for lr in rates]
-        return bnn.fit_replicates(model, methods, (X, K), seed=0, engine="eager", progress=False)
+        return bnn.fit_replicates(model, (X, K), methods, seed=0, engine="eager", progress=False)
 
     slow, fast = replicates(1e-4, 0.04)
     assert "rewinds" not in slow.info

@@ -86,7 +86,7 @@ def fit(model=None, data=None, *, seed=0, validation=None, callbacks=(), **setti
         {"validation": validation, "callbacks": callbacks},
     )
     data = linear_problem() if data is None else data
-    return bnn.fit(model or linear_model(), method, data, seed=seed, engine="eager", progress=False, **arguments)
+    return bnn.fit(model or linear_model(), data, method, seed=seed, engine="eager", progress=False, **arguments)
 
 
 def test_same_seed_gives_the_same_bits_and_other_seeds_others():
@@ -324,7 +324,7 @@ def test_krassers_sinusoid_is_fitted_and_unsure_outside_the_data():
         )
         method = bnn.SVI(guide=bnn.guides.MeanField(init_loc="prior", init_rho=0.0), steps=1500, lr=0.03)
         how = {"seed": seed, "engine": "captured", "progress": False}
-        posterior = bnn.fit(model, method, bnn.datasets.sinusoid(seed=seed), **how)
+        posterior = bnn.fit(model, bnn.datasets.sinusoid(seed=seed), method, **how)
         prediction = posterior.predict(x, num_draws=500)
         error = (prediction.mean - bnn.datasets.sinusoid_curve(x).flatten())[inside]
         errors.append(float(error.square().mean().sqrt()))
@@ -483,7 +483,7 @@ def test_inputs_that_never_vary_are_named_before_a_fit(num_constant, words):
     x[:, 2:] = 3.0
     model = bnn.BNN(bnn.MLP(2 + num_constant, [3], 1))
     with pytest.warns(bnn.PoorFitWarning, match=words):
-        bnn.fit(model, bnn.SVI(steps=1), (x, x[:, 0]), seed=0, progress=False)
+        bnn.fit(model, (x, x[:, 0]), bnn.SVI(steps=1), seed=0, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -491,5 +491,5 @@ def test_inputs_that_never_vary_are_named_before_a_fit(num_constant, words):
 )
 def test_other_inputs_are_not(x, recwarn):
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(x[0].numel(), 1))
-    bnn.fit(bnn.BNN(net), bnn.SVI(steps=1), (x, torch.randn(len(x))), seed=0, progress=False)
+    bnn.fit(bnn.BNN(net), (x, torch.randn(len(x))), bnn.SVI(steps=1), seed=0, progress=False)
     assert not [one for one in recwarn if "same value" in str(one.message)]

@@ -440,7 +440,7 @@ def test_full_rank_guide_reaches_the_evidence_by_svi():
     decay = {"type": "exponential_lr", "gamma": 1e-2 ** (1 / 200)}
     options = {"kl": "analytic", "num_particles": 2, "antithetic": True, "lr": 0.2, "schedule": decay}
     method = bnn.SVI(guide=guides.FullRank(), steps=200, **options)
-    posterior = bnn.fit(linear_model(1), method, data, seed=0, engine="eager", progress=False)
+    posterior = bnn.fit(linear_model(1), data, method, seed=0, engine="eager", progress=False)
     elbo = bnn.elbo_report(posterior, data, num_draws=500).elbo
     assert elbo.mean == pytest.approx(evidence(data), abs=0.05 + 4 * elbo.stderr)
 

@@ -86,7 +86,7 @@ def test_a_captured_step_of_a_wide_network_has_few_page_faults():
     model = bnn.BNN(bnn.MLP(784, [1200, 1200], 10), prior=bnn.priors.Normal(1.0), likelihood="categorical")
     method = bnn.SVI(steps=200, batch_size=128)
     options = {"engine": "captured", "progress": False, "callbacks": [lambda p: seen.append((p.step, faults()))]}
-    bnn.fit(model, method, bnn.Data(x, y), seed=0, **options)
+    bnn.fit(model, bnn.Data(x, y), method, seed=0, **options)
     (first, before), (last, after) = seen[1], seen[-1]
     assert (after - before) / (last - first) < 200
 
@@ -147,7 +147,7 @@ def fit(kind, number, width):
         bnn.BNNRegressor(random_state=number).fit(x, y)
     else:
         method, parts = methods[kind]
-        bnn.fit(bnn.BNN(bnn.MLP(2, [5 + width], 1), **parts), method, (x, y), seed=number, progress=False)
+        bnn.fit(bnn.BNN(bnn.MLP(2, [5 + width], 1), **parts), (x, y), method, seed=number, progress=False)
 
 kind, shapes = sys.argv[1:]
 sizes = []

@@ -125,7 +125,7 @@ def make_model(net, prior=UNIT):
 
 def fit(net, data, *, prior=UNIT, engine="eager", **settings):
     method = bnn.SVI(**{"steps": STEPS} | settings)
-    return bnn.fit(make_model(net, prior), method, data, seed=0, engine=engine, device="cpu", progress=False)
+    return bnn.fit(make_model(net, prior), data, method, seed=0, engine=engine, device="cpu", progress=False)
 
 
 def running(net):
@@ -251,7 +251,7 @@ def test_replicates_have_running_statistics_of_their_own(monkeypatch, engine):
     monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
     sets = [linear_data(2), linear_data(3)]
     model, method = make_model(normalised()), bnn.SVI(steps=STEPS)
-    posteriors = bnn.fit_replicates(model, method, sets, seed=0, engine=engine, device="cpu", progress=False)
+    posteriors = bnn.fit_replicates(model, sets, method, seed=0, engine=engine, device="cpu", progress=False)
     for posterior, data in zip(posteriors, sets, strict=True):
         assert posterior.history.engine.used == engine
         assert_exact_statistics(posterior, data)
@@ -260,7 +260,7 @@ def test_replicates_have_running_statistics_of_their_own(monkeypatch, engine):
 def test_members_of_an_ensemble_have_running_statistics_of_their_own(tmp_path):
     method = bnn.Ensemble(bnn.SVI(guide="map", steps=5, batch_size=4), members=2)
     data = linear_data()
-    mixture = bnn.fit(make_model(normalised()), method, data, seed=0, engine="eager", device="cpu", progress=False)
+    mixture = bnn.fit(make_model(normalised()), data, method, seed=0, engine="eager", device="cpu", progress=False)
     first, second = (statistics(member) for member in mixture.members)
     assert not torch.equal(first["0.running_mean"], second["0.running_mean"])
     loaded = load_posterior(save_posterior(mixture, tmp_path / "p"), net=normalised())
@@ -460,10 +460,10 @@ def test_checkpointing_is_refused(use_reentrant):
         net = Checkpointed(use_reentrant=use_reentrant, always=True)
         model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(1.0))
         with pytest.raises(InputError, match=message):
-            bnn.fit(model, method, (x, x[:, 0]), seed=0, progress=False)
+            bnn.fit(model, (x, x[:, 0]), method, seed=0, progress=False)
     model = bnn.BNN(Checkpointed(use_reentrant=use_reentrant, always=False), prior=bnn.priors.Normal(1.0))
     with pytest.raises(InputError, match=message):
-        bnn.fit(model, bnn.SVI(steps=3), (x, x[:, 0]), seed=0, progress=False)
+        bnn.fit(model, (x, x[:, 0]), bnn.SVI(steps=3), seed=0, progress=False)
 
 
 def test_the_look_for_checkpointing_leaves_no_trace():

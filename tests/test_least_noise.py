@@ -159,7 +159,7 @@ def test_the_choice_draws_nothing_from_the_fit_and_is_recorded():
     data = bnn.Data(torch.randn(20, 4), torch.randn(20))
     given = {"guide": guides.MeanField(noise="local"), "kl": "analytic"}
     methods = [bnn.SVI(max_steps=5), bnn.SVI(max_steps=5, **given), bnn.SVI(steps=5)]
-    automatic, given, fixed = (bnn.fit(model, method, data, seed=0, progress=False) for method in methods)
+    automatic, given, fixed = (bnn.fit(model, data, method, seed=0, progress=False) for method in methods)
     assert automatic.history.elbo.tolist() == given.history.elbo.tolist() != fixed.history.elbo.tolist()
     assert [(found.info["noise"], found.info["kl"]) for found in (automatic, given, fixed)] == [
         ("local", "analytic"),

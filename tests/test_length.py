@@ -37,7 +37,7 @@ def network(scale=0.1):
 
 def fit(model, data=(X, Y), *, seed=0, method=None, **settings):
     method = bnn.SVI(**settings) if method is None else method
-    return bnn.fit(model, method, data, seed=seed, progress=False, engine="captured")
+    return bnn.fit(model, data, method, seed=seed, progress=False, engine="captured")
 
 
 def elbo(mean, covariance):
@@ -211,7 +211,7 @@ def test_a_given_length_has_no_convergence():
 def test_replicates_end_by_themselves():
     """Each at its own step, with the parameters and the history of its own end."""
     methods = [bnn.SVI(tolerance=tolerance, max_steps=21_000) for tolerance in (1e6, 1e-6)]
-    posteriors = bnn.fit_replicates(network(), methods, (LINE, SINE), seed=1, progress=False, engine="captured")
+    posteriors = bnn.fit_replicates(network(), (LINE, SINE), methods, seed=1, progress=False, engine="captured")
     assert posteriors[0].record.num_steps < posteriors[1].record.num_steps  # which measures for longer
     for posterior in posteriors:
         ends = posterior.record.convergence.cycle_ends
@@ -232,7 +232,7 @@ def test_a_schedule_restarts_in_each_cycle():
     schedule = {"type": "step_lr", "step_size": 1250, "gamma": 1e-6}
     method = bnn.SVI(guide="map", schedule=schedule, tolerance=1e-9, max_steps=9600)
     found = bnn.fit(
-        network(), method, (LINE, SINE), seed=0, progress=False, engine="captured", callbacks=[watch]
+        network(), (LINE, SINE), method, seed=0, progress=False, engine="captured", callbacks=[watch]
     ).record.convergence.cycle_ends
     assert len(found) == 2
     distance = np.array([float((b - a).norm()) for a, b in pairwise(moved)])
@@ -262,7 +262,7 @@ def test_a_fit_is_narrow_at_first_unless_said():
             return True
 
         method = bnn.SVI(**settings)
-        bnn.fit(network(), method, (LINE, SINE), seed=0, progress=False, engine="eager", callbacks=[look])
+        bnn.fit(network(), (LINE, SINE), method, seed=0, progress=False, engine="eager", callbacks=[look])
         return seen[0]
 
     assert scale() < 1e-3
@@ -295,10 +295,10 @@ def test_a_fit_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path):
             raise Stop
 
     arguments = {"seed": 0, "progress": False, "engine": "captured"}
-    whole = bnn.fit(network(), method, (LINE, SINE), **arguments)
+    whole = bnn.fit(network(), (LINE, SINE), method, **arguments)
     with pytest.raises(Stop):
-        bnn.fit(network(), method, (LINE, SINE), checkpoint=tmp_path, every=500, callbacks=[stop], **arguments)
-    again = bnn.fit(network(), method, (LINE, SINE), checkpoint=tmp_path, every=500, **arguments)
+        bnn.fit(network(), (LINE, SINE), method, checkpoint=tmp_path, every=500, callbacks=[stop], **arguments)
+    again = bnn.fit(network(), (LINE, SINE), method, checkpoint=tmp_path, every=500, **arguments)
     assert again.record.convergence == whole.record.convergence
     for one, other in zip(again.guide.parameters(), whole.guide.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -340,7 +340,7 @@ def test_a_fit_that_is_stopped_keeps_its_best_cycle():
         return progress.step == 4000
 
     arguments = {"seed": 0, "progress": False, "engine": "captured", "callbacks": [watch]}
-    stopped = bnn.fit(network(), bnn.SVI(guide="map", tolerance=1e-9), (LINE, SINE), **arguments)
+    stopped = bnn.fit(network(), (LINE, SINE), bnn.SVI(guide="map", tolerance=1e-9), **arguments)
     (end,) = stopped.record.convergence.cycle_ends
     assert stopped.record.stop_reason == "stopped by a callback after step 4000"
     assert end < 4000
@@ -353,8 +353,8 @@ def test_validation_waits_while_the_objective_is_measured():
     x, y = LINE[::2], SINE[::2]
     posterior = bnn.fit(
         network(),
-        bnn.SVI(patience=4, eval_every=250, max_steps=9600),
         (LINE[1::2], SINE[1::2]),
+        bnn.SVI(patience=4, eval_every=250, max_steps=9600),
         validation=(x, y),
         seed=0,
         progress=False,
@@ -376,7 +376,7 @@ def test_a_divergence_after_a_measurement_lowers_the_rate(monkeypatch):
 
     monkeypatch.setattr("pyrobnn.inference.svi.svi._FIRST_CYCLE", 500)
     monkeypatch.setattr(Eager, "step", fails_when_fast)
-    posterior = bnn.fit(network(), bnn.SVI(max_steps=6000), (LINE, SINE), seed=0, progress=False, engine="eager")
+    posterior = bnn.fit(network(), (LINE, SINE), bnn.SVI(max_steps=6000), seed=0, progress=False, engine="eager")
     (rewind,) = posterior.record.rewinds
     assert rewind["lr_factor"] == 0.25
     assert len(posterior.record.convergence.cycle_ends) > 1

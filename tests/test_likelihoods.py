@@ -360,7 +360,7 @@ def test_replicates_have_priors_of_their_own_for_the_noise(monkeypatch):
         for rate in (20.0, 2000.0)
     ]
     method = bnn.SVI(guide=bnn.guides.Map(), steps=120, lr=0.1)
-    together = bnn.fit_replicates(models, method, (x, x[:, 0]), seed=0, engine="captured", progress=False)
+    together = bnn.fit_replicates(models, (x, x[:, 0]), method, seed=0, engine="captured", progress=False)
     scales = [posterior.mean()["likelihood.scale"].item() for posterior in together]
     assert scales[0] > 5
     assert scales[1] < 0.2

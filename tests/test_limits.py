@@ -256,9 +256,9 @@ def model_of(network):
 
 WAYS = {
     "svi": lambda n: model_of(n).fit(CLASSES, guide="map", steps=1, seed=0, progress=False),
-    "nuts": lambda n: bnn.fit(model_of(n), bnn.NUTS(num_draws=2, warmup=2), CLASSES, seed=0, progress=False),
+    "nuts": lambda n: bnn.fit(model_of(n), CLASSES, bnn.NUTS(num_draws=2, warmup=2), seed=0, progress=False),
     "sgld": lambda n: bnn.fit(
-        model_of(n), bnn.SGLD(num_draws=2, burn_in=1), CLASSES, seed=0, engine="eager", progress=False
+        model_of(n), CLASSES, bnn.SGLD(num_draws=2, burn_in=1), seed=0, engine="eager", progress=False
     ),
     "replicates": lambda n: model_of(n).fit(CLASSES, steps=1, replicates=2, seed=0, progress=False),
     "loader": lambda n: model_of(n).fit(

@@ -74,7 +74,7 @@ def flat_chains(posterior):
 
 def run(setting, model=None, data=(X, Y), **arguments):
     given = {"seed": 0, "progress": False, "device": "cpu", "engine": "eager"} | arguments
-    return bnn.fit(model or linear_model(), setting, data, **given)
+    return bnn.fit(model or linear_model(), data, setting, **given)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -643,4 +643,4 @@ def test_a_learned_noise_is_refused_before_scales_are_measured(monkeypatch):
     monkeypatch.setattr("pyrobnn.inference.open_scales.measured", lambda *args, **kwargs: pytest.fail("measured"))
     model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian("learned"))
     with pytest.raises(bnn.InputError, match="likelihood.scale would have to be optimised beside it"):
-        bnn.fit(model, bnn.NUTS(), bnn.datasets.sinusoid(), seed=0, progress=False)
+        bnn.fit(model, bnn.datasets.sinusoid(), bnn.NUTS(), seed=0, progress=False)

@@ -26,7 +26,7 @@ def halves(num=60, seed=0):
 
 def fit(data, guide, likelihood, steps, *, scale=1.0, outputs=1):
     model = bnn.BNN(bnn.MLP(data.x.shape[1], [50], outputs), likelihood=likelihood, prior=bnn.priors.Normal(scale))
-    return bnn.fit(model, bnn.SVI(guide=guide, steps=steps), data, seed=0, engine="captured")
+    return bnn.fit(model, data, bnn.SVI(guide=guide, steps=steps), seed=0, engine="captured")
 
 
 @pytest.mark.parametrize("guide", ["map", "laplace"])
@@ -39,7 +39,7 @@ def test_scores_of_a_linear_model_are_exact(guide):
     model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(2.0))
     method = bnn.SVI(guide=guide, steps=3000, lr=0.01, schedule="cosine_annealing_lr")
     data = bnn.Data(x, y, standardize=False)
-    found = left_out_scores(bnn.fit(model, method, data, seed=0, progress=False), data)
+    found = left_out_scores(bnn.fit(model, data, method, seed=0, progress=False), data)
     expected = []
     for row in range(30):
         kept = np.arange(30) != row
@@ -87,7 +87,7 @@ def test_models_keep_their_own_parameters():
     """Pyro's global store would give the second model the noise of the first."""
     model = bnn.BNN(bnn.MLP(3, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian("learned"))
     for seed in range(2):
-        posterior = bnn.fit(model, bnn.SVI(guide="map", steps=20 + 50 * seed), sines(40), seed=seed, progress=False)
+        posterior = bnn.fit(model, sines(40), bnn.SVI(guide="map", steps=20 + 50 * seed), seed=seed, progress=False)
         scale = posterior.bnn.likelihood.scale.item()
         left_out_scores(posterior, sines(40))
         assert posterior.bnn.likelihood.scale.item() == scale
@@ -98,12 +98,12 @@ def test_members_share_their_scores_and_what_costs_too_much_is_left():
     data = sines(40)
     model = bnn.BNN(bnn.MLP(3, [5], 1), prior=bnn.priors.Normal(1.0))
     method = bnn.Ensemble(members=2, method=bnn.SVI(guide="map", steps=50))
-    mixture = bnn.fit(model, method, data, seed=0, progress=False)
+    mixture = bnn.fit(model, data, method, seed=0, progress=False)
     own = torch.stack([left_out_scores(member, data) for member in mixture.members])
     torch.testing.assert_close(left_out_scores(mixture, data), own.logsumexp(0) - np.log(2))
     chains = bnn.SGLD(step_size=1e-5, num_draws=3, burn_in=2, thinning=1, num_chains=1)
-    assert left_out_scores(bnn.fit(model, chains, data, seed=0, progress=False), data) is None
+    assert left_out_scores(bnn.fit(model, data, chains, seed=0, progress=False), data) is None
     wide = bnn.BNN(bnn.MLP(3, [2000], 1), prior=bnn.priors.Normal(1.0))
     many = sines(3000)
-    fitted = bnn.fit(wide, bnn.SVI(guide="map", steps=1, batch_size=10), many, seed=0, progress=False)
+    fitted = bnn.fit(wide, many, bnn.SVI(guide="map", steps=1, batch_size=10), seed=0, progress=False)
     assert left_out_scores(fitted, many) is None

@@ -244,8 +244,8 @@ NOT_FOLLOWING = {
 }
 FITS = {
     "svi": lambda model: model.fit(X, Y, guide="map", steps=1, seed=0, progress=False),
-    "nuts": lambda model: bnn.fit(model, bnn.NUTS(num_draws=2, warmup=2), (X, Y), seed=0, progress=False),
-    "evidence": lambda model: bnn.fit(model, bnn.EvidenceFramework(starts=1), (X, Y), seed=0, progress=False),
+    "nuts": lambda model: bnn.fit(model, (X, Y), bnn.NUTS(num_draws=2, warmup=2), seed=0, progress=False),
+    "evidence": lambda model: bnn.fit(model, (X, Y), bnn.EvidenceFramework(starts=1), seed=0, progress=False),
     "automatic": lambda model: bnn.fit(model, (X, Y), seed=0, progress=False),
     "replicates": lambda model: model.fit(X, Y, replicates=2, steps=1, seed=0, progress=False),
     "around": lambda model: bnn.guides.Laplace().around(model, (X, Y), progress=False),
@@ -385,7 +385,7 @@ def test_the_look_at_a_network_leaves_it_as_it_was():
     model = bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN).train()
     model.net[1].eval()
     state, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
-    bnn.fit(model, bnn.SVI(steps=1), (X, Y), seed=0, progress=False)
+    bnn.fit(model, (X, Y), bnn.SVI(steps=1), seed=0, progress=False)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert [module.training for module in model.modules()] == modes
 

@@ -53,7 +53,7 @@ def both(run, folder):
 def alone(method, data=None, **settings):
     """The same fit in this process, without `DataParallel`."""
     settings = {"seed": 0, "engine": "eager", "progress": False} | settings
-    return bnn.fit(checks.linear(), method, checks.problem() if data is None else data, **settings)
+    return bnn.fit(checks.linear(), checks.problem() if data is None else data, method, **settings)
 
 
 @pytest.mark.slow

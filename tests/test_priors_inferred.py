@@ -40,7 +40,7 @@ def fit(prior, data, net, *, noise=0.5, steps=3, lr=0.05, guide="mean_field"):
     method = bnn.SVI(guide=guide, steps=steps, lr=lr, schedule={"type": "exponential_lr", "gamma": 1e-2 ** (1 / steps)})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
-        return bnn.fit(model, method, data, seed=0, progress=False, engine="captured" if steps > 100 else "eager")
+        return bnn.fit(model, data, method, seed=0, progress=False, engine="captured" if steps > 100 else "eager")
 
 
 # The sites

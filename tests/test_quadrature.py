@@ -366,7 +366,7 @@ def test_captured_steps_are_the_eager_ones_alone_and_side_by_side(prior, setting
 def fit(prior="mixture", *, kl, seed=0, steps=1500, engine="captured", **settings):
     decay = {"type": "exponential_lr", "gamma": 1e-3 ** (1 / steps)}
     method = bnn.SVI(steps=steps, lr=0.05, kl=kl, schedule=decay, **settings)
-    return bnn.fit(model(prior), method, bnn.Data(*data()), seed=seed, engine=engine, progress=False)
+    return bnn.fit(model(prior), bnn.Data(*data()), method, seed=seed, engine=engine, progress=False)
 
 
 def exact_elbo(posterior):
@@ -409,7 +409,7 @@ def test_history_holds_the_kl_without_temperature_and_warmup():
     one = model()
     for settings in ({}, {"temperature": 0.1}, {"kl_warmup": 50}):
         method = bnn.SVI(steps=3, lr=1e-12, kl="quadrature", **settings)
-        posterior = bnn.fit(one, method, bnn.Data(*data()), seed=0, engine="eager", progress=False)
+        posterior = bnn.fit(one, bnn.Data(*data()), method, seed=0, engine="eager", progress=False)
         loc, scale = posterior.guide.loc.detach(), nn.functional.softplus(posterior.guide.rho).detach()
         log_p = by_panels(loc, scale, *torch.tensor([0.3, 1.0, 0.05], dtype=F64))
         exact = float(-(dist.Normal(loc, scale).entropy() + log_p).sum())

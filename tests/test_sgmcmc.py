@@ -40,7 +40,7 @@ def linear_model():
 
 
 def run(setting, model=None, data=(X, Y), **arguments):
-    return bnn.fit(model or linear_model(), setting, data, **({"seed": 0, "progress": False} | arguments))
+    return bnn.fit(model or linear_model(), data, setting, **({"seed": 0, "progress": False} | arguments))
 
 
 def stationary_covariance(setting):

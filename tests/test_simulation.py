@@ -55,7 +55,7 @@ class Exact:
 
 def vsbc(model, method, x, *, probes, num_simulations=20, **settings):
     settings |= {"num_simulations": num_simulations, "probes": probes, "seed": 0, "progress": False}
-    return bnn.vsbc(model, method, x, engine="eager", **settings)
+    return bnn.vsbc(model, x, method, engine="eager", **settings)
 
 
 def simulated(num_draws=100, num_simulations=300, **settings):
@@ -185,4 +185,4 @@ def test_classes_are_compared_by_their_probabilities(likelihood, outputs, shape)
 )
 def test_refusals(model, arguments, message):
     with pytest.raises(bnn.InputError, match=message):
-        bnn.vsbc(model, Exact(), X, **{"probes": PROBES} | arguments)
+        bnn.vsbc(model, X, Exact(), **{"probes": PROBES} | arguments)

@@ -57,7 +57,7 @@ class Noisy(Dataset):
 def fit(dataset, *, steps=5, **options):
     loader = DataLoader(dataset, batch_size=8, **options)
     model = bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0))
-    return bnn.fit(model, bnn.SVI(steps=steps), loader, seed=0, engine="eager", progress=False)
+    return bnn.fit(model, loader, bnn.SVI(steps=steps), seed=0, engine="eager", progress=False)
 
 
 def assert_no_worker_is_left():
@@ -280,7 +280,7 @@ def test_examples_of_unknown_number_count_alike_once_an_epoch_is_over(kind):
 
 def fit_loader(data, steps=2):
     model = bnn.BNN(nn.Linear(1, 1), likelihood=bnn.likelihoods.Gaussian(1.0))
-    return bnn.fit(model, bnn.SVI(steps=steps), data, seed=0, device="cpu", progress=False)
+    return bnn.fit(model, data, bnn.SVI(steps=steps), seed=0, device="cpu", progress=False)
 
 
 def test_what_is_no_loader_or_number_is_refused():
@@ -306,7 +306,7 @@ def test_a_short_last_batch_moves_no_posterior_mean(engine):
     y = (torch.arange(NUM) >= 90).float()
     loader = DataLoader(TensorDataset(torch.ones(NUM, 1), y), 30)
     method = bnn.SVI(guide="map", steps=200, lr=0.02, schedule="cosine_annealing_lr")
-    posterior = bnn.fit(mean_model(), method, loader, seed=0, device="cpu", engine=engine, progress=False)
+    posterior = bnn.fit(mean_model(), loader, method, seed=0, device="cpu", engine=engine, progress=False)
     assert float(posterior.mean()["weight"]) == pytest.approx(10 / 101, abs=0.01)
 
 
@@ -316,7 +316,7 @@ def test_a_subset_in_batches_has_the_deviation_of_its_examples():
     rows = BatchSampler(SequentialSampler(range(50)), 20, drop_last=False)
     loader = DataLoader(TensorDataset(x, x[:, 0]), batch_sampler=rows)
     method = bnn.SVI(guide="full_rank", steps=6000, lr=0.02, schedule="cosine_annealing_lr")
-    posterior = bnn.fit(mean_model(), method, loader, seed=0, device="cpu", progress=False)
+    posterior = bnn.fit(mean_model(), loader, method, seed=0, device="cpu", progress=False)
     assert float(posterior.draw(20_000)["weight"].std()) == pytest.approx(51**-0.5, rel=0.05)
     assert float(posterior.mean()["weight"]) == pytest.approx(50 / 51, abs=0.02)
 
@@ -327,7 +327,7 @@ def test_a_laplace_mode_of_a_loader_is_that_of_the_data_in_memory():
     y = x[:, 0] + torch.randn(31, generator=torch.Generator().manual_seed(0))
     loader = DataLoader(TensorDataset(x, y), 30)
     method = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=400, lr=0.02, schedule="cosine_annealing_lr")
-    posterior = bnn.fit(mean_model(), method, loader, seed=0, device="cpu", progress=False)
+    posterior = bnn.fit(mean_model(), loader, method, seed=0, device="cpu", progress=False)
     precision = float(1 + x.square().sum())
     assert float(posterior.mean()["weight"]) == pytest.approx(float(x[:, 0] @ y) / precision, abs=0.1 * precision**-0.5)
     assert float(posterior.draw(20_000)["weight"].std()) == pytest.approx(precision**-0.5, rel=0.03)
@@ -338,7 +338,7 @@ def test_swag_takes_a_loader():
     y = x[:, 0] + torch.randn(60, generator=torch.Generator().manual_seed(0))
     loader = DataLoader(TensorDataset(x, y), 7, shuffle=True)
     method = bnn.SWAG(bnn.SVI(guide="map", steps=200, lr=0.02), steps=200, every=5)
-    posterior = bnn.fit(mean_model(), method, loader, seed=0, device="cpu", progress=False)
+    posterior = bnn.fit(mean_model(), loader, method, seed=0, device="cpu", progress=False)
     precision = float(1 + x.square().sum())
     assert float(posterior.mean()["weight"]) == pytest.approx(float(x[:, 0] @ y) / precision, abs=0.5 * precision**-0.5)
     assert 0.3 < float(posterior.draw(5000)["weight"].std()) * precision**0.5 < 3

@@ -218,7 +218,7 @@ def test_counts_stay_counts_where_inputs_are_standardised(kind, tmp_path):
     spec = RunSpec.from_dict({"data": data, "likelihood": {"type": kind}, "net": {"hidden": []}})
     prepared = spec.prepare()
     assert prepared.train.standardize
-    posterior = bnn.fit(prepared.bnn, bnn.SVI(steps=2), prepared.train, seed=0, progress=False, engine="eager")
+    posterior = bnn.fit(prepared.bnn, prepared.train, bnn.SVI(steps=2), seed=0, progress=False, engine="eager")
     assert posterior.y_scaler.is_identity
     assert not posterior.x_scaler.is_identity
     drawn = posterior.predict(prepared.test.x).sample(seed=0).numpy()

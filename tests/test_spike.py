@@ -174,7 +174,7 @@ def test_replicates_with_other_mixtures_are_captured_together():
     models = [model(priors.ScaleMixture(pi, 1.0, sigma)) for pi, sigma in ((0.3, 0.05), (0.5, 0.01))]
     data = bnn.Data(torch.randn(20, 2), torch.randn(20))
     method = bnn.SVI(steps=20, kl="quadrature")
-    found = bnn.fit_replicates(models, method, data, seed=0, engine="captured", progress=False)
+    found = bnn.fit_replicates(models, data, method, seed=0, engine="captured", progress=False)
     assert found[0].history.engine.used == "captured"
     for one in models:
         require_capturable(one, data, kl="quadrature")

@@ -207,8 +207,8 @@ def test_a_mixture_comes_back_with_the_records_of_its_members(tmp_path):
     ensemble = bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2)
     mixture = bnn.fit(
         bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0)),
-        ensemble,
         (X, Y),
+        ensemble,
         seed=0,
         engine="eager",
         progress=False,

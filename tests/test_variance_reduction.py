@@ -541,5 +541,5 @@ def test_replicates_with_other_noise_are_not_one_graph():
     model, _, x, y = make()
     methods = [bnn.SVI(guide=guide, steps=4) for guide in PER_EXAMPLE.values()]
     with pytest.warns(UserWarning, match="noise is 'local' and 'flipout'"):
-        found = bnn.fit_replicates(model, methods, (x, y), seed=0, engine="captured", progress=False)
+        found = bnn.fit_replicates(model, (x, y), methods, seed=0, engine="captured", progress=False)
     assert len(found) == 2

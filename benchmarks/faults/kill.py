@@ -171,7 +171,7 @@ class _FitChain(_Chain):
         model = bnn.BNN(bnn.MLP(1, [8], 1), prior=bnn.priors.Normal(1.0))
         data = self.settings.get("data", lambda: (X, Y))()
         arguments = {"engine": self.settings["engine"], "callbacks": [self.note], "progress": False, "device": "cpu"}
-        fitted = bnn.fit(model, method, data, seed=0, checkpoint=self.place, every=self.every, **arguments)
+        fitted = bnn.fit(model, data, method, seed=0, checkpoint=self.place, every=self.every, **arguments)
         members = getattr(fitted, "members", [fitted])
         tensors = [value for one in members for value in one.guide.state_dict().values()]
         content = b"".join(value.numpy().tobytes() for value in tensors)

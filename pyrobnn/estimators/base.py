@@ -197,7 +197,7 @@ class AbstractBNN(BaseEstimator):
             outputs = self._num_outputs(parts["likelihood"], examples.y)
             model = make_model(parts["net"], parts["prior"], parts["likelihood"], examples, outputs)
             self._check_task(model, examples)
-            self.posterior_ = fit(model, method, examples, **arguments)
+            self.posterior_ = fit(model, examples, method, **arguments)
             self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
         else:
             self.posterior_ = fit_on(self.posterior_, method, examples, **arguments)

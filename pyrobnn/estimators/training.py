@@ -42,7 +42,7 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, *, seed: in
     members = members_of(fitted)
     models = {member: _updated(member) for member in members}
     later: dict[Posterior, Any] = {
-        member: fit(model, alone, examples, seed=derive(seed, f"member {index}"), **arguments)
+        member: fit(model, examples, alone, seed=derive(seed, f"member {index}"), **arguments)
         for index, (member, model) in enumerate(models.items())
     }
     first = later[members[0]]

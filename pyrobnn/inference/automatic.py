@@ -66,7 +66,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method, data = bnn.Automatic(max_seconds=0.5), bnn.datasets.sinusoid()
-        >>> posterior = bnn.fit(model, method, data, seed=0, engine="eager", progress=False)
+        >>> posterior = bnn.fit(model, data, method, seed=0, engine="eager", progress=False)
         >>> posterior.record.automatic.chosen in [one.name for one in posterior.record.automatic.candidates]
         True
     """

@@ -158,6 +158,19 @@ def offer_of(method: Any) -> Offer:
     return Offer(**{name: getattr(method, own) for own, name in _DECLARED.items() if hasattr(method, own)})
 
 
+def checked_method(method: Any, data: Any) -> Any:
+    """Return a method, given after the data.
+
+    Raises:
+        InputError: no method, or data and method in each other's place.
+    """
+    if isinstance(data, Method):
+        raise InputError("The data come before the method: fit(model, data, method, seed=0).")
+    if not isinstance(method, Method) or isinstance(method, type):
+        raise InputError(f"Expected a method such as SVI(...), got {method!r}.")
+    return method
+
+
 def check_offered(method: Any, run: Run) -> None:
     """Refuse arguments that a method does not take.
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-from pyrobnn._core.errors import InputError, PoorFitWarning
+from pyrobnn._core.errors import PoorFitWarning
 from pyrobnn._core.modes import gradients, under
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.automatic import Automatic
-from pyrobnn.inference.base import Method, Run, check_offered
+from pyrobnn.inference.base import Method, Run, check_offered, checked_method
 from pyrobnn.inference.ending import tell
 from pyrobnn.inference.engine import Engine
 from pyrobnn.inference.monitor import Callback
@@ -35,14 +35,16 @@ class Arguments(TypedDict, total=False):
 
 
 @overload
-def fit[R](bnn: BNN, method: Method[R], data: Any, *, seed: int, **arguments: Unpack[Arguments]) -> R: ...
+def fit[R](bnn: BNN, data: Any, method: Method[R], *, seed: int, **arguments: Unpack[Arguments]) -> R: ...
 @overload
-def fit(bnn: BNN, method: Any, *, seed: int, **arguments: Unpack[Arguments]) -> Posterior | Mixture: ...
+def fit(
+    bnn: BNN, data: Any, method: None = None, *, seed: int, **arguments: Unpack[Arguments]
+) -> Posterior | Mixture: ...
 @under(gradients)
 def fit(
     bnn: BNN,
-    method: Any,
-    data: Any = None,
+    data: Any,
+    method: Any = None,
     *,
     seed: int,
     device: str = "auto",
@@ -74,9 +76,8 @@ def fit(
 
     Args:
         bnn: the model.
-        method: how to infer it: `SVI` or another method, such as `NUTS`. It may be left out, with the data in its
-            place.
         data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs.
+        method: how to infer it: `SVI` or another method, such as `NUTS`; `Automatic` if it is left out.
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
         engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step. With
@@ -104,14 +105,11 @@ def fit(
 
     Examples:
         >>> model, method = bnn.BNN(bnn.MLP(1, [10], 1)), bnn.SVI(guide="laplace", steps=50)
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> posterior.predict([[0.0], [1.0]]).interval(0.9)[0].shape
         torch.Size([2])
     """
-    if data is None:
-        method, data = Automatic(), method
-    if not isinstance(method, Method) or isinstance(method, type):
-        raise InputError(f"Expected a method such as SVI(...), got {method!r}.")
+    method = Automatic() if method is None else checked_method(method, data)
     kept: dict[str, Any] = {"validation": validation, "checkpoint": checkpoint, "every": every}
     run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
     check_offered(method, run)

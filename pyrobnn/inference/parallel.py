@@ -57,7 +57,7 @@ class DataParallel(AroundAnother[Posterior]):
 
     Examples:
         >>> method = bnn.DataParallel(bnn.SVI(steps=20, batch_size=16))  # in a script that torchrun starts
-        >>> posterior = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> posterior.predict([[0.0], [1.0]]).mean.shape
         torch.Size([2])
     """

@@ -33,8 +33,8 @@ _IN_MEMORY = "Replicates need their data in memory: pass Data(x, y)."
 @under(gradients)
 def fit_replicates(
     bnn: BNN | list[BNN],
-    method: SVI | list[SVI],
     data: Any,
+    method: SVI | list[SVI],
     *,
     seed: int,
     replicates: int | None = None,
@@ -54,10 +54,10 @@ def fit_replicates(
 
     Args:
         bnn: the model, or a list with one for each replicate: the same but for numbers such as the prior's scale.
-        method: how to infer it, or a list with one for each replicate, which may differ in guide settings, learning
-            rate, schedule, temperature, KL warm-up, `eval_every` and `tolerance`.
         data: `Data` or a tuple (x, y) for all, or a list with one for each replicate, all with the same number of
             examples.
+        method: how to infer it, or a list with one for each replicate, which may differ in guide settings, learning
+            rate, schedule, temperature, KL warm-up, `eval_every` and `tolerance`.
         seed: each replicate gets a seed derived from it.
         replicates: number of replicates R; not needed where a list tells.
         bootstrap: train each on as many examples, drawn from its data with replacement; units still follow from all
@@ -78,10 +78,12 @@ def fit_replicates(
 
     Examples:
         >>> models = [bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(scale)) for scale in (0.1, 0.3, 1.0)]
-        >>> fits = bnn.fit_replicates(models, bnn.SVI(steps=20), bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> fits = bnn.fit_replicates(models, bnn.datasets.sinusoid(), bnn.SVI(steps=20), seed=0, progress=False)
         >>> [fit.bnn.settings["prior"].scale for fit in fits]
         [0.1, 0.3, 1.0]
     """
+    if any(isinstance(one, SVI) for one in (data if isinstance(data, list) else [data])):
+        raise InputError("The data come before the method: fit_replicates(model, data, method, seed=0).")
     kept: dict[str, Any] = {"checkpoint": checkpoint, "every": every}
     run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
     if all(one.ends_by_itself for one in (method if isinstance(method, list) else [method])):

@@ -44,7 +44,7 @@ def fit_svi(
     method = SVI(**{name: value for name, value in arguments.items() if name not in _OF_FIT})
     own = {name: value for name, value in arguments.items() if name in _OF_FIT}
     if replicates is None:
-        return fit(bnn, method, data, seed=seed, validation=validation, **own)
+        return fit(bnn, data, method, seed=seed, validation=validation, **own)
     if validation is not None:
         raise InputError("Replicates are not followed on validation data: leave `validation` out.")
-    return fit_replicates(bnn, method, data, seed=seed, replicates=replicates, **own)
+    return fit_replicates(bnn, data, method, seed=seed, replicates=replicates, **own)

@@ -63,7 +63,7 @@ class SWAG(AroundAnother[Posterior]):
 
     Examples:
         >>> method = bnn.SWAG(bnn.SVI(guide="map", steps=20), steps=20, every=2, rank=5)
-        >>> posterior = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> type(posterior.guide).__name__
         'LowRankGuide'
     """

@@ -190,8 +190,8 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
     spec = prepared.spec
     fitted: Posterior | Mixture = fit(
         prepared.bnn,
-        spec.method,
         prepared.train,
+        spec.method,
         seed=spec.fit.seed,
         device=spec.fit.device,
         engine=spec.fit.engine,

@@ -84,7 +84,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         >>> import pyrobnn as bnn
         >>> model = bnn.BNN(bnn.MLP(1, [20], 1, activation="silu"), prior=bnn.priors.Normal("fan_in"))
         >>> method = bnn.EvidenceFramework(starts=2, rounds=3)
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> len(posterior.info["evidence"]["starts"])
         2
     """

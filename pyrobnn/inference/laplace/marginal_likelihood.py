@@ -52,7 +52,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
     Examples:
         >>> method = bnn.MarginalLikelihood(bnn.SVI(guide="laplace", steps=20), rounds=2)
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> len(posterior.record.laplace.rounds)  # the log evidence of each
         2
     """

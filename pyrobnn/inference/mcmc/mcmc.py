@@ -132,7 +132,7 @@ class NUTS(Hamiltonian):
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method = bnn.NUTS(num_draws=10, warmup=10, num_chains=2, max_tree_depth=3)  # take 500 draws or more
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, engine="eager", progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
         >>> posterior.predict([[0.0], [1.0]], num_draws=20)
         Prediction(Normal, num_draws=20, num_inputs=2)
     """
@@ -184,7 +184,7 @@ class HMC(Hamiltonian):
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method = bnn.HMC(step_size=0.01, trajectory_length=0.05, num_draws=10, warmup=5, num_chains=2)
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, engine="eager", progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
         >>> posterior.guide.chains()["0.weight"].shape  # chain, draw, and the shape of the weight
         torch.Size([2, 10, 5, 1])
     """

@@ -69,7 +69,7 @@ class IVON(SVI):
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
-        >>> posterior = bnn.fit(model, bnn.IVON(steps=30), bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), bnn.IVON(steps=30), seed=0, progress=False)
         >>> len(posterior.history.elbo)
         30
     """

@@ -68,7 +68,7 @@ class SVI(BaseMethod[Posterior]):
     Examples:
         >>> method = bnn.SVI(guide="low_rank", steps=30, lr=0.02, batch_size=16)
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> posterior.record.num_steps, posterior.history.elbo.shape
         (30, (30,))
     """
