@@ -63,8 +63,9 @@ def parts_for(
     The network has one hidden layer of 50 units, ReLU for real targets of a wide table, else SiLU. Up to 100 rows of
     classes, of 3,000 numbers in all, NUTS draws its weights under a wide normal prior, whose scales are measured if
     inputs have units of their own. Otherwise, and for wide tables, up to 500 rows, 250 of two classes, 100 of more, the
-    evidence framework tunes a normal prior, and Gaussian noise. For more rows, a prior that is not normal, another guide than Laplace, or settings of stochastic training, the parts come
-    from `_trained_regression` and `_trained_classification`.
+    evidence framework tunes a normal prior, and Gaussian noise. For more rows, a prior that is not normal, another
+    guide than Laplace, or settings of stochastic training, the parts come from `_trained_regression` and
+    `_trained_classification`.
 
     Args:
         task: "regression" or "classification".
