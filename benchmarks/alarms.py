@@ -23,9 +23,9 @@ import pyrobnn as bnn
 from benchmarks.defaults import PROBLEMS, Problem, drawn, model_of, read
 from benchmarks.likelihoods import LIKELIHOODS as DRAWN
 from benchmarks.likelihoods import ROWS
-from pyrobnn.baselines import fit_baselines
-from pyrobnn.inference.ending import complaint
 from pyrobnn.likelihoods import CensoredGaussian, Gaussian, NegativeBinomial, StudentT
+from pyrobnn.verdict.baselines import fit_baselines
+from pyrobnn.verdict.comparison import complaint
 
 PATH = Path(__file__).parent / "results" / "alarms.csv"
 FIRST_SEED = 210

@@ -27,7 +27,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from pyrobnn.baselines import fit_baselines
+from pyrobnn.verdict.baselines import fit_baselines
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["problem", "kind", "name", "seed", "error", "log_score", "coverage", "epistemic", "seconds", "note"]

@@ -19,9 +19,9 @@ from sklearn.datasets import make_friedman1
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from pyrobnn.inference.preparing import prepare_source, running, start
-from pyrobnn.inference.svi.captured import Captured
+from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.svi.objective import make_elbo
+from pyrobnn.inference.training.start import prepare_source, running, start
 
 HERE = Path(__file__).parent
 DRAWS, ROUNDS = 48, 9

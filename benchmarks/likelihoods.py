@@ -19,7 +19,7 @@ from scipy import special, stats
 
 import pyrobnn as bnn
 from benchmarks.defaults import RESULTS, append, drawn, read
-from pyrobnn.baselines import fit_baselines
+from pyrobnn.verdict.baselines import fit_baselines
 
 COLUMNS = ["likelihood", "seed", "log_score", "linear", "truth", "noise", "seconds"]
 ROWS = 200

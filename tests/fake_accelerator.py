@@ -31,8 +31,8 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.laplace.curve import curve
-from pyrobnn.inference.preparing import prepare_source, start
-from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.training.start import prepare_source, start
+from pyrobnn.inference.training.state import Eager
 from pyrobnn.testing.common import make_inputs, make_net
 from pyrobnn.testing.likelihoods import accepted_targets
 

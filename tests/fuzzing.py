@@ -28,7 +28,7 @@ import pyrobnn as bnn
 from pyrobnn import InputError, guides, likelihoods, priors
 from pyrobnn.cli import app
 from pyrobnn.datasets import load_features, load_table
-from pyrobnn.inference import method as methods
+from pyrobnn.inference import tables as methods
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.run import predict_table
 from pyrobnn.runs.spec import RunSpec

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn._torch.processes import is_main_process
-from pyrobnn.inference.checkpoint import digest
-from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.training.checkpoint import digest
+from pyrobnn.inference.training.state import Eager
 
 NOISE, NUM_GRADIENTS = 0.5, 500
 

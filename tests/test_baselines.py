@@ -10,8 +10,8 @@ import torch
 import pyrobnn as bnn
 from pyrobnn import likelihoods
 from pyrobnn._core.random import seeded
-from pyrobnn.baselines import fit_baselines, judge
-from pyrobnn.inference.ending import leave_one_out, sites_at_prior
+from pyrobnn.verdict.baselines import fit_baselines, judge
+from pyrobnn.verdict.comparison import leave_one_out, sites_at_prior
 
 NUM, FEATURES = 400, 4
 

@@ -23,15 +23,15 @@ import pyrobnn as bnn
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.batches import LoaderBatches
-from pyrobnn.inference.cost import Work
-from pyrobnn.inference.preparing import prepare_source, start
-from pyrobnn.inference.svi.capture.compiler import interpret
-from pyrobnn.inference.svi.capture.errors import NotCapturable
-from pyrobnn.inference.svi.capture.noise import Noise
-from pyrobnn.inference.svi.capture.record import record
-from pyrobnn.inference.svi.capture.replay import record_as_run, replay
-from pyrobnn.inference.svi.captured import Captured
-from pyrobnn.inference.svi.steps import Training
+from pyrobnn.inference.capture.captured import Captured
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.noise import Noise
+from pyrobnn.inference.capture.record import record
+from pyrobnn.inference.capture.replay import record_as_run, replay
+from pyrobnn.inference.training.cost import Work
+from pyrobnn.inference.training.start import prepare_source, start
+from pyrobnn.inference.training.steps import Training
 from pyrobnn.testing.captured import require_capturable
 
 
@@ -84,7 +84,7 @@ def test_compiled_fit_is_the_eager_fit(settings):
 
 def captured_by_interpretation(monkeypatch, how=interpret):
     """Spare the tests of everything but the compiler the time to compile."""
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", how)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", how)
 
 
 def labels():
@@ -399,7 +399,7 @@ class Branches(nn.Module):
 POOLING = """
 import torch, pyrobnn as bnn
 from torch import nn
-from pyrobnn.inference.svi.capture import compiler
+from pyrobnn.inference.capture import compiler
 compiler.compile_graph = compiler.interpret
 net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 1))
 data = bnn.Data(torch.randn(8, 1, 8, 8), torch.randn(8))

@@ -13,8 +13,8 @@ from pyro.nn import PyroModule
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn.inference.svi.capture import store
-from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.inference.capture import store
+from pyrobnn.inference.capture.compiler import interpret
 from tests.test_capture import assert_same, both
 
 SMALL, LARGE = (97, 100, 104), (700, 1003, 5000)
@@ -40,7 +40,7 @@ def programs(monkeypatch):
         names.append(store.fingerprint(store.describe(graph)))
         return interpret(graph, device)
 
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", compiler)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", compiler)
     return names
 
 

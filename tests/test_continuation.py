@@ -15,7 +15,7 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn.diagnostics import continuation
 from pyrobnn.diagnostics.continuation import Gain, continuation_finding
 from pyrobnn.diagnostics.training_checks import ending_finding
-from pyrobnn.inference.svi.captured import Captured
+from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.report import words
 

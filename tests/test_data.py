@@ -11,10 +11,10 @@ from torch.masked import masked_tensor
 
 import pyrobnn as bnn
 from pyrobnn import Data, InputError
-from pyrobnn.baselines import _Problem
 from pyrobnn.data.in_memory import same_inputs
 from pyrobnn.diagnostics.folds import folds_of_inputs
 from pyrobnn.inference import automatic
+from pyrobnn.verdict.baselines import _Problem
 
 X = torch.arange(8.0).reshape(4, 2)
 DATA = Data(X, torch.arange(4.0), standardize=True, feature_names=["a", "b"], target_name="t")

@@ -10,7 +10,7 @@ import pyrobnn as bnn
 from benchmarks import wide
 from pyrobnn._core.errors import InputError
 from pyrobnn.inference.defaults import parts_for
-from pyrobnn.inference.laplace.evidence_framework import _members
+from pyrobnn.inference.scales.evidence_framework import _members
 
 QUICK = bnn.EvidenceFramework(starts=1, rounds=30)
 
@@ -439,7 +439,7 @@ def test_the_cost_of_many_weights_and_rows_is_said_before_the_first_mode(num_dat
     def begun(*_, **__):
         raise Begun
 
-    monkeypatch.setattr("pyrobnn.inference.laplace.evidence_framework.tuned_modes", begun)
+    monkeypatch.setattr("pyrobnn.inference.scales.evidence_framework.tuned_modes", begun)
     x = torch.randn(num_data, 2, generator=torch.Generator().manual_seed(0))
     model = bnn.BNN(bnn.MLP(2, [hidden], 1), prior=bnn.priors.Normal(1.0))
     with pytest.warns(UserWarning, match=message), pytest.raises(Begun):
@@ -451,7 +451,7 @@ def test_a_small_table_is_told_of_no_cost(monkeypatch):
     def begun(*_, **__):
         raise Begun
 
-    monkeypatch.setattr("pyrobnn.inference.laplace.evidence_framework.tuned_modes", begun)
+    monkeypatch.setattr("pyrobnn.inference.scales.evidence_framework.tuned_modes", begun)
     x = torch.randn(600, 2, generator=torch.Generator().manual_seed(0))
     with pytest.raises(Begun):
         fit(bnn.BNN(bnn.MLP(2, [800], 1), prior=bnn.priors.Normal(1.0)), bnn.EvidenceFramework(), x, x[:, 0])

@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 
 import pyrobnn as bnn
 from pyrobnn.guides.low_rank import LowRank
-from pyrobnn.inference.swag import _Path
+from pyrobnn.inference.several.swag import _Path
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 3))

@@ -13,10 +13,10 @@ import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import automatic
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.potential import Leapfrog, LogJoint, eager_potential
-from pyrobnn.inference.preparing import fresh_model
-from pyrobnn.inference.source import make_source
-from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.inference.training.start import fresh_model
 
 F64 = torch.float64
 GENERATOR = torch.Generator().manual_seed(0)

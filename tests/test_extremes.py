@@ -6,7 +6,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn.inference import training
+from pyrobnn.inference.training import loop
 
 G = torch.Generator().manual_seed(0)
 N = 24
@@ -149,7 +149,7 @@ def fit_failing(calls, **settings):
     ids=["the last", "not one that fails at once"],
 )
 def test_it_goes_back_to_a_state_kept(calls, kept_every, found, monkeypatch):
-    monkeypatch.setattr(training, "_KEEP_EVERY", kept_every)
+    monkeypatch.setattr(loop, "_KEEP_EVERY", kept_every)
     posterior = fit_failing(calls, steps=150)
     assert [tuple(entry.values()) for entry in posterior.info["rewinds"]] == found
     assert len(posterior.history) == 150

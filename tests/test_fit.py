@@ -16,10 +16,10 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
-from pyrobnn.baselines import fit_baselines
 from pyrobnn.data.batches import TensorBatches
-from pyrobnn.inference.ending import complaint
 from pyrobnn.inference.svi.objective import make_elbo
+from pyrobnn.verdict.baselines import fit_baselines
+from pyrobnn.verdict.comparison import complaint
 
 NOISE = 0.4
 
@@ -351,7 +351,7 @@ def test_the_look_at_the_end_of_a_small_fit_takes_one_thread(monkeypatch):
     before, seen = torch.get_num_threads(), []
     posterior = fit()
     monkeypatch.setattr(
-        "pyrobnn.inference.ending.fit_baselines",
+        "pyrobnn.verdict.comparison.fit_baselines",
         lambda *args, **rest: seen.append(torch.get_num_threads()) or fit_baselines(*args, **rest),
     )
     try:

@@ -17,9 +17,9 @@ from pyrobnn import guides, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.in_memory import Scaler
+from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.guides.joint import JointPart, RealPart
-from pyrobnn.inference.svi.capture.objective import Objective
-from pyrobnn.inference.svi.objective import quadrature_kl
+from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.testing.models import HierarchicalNormal
 

@@ -245,7 +245,7 @@ def test_curvature_of_outputs_that_depend_on_each_other_is_refused(fit):
 
 
 def test_looking_for_the_number_of_outputs_leaves_a_model_as_it_is():
-    from pyrobnn.baselines import fit_baselines
+    from pyrobnn.verdict.baselines import fit_baselines
 
     model = model_of(normalised(tracked=True))
     before = {name: value.clone() for name, value in model.state_dict().items()}

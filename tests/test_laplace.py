@@ -24,8 +24,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn.guides import BlockGaussian, Laplace
 from pyrobnn.guides.blocks import BlockSpec
-from pyrobnn.inference.ensemble import Ensemble
-from pyrobnn.inference.replicates import fit_replicates
+from pyrobnn.inference.several.ensemble import Ensemble
+from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.likelihoods import noise
 from pyrobnn.posterior.linearized import functional
 

@@ -8,8 +8,8 @@ import pyrobnn as bnn
 from pyrobnn import guides, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.inference.preparing import prepare_source, start
 from pyrobnn.inference.svi.least_noise import Call, choose_noise, layer_calls
+from pyrobnn.inference.training.start import prepare_source, start
 
 UNIT = bnn.priors.Normal(1.0)
 

@@ -10,10 +10,10 @@ import torch
 from helpers import quick
 
 import pyrobnn as bnn
-from pyrobnn.inference.ending import _cut_short
-from pyrobnn.inference.session import Session
-from pyrobnn.inference.svi.eager import Eager
-from pyrobnn.inference.svi.length import Length
+from pyrobnn.inference.svi.session import Session
+from pyrobnn.inference.training.convergence import Length
+from pyrobnn.inference.training.state import Eager
+from pyrobnn.verdict.comparison import _cut_short
 
 NOISE = 0.3
 N, D = 60, 4

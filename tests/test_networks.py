@@ -16,7 +16,7 @@ from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, 
 from torch.optim.swa_utils import AveragedModel
 
 import pyrobnn as bnn
-from pyrobnn.inference.source import make_source
+from pyrobnn.inference.data import make_source
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
 Y = X[:, 0].sin() + 0.1 * torch.randn(24, generator=torch.Generator().manual_seed(1))
@@ -524,8 +524,8 @@ def test_what_predicts_is_seeded_and_leaves_random_states(name, guide):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["functional", "baselines", "left out", "save"])
 def test_so_does_what_looks_at_a_posterior(name, tmp_path):
-    from pyrobnn.baselines import fit_baselines
-    from pyrobnn.inference.memorised import left_out_scores
+    from pyrobnn.verdict.baselines import fit_baselines
+    from pyrobnn.verdict.memorised import left_out_scores
 
     looks = {
         "functional": lambda p: bnn.functional(p, X).covariance,

@@ -12,9 +12,9 @@ import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.inference import automatic
-from pyrobnn.inference.base import Run
-from pyrobnn.inference.open_scales import measured
-from pyrobnn.inference.source import make_source
+from pyrobnn.inference.data import make_source
+from pyrobnn.inference.method import Run
+from pyrobnn.inference.scales.open_scales import measured
 
 ROWS, COLUMNS = 60, 3
 _RNG = np.random.default_rng(0)
@@ -223,7 +223,7 @@ def test_replicates_have_the_scales_of_a_single_fit():
 
 
 def test_bad_parts_are_refused_before_anything_is_measured(monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.open_scales.tuned_modes", None)
+    monkeypatch.setattr("pyrobnn.inference.scales.open_scales.tuned_modes", None)
     with pytest.raises(InputError, match="nothing"):
         bnn.BNN(bnn.MLP(COLUMNS, [4], 1)).fit(X, Y, guide={"nothing.*": "map", "*": "mean_field"}, seed=0)
 

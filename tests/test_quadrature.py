@@ -26,9 +26,10 @@ from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ReparameterizedNormal, ScaleMixtureNormal
-from pyrobnn.inference.svi.capture.compiler import interpret
-from pyrobnn.inference.svi.capture.objective import Objective
-from pyrobnn.inference.svi.objective import WeightLatents, make_elbo, quadrature_kl
+from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.capture.objective import Objective
+from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.testing.captured import require_capturable
 
 F64 = torch.float64
@@ -397,7 +398,7 @@ def test_gradient_varies_less_than_from_draws_and_has_the_same_mean():
 
 @pytest.mark.slow
 def test_fit_reaches_the_optimum_of_a_long_fit_with_draws(monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     found, long = fit(kl="quadrature", steps=500, num_particles=4), fit(kl="mc", steps=1000, num_particles=16)
     assert found.history.engine.used == long.history.engine.used == "captured"
     assert exact_elbo(found) == pytest.approx(exact_elbo(long), abs=0.02)

@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 import pyrobnn as bnn
 from pyrobnn.data.batches import LoaderBatches
-from pyrobnn.inference.preparing import prepare_source
+from pyrobnn.inference.training.start import prepare_source
 
 X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1)

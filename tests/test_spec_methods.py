@@ -8,8 +8,8 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn.inference import method as methods
-from pyrobnn.inference.base import Offer, offer_of
+from pyrobnn.inference import tables as methods
+from pyrobnn.inference.method import Offer, offer_of
 from pyrobnn.likelihoods.noise import HalfNormal
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
 

@@ -19,7 +19,7 @@ from pyro.poutine.runtime import _PYRO_STACK
 import pyrobnn as bnn
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
-from pyrobnn.inference.svi.capture import compiler
+from pyrobnn.inference.capture import compiler
 
 X = torch.linspace(-1, 1, 20)[:, None]
 MODEL = bnn.BNN(bnn.MLP(1, [4], 1), prior=bnn.priors.Normal(1.0))

@@ -13,9 +13,9 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch import per_example
 from pyrobnn._torch.per_example import InputNoise, NormalNoise, attach, perturbation_of
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.inference.capture.objective import FreshNoise, Objective
+from pyrobnn.inference.capture.step import _make_estimate
 from pyrobnn.inference.svi.antithetic import RecordedNoise
-from pyrobnn.inference.svi.capture.objective import FreshNoise, Objective
-from pyrobnn.inference.svi.capture.step import _make_estimate
 from pyrobnn.inference.svi.objective import make_elbo
 from pyrobnn.testing.captured import require_capturable
 

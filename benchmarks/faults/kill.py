@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 import pyrobnn as bnn
 from pyrobnn._core.tree_files import read_tree
-from pyrobnn.inference.checkpoint import FILE
+from pyrobnn.inference.training.checkpoint import FILE
 from pyrobnn.runs import run as runs
 from pyrobnn.runs.spec import RunSpec
 

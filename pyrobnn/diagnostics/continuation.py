@@ -16,12 +16,12 @@ from pyrobnn.diagnostics.findings import Finding
 from pyrobnn.guides.empirical import EmpiricalGuide
 from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.guides.pruned import PrunedGuide
-from pyrobnn.inference.base import registry
-from pyrobnn.inference.cost import Work
-from pyrobnn.inference.preparing import running
-from pyrobnn.inference.source import make_source
-from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.data import make_source
+from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.cost import Work
+from pyrobnn.inference.training.start import running
+from pyrobnn.inference.training.state import Eager
 from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture, members_of

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError
+from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data, same_inputs
-from pyrobnn.inference.source import as_data
 
 
 def as_folds(folds: Any, groups: Any, num_rows: int) -> tuple[int | np.ndarray, np.ndarray | None]:

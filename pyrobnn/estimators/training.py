@@ -13,7 +13,7 @@ from pyrobnn.guides import Map
 from pyrobnn.guides.built import built
 from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
 from pyrobnn.inference.fit import fit
-from pyrobnn.inference.method import guide_of, innermost
+from pyrobnn.inference.tables import guide_of, innermost
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.weights import update_prior

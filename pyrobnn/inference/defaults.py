@@ -5,11 +5,11 @@ from typing import Any
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.tables import Task
-from pyrobnn.inference.laplace.evidence_framework import EvidenceFramework
-from pyrobnn.inference.laplace.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.mcmc.mcmc import NUTS
-from pyrobnn.inference.method import fields_of, with_guide
+from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
+from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.tables import fields_of, with_guide
 from pyrobnn.likelihoods.noise import NoisePrior, NoisyLikelihood
 
 Parts = dict[str, Any]

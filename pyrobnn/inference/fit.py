@@ -1,24 +1,27 @@
-"""`fit`: from a model, a method and data to a posterior."""
+"""`fit`: from a model, data and a method to a posterior."""
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-from pyrobnn._core.errors import PoorFitWarning
+from pyrobnn._core.errors import InputError, PoorFitWarning
 from pyrobnn._core.modes import gradients, under
 from pyrobnn.bnn import BNN
+from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
-from pyrobnn.inference.automatic import Automatic
-from pyrobnn.inference.base import Method, Run, check_offered, checked_method
-from pyrobnn.inference.ending import tell
-from pyrobnn.inference.engine import Engine
-from pyrobnn.inference.monitor import Callback
-from pyrobnn.inference.open_scales import run_measured
-from pyrobnn.inference.source import as_data
+from pyrobnn.inference.method import Callback, Method, Run, check_offered, checked_method
+from pyrobnn.inference.scales.open_scales import run_measured
+from pyrobnn.inference.several.automatic import Automatic
+from pyrobnn.inference.several.replicates import fit_replicates
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.engines import Engine
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.verdict.comparison import tell
 
+_OF_FIT = {field.name for field in dataclasses.fields(Run) if field.init}
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -130,3 +133,38 @@ def _warn_of(constant: Sequence[str]) -> None:
         PoorFitWarning,
         skip_file_prefixes=(_PACKAGE,),
     )
+
+
+def fit_svi(
+    bnn: BNN,
+    x: Any,
+    y: Any = None,
+    *,
+    seed: int,
+    standardize: bool = False,
+    replicates: int | None = None,
+    validation: Any = None,
+    **arguments: Any,
+) -> Posterior | list[Posterior]:
+    """Fit by SVI; x may be inputs (with y), `Data` or a DataLoader.
+
+    Args:
+        bnn: the model.
+        x: inputs, or data.
+        y: targets, if x is inputs.
+        seed: seed of the fit.
+        standardize: as in `Data`, if x is inputs.
+        replicates: number of independent fits; a list is returned if it is given.
+        validation: as in `fit`.
+        **arguments: settings of `SVI` and arguments of `fit`.
+    """
+    if y is None and standardize:
+        raise InputError("`standardize` belongs to Data here: pass Data(x, y, standardize=True).")
+    data = x if y is None else Data(x, y, standardize=standardize)
+    method = SVI(**{name: value for name, value in arguments.items() if name not in _OF_FIT})
+    own = {name: value for name, value in arguments.items() if name in _OF_FIT}
+    if replicates is None:
+        return fit(bnn, data, method, seed=seed, validation=validation, **own)
+    if validation is not None:
+        raise InputError("Replicates are not followed on validation data: leave `validation` out.")
+    return fit_replicates(bnn, data, method, seed=seed, replicates=replicates, **own)

@@ -3,13 +3,13 @@
 from types import ModuleType
 
 from pyrobnn import guides, likelihoods, nets, priors
-from pyrobnn.inference import method
+from pyrobnn.inference import tables
 
 PARTS: dict[str, ModuleType] = {
     "net": nets,
     "prior": priors,
     "likelihood": likelihoods,
     "guide": guides,
-    "method": method,
+    "method": tables,
 }
 """Where each part is declared: `registry` knows the names, and `resolve` turns a name or a table into a setting."""

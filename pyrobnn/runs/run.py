@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, new_file, new_folder
 from pyrobnn._core.tables import read_frame
-from pyrobnn.baselines import fit_baselines
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import load_features
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference import fit
-from pyrobnn.inference.base import offer_of
-from pyrobnn.inference.checkpoint import FILE as CHECKPOINT_FILE
-from pyrobnn.inference.parallel import DataParallel
+from pyrobnn.inference.method import offer_of
+from pyrobnn.inference.several.data_parallel import DataParallel
+from pyrobnn.inference.training.checkpoint import FILE as CHECKPOINT_FILE
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -29,6 +28,7 @@ from pyrobnn.runs.manifest import make_manifest
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage import load_posterior, save_posterior
+from pyrobnn.verdict.baselines import fit_baselines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -48,7 +48,7 @@ class RunResult:
         train: the data it was trained on.
         test: the data it was scored on.
         scores: the scores on the test data by name.
-        baselines: the same of a constant and of a linear model (`pyrobnn.baselines`), by name.
+        baselines: the same of a constant and of a linear model (`pyrobnn.verdict.baselines`), by name.
         diagnosis: what speaks against the fit.
         path: the run folder.
     """

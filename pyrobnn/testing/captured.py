@@ -10,12 +10,12 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import SVI
-from pyrobnn.inference.preparing import prepare_source, start
-from pyrobnn.inference.svi.capture.compiler import interpret
-from pyrobnn.inference.svi.capture.errors import NotCapturable
-from pyrobnn.inference.svi.capture.noise import Noise
-from pyrobnn.inference.svi.captured import Captured
-from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.capture.captured import Captured
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.noise import Noise
+from pyrobnn.inference.training.start import prepare_source, start
+from pyrobnn.inference.training.state import Eager
 from pyrobnn.testing.common import require
 
 _STEPS = 3

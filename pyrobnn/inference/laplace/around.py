@@ -12,16 +12,17 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
+from pyrobnn.data.given import first_rows
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
-from pyrobnn.inference.devices import resolve_device
+from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.curve import curve
-from pyrobnn.inference.preparing import prepare_source
-from pyrobnn.inference.source import Source, first_rows
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods.gaussian import Gaussian
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior

@@ -14,10 +14,10 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting
 from pyrobnn.data.in_memory import Data
-from pyrobnn.inference.base import Run, registry
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.kernels import CompiledHMC, CompiledNUTS
 from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potential
+from pyrobnn.inference.method import Run, registry
 
 Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]

@@ -22,9 +22,9 @@ from pyrobnn._core.settings import setting
 from pyrobnn._torch.batching import vmap_or_loop
 from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
-from pyrobnn.inference.base import Run, registry
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, evaluated, is_finite
+from pyrobnn.inference.method import Run, registry
 from pyrobnn.optimizers import resolve_schedule
 from pyrobnn.posterior.record import EngineRecord
 

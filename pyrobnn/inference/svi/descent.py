@@ -17,15 +17,15 @@ from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.base import Run
-from pyrobnn.inference.history import Ended, History
-from pyrobnn.inference.monitor import BLOCK, Progress, ask
-from pyrobnn.inference.preparing import fresh_model
-from pyrobnn.inference.source import Source
-from pyrobnn.inference.svi.capture.objective import Objective
-from pyrobnn.inference.svi.capture.slope import recorded_slope
-from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.capture.objective import Objective
+from pyrobnn.inference.capture.slope import recorded_slope
+from pyrobnn.inference.data import Source
+from pyrobnn.inference.method import Progress, Run
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.history import Ended, History
+from pyrobnn.inference.training.start import fresh_model
+from pyrobnn.inference.training.state import Eager
+from pyrobnn.inference.training.watch import BLOCK, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
 _MOST_PRODUCTS, _MOST_WEIGHTS = 100_000_000, 1_000_000

@@ -16,7 +16,7 @@ from pyrobnn._torch.light_optimizers import light
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.mean_field import MeanFieldGuide
-from pyrobnn.inference.base import registry
+from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.newton import VariationalNewton
 from pyrobnn.inference.svi.objective import KL
 from pyrobnn.inference.svi.svi import SVI

@@ -19,9 +19,9 @@ from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides.base import Noise, NoisePerExample
 from pyrobnn.guides.by_name import ByName
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.source import Source
-from pyrobnn.inference.svi.capture.errors import NotCapturable
-from pyrobnn.inference.svi.capture.objective import check_reparameterized
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.objective import check_reparameterized
+from pyrobnn.inference.data import Source
 from pyrobnn.inference.svi.objective import KL, follows_draws, site_without, tabulate
 from pyrobnn.inference.svi.svi import SVI
 

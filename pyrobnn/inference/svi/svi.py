@@ -10,10 +10,9 @@ from torch.optim import Optimizer
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn._core.verbs import verb
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
-from pyrobnn.inference.base import BaseMethod, Offer, Run, registry
+from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.svi.objective import KL
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
@@ -107,19 +106,21 @@ class SVI(BaseMethod[Posterior]):
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Refuse model and data that do not go with the method."""
-        verb("inference.session:check_parts")(bnn, self, data, run)
+        from pyrobnn.inference.svi.session import check_parts
+
+        check_parts(bnn, self, data, run)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit one posterior."""
-        posterior: Posterior = verb("inference.session:fit_by_svi")(bnn, self, data, run)
-        return posterior
+        from pyrobnn.inference.svi.session import fit_by_svi
+
+        return fit_by_svi(bnn, self, data, run)
 
     def side_by_side(self, bnn: Any, data: Any, run: Run, *, replicates: int, bootstrap: bool) -> list[Posterior]:
         """Fit several posteriors, as `fit_replicates` does."""
-        posteriors: list[Posterior] = verb("inference.replicates:fit_side_by_side")(
-            bnn, self, data, run, replicates=replicates, bootstrap=bootstrap
-        )
-        return posteriors
+        from pyrobnn.inference.several.replicates import fit_side_by_side
+
+        return fit_side_by_side(bnn, self, data, run, replicates=replicates, bootstrap=bootstrap)
 
     def make_optimizer(self, bnn: BNN, guide: Any, parameters: Sequence[Tensor], example: Batch) -> Optimizer:
         """Return the optimiser of the parameters of a model and its guide; the example is a row of data to run them."""
