@@ -31,7 +31,7 @@ from pyrobnn.inference.capture.record import record
 from pyrobnn.inference.capture.replay import record_as_run, replay
 from pyrobnn.inference.training.cost import Work
 from pyrobnn.inference.training.start import prepare_source, start
-from pyrobnn.inference.training.steps import Training
+from pyrobnn.inference.training.steps import Stepper
 from pyrobnn.testing.captured import require_capturable
 
 
@@ -436,7 +436,7 @@ def choice(monkeypatch, steps, model=None, fits=1):
     model, method = model or mixture_model(), bnn.SVI(steps=steps)
     source = prepare_source(model, method, bnn.Data(*problem()), 0)
     with seeded(0), fast_pyro():
-        training = Training([start(model, method, source, 0, "cpu")[1] for _ in range(fits)], "auto", steps)
+        training = Stepper([start(model, method, source, 0, "cpu")[1] for _ in range(fits)], "auto", steps)
         training.advance(3)
     return training.record
 
@@ -459,7 +459,7 @@ def test_a_mode_is_expected_sooner_than_a_spread(guide, used, monkeypatch):
     source = prepare_source(mixture_model(), method, bnn.Data(*problem()), 0)
     with seeded(0), fast_pyro():
         fits = [start(mixture_model(), method, source, 0, "cpu")[1]]
-        training = Training(fits, "auto", method.expected_steps(1))
+        training = Stepper(fits, "auto", method.expected_steps(1))
         training.advance(3)
     assert training.record.used == used
 
@@ -474,7 +474,7 @@ def test_a_step_that_cannot_be_compiled_is_replayed(monkeypatch):
     terms = []
     for engine in ("auto", "eager"):
         with seeded(0), fast_pyro():
-            training = Training([start(mixture_model(), method, source, 0, "cpu")[1]], engine, 50_000)
+            training = Stepper([start(mixture_model(), method, source, 0, "cpu")[1]], engine, 50_000)
             terms.append(training.advance(20))
         if engine == "auto":
             assert training.record.used == "replayed"
@@ -587,7 +587,7 @@ def test_engines_agree_for_the_same_noise_whatever_is_drawn_at_once(particles, a
         with seeded(0), fast_pyro():
             sources = [prepare_source(model, method, bnn.Data(*problem()), seed) for seed in range(replicates)]
             fits = [start(model, method, source, seed, "cpu")[1] for seed, source in enumerate(sources)]
-            training = Training(fits, name, 5)
+            training = Stepper(fits, name, 5)
             first = training.advance(1)
             with Fed(noise) if noise else contextlib.nullcontext():
                 return torch.cat([first, training.advance(4)])

@@ -11,8 +11,8 @@ from helpers import quick
 
 import pyrobnn as bnn
 from pyrobnn.inference.svi.session import Session
-from pyrobnn.inference.training.convergence import Length
-from pyrobnn.inference.training.state import Eager
+from pyrobnn.inference.training.convergence import ConvergenceRule
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.verdict.comparison import _cut_short
 
 NOISE = 0.3
@@ -110,7 +110,7 @@ def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000):
     fit = SimpleNamespace(
         parameters=[parameter], schedule_steps=100, cycle_factor=1.0, method=method, begin_schedule=begun.append
     )
-    length, done = Length(fit, tolerance, max_steps), 0
+    length, done = ConvergenceRule(fit, tolerance, max_steps), 0
     for number, objective in enumerate(objectives):
         block = np.column_stack([np.full(50, objective + 3.0), np.full(50, 3.0)])
         rates = set()
@@ -368,14 +368,14 @@ def test_validation_waits_while_the_objective_is_measured():
 @pytest.mark.slow
 def test_a_divergence_after_a_measurement_lowers_the_rate(monkeypatch):
     """A fit whose ELBO is NaN at the full rate in its second cycle goes back and ends at a quarter of it."""
-    step = Eager.step
+    step = TrainingState.step
 
     def fails_when_fast(self, batch):
         terms = step(self, batch)
         return terms * torch.nan if self.done > 1100 and self.rate > 0.005 else terms
 
     monkeypatch.setattr("pyrobnn.inference.svi.svi._FIRST_CYCLE", 500)
-    monkeypatch.setattr(Eager, "step", fails_when_fast)
+    monkeypatch.setattr(TrainingState, "step", fails_when_fast)
     posterior = bnn.fit(network(), (LINE, SINE), bnn.SVI(max_steps=6000), seed=0, progress=False, engine="eager")
     (rewind,) = posterior.record.rewinds
     assert rewind["lr_factor"] == 0.25

@@ -114,7 +114,7 @@ class Offer:
         resumable: whether a run can keep checkpoints.
         callbacks: whether a run has steps for callbacks to see.
         copies: the number of members or chains, each of which needs a draw to predict with.
-        measures_scales: whether `pyrobnn.fit` is to find the scales that the model leaves open before a run.
+        wants_measured_scales: whether `pyrobnn.fit` is to find the scales that the model leaves open before a run.
     """
 
     inner: Any = None
@@ -123,7 +123,7 @@ class Offer:
     resumable: bool = False
     callbacks: bool = True
     copies: int = 1
-    measures_scales: bool = False
+    wants_measured_scales: bool = False
 
 
 class BaseMethod[R]:
@@ -163,7 +163,7 @@ class AroundAnother[R](BaseMethod[R]):
 
     def offer(self) -> Offer:
         """Return what the method has beside `run`."""
-        return Offer(inner=self.method, measures_scales=self.method.offer().measures_scales)
+        return Offer(inner=self.method, wants_measured_scales=self.method.offer().wants_measured_scales)
 
 
 _DECLARED = {

@@ -18,7 +18,7 @@ from pyrobnn.inference.capture.objective import Objective, check_reparameterized
 from pyrobnn.inference.capture.padding import Seen, padded
 from pyrobnn.inference.capture.replay import replay
 from pyrobnn.inference.capture.step import MAX_BLOCK, CapturedStep, Compiler
-from pyrobnn.inference.training.state import Eager
+from pyrobnn.inference.training.state import TrainingState
 
 
 class Captured:
@@ -30,7 +30,7 @@ class Captured:
         NotCapturable: with the reason; the fits are as they were.
     """
 
-    def __init__(self, fits: Sequence[Eager], compiler: Compiler = compile_graph) -> None:
+    def __init__(self, fits: Sequence[TrainingState], compiler: Compiler = compile_graph) -> None:
         first = fits[0]
         self._fits, self._batches = fits, first.batches
         check_same_program(fits)
@@ -86,11 +86,11 @@ class Captured:
         return fit.step(batch)[None]
 
 
-def _objective(fit: Eager, num_data: int) -> Objective:
+def _objective(fit: TrainingState, num_data: int) -> Objective:
     return Objective(fit.bnn, fit.guide, num_data=num_data, kl=fit.method.kl)
 
 
-def _takes_weights(fit: Eager) -> bool:
+def _takes_weights(fit: TrainingState) -> bool:
     """Return whether the guide, perhaps of a user's own, can be called with weights of examples."""
     x, y, *_ = fit.example
     try:
@@ -100,7 +100,7 @@ def _takes_weights(fit: Eager) -> bool:
     return True
 
 
-def _look(fit: Eager, batch: Batch, move: tuple[float, float]) -> Seen:
+def _look(fit: TrainingState, batch: Batch, move: tuple[float, float]) -> Seen:
     """Return what a step of the fit computes of a batch, at moved parameters; no buffer changes."""
     objective, (factor, noise) = _objective(fit, fit.num_data), move
     parameters = {name: factor * p + noise * torch.randn_like(p) for name, p in objective.named_parameters()}
@@ -119,14 +119,14 @@ def _distinct(data: list[Batch]) -> list[Batch]:
     return data if any(a is not b for batch in data for a, b in zip(batch, data[0], strict=True)) else data[:1]
 
 
-def _check_schedule(fit: Eager) -> None:
+def _check_schedule(fit: TrainingState) -> None:
     group = fit.optimizer.param_groups[0]
     changed = [key for key, value in fit.first_settings.items() if key != "lr" and group[key] != value]
     if changed:
         raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
 
 
-def check_same_program(fits: Sequence[Eager]) -> None:
+def check_same_program(fits: Sequence[TrainingState]) -> None:
     """Refuse replicates that one graph cannot serve: modules of other types, or other settings than tensors.
 
     Raises:

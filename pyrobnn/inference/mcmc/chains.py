@@ -124,7 +124,7 @@ class ChainMethod(BaseMethod[Posterior]):
 
     def offer(self) -> Offer:
         """Return what the method has beside `run`."""
-        return Offer(callbacks=False, copies=self.num_chains, measures_scales=True)
+        return Offer(callbacks=False, copies=self.num_chains, wants_measured_scales=True)
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Refuse parameters without a prior; numbers that are "tuned" are none once they are measured."""

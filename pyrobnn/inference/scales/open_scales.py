@@ -180,7 +180,7 @@ def _constant(bnn: BNN, data: Data) -> float:
 def run_measured[R](bnn: BNN, method: Method[R], data: Any, run: Run) -> R:
     """Run a method on a model whose open scales are measured first, where the method leaves that to others."""
     offer, closed = offer_of(method), None
-    if offer.measures_scales:
+    if offer.wants_measured_scales:
         inner = innermost(method)
         if isinstance(inner, BaseMethod):
             inner.check(bnn, data, run)

@@ -30,7 +30,7 @@ from pyrobnn.inference.svi.session import opened
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import fingerprint
 from pyrobnn.inference.training.start import prepare_source
-from pyrobnn.inference.training.state import Eager
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.watch import asks_to_stop
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord
@@ -216,12 +216,12 @@ class _Processes:
                     "arguments; each takes its share of the data by itself."
                 )
 
-    def copy_first(self, eager: Eager) -> None:
+    def copy_first(self, eager: TrainingState) -> None:
         """Take parameters and buffers of the first process."""
         state = {name: value.cpu() for name, value in eager.trained.state_dict().items()}
         eager.trained.load_state_dict(self._from_first(state if self.rank == 0 else None))
 
-    def warn_if_different(self, eager: Eager) -> None:
+    def warn_if_different(self, eager: TrainingState) -> None:
         """Warn if the parameters did not stay the same; buffers, such as running means of a layer, need not."""
         if len(set(self._from_all(digest([*eager.trained.parameters()])))) > 1:
             warnings.warn(
@@ -257,7 +257,7 @@ def _check_share(source: Source, method: SVI, world: int) -> None:
         raise InputError(f"There are {source.num_data} examples for {world} processes: start fewer.")
 
 
-def _take_share(eager: Eager, batch_size: int, num_data: int, processes: _Processes) -> None:
+def _take_share(eager: TrainingState, batch_size: int, num_data: int, processes: _Processes) -> None:
     """Give a fit its share of every batch, weighted so that the average of all shares is the whole batch."""
     batches, rank, world = eager.batches, processes.rank, processes.world
     if isinstance(batches, StoredBatches):

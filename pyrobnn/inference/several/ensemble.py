@@ -64,12 +64,12 @@ class Ensemble(BaseMethod[Mixture]):
 
     def offer(self) -> Offer:
         """Return what the method has beside `run`."""
-        measures = self.method.offer().measures_scales
+        measures = self.method.offer().wants_measured_scales
         return Offer(
             inner=self.method,
             resumable=isinstance(self.method, SVI),
             copies=self.members,
-            measures_scales=measures,
+            wants_measured_scales=measures,
         )
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Mixture:

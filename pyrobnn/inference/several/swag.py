@@ -26,7 +26,7 @@ from pyrobnn.inference.several.replicates import own_storage, resampled
 from pyrobnn.inference.svi.session import Session
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import prepare_source, running
-from pyrobnn.inference.training.state import Eager
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.optimizers import Optimizer
 from pyrobnn.posterior.posterior import Posterior
 
@@ -220,11 +220,11 @@ def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> 
     return min(closest, _STABLE / max(steepest, _TINY))
 
 
-def _fit_from(mode: Posterior, source: Source, walk: SVI) -> Eager:
+def _fit_from(mode: Posterior, source: Source, walk: SVI) -> TrainingState:
     """Return the steps that start at a mode."""
     batches = source.batches(mode.bnn, walk.batch_size, derive(mode.seed, "swag batches"))
-    lengths = {"num_data": source.num_data, "num_steps": walk.num_steps(1)}
-    return Eager(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths)
+    lengths = {"num_data": source.num_data, "num_steps": walk.maximal_steps(1)}
+    return TrainingState(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths)
 
 
 def _flat(guide: MapGuide) -> Tensor:

@@ -23,13 +23,13 @@ from pyrobnn.inference.svi.descent import descend, descends
 from pyrobnn.inference.svi.least_noise import noise_of
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
-from pyrobnn.inference.training.convergence import Length
+from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.history import Ended
 from pyrobnn.inference.training.loop import MOST_REWINDS, train
 from pyrobnn.inference.training.start import prepare_source, running, start
-from pyrobnn.inference.training.state import Eager
-from pyrobnn.inference.training.steps import Training
-from pyrobnn.inference.training.watch import BLOCK, Monitor
+from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.steps import Stepper
+from pyrobnn.inference.training.watch import BLOCK, Watch
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord
 
@@ -51,7 +51,7 @@ class Session:
     """
 
     posteriors: list[Posterior]
-    fits: list[Eager]
+    fits: list[TrainingState]
     methods: Sequence[SVI]
     sources: Sequence[Source]
     run: Run
@@ -65,12 +65,12 @@ class Session:
         checkpoint: Checkpoint | None = None,
         block: int = BLOCK,
         most_rewinds: int = MOST_REWINDS,
-    ) -> tuple[Monitor, EngineRecord]:
+    ) -> tuple[Watch, EngineRecord]:
         """Do the steps of all fits, and return what watched them and which engine ran them."""
         method, source = self.fits[0].method, self.sources[0]
         batches = source.batches_per_epoch(method.batch_size)
-        num_steps = method.num_steps(batches)
-        monitor = Monitor(
+        num_steps = method.maximal_steps(batches)
+        monitor = Watch(
             self.posteriors[0].bnn,
             self.posteriors[0].guide,
             num_steps=num_steps,
@@ -82,15 +82,15 @@ class Session:
             block=block,
             lengths=self._lengths(num_steps) if method.ends_by_itself else [],
         )
-        training = Training(self.fits, self.run.engine, method.expected_steps(batches))
+        training = Stepper(self.fits, self.run.engine, method.expected_steps(batches))
         record = train(training, monitor, num_steps, checkpoint=checkpoint, most_rewinds=most_rewinds)
         monitor.restore_best()
         return monitor, record
 
-    def _lengths(self, num_steps: int) -> list[Length]:
+    def _lengths(self, num_steps: int) -> list[ConvergenceRule]:
         """Return what ends each fit."""
         pairs = zip(self.fits, self._tolerances(), strict=True)
-        return [Length(fit, tolerance, num_steps, warmup=fit.method.kl_warmup) for fit, tolerance in pairs]
+        return [ConvergenceRule(fit, tolerance, num_steps, warmup=fit.method.kl_warmup) for fit, tolerance in pairs]
 
     def _tolerances(self) -> list[float]:
         """Return the tolerance of each fit, which follows all data, of which a process may have its share alone."""
@@ -159,9 +159,9 @@ def opened(
         InputError: parts that do not go together.
     """
     pairs = zip(bnns, methods, sources, strict=True)
-    goes_down = processes == 1 and not (run.callbacks and len(bnns) > 1)
-    goes_down = goes_down and all(descends(*parts, run) for parts in pairs)
-    given, methods = methods, [dataclasses.replace(one, batch_size="all") if goes_down else one for one in methods]
+    all_descend = processes == 1 and not (run.callbacks and len(bnns) > 1)
+    all_descend = all_descend and all(descends(*parts, run) for parts in pairs)
+    given, methods = methods, [dataclasses.replace(one, batch_size="all") if all_descend else one for one in methods]
     batch_size = sources[0].batch_size(methods[0].batch_size) // processes
     with running(bnns[0], batch_size, run.seed, "replicates" if replicates else "fit", copies=len(bnns)) as threads:
         begun = []
@@ -170,7 +170,7 @@ def opened(
             with seeded(own, "fit") if replicates else nullcontext():
                 begun.append(start(bnn, method, source, own, run.device))
         posteriors, fits = map(list, zip(*begun, strict=True))
-        yield Session(posteriors, fits, given, sources, run, threads, goes_down)
+        yield Session(posteriors, fits, given, sources, run, threads, all_descend)
 
 
 def check_parts(bnn: BNN, method: SVI, data: Any, run: Run) -> None:

@@ -102,7 +102,9 @@ class SVI(BaseMethod[Posterior]):
 
     def offer(self) -> Offer:
         """Return what the method has beside `run`."""
-        return Offer(guide=self.guide, follows_validation=True, resumable=True, measures_scales=self.ends_by_itself)
+        return Offer(
+            guide=self.guide, follows_validation=True, resumable=True, wants_measured_scales=self.ends_by_itself
+        )
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Refuse model and data that do not go with the method."""
@@ -132,18 +134,18 @@ class SVI(BaseMethod[Posterior]):
         """Whether the length is automatic."""
         return self.steps is None and self.epochs is None
 
-    def num_steps(self, batches_per_epoch: int) -> int:
+    def maximal_steps(self, batches_per_epoch: int) -> int:
         """Return the number of optimiser steps, at most, for an epoch of that many batches."""
         return self.epochs * batches_per_epoch if self.epochs is not None else self.steps or self.max_steps
 
-    def first_steps(self, batches_per_epoch: int) -> int:
+    def cycle_steps(self, batches_per_epoch: int) -> int:
         """Return the number of steps of the schedule: of its first cycle where there are several."""
-        most = self.num_steps(batches_per_epoch)
+        most = self.maximal_steps(batches_per_epoch)
         return min(most, _FIRST_CYCLE) if self.ends_by_itself else most
 
     def expected_steps(self, batches_per_epoch: int) -> int:
         """Return the number of steps to plan with."""
-        most = self.num_steps(batches_per_epoch)
+        most = self.maximal_steps(batches_per_epoch)
         usual = _USUAL_TO_MODE if isinstance(self.guide, (guides.Map, guides.Laplace)) else _USUAL_STEPS
         return min(most, usual) if self.ends_by_itself else most
 

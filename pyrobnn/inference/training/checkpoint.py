@@ -20,7 +20,7 @@ from pyrobnn.data.stored import StoredData
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.state import Eager
+from pyrobnn.inference.training.state import TrainingState
 
 FILE = "checkpoint.safetensors"
 FORMAT_VERSION = 1
@@ -40,7 +40,7 @@ class Checkpoint:
         self.every, self.finished = every, False
         self._path, self._request = folder / FILE, dict(request)
 
-    def read(self, fits: Sequence[Eager]) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+    def read(self, fits: Sequence[TrainingState]) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
         """Return the state to go on from, and those to go back to after a fault; None if there is no file yet.
 
         Raises:
@@ -153,14 +153,14 @@ def fingerprint(source: Source) -> str:
     return f"{type(data).__name__} of {source.num_data} examples, {own}, the first {digest(source.head)}"
 
 
-def _of_start(fits: Sequence[Eager]) -> str:
+def _of_start(fits: Sequence[TrainingState]) -> str:
     """Return a digest of all tensors that fits start from, constants of priors among them, and their densities."""
     modules = [fit.trained for fit in fits]
     tensors = [value for module in modules for value in (*module.parameters(), *module.buffers())]
     return f"{digest(tensors)}, log joint densities {', '.join(_log_joint(fit) for fit in fits)}"
 
 
-def _log_joint(fit: Eager) -> str:
+def _log_joint(fit: TrainingState) -> str:
     """Return log densities of the starting weights and an example: functions as priors are known by them."""
     was_training = fit.bnn.training
     with seeded(0), torch.no_grad(), fast_pyro(), poutine.block():

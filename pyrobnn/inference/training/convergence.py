@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn.data.batches import State
-from pyrobnn.inference.training.state import Eager
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.record import Convergence
 
 _FEWEST_MEASURED, _MOST_MEASURED = 10, 20
@@ -26,7 +26,7 @@ of at most 0.85, or a ratio below 0.5.
 
 
 @dataclasses.dataclass
-class _Progress:
+class _RuleState:
     """All that a length knows between two looks; a cycle trains, and then measures where it came to.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Progress:
     end: int | None = None
 
 
-class Length:
+class ConvergenceRule:
     """Watches one fit in blocks of steps, restarts its schedule, and says when it has converged.
 
     The fit trains in cycles, each of which runs the schedule of the learning rate from its start to its end, and goes
@@ -89,9 +89,9 @@ class Length:
         warmup: first steps, in which the factor on the KL grows.
     """
 
-    def __init__(self, fit: Eager, tolerance: float, max_steps: int, *, warmup: int = 0) -> None:
+    def __init__(self, fit: TrainingState, tolerance: float, max_steps: int, *, warmup: int = 0) -> None:
         self._fit, self._tolerance, self._max_steps, self._warmup = fit, tolerance, max_steps, warmup
-        self._now = _Progress(steps=fit.schedule_steps)
+        self._now = _RuleState(steps=fit.schedule_steps)
 
     @property
     def end(self) -> int | None:
@@ -236,7 +236,7 @@ class Length:
 
     def restore(self, state: State) -> None:
         """Go back, or on, to a state."""
-        self._now = _Progress(**copy.deepcopy(state))
+        self._now = _RuleState(**copy.deepcopy(state))
 
 
 def _cloned(values: Sequence[Tensor]) -> list[Tensor]:

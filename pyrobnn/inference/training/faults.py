@@ -9,17 +9,17 @@ from torch import Tensor
 
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn.data.batches import Batch
-from pyrobnn.inference.training.state import Eager
+from pyrobnn.inference.training.state import TrainingState
 
 
-def explain(fit: Eager, num_steps: int) -> str:
+def explain(fit: TrainingState, num_steps: int) -> str:
     """Do the steps again, eagerly, after which a fit had failed, and say in words what is not finite first."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pyro warns of what is found here
         return _replay(fit, num_steps)
 
 
-def _replay(fit: Eager, num_steps: int) -> str:
+def _replay(fit: TrainingState, num_steps: int) -> str:
     for _ in range(num_steps):
         noise, batch = random_state(), next(fit.batches)
         terms = fit.differentiate(batch)
@@ -32,7 +32,7 @@ def _replay(fit: Eager, num_steps: int) -> str:
     return "with other rounding the same steps are finite: the fit is at the edge of what its precision can hold"
 
 
-def _findings(fit: Eager, batch: Batch) -> Iterator[str]:
+def _findings(fit: TrainingState, batch: Batch) -> Iterator[str]:
     """Yield what is not finite in a step: the guide's sites, the model's, and then gradients."""
     guide_trace = poutine.trace(fit.guide).get_trace(*batch, num_data=fit.num_data)
     for name, node in _sites(guide_trace):

@@ -13,8 +13,8 @@ from pyrobnn._core.lock import ONE_THREAD, ignored_warnings
 from pyrobnn._torch.private import tree_map
 from pyrobnn.inference.training.checkpoint import Checkpoint
 from pyrobnn.inference.training.faults import explain
-from pyrobnn.inference.training.steps import Training
-from pyrobnn.inference.training.watch import Monitor
+from pyrobnn.inference.training.steps import Stepper
+from pyrobnn.inference.training.watch import Watch
 from pyrobnn.posterior.record import EngineRecord
 
 _TURN = 0.1
@@ -28,8 +28,8 @@ _log = logging.getLogger("pyrobnn")
 
 
 def train(
-    training: Training,
-    monitor: Monitor,
+    training: Stepper,
+    monitor: Watch,
     num_steps: int,
     *,
     checkpoint: Checkpoint | None = None,
@@ -79,7 +79,7 @@ def train(
 class _Turns:
     """Does steps a tenth of a second at a time, and lets other threads in between that wait."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Stepper) -> None:
         self._training, self._at_once = training, 1
 
     def advance(self, num_steps: int) -> Tensor:
@@ -95,7 +95,7 @@ class _Turns:
         return torch.cat(terms)
 
 
-def _resume(training: Training, monitor: Monitor, checkpoint: Checkpoint, kept: list[dict[str, Any]]) -> int:
+def _resume(training: Stepper, monitor: Watch, checkpoint: Checkpoint, kept: list[dict[str, Any]]) -> int:
     """Go to the place of a checkpoint, if there is one, with the states kept then, and return the steps done."""
     found = checkpoint.read(training.fits)
     if found is None:
@@ -107,12 +107,12 @@ def _resume(training: Training, monitor: Monitor, checkpoint: Checkpoint, kept: 
     return int(state["done"])
 
 
-def _state(training: Training, monitor: Monitor, done: int) -> dict[str, Any]:
+def _state(training: Stepper, monitor: Watch, done: int) -> dict[str, Any]:
     copied = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, training.state())
     return {"done": done, "training": copied, "monitor": monitor.state(), "rewinds": [*monitor.rewinds]}
 
 
-def _fault(training: Training, monitor: Monitor, done: int) -> tuple[int, int, float] | None:
+def _fault(training: Stepper, monitor: Watch, done: int) -> tuple[int, int, float] | None:
     """Return step, replicate and value of the first ELBO that is not finite; a parameter counts as NaN, at the end."""
     terms = monitor.recorder.fetch()
     elbo = (terms[..., 0] - terms[..., 1]).reshape(len(terms), -1)
@@ -125,7 +125,7 @@ def _fault(training: Training, monitor: Monitor, done: int) -> tuple[int, int, f
 
 
 def _go_back(
-    training: Training, monitor: Monitor, kept: list[dict[str, Any]], fault: tuple[int, int, float], most_rewinds: int
+    training: Stepper, monitor: Watch, kept: list[dict[str, Any]], fault: tuple[int, int, float], most_rewinds: int
 ) -> int:
     """Put everything back to a state kept, with smaller steps, and return its number of steps done."""
     step, replicate, value = fault

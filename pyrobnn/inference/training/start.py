@@ -29,7 +29,7 @@ from pyrobnn.inference.laplace.sites import checked_sites
 from pyrobnn.inference.memory import named_batch_size
 from pyrobnn.inference.svi.least_noise import with_kl, with_noise
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.state import Eager
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
 
@@ -53,7 +53,7 @@ def running(bnn: BNN, batch_size: int, seed: int, purpose: str, *, copies: int =
         yield threads
 
 
-def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, Eager]:
+def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, TrainingState]:
     """Return the untrained posterior, and the fit that trains it.
 
     Raises:
@@ -78,8 +78,8 @@ def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tupl
         for values, name in zip(batches.data, ("x", "y", "weights"), strict=False):
             check_range(values, name)
     method = with_kl(method, model, guide, source, seed)
-    num_steps = method.first_steps(source.batches_per_epoch(method.batch_size))
-    return posterior, Eager(
+    num_steps = method.cycle_steps(source.batches_per_epoch(method.batch_size))
+    return posterior, TrainingState(
         model, guide, method, batches, example=example, num_data=source.num_data, num_steps=num_steps
     )
 

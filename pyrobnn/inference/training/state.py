@@ -19,7 +19,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.optimizers import Schedule
 
 
-class Eager:
+class TrainingState:
     """A fit in progress that runs Pyro at each step.
 
     Model and guide are optimised in place. An example is a row of data, to check them with; the schedule follows the

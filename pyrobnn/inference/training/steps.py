@@ -11,14 +11,14 @@ from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn.data.batches import State
 from pyrobnn.inference.training.cost import Work
 from pyrobnn.inference.training.engines import Choice, Engine, capture, choose
-from pyrobnn.inference.training.state import Eager
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.record import EngineRecord
 
 _FEWEST = 10
 """Steps of a fit that is worth a choice."""
 
 
-class Training:
+class Stepper:
     """Fits in progress, one or R replicates, under the engine that was asked for or pays.
 
     The first step is eager: the captured engine goes on from it, and "auto" chooses by what it computes.
@@ -28,7 +28,7 @@ class Training:
         record: what was chosen and why.
     """
 
-    def __init__(self, fits: Sequence[Eager], engine: Engine, num_steps: int) -> None:
+    def __init__(self, fits: Sequence[TrainingState], engine: Engine, num_steps: int) -> None:
         self.fits, self._engine, self._num_steps = fits, engine, num_steps
         self._device = fits[0].example[0].device.type
         self._captured: Any = None

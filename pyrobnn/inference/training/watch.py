@@ -13,7 +13,7 @@ from tqdm.std import tqdm
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import Callback, Progress
-from pyrobnn.inference.training.convergence import Length
+from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.history import Ended, Recorder
 from pyrobnn.posterior.record import EngineRecord
 
@@ -22,7 +22,7 @@ BLOCK = 50
 """Steps between two looks at the ELBO from the host."""
 
 
-class Monitor:
+class Watch:
     """Told of each step, it reports, validates, and says when to stop; it looks after every `block` steps.
 
     Attributes:
@@ -44,7 +44,7 @@ class Monitor:
         eval_every: int,
         patience: int | None,
         block: int,
-        lengths: Sequence[Length] = (),
+        lengths: Sequence[ConvergenceRule] = (),
     ) -> None:
         self._block, self.lengths = block, lengths
         self.recorder = Recorder()
@@ -57,7 +57,7 @@ class Monitor:
         self._trained = nn.ModuleList([bnn, guide])
         self._best_state: dict[str, Any] | None = None
 
-    def __enter__(self) -> "Monitor":
+    def __enter__(self) -> "Watch":
         return self
 
     def __exit__(
