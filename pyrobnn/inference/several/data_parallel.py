@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from pydantic import BeforeValidator
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
@@ -23,6 +22,7 @@ from pyrobnn._core.tree_files import digest
 from pyrobnn._torch.processes import is_main_process, num_processes
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import State, TensorBatches
+from pyrobnn.data.loader import LoaderData
 from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import AroundAnother, Callback, Progress, Run, registry
@@ -242,7 +242,7 @@ class _Processes:
 
 def _check_share(source: Source, method: SVI, world: int) -> None:
     """Refuse data that cannot be shared out evenly."""
-    if isinstance(source.data, DataLoader):
+    if isinstance(source.data, LoaderData):
         raise InputError(
             "DataParallel shares out the examples of each batch itself, which it cannot for a DataLoader: pass "
             "Data(x, y), or StoredData."
