@@ -49,13 +49,13 @@ def linear_model():
 
 
 @dataclasses.dataclass(frozen=True)
-class Exact:
+class Exact(bnn.inference.BaseMethod):
     """A method that finds the posterior of the linear model in closed form, a wider normal, or the best independent."""
 
     independent: bool = False
     width: float = 1.0
 
-    def run(self, model, data, *, seed, **arguments):
+    def infer(self, model, data, run):
         mean, covariance = exact_posterior(data.x, data.y)
         if self.independent:
             covariance = torch.diag(1 / torch.linalg.inv(covariance).diagonal())
@@ -68,7 +68,7 @@ class Exact:
         guide.factor.data = root / root.diagonal()[:, None]
         one = Scaler.identity()
         return bnn.Posterior(
-            own, guide, example=example, x_scaler=one, y_scaler=one, seed=seed, info={"num": len(data)}
+            own, guide, example=example, x_scaler=one, y_scaler=one, seed=run.seed, info={"num": len(data)}
         )
 
 
@@ -256,16 +256,16 @@ def monte_carlo_error(rest, held_out):
     return (density.std(0) / density.mean(0) / math.sqrt(4000)).numpy()
 
 
-class Noted:
+class Noted(bnn.inference.BaseMethod):
     """A method that notes which rows it saw, told by the last column of x, and with which seed."""
 
     def __init__(self):
         self.rows, self.seeds = [], []
 
-    def run(self, model, data, *, seed, **arguments):
+    def infer(self, model, data, run):
         self.rows.append(data.x[:, -1].int().tolist())
-        self.seeds.append(seed)
-        return model.fit(data, guide="map", steps=1, seed=seed, engine="eager", progress=False)
+        self.seeds.append(run.seed)
+        return model.fit(data, guide="map", steps=1, seed=run.seed, engine="eager", progress=False)
 
 
 def noted(y, *, likelihood="gaussian", **arguments):

@@ -472,7 +472,7 @@ def test_the_look_for_checkpointing_leaves_no_trace():
         nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)),
         prior=bnn.priors.Normal(1.0),
     )
-    source = make_source((x, x[:, 0]), model, None)
+    source = make_source(bnn.Data(x, x[:, 0]), model, None)
     before, random_state = {k: v.clone() for k, v in model.net.state_dict().items()}, torch.get_rng_state()
     refuse_checkpoints(model, source, training=True)
     assert all(torch.equal(v, before[k]) for k, v in model.net.state_dict().items())

@@ -93,7 +93,6 @@ FITS = {
     "ensemble": lambda: fit(bnn.Ensemble(SHORT, 2)),
     "replicates": lambda: bnn.fit_replicates(MODEL, (X, Y), SHORT, replicates=2, **ARGUMENTS)[1],
     "evidence": lambda: fit(bnn.EvidenceFramework(starts=1, rounds=2)),
-    "by the method": lambda: SHORT.run(MODEL, (X, Y), **ARGUMENTS),
     "around a network": lambda: Laplace().around(NET, (X, Y), progress=False, device="cpu"),
     "labels": lambda: Laplace(structure="full").around(LABELS, (X, (Y > 0).long()), progress=False, device="cpu"),
     "tuned": lambda: bnn.tune_prior(FITTED["laplace"], (X, Y)),

@@ -27,7 +27,7 @@ def linear_model(likelihood=None):
 
 
 @dataclasses.dataclass(frozen=True)
-class Exact:
+class Exact(bnn.inference.BaseMethod):
     """A method that finds the posterior of the linear model in closed form, and then gets it wrong as told.
 
     Attributes:
@@ -38,7 +38,7 @@ class Exact:
     width: float = 1.0
     shift: float = 0.0
 
-    def run(self, model, data, *, seed, **arguments):
+    def infer(self, model, data, run):
         precision = torch.eye(2, dtype=torch.float64) / SCALE**2 + data.x.T @ data.x / NOISE**2
         covariance = torch.linalg.inv(precision)
         towards = covariance @ PROBES[0] / (PROBES[0] @ covariance @ PROBES[0]).sqrt()
@@ -50,7 +50,7 @@ class Exact:
         guide.rho.data = root.diagonal().expm1().log()
         guide.factor.data = root / root.diagonal()[:, None]
         one = Scaler.identity()
-        return bnn.Posterior(own, guide, example=example, x_scaler=one, y_scaler=one, seed=seed)
+        return bnn.Posterior(own, guide, example=example, x_scaler=one, y_scaler=one, seed=run.seed)
 
 
 def vsbc(model, method, x, *, probes, num_simulations=20, **settings):

@@ -24,7 +24,6 @@ def as_data(given: Any) -> Data | StoredData | LoaderData:
     return given
 
 
-def first_rows(given: Any) -> tuple[Tensor, Tensor]:
+def first_rows(data: Data | StoredData | LoaderData) -> tuple[Tensor, Tensor]:
     """Return inputs and targets to look at: all in memory, the first in files, or a loader's first batch."""
-    data = as_data(given)
     return (data.x, data.y) if isinstance(data, Data) else data.head

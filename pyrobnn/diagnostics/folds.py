@@ -81,7 +81,7 @@ def in_memory(data: Any, *, weighted: bool = False) -> Data:
     given = as_data(data)
     if not isinstance(given, Data):
         raise InputError(
-            f"Diagnostics need data in memory, got a {type(given).__name__}: pass Data(x, y), or rows of StoredData, "
+            f"Diagnostics need data in memory, got a {type(data).__name__}: pass Data(x, y), or rows of StoredData, "
             "data[:1000]."
         )
     if given.weights is not None and not weighted:

@@ -7,7 +7,7 @@ import math
 import traceback
 import warnings
 from collections.abc import Iterator
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from pyrobnn._core.checks import check_digits
 from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches, checked_batch
-from pyrobnn.data.given import as_data, first_rows
+from pyrobnn.data.given import first_rows
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Epoch, LoaderData
 from pyrobnn.data.stored import StoredData
@@ -187,15 +187,15 @@ class Source:
         return x, y
 
 
-def make_source(data: Any, bnn: BNN, batch_size: BatchSize) -> Source:
-    """Return the source for `Data`, a pair (x, y), `StoredData` or a loader, after checking it against the model.
+def make_source(data: Data | StoredData | LoaderData, bnn: BNN, batch_size: BatchSize) -> Source:
+    """Return the source for data, after checking them against the model.
 
     The units come from the model if it has any, else from the data.
 
     Raises:
-        InputError: not data, targets that the likelihood cannot produce, or a network that does not take the inputs.
+        InputError: targets that the likelihood cannot produce, or a network that does not take the inputs.
     """
-    data, epoch = as_data(data), None
+    epoch = None
     x_scaler = y_scaler = Scaler.identity()
     if isinstance(data, LoaderData):
         if batch_size is not None:

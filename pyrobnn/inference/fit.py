@@ -1,6 +1,7 @@
 """`fit`: from a model, data and a method to a posterior."""
 
 import dataclasses
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +13,15 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.method import Callback, Method, Run, check_offered, checked_method
-from pyrobnn.inference.scales.open_scales import run_measured
+from pyrobnn.inference.scales.open_scales import measured
 from pyrobnn.inference.several.automatic import Automatic
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.tables import innermost
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import EvidenceRecord
 from pyrobnn.verdict.comparison import tell
 
 _OF_FIT = {field.name for field in dataclasses.fields(Run) if field.init}
@@ -113,16 +116,38 @@ def fit(
         torch.Size([2])
     """
     method = Automatic() if method is None else checked_method(method, data)
-    kept: dict[str, Any] = {"validation": validation, "checkpoint": checkpoint, "every": every}
+    data = as_data(data)
+    held_out = None if validation is None else _in_memory(validation)
+    kept: dict[str, Any] = {"validation": held_out, "checkpoint": checkpoint, "every": every}
     run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
     check_offered(method, run)
-    data = as_data(data)
     if isinstance(data, Data) and data.constant_inputs:
         _warn_of(data.constant_inputs)
-    found = run_measured(bnn, method, data, run)
+    model, evidence = _with_measured_scales(bnn, data, method, run)
+    posterior = method.infer(model, data, run)
+    if evidence is not None:
+        seconds = time.perf_counter() - run.started
+        posterior.record = dataclasses.replace(posterior.record, evidence=evidence, seconds=seconds)
     if progress:
-        tell(found, data, validation)
-    return found
+        tell(posterior, data, held_out)
+    return posterior
+
+
+def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> tuple[BNN, EvidenceRecord | None]:
+    """Return the model with the scales that it leaves open, where the method wants them, and how they were found."""
+    offer = method.offer()
+    if not offer.wants_measured_scales:
+        return bnn, None
+    innermost(method).check(bnn, data, run)
+    closed = measured(bnn, data, run, starts_there=offer.guide is not None)
+    return (bnn, None) if closed is None else (closed.bnn, closed.record)
+
+
+def _in_memory(validation: Any) -> Data:
+    data = as_data(validation)
+    if not isinstance(data, Data):
+        raise InputError("`validation` must be Data(x, y) or a pair (x, y), in memory.")
+    return data
 
 
 def _warn_of(constant: Sequence[str]) -> None:

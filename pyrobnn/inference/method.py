@@ -1,4 +1,4 @@
-"""The contract of methods: a setting whose `run` gives a posterior, and what else it may declare."""
+"""The contract of methods: what `fit` gives to them, what they return, and what they declare."""
 
 import dataclasses
 import time
@@ -9,9 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 from pyro.nn import PyroModule
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.registry import Registry
 from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.training.engines import Engine, check_engine
 
 
@@ -40,44 +40,12 @@ class Progress:
 Callback = Callable[[Progress], object]
 
 
-@runtime_checkable
-class Method[R](Protocol):
-    """A method, such as `SVI` or `NUTS`. Any setting with this function will do.
-
-    A field called `method` is a method that runs inside it, as in `Ensemble`, and has a default. Where its attribute
-    `follows_validation` is true, `run` also takes `validation` of `pyrobnn.fit`; where `resumable` is, also
-    `checkpoint` and `every`.
-    """
-
-    def run(
-        self,
-        bnn: BNN,
-        data: Any,
-        *,
-        seed: int,
-        device: str,
-        engine: Engine,
-        progress: bool,
-        callbacks: Sequence[Callback],
-    ) -> R:
-        """Infer the posterior; the arguments are the same as in `pyrobnn.fit`.
-
-        Returns:
-            A `Posterior`, or what draws and predicts like one. Its `info` has the method with its settings and, under
-            "guide", the setting that builds the guide anew when the posterior is loaded.
-        """
-        ...
-
-
-registry = Registry("method", accepts=lambda value: isinstance(value, Method), page="how-to/guides")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """The arguments of a run, as in `pyrobnn.fit`.
 
     Attributes:
-        started: when it began, by `time.perf_counter`; parts of a run have the time of the whole.
+        started: when it began, by `time.perf_counter`; fits inside a run have the time of the whole.
     """
 
     seed: int
@@ -85,7 +53,7 @@ class Run:
     engine: Engine = "auto"
     progress: bool = True
     callbacks: Sequence[Callback] = ()
-    validation: Any = None
+    validation: Data | None = None
     checkpoint: str | Path | None = None
     every: int = 1000
     started: float = dataclasses.field(default_factory=time.perf_counter)
@@ -94,18 +62,10 @@ class Run:
         """Refuse what is not an engine."""
         check_engine(self.engine)
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of `Method.run`; those that not every method takes only where they are given."""
-        names = ["seed", "device", "engine", "progress", "callbacks"]
-        names += ["validation"] * (self.validation is not None) + ["checkpoint", "every"] * (
-            self.checkpoint is not None
-        )
-        return {name: getattr(self, name) for name in names}
-
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """The parts of a method beside `run`.
+    """What a method has beside `infer`.
 
     Attributes:
         inner: the method that runs inside this one, its field `method`, which has a default; or None.
@@ -126,26 +86,57 @@ class Offer:
     wants_measured_scales: bool = False
 
 
-class BaseMethod[R]:
-    """Base of the methods: write `infer`, and `offer` where there is more."""
+@runtime_checkable
+class Method[R](Protocol):
+    """A method, such as `SVI` or `NUTS`. `BaseMethod` has defaults for all but `infer`."""
 
-    @under(gradients)
-    def run(self, bnn: BNN, data: Any, **arguments: Any) -> R:
-        """Infer the posterior; the arguments are the same as in `pyrobnn.fit`; only `seed` has no default.
+    def infer(self, bnn: BNN, data: Any, run: Run) -> R:
+        """Infer the posterior of a model.
 
-        Raises:
-            InputError: anything that does not fit together.
+        Args:
+            bnn: the model, which is not changed.
+            data: `Data`, `StoredData` or `LoaderData`.
+            run: the other arguments of `pyrobnn.fit`.
+
+        Returns:
+            A `Posterior`, a `Mixture` of several, or what draws and predicts like one. Its `info` has the method with
+            its settings and, under "guide", the setting that builds the guide anew when the posterior is loaded.
         """
-        run = Run(**arguments)
-        check_offered(self, run)
-        return self.infer(bnn, data, run)
+        ...
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `infer`."""
+        ...
+
+    def check(self, bnn: BNN, data: Any, run: Run) -> None:
+        """Refuse model and data that do not go with the method, before scales are measured, which takes seconds."""
+        ...
+
+
+registry = Registry("method", accepts=lambda value: isinstance(value, Method), page="how-to/guides")
+
+
+class BaseMethod[R]:
+    """Base of the methods: write `infer`, and `offer` where there is more.
+
+    A method that runs inside another one, as in `Ensemble`, is its field `method`, which has a default.
+
+    Examples:
+        >>> import dataclasses
+        >>> class ThreeFits(bnn.inference.BaseMethod):
+        ...     def infer(self, model, data, run):
+        ...         runs = [dataclasses.replace(run, seed=run.seed + k) for k in range(3)]
+        ...         return bnn.Mixture([bnn.SVI(steps=20).infer(model, data, each) for each in runs])
+        >>> len(bnn.fit(bnn.BNN(bnn.MLP(1, [5], 1)), bnn.datasets.sinusoid(), ThreeFits(), seed=0, progress=False))
+        3
+    """
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> R:
         """Infer the posterior."""
         raise NotImplementedError
 
     def offer(self) -> Offer:
-        """Return what the method has beside `run`."""
+        """Return what the method has beside `infer`."""
         return Offer()
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
@@ -162,26 +153,8 @@ class AroundAnother[R](BaseMethod[R]):
     method: Any
 
     def offer(self) -> Offer:
-        """Return what the method has beside `run`."""
+        """Return what the method has beside `infer`."""
         return Offer(inner=self.method, wants_measured_scales=self.method.offer().wants_measured_scales)
-
-
-_DECLARED = {
-    "method": "inner",
-    "guide": "guide",
-    "follows_validation": "follows_validation",
-    "resumable": "resumable",
-    "num_chains": "copies",
-    "members": "copies",
-}
-"""Attributes of methods of other packages, and what they say."""
-
-
-def offer_of(method: Any) -> Offer:
-    """Return what a method has beside `run`; one of another package has it by the names in `_DECLARED`."""
-    if isinstance(method, BaseMethod):
-        return method.offer()
-    return Offer(**{name: getattr(method, own) for own, name in _DECLARED.items() if hasattr(method, own)})
 
 
 def checked_method(method: Any, data: Any) -> Any:
@@ -193,7 +166,10 @@ def checked_method(method: Any, data: Any) -> Any:
     if isinstance(data, Method):
         raise InputError("The data come before the method: fit(model, data, method, seed=0).")
     if not isinstance(method, Method) or isinstance(method, type):
-        raise InputError(f"Expected a method such as SVI(...), got {method!r}.")
+        raise InputError(
+            f"Expected a method such as SVI(...), got {method!r}. A method of your own inherits from "
+            "pyrobnn.inference.BaseMethod and has a function infer(bnn, data, run)."
+        )
     return method
 
 
@@ -203,7 +179,7 @@ def check_offered(method: Any, run: Run) -> None:
     Raises:
         InputError: with what to do instead.
     """
-    offer, name = offer_of(method), type(method).__name__
+    offer, name = method.offer(), type(method).__name__
     if run.callbacks and not offer.callbacks:
         raise InputError(f"`callbacks` see the steps of SVI, and {name} has none: leave them out.")
     if run.validation is not None and not offer.follows_validation:

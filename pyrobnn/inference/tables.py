@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import snake_case, to_dict
-from pyrobnn.inference.method import offer_of, registry
+from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.svi import SVI
 
 resolve = registry.resolve
@@ -16,19 +16,19 @@ _DEFAULT = SVI()
 
 def innermost(method: Any) -> Any:
     """Return the method inside others, as SVI in an ensemble, or the method itself."""
-    inner = offer_of(method).inner
+    inner = method.offer().inner
     return method if inner is None else innermost(inner)
 
 
 def with_innermost(method: Any, change: Callable[[Any], Any]) -> Any:
     """Return a method with the one inside others, or itself, changed."""
-    inner = offer_of(method).inner
+    inner = method.offer().inner
     return change(method) if inner is None else dataclasses.replace(method, method=with_innermost(inner, change))
 
 
 def guide_of(method: Any) -> Any:
     """Return the guide that a method, or the one inside it, trains; None if it trains none, as `NUTS`."""
-    return offer_of(innermost(method)).guide
+    return innermost(method).offer().guide
 
 
 def with_guide(method: Any, guide: Any) -> Any:
@@ -55,7 +55,7 @@ def with_settings(method: Any, table: Mapping[str, Any]) -> Any:
 def to_table(method: Any) -> dict[str, Any]:
     """Return a method as a table without its guide, which has a separate table."""
     table = {key: value for key, value in to_dict(method).items() if key != "guide"}
-    inner = offer_of(method).inner
+    inner = method.offer().inner
     return table if inner is None else table | {"method": to_table(inner)}
 
 

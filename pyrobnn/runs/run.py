@@ -17,7 +17,6 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import load_features
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference import fit
-from pyrobnn.inference.method import offer_of
 from pyrobnn.inference.several.data_parallel import DataParallel
 from pyrobnn.inference.training.checkpoint import FILE as CHECKPOINT_FILE
 from pyrobnn.metrics import Score, score
@@ -172,7 +171,7 @@ def _noting_what_is_kept(path: Path) -> Iterator[None]:
 def _fit_resumably(prepared: Prepared, path: Path, *, progress: bool, overwrite: bool) -> Posterior | Mixture:
     """Fit, with checkpoints where the method keeps them; a fit that cannot go on leaves none behind."""
     unfinished = unfinished_folder(path)
-    if not offer_of(prepared.spec.method).resumable:
+    if not prepared.spec.method.offer().resumable:
         return _fit(prepared, None, progress=progress)
     unfinished.mkdir(parents=True, exist_ok=True)
     (unfinished / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")

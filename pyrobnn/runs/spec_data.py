@@ -15,7 +15,6 @@ from pyrobnn._core.tables import Task
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
 from pyrobnn.inference import tables as methods
-from pyrobnn.inference.method import offer_of
 from pyrobnn.inference.parts import PARTS
 from pyrobnn.inference.training.engines import Engine
 
@@ -152,7 +151,7 @@ class FitSpec:
     @property
     def num_parts(self) -> int:
         """The number of members, of an ensemble, or of Markov chains: each needs a draw."""
-        return offer_of(self.method).copies
+        return self.method.offer().copies
 
 
 @setting

@@ -14,7 +14,6 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.processes import is_main_process
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
-from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import registry
 from pyrobnn.guides.by_name import narrowed
@@ -44,7 +43,7 @@ _LEARNED = 0.25
 """Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
 
 
-def tell(posterior: Any, data: Any, validation: Any) -> None:
+def tell(posterior: Any, data: Any, validation: Data | None) -> None:
     """Write to standard error what `complaint` says of a fit."""
     text = complaint(posterior, data, validation)
     if text is not None:
@@ -52,7 +51,7 @@ def tell(posterior: Any, data: Any, validation: Any) -> None:
 
 
 @under(gradients)
-def complaint(posterior: Any, data: Any, validation: Any = None) -> str | None:
+def complaint(posterior: Any, data: Any, validation: Data | None = None) -> str | None:
     """Say if a fit predicts no better than a constant or a linear model, has memorised its targets, or was cut short.
 
     It looks at up to 500 examples of the validation data, or of the training data. Data in files and loaders are not
@@ -60,18 +59,16 @@ def complaint(posterior: Any, data: Any, validation: Any = None) -> str | None:
 
     Args:
         posterior: what a method returned.
-        data: the training data, as given to `fit`.
-        validation: data held out, or None.
+        data: the training data: `Data`, `StoredData` or `LoaderData`.
+        validation: `Data` held out, or None.
 
     Returns:
         A sentence or two; None for a fit that is none of that, and in processes of a parallel fit but the first.
     """
-    data = as_data(data)
-    held_out: Any = None if validation is None else as_data(validation)
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data) and is_main_process()):
         return None
     with threads_for(posterior.bnn.net, _ROWS):
-        return _complaint(posterior, data, held_out)
+        return _complaint(posterior, data, validation)
 
 
 def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:

@@ -15,7 +15,7 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data.given import first_rows
+from pyrobnn.data.given import as_data, first_rows
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
@@ -46,7 +46,7 @@ def laplace_around(
     progress: bool = True,
 ) -> Posterior:
     """Return the Laplace approximation around weights that were trained elsewhere; see `guides.Laplace.around`."""
-    method = SVI(guide=setting)
+    method, data = SVI(guide=setting), as_data(data)
     with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
         bnn = (
             copy.deepcopy(model, leftovers(model))

@@ -123,7 +123,7 @@ class ChainMethod(BaseMethod[Posterior]):
         raise NotImplementedError
 
     def offer(self) -> Offer:
-        """Return what the method has beside `run`."""
+        """Return what the method has beside `infer`."""
         return Offer(callbacks=False, copies=self.num_chains, wants_measured_scales=True)
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:

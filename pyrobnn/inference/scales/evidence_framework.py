@@ -112,7 +112,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         return is_laplace and guide.sites == ("*",) and guide.structure != "low_rank"
 
     def offer(self) -> Offer:
-        """Return what the method has beside `run`."""
+        """Return what the method has beside `infer`."""
         return Offer(guide=self.guide, callbacks=False)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:

@@ -71,7 +71,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             raise InputError("MarginalLikelihood: rounds have a fixed length: leave `patience` out of the method.")
 
     def offer(self) -> Offer:
-        """Return what the method has beside `run`; it finds scales itself."""
+        """Return what the method has beside `infer`; it finds scales itself."""
         return Offer(inner=self.method)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,20 +14,18 @@ from pyrobnn._core.random import seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch
-from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.method import BaseMethod, Method, Run, offer_of
+from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.hyperprior import FLAT, Hyperprior
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode, evidence_record, tuned_modes
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.tables import innermost
 from pyrobnn.inference.training.cost import Work
 from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.likelihoods.noise import NoisePrior, NoisyLikelihood
 from pyrobnn.nets import MLP
-from pyrobnn.posterior.record import EvidenceRecord, Fitted
+from pyrobnn.posterior.record import EvidenceRecord
 from pyrobnn.priors.by_name import ByName
 from pyrobnn.verdict.baselines import fit_baselines
 
@@ -90,7 +87,6 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
     """
     sites = {name: prior for name, prior in prior_by_site(bnn).items() if _is_open(prior)}
     numbers = open_numbers(bnn.settings["likelihood"], (_TUNED,))
-    data = as_data(data)
     if not (sites or numbers) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
         return None
     source = prepare_source(bnn, SVI(), data, run.seed)
@@ -175,24 +171,6 @@ def _constant(bnn: BNN, data: Data) -> float:
         return -math.inf
     constant = baselines["constant"]
     return float(constant.cross_validated.log_prob(data.y[constant.rows]).mean())
-
-
-def run_measured[R](bnn: BNN, method: Method[R], data: Any, run: Run) -> R:
-    """Run a method on a model whose open scales are measured first, where the method leaves that to others."""
-    offer, closed = offer_of(method), None
-    if offer.wants_measured_scales:
-        inner = innermost(method)
-        if isinstance(inner, BaseMethod):
-            inner.check(bnn, data, run)
-        closed = measured(bnn, data, run, starts_there=offer.guide is not None)
-    model = bnn if closed is None else closed.bnn
-    found = (
-        method.infer(model, data, run) if isinstance(method, BaseMethod) else method.run(model, data, **run.arguments())
-    )
-    if closed is not None and isinstance(found, Fitted):
-        seconds = time.perf_counter() - run.started
-        found.record = dataclasses.replace(found.record, evidence=closed.record, seconds=seconds)
-    return found
 
 
 def prior_by_site(bnn: BNN) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def tune_prior(
         >>> sorted(tuned.record.laplace.precision)
         ['0.bias', '0.weight', '2.bias', '2.weight']
     """
-    setting = _checked(posterior, by, per, validation)
+    setting, data = _checked(posterior, by, per, validation), as_data(data)
     source = dataclasses.replace(
         prepare_source(posterior.bnn, SVI(guide=setting), data, posterior.seed),
         x_scaler=posterior.x_scaler,

@@ -17,11 +17,10 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
-from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data, drawn_together, same_inputs
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.mcmc.mcmc import NUTS
-from pyrobnn.inference.method import BaseMethod, Method, Offer, Run, offer_of, registry
+from pyrobnn.inference.method import BaseMethod, Method, Offer, Run, registry
 from pyrobnn.inference.scales.open_scales import Measured, measured, work_of_gradient
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
@@ -75,7 +74,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     max_seconds: Annotated[float, Field(gt=0)] | None = None
 
     def offer(self) -> Offer:
-        """Return what the method has beside `run`."""
+        """Return what the method has beside `infer`."""
         return Offer(callbacks=False)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
@@ -85,7 +84,6 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             InputError: data in files or loaders, or fewer than 5 examples.
             FloatingPointError: no candidate whose fit stayed finite.
         """
-        data = as_data(data)
         if not isinstance(data, Data) or len(data) < _ONE_FOLD[0]:
             raise InputError(
                 "Without a method, candidates are compared on data in memory, at least 5 examples: pass Data(x, y), or "
@@ -157,7 +155,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     def _ending_at(self, end: float | None, method: Any, run: Run) -> Run:
         """Return the arguments of a fit inside, whose steps end at a time."""
         run = dataclasses.replace(run, progress=False)
-        if end is None or not offer_of(method).callbacks:
+        if end is None or not method.offer().callbacks:
             return run
         return dataclasses.replace(run, callbacks=[lambda _: time.perf_counter() > end])
 

@@ -63,7 +63,7 @@ class Ensemble(BaseMethod[Mixture]):
             raise InputError("Ensemble: members run the same number of steps: leave `patience` out of the method.")
 
     def offer(self) -> Offer:
-        """Return what the method has beside `run`."""
+        """Return what the method has beside `infer`."""
         measures = self.method.offer().wants_measured_scales
         return Offer(
             inner=self.method,

@@ -13,6 +13,7 @@ from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive, seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import TensorBatches
+from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Callback, Run
@@ -83,6 +84,7 @@ def fit_replicates(
     """
     if any(isinstance(one, SVI) for one in (data if isinstance(data, list) else [data])):
         raise InputError("The data come before the method: fit_replicates(model, data, method, seed=0).")
+    data = [as_data(part) for part in data] if isinstance(data, list) else as_data(data)
     kept: dict[str, Any] = {"checkpoint": checkpoint, "every": every}
     run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
     if all(one.ends_by_itself for one in (method if isinstance(method, list) else [method])):

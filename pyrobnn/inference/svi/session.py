@@ -13,7 +13,6 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, make_source
@@ -190,20 +189,13 @@ def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
     source = prepare_source(bnn, method, data, run.seed)
     with seeded(run.seed, "data"):
-        held_out = None if run.validation is None else _checked_validation(bnn, run.validation)
-    keeper = open_checkpoint(run, [bnn], [method], [source], held_out)
+        if run.validation is not None:
+            make_source(run.validation, bnn, None)
+    keeper = open_checkpoint(run, [bnn], [method], [source], run.validation)
     with opened([bnn], [method], [source], [run.seed], run) as session:
-        validate = None if held_out is None else _validator(session.posteriors[0], held_out)
+        validate = None if run.validation is None else _validator(session.posteriors[0], run.validation)
         session.train(validate=validate, checkpoint=keeper)
     return session.complete()[0]
-
-
-def _checked_validation(bnn: BNN, validation: Any) -> Data:
-    data = as_data(validation)
-    if not isinstance(data, Data):
-        raise InputError("`validation` must be Data(x, y) or a pair (x, y), in memory.")
-    make_source(data, bnn, None)
-    return data
 
 
 def _validator(posterior: Posterior, validation: Data) -> Callable[[], float]:

@@ -101,7 +101,7 @@ class SVI(BaseMethod[Posterior]):
             )
 
     def offer(self) -> Offer:
-        """Return what the method has beside `run`."""
+        """Return what the method has beside `infer`."""
         return Offer(
             guide=self.guide, follows_validation=True, resumable=True, wants_measured_scales=self.ends_by_itself
         )
