@@ -332,6 +332,7 @@ def test_dropout_of_replicates_keeps_its_share_and_is_new_at_each_step_row_unit_
     assert abs(float((kept[0] * kept[1]).mean()) / deviation**2) < 5 / (rows * columns) ** 0.5
 
 
+@pytest.mark.slow
 def test_particles_have_masks_of_their_own(monkeypatch):
     """The variance of an average over 4 particles is a quarter of that of one, up to a factor of 1.5 (300 steps)."""
     captured_by_interpretation(monkeypatch)

@@ -49,6 +49,7 @@ def fit(num_rows, net=None, guide="mean_field", *, weights=False, **settings):
     return bnn.fit(model(net), data(num_rows, weights=weights), method, seed=0, engine="captured", progress=False)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("guide", ["mean_field", "dropout", "full_rank"])
 @pytest.mark.parametrize("lengths", [SMALL, LARGE], ids=["all rows", "mini-batches"])

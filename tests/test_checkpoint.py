@@ -15,7 +15,7 @@ from pyrobnn import InputError
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._core.tree_files import read_tree, write_tree
 from pyrobnn.data.batches import LoaderBatches, ShuffledRows, TensorBatches
-from pyrobnn.inference import checkpoint as checkpoints
+from pyrobnn.inference.training import checkpoint as checkpoints
 
 X = torch.linspace(-1, 1, 40)[:, None]
 Y = (3 * X).sin()[:, 0]

@@ -13,7 +13,7 @@ import pyrobnn as bnn
 from pyrobnn import Data, InputError
 from pyrobnn.data.in_memory import same_inputs
 from pyrobnn.diagnostics.folds import folds_of_inputs
-from pyrobnn.inference import automatic
+from pyrobnn.inference.several import automatic
 from pyrobnn.verdict.baselines import _Problem
 
 X = torch.arange(8.0).reshape(4, 2)

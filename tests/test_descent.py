@@ -65,6 +65,7 @@ def test_the_gradient_is_zero_at_the_mode_that_the_history_leads_to(guide):
         assert slope(posterior) < 1e-3
 
 
+@pytest.mark.slow
 def test_it_ends_no_lower_than_steps_of_adam():
     """From the same start: its ELBO is at least that of the steps less their tolerance."""
     net = NET.build()
@@ -151,6 +152,7 @@ def test_it_ends_after_the_largest_number_of_steps():
     assert posterior.record.stop_reason == "not converged within max_steps=7"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "noise"), [(200, 0.05), (60, 0.005)])
 def test_networks_with_kinks_in_single_precision_end_where_adam_gains_nothing(rows, noise):
     """From the point that is called converged, 2,000 steps of Adam at two rates; L-BFGS alone left 15 to 2,700 nats."""

@@ -259,6 +259,7 @@ def test_settings_of_parts_are_parameters_also_of_parts_given_by_name():
     assert model.guide == bnn.guides.LowRank(rank=3)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "params",

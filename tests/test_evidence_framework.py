@@ -112,6 +112,7 @@ def test_weights_of_an_input_that_never_varies_keep_their_declared_prior(likelih
     np.testing.assert_allclose(precision[..., 2], 0.7**-2)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("by", ["evidence", "mackay"])
 @pytest.mark.parametrize(("per", "structure"), [("weight", "full"), ("weight", "diag"), ("site", "full")])
 def test_tuning_afterwards_leaves_the_prior_of_weights_that_do_nothing(by, per, structure):

@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference import automatic
 from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.potential import Leapfrog, LogJoint, eager_potential
+from pyrobnn.inference.several import automatic
 from pyrobnn.inference.training.start import fresh_model
 
 F64 = torch.float64

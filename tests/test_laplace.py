@@ -659,7 +659,7 @@ def test_ensembles_and_replicates_have_gaussians_of_their_own():
     method = bnn.SVI(guide=Laplace(structure="diag"), steps=5)
     options = {"seed": 0, "engine": "eager", "progress": False, "device": "cpu"}
     mixture = bnn.fit(model, data, Ensemble(method, members=2), **options)
-    replicates = fit_replicates(model, method, data, replicates=2, **options)
+    replicates = fit_replicates(model, data, method, replicates=2, **options)
     for members in (mixture.members, replicates):
         assert all(member.info["laplace"]["setting"]["structure"] == "diag" for member in members)
         spreads = [member.guide.spread() for member in members]

@@ -171,6 +171,7 @@ TOO_SLOW = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TOO_SLOW)
 def test_a_rate_too_small_to_come_anywhere_is_no_convergence(name):
@@ -208,6 +209,7 @@ def test_a_given_length_has_no_convergence():
     assert posterior.record.stop_reason == "all steps done"
 
 
+@pytest.mark.slow
 def test_replicates_end_by_themselves():
     """Each at its own step, with the parameters and the history of its own end."""
     methods = [bnn.SVI(tolerance=tolerance, max_steps=21_000) for tolerance in (1e6, 1e-6)]
@@ -222,6 +224,7 @@ def test_replicates_end_by_themselves():
         assert abs(float(draws.mean()) - log_likelihood.mean()) < 5 * noise + 1
 
 
+@pytest.mark.slow
 def test_a_schedule_restarts_in_each_cycle():
     """Given by the user, it runs from its start to its end in every cycle; what is seen is how far steps go."""
     moved = []
@@ -242,6 +245,7 @@ def test_a_schedule_restarts_in_each_cycle():
         assert (distance[(steps > start + 1300) & (steps < end)] < 1e-4).all()
 
 
+@pytest.mark.slow
 def test_members_of_an_ensemble_end_by_themselves():
     method = bnn.Ensemble(bnn.SVI(guide="map", tolerance=1.0), members=2)
     mixture = fit(network(), (LINE, SINE), method=method)
@@ -348,6 +352,7 @@ def test_a_fit_that_is_stopped_keeps_its_best_cycle():
         assert torch.equal(found, best)
 
 
+@pytest.mark.slow
 def test_validation_waits_while_the_objective_is_measured():
     """No score of parameters that stand still, so that patience counts steps that train."""
     x, y = LINE[::2], SINE[::2]

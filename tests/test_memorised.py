@@ -50,7 +50,7 @@ def test_scores_of_a_linear_model_are_exact(guide):
     np.testing.assert_allclose(found.numpy(), expected, atol=0.02)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("guide", "likelihood", "num", "is_told"),
     [
@@ -78,6 +78,7 @@ def test_labels_learned_by_heart_are_told(scale, is_told, capfd):
     assert (WORDS in capfd.readouterr().err) == is_told
 
 
+@pytest.mark.slow
 def test_noise_by_input_that_a_mode_has_taken_to_zero_is_told(capfd):
     fit(sines(100), "laplace", bnn.likelihoods.Gaussian("heteroscedastic"), 4000, outputs=2)
     assert WORDS in capfd.readouterr().err

@@ -11,10 +11,10 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
-from pyrobnn.inference import automatic
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.open_scales import measured
+from pyrobnn.inference.several import automatic
 
 ROWS, COLUMNS = 60, 3
 _RNG = np.random.default_rng(0)
