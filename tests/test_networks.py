@@ -525,7 +525,7 @@ def test_what_predicts_is_seeded_and_leaves_random_states(name, guide):
 @pytest.mark.parametrize("name", ["functional", "baselines", "left out", "save"])
 def test_so_does_what_looks_at_a_posterior(name, tmp_path):
     from pyrobnn.verdict.baselines import fit_baselines
-    from pyrobnn.verdict.memorised import left_out_scores
+    from pyrobnn.verdict.left_out import left_out_scores
 
     looks = {
         "functional": lambda p: bnn.functional(p, X).covariance,

@@ -31,7 +31,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, Verdict, fit_baselines
 from pyrobnn.verdict.comparison import advice, compare_with_baselines, sites_at_prior
-from pyrobnn.verdict.memorised import memorised_targets
+from pyrobnn.verdict.left_out import memorised_targets
 
 _ORDER = ("warning", "note", "fine")
 _THREE_ERRORS = 0.00135

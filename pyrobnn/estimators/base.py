@@ -31,8 +31,8 @@ from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, holds_chains, joined, make_model, require_learning_on, require_moments
 from pyrobnn.inference import defaults
+from pyrobnn.inference.defaults import PARTS
 from pyrobnn.inference.fit import fit
-from pyrobnn.inference.parts import PARTS
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import RunSpec

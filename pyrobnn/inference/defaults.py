@@ -1,10 +1,12 @@
-"""Parts in the place of those that nobody chose: the same for the estimators and for a spec."""
+"""The parts that are chosen where nobody chose, for the estimators and for a spec; and where each is declared."""
 
 from collections.abc import Collection
+from types import ModuleType
 from typing import Any
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.tables import Task
+from pyrobnn.inference import tables
 from pyrobnn.inference.mcmc.mcmc import NUTS
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
@@ -12,6 +14,14 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import fields_of, with_guide
 from pyrobnn.likelihoods.noise import NoisePrior, NoisyLikelihood
 
+PARTS: dict[str, ModuleType] = {
+    "net": nets,
+    "prior": priors,
+    "likelihood": likelihoods,
+    "guide": guides,
+    "method": tables,
+}
+"""Where each part is declared: `registry` knows the names, and `resolve` turns a name or a table into a setting."""
 Parts = dict[str, Any]
 """The parts net, prior, likelihood and method, by name."""
 MOST_ROWS: dict[Task, int] = {"regression": 500, "classification": 100}

@@ -5,8 +5,8 @@ from typing import Any
 
 from pyrobnn._core.registry import Registry
 from pyrobnn.inference import tables as methods
+from pyrobnn.inference.defaults import PARTS
 from pyrobnn.inference.method import registry
-from pyrobnn.inference.parts import PARTS
 from pyrobnn.likelihoods import noise
 from pyrobnn.runs.spec_data import OF_ANY_FIT
 from pyrobnn.runs.spec_files import parse_change

@@ -22,7 +22,7 @@ from pyrobnn.datasets import Dataset
 from pyrobnn.inference import SVI, defaults
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.parts import PARTS
+from pyrobnn.inference.defaults import PARTS
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.spec_data import DataSpec, FitSpec, PredictSpec, optional

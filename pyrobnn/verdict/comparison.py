@@ -25,7 +25,7 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, Verdict, fit_baselines, judge
-from pyrobnn.verdict.memorised import memorised_targets
+from pyrobnn.verdict.left_out import memorised_targets
 
 SEE = "See docs/how-to/warnings.md."
 """Where the lines at the end of a fit are explained."""

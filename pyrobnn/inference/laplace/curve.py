@@ -17,6 +17,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.out_of_memory import named_batch_size
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Curvature, Examples, Point, conditioned_likelihood
@@ -28,7 +29,6 @@ from pyrobnn.guides.sites import Site
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.gaussian import Result, assemble, likelihood_curvature
 from pyrobnn.inference.laplace.sites import checked_sites
-from pyrobnn.inference.memory import named_batch_size
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import LaplaceRecord
 

@@ -93,7 +93,7 @@ class Hamiltonian(ChainMethod):
         with seeded(derive(seed, f"chain {chain}"), "transitions"):
             kernel.initial_params = point
             kernel.setup(self.warmup)
-            watch = _Watch(kernel, potential)
+            watch = _ChainWatch(kernel, potential)
             for step in range(self.num_steps):
                 point = kernel.sample(point)
                 numbers = watch.look(step - self.warmup if step >= self.warmup else step)
@@ -212,7 +212,7 @@ class HMC(Hamiltonian):
         )
 
 
-class _Watch:
+class _ChainWatch:
     """Reads the statistics of single transitions off a kernel, which keeps running means of some."""
 
     def __init__(self, kernel: Any, potential: Potential) -> None:

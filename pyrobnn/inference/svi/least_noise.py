@@ -47,7 +47,7 @@ class Call(NamedTuple):
     positions: int
 
 
-class _Watch:
+class _CallNotes:
     """A perturbation that changes nothing and notes the calls of its weight."""
 
     def __init__(self, value: Tensor, calls: list[Call]) -> None:
@@ -77,7 +77,7 @@ def layer_calls(bnn: BNN, x: Tensor) -> dict[str, list[Call]]:
     weights = {}
     for name, value in bnn.initial_values.items():
         own = value.detach().clone()
-        weights[name] = attach(own, _Watch(own, calls[name]))
+        weights[name] = attach(own, _CallNotes(own, calls[name]))
     with torch.no_grad():
         bnn.perturbed_outputs(weights, x)
     return {name: found for name, found in calls.items() if found}

@@ -16,6 +16,7 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.denormals import flushed_denormals
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.kept_memory import kept_memory
+from pyrobnn._torch.out_of_memory import named_batch_size
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
 from pyrobnn.bnn import BNN
@@ -26,7 +27,6 @@ from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, make_source, refuse_checkpoints
 from pyrobnn.inference.laplace.sites import checked_sites
-from pyrobnn.inference.memory import named_batch_size
 from pyrobnn.inference.svi.least_noise import with_kl, with_noise
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.state import TrainingState

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 import pyrobnn as bnn
-from pyrobnn.verdict.memorised import left_out_scores
+from pyrobnn.verdict.left_out import left_out_scores
 
 WORDS = "The fit has memorised its targets"
 
