@@ -520,7 +520,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_call_has_the_same_bits_in_another_process_whatever_was_compiled_before(tmp_path):
     """The first process compiles, the second finds the library; both make the choices that follow from sizes."""
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}

@@ -234,7 +234,7 @@ print(*sorted(path.name for path in (pathlib.Path(os.environ["TORCHINDUCTOR_CACH
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("lengths", [(97, 104), (700, 5000)], ids=["all rows", "mini-batches"])
 def test_a_process_finds_the_program_that_another_compiled_for_another_length(lengths, tmp_path):
     kept = []

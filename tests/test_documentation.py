@@ -76,7 +76,7 @@ def test_python_blocks_run(path, tmp_path, monkeypatch):
             exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", OTHERS, ids=name)
 def test_blocks_of_other_libraries_run(path, tmp_path):
     """In a process of their own: what JAX starts on its import would be in the way of other tests that fork."""

@@ -161,7 +161,7 @@ print((sizes[-1] - sizes[5]) / 24)
 ONE_SHAPE = [(kind, "one shape") for kind in ("steps", "mode", "replicates", "evidence", "chains", "estimator")]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "shapes"), [*ONE_SHAPE, ("steps", "shapes")])
 def test_fits_leave_nothing_in_memory(kind, shapes):
     """From 1 to 6 MiB a fit stayed. The first fits load modules, and fill caches that have bounds."""

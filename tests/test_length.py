@@ -308,7 +308,7 @@ def test_a_fit_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path):
         assert torch.equal(one, other)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_sinusoid_is_learned_and_doubt_is_larger_outside_its_data():
     """Medians of 8 seeds: 0.54 and 8.5, in 4 s a fit once the step is compiled."""
     prior = bnn.priors.ScaleMixture(pi=0.2, sigma1=1.0, sigma2=0.1, learnable=True)

@@ -312,7 +312,7 @@ def test_an_interrupt_while_others_are_in_comes_after_the_lock(monkeypatch):
 NOT_HALF_A_SECOND = "longest wait {:.2f} s: the compiler keeps the interpreter 0.6 to 1.1 s, other work makes it longer"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("engine", "steps"), [("eager", 3000), ("captured", 200_000)])
 def test_a_prediction_waits_for_a_turn_and_not_for_a_fit(engine, steps, tmp_path, monkeypatch):
     """Also while the step is recorded and compiled.
