@@ -16,9 +16,9 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import registry
+from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.guides.empirical import EmpiricalGuide
 from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.likelihoods.noise import NoisyLikelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -143,7 +143,7 @@ def compare_with_baselines(
         rows = baselines["constant"].rows[:most_rows]
         part = train[rows]
         prediction = posterior.predict(part.x, num_draws=num_draws)
-        if all(isinstance(member.guide, EmpiricalGuide) for member in members_of(posterior)):
+        if all(built(member.guide).chains() is not None for member in members_of(posterior)):
             scores, where = leave_one_out(prediction, part.y), "by leave-one-out"
         else:
             scores, where = prediction.log_prob(part.y).double().cpu(), "on its own training data, which flatter it"

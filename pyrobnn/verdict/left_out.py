@@ -14,7 +14,6 @@ from pyrobnn.curvature.metric import score_columns
 from pyrobnn.curvature.prior import prior_curvature
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.built import built
-from pyrobnn.guides.empirical import EmpiricalGuide
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import Baseline, judge
@@ -75,7 +74,7 @@ def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | Non
     found = []
     for member in members_of(posterior):
         with seeded(member.seed, "left out"):
-            scores = None if isinstance(member.guide, EmpiricalGuide) else _of_member(member, train)
+            scores = None if built(member.guide).chains() is not None else _of_member(member, train)
         if scores is None:
             return None
         found.append(scores)
