@@ -22,7 +22,8 @@ from pyrobnn.inference.laplace.around import laplace_around
 from pyrobnn.inference.laplace.sites import A_MINUTE, EIGEN_STEPS
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.scales.hyperprior import FLAT, Hyperprior
-from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
+from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods.noise import NoisyLikelihood
@@ -135,12 +136,11 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         def everything(model: BNN) -> Batch:
             return tuple(torch.cat(parts) for parts in zip(*source.one_pass(model, _BATCH), strict=True))
 
-        lengths: dict[str, Any] = {"starts": self.starts, "rounds": self.rounds, "iterations": self.iterations}
         is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
         num_inputs = source.first()[0][0].numel()
         of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
-        options: dict[str, Any] = lengths | {"hyperprior": of_real if is_real else FLAT}
-        found, chosen = tuned_modes(bnn, source, source.num_data, everything, run, per=self.per, **options)
+        search = Search(self.starts, self.rounds, self.iterations, self.per, of_real if is_real else FLAT)
+        found, chosen = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
         mixes = isinstance(self.guide, Laplace) and is_real
         counts = _members([start.score for start in found], mixes=mixes)
         order = sorted(range(len(found)), key=lambda index: index != chosen)

@@ -18,7 +18,8 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.hyperprior import FLAT, Hyperprior
-from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
+from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.cost import Work
 from pyrobnn.inference.training.start import prepare_source
@@ -147,12 +148,12 @@ def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, star
     def examples(model: BNN) -> Batch:
         return source.scaled(model, *(values[rows] for values in data.tensors))
 
-    options: dict[str, Any] = {"starts": starts, "rounds": _ROUNDS, "iterations": _ITERATIONS, "tolerance": _TOLERANCE}
     of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
     of_real = of_few if of_few.counts else FLAT
     is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
-    options["hyperprior"] = of_real if is_real else Hyperprior(_PRIOR_COUNTS)
-    return tuned_modes(stand_in, source, len(rows), examples, run, per="site", held=held, **options)
+    hyperprior = of_real if is_real else Hyperprior(_PRIOR_COUNTS)
+    search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE)
+    return tuned_modes(stand_in, source, len(rows), examples, run=run, search=search, held=held)
 
 
 def _missed(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run) -> tuple[TunedMode, Batch]:

@@ -1,23 +1,18 @@
 """A mode under prior precisions and noise that are tuned with it, for data that fit into one batch."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._core.random import derive
 from pyrobnn._torch.lbfgs import descend_in_place, minimize_in_place, polish_in_place, slope_of
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import (
-    check_entries,
     groups_of_inputs,
     information,
     linear_model,
@@ -26,22 +21,16 @@ from pyrobnn.curvature.linear_model import (
 )
 from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.curvature.prior import prior_laws
-from pyrobnn.curvature.tracker import refuse_mixed_examples
 from pyrobnn.data.batches import Batch
-from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.capture.slope import recorded_slope
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.evidence import UNDETERMINED
 from pyrobnn.inference.scales.hyperprior import FLAT, NOISE_SHARE, Hyperprior
 from pyrobnn.inference.scales.tune_prior import normal_of, normal_prior, untuned
-from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import open_numbers
-from pyrobnn.posterior.record import EvidenceRecord, StartRecord
+from pyrobnn.posterior.record import StartRecord
 
-_LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
-"""Noise that starts begin from, in units of the spread of the targets."""
 STEPS = 3
 """Updates of the scales in a round."""
 _PRECISIONS = (1e-12, 1e8)
@@ -52,88 +41,6 @@ _SLOPE = 1e-8
 """Largest entry of the gradient of the energy at which L-BFGS stops."""
 _NOISE_DRAWS, _NOISE_ITERATIONS = 64, 20
 """Draws of the outputs, and steps of L-BFGS, for other numbers of a likelihood than Gaussian noise."""
-
-
-def tuned_modes(
-    bnn: BNN,
-    source: Source,
-    num_data: int,
-    examples: Callable[[BNN], Batch],
-    run: Run,
-    *,
-    starts: int,
-    rounds: int,
-    iterations: int,
-    per: str,
-    tolerance: float = 1e-12,
-    held: Collection[str] = (),
-    hyperprior: Hyperprior = FLAT,
-) -> tuple["list[TunedMode]", int]:
-    """Return a mode for each start, with the scales that were tuned with it, and the number of the best.
-
-    Args:
-        bnn: the model, with normal priors.
-        source: the data's units.
-        num_data: number of examples to look at.
-        examples: returns those to look at in the units, and on the device, of a model.
-        run: the arguments of the fit.
-        starts: number of starts, which differ in weights and in the noise that they begin from.
-        rounds: turns of each start; with 0 the scales stay as they are.
-        iterations: of L-BFGS in a round.
-        per: groups of weights, "input" or "site".
-        tolerance: relative change of the energy at which L-BFGS stops.
-        held: names of weights whose prior stays as it is.
-        hyperprior: of the scales.
-
-    Raises:
-        InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
-        FloatingPointError: no start whose numbers stay finite.
-    """
-    refuse_mixed_examples(bnn.net)
-    noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[:starts]
-    found: list[TunedMode] = []
-    with tqdm(total=starts * rounds, desc="evidence", disable=not run.progress) as bar:
-        for index, noise in enumerate(noises):
-            with running(bnn, num_data, derive(run.seed, f"start {index}"), "fit") as threads:
-                model, example = fresh_model(bnn, source, run.device)
-                sites = latent_sites(model, *example)
-                strange = [site.name for site in sites if site.name not in model.site_names]
-                if strange:
-                    raise InputError(
-                        f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
-                        f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
-                    )
-                check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
-                weights = {site.name: site.start.clone() for site in sites}
-                first = float(noise) if rounds else None
-                start = TunedMode(
-                    model, weights, examples(model), noise=first, per=per, held=held, hyperprior=hyperprior
-                )
-                start.threads = threads
-                try:
-                    for _ in range(rounds):
-                        start.to_mode(iterations, tolerance)
-                        start.tune()
-                        bar.update()
-                    start.to_mode(2 * iterations, tolerance, is_last=True)
-                    start.judge()
-                except FloatingPointError:
-                    bar.update(rounds - bar.n % max(rounds, 1))
-                bar.set_postfix(score=f"{start.score:.1f}")
-                found.append(start)
-    scores = [start.score for start in found]
-    if not np.isfinite(scores).any():
-        raise FloatingPointError(
-            "EvidenceFramework: no start kept to finite numbers. Look for extreme values in the data, standardise "
-            "them, or use another network."
-        )
-    return found, int(np.nanargmax(scores))
-
-
-def evidence_record(found: "Sequence[TunedMode]", chosen: int, source: Source) -> EvidenceRecord:
-    """Return what tells the starts from each other, and the prior of the best."""
-    volume = float(found[chosen].counts.sum()) * float(source.y_scaler.log_volume())
-    return EvidenceRecord([start.record(volume) for start in found], chosen, found[chosen].precision_by_site())
 
 
 class TunedMode:

@@ -1,0 +1,126 @@
+"""The search for modes with scales that make the data most probable, from several starts."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
+from pyrobnn.bnn import BNN
+from pyrobnn.curvature.linear_model import (
+    check_entries,
+)
+from pyrobnn.curvature.tracker import refuse_mixed_examples
+from pyrobnn.data.batches import Batch
+from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference.data import Source
+from pyrobnn.inference.method import Run
+from pyrobnn.inference.scales.hyperprior import Hyperprior
+from pyrobnn.inference.scales.tuned_mode import TunedMode
+from pyrobnn.inference.training.start import fresh_model, running
+from pyrobnn.posterior.record import EvidenceRecord
+
+_LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
+"""Noise that starts begin from, in units of the spread of the targets."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """How modes and scales are sought.
+
+    Attributes:
+        starts: number of starts, which differ in weights and in the noise that they begin from.
+        rounds: turns of each start; with 0 the scales stay as they are.
+        iterations: of L-BFGS in a round.
+        per: groups of weights, "input" or "site".
+        hyperprior: of the scales.
+        tolerance: relative change of the energy at which L-BFGS stops.
+    """
+
+    starts: int
+    rounds: int
+    iterations: int
+    per: str
+    hyperprior: Hyperprior
+    tolerance: float = 1e-12
+
+
+def tuned_modes(
+    bnn: BNN,
+    source: Source,
+    num_data: int,
+    examples: Callable[[BNN], Batch],
+    *,
+    run: Run,
+    search: Search,
+    held: Collection[str] = (),
+) -> tuple[list[TunedMode], int]:
+    """Return a mode for each start, with the scales that were tuned with it, and the number of the best.
+
+    Args:
+        bnn: the model, with normal priors.
+        source: the data's units.
+        num_data: number of examples to look at.
+        examples: returns those to look at in the units, and on the device, of a model.
+        run: the arguments of the fit.
+        search: how they are sought.
+        held: names of weights whose prior stays as it is.
+
+    Raises:
+        InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
+        FloatingPointError: no start whose numbers stay finite.
+    """
+    refuse_mixed_examples(bnn.net)
+    starts, rounds = search.starts, search.rounds
+    noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[:starts]
+    found: list[TunedMode] = []
+    with tqdm(total=starts * rounds, desc="evidence", disable=not run.progress) as bar:
+        for index, noise in enumerate(noises):
+            with running(bnn, num_data, derive(run.seed, f"start {index}"), "fit") as threads:
+                model, example = fresh_model(bnn, source, run.device)
+                sites = latent_sites(model, *example)
+                strange = [site.name for site in sites if site.name not in model.site_names]
+                if strange:
+                    raise InputError(
+                        f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
+                        f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
+                    )
+                check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
+                weights = {site.name: site.start.clone() for site in sites}
+                first = float(noise) if rounds else None
+                start = TunedMode(
+                    model,
+                    weights,
+                    examples(model),
+                    noise=first,
+                    per=search.per,
+                    held=held,
+                    hyperprior=search.hyperprior,
+                )
+                start.threads = threads
+                try:
+                    for _ in range(rounds):
+                        start.to_mode(search.iterations, search.tolerance)
+                        start.tune()
+                        bar.update()
+                    start.to_mode(2 * search.iterations, search.tolerance, is_last=True)
+                    start.judge()
+                except FloatingPointError:
+                    bar.update(rounds - bar.n % max(rounds, 1))
+                bar.set_postfix(score=f"{start.score:.1f}")
+                found.append(start)
+    scores = [start.score for start in found]
+    if not np.isfinite(scores).any():
+        raise FloatingPointError(
+            "EvidenceFramework: no start kept to finite numbers. Look for extreme values in the data, standardise "
+            "them, or use another network."
+        )
+    return found, int(np.nanargmax(scores))
+
+
+def evidence_record(found: Sequence[TunedMode], chosen: int, source: Source) -> EvidenceRecord:
+    """Return what tells the starts from each other, and the prior of the best."""
+    volume = float(found[chosen].counts.sum()) * float(source.y_scaler.log_volume())
+    return EvidenceRecord([start.record(volume) for start in found], chosen, found[chosen].precision_by_site())
