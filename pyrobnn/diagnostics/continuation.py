@@ -21,7 +21,7 @@ from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.cost import Work
 from pyrobnn.inference.training.start import running
-from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.state import TrainingState, cloned, put_values
 from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -105,7 +105,7 @@ class Continuation:
         if method.tolerance is None:
             self._tolerance = max(_NEGLIGIBLE, self._tolerance)
         with seeded(seed, "continuation start"):
-            self._start = _cloned(self._fit(1.0).parameters)
+            self._start = cloned(self._fit(1.0).parameters)
         self._done = 0 if posterior.history is None else len(posterior.history)
         self._own: list[Tensor] = []
 
@@ -138,9 +138,9 @@ class Continuation:
     def _gains(self, factor: float, stages: Sequence[int]) -> Iterator[Gain]:
         """Yield the gain after each number of steps at the method's rate times a factor, while it is finite."""
         fit = self._fit(factor)
-        _put(fit.parameters, self._start)
+        put_values(fit.parameters, self._start)
         for stage in stages:
-            mean, count = _cloned(fit.parameters), 0
+            mean, count = cloned(fit.parameters), 0
             while fit.done < stage:
                 fit.advance(1)
                 count += fit.done > stage // 2
@@ -153,17 +153,17 @@ class Continuation:
 
     def _measured(self, fit: TrainingState, values: Sequence[Tensor]) -> Gain:
         """Compare the objective at some parameters with that at the start; the fit is left as it is."""
-        kept, differences = _cloned(fit.parameters), torch.empty(0, dtype=torch.float64)
+        kept, differences = cloned(fit.parameters), torch.empty(0, dtype=torch.float64)
         for block in range(min(_MOST_BLOCKS, max(_FEWEST_BLOCKS, fit.done // (2 * _BLOCK)))):
             if block == len(self._own):
-                _put(fit.parameters, self._start)
+                put_values(fit.parameters, self._start)
                 self._own.append(self._objectives(fit, block))
-            _put(fit.parameters, values)
+            put_values(fit.parameters, values)
             differences = torch.cat([differences, self._objectives(fit, block) - self._own[block]])
             mean, stderr = float(differences.mean()), float(differences.std()) / math.sqrt(len(differences))
             if block + 1 >= _FEWEST_BLOCKS and stderr <= max(self._tolerance, abs(mean - self._tolerance)) / 4:
                 break
-        _put(fit.parameters, kept)
+        put_values(fit.parameters, kept)
         return Gain(mean, stderr, fit.done, fit.rate, self._tolerance)
 
     def _objectives(self, fit: TrainingState, block: int) -> Tensor:
@@ -250,13 +250,3 @@ def _finding(gain: Gain, method: SVI, level: float, *, of: str, converged: bool)
     if gain.stderr > gain.tolerance:
         return Finding("elbo", "note", f"The ELBO is too noisy to tell whether the fit has converged: {numbers}.")
     return Finding("elbo", "fine", f"Training longer gains nothing that matters: {numbers}.", gain.p_value)
-
-
-def _put(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    with torch.no_grad():
-        for parameter, value in zip(parameters, values, strict=True):
-            parameter.copy_(value)
-
-
-def _cloned(values: Sequence[Tensor]) -> list[Tensor]:
-    return [value.detach().clone() for value in values]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn.data.batches import State
-from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.state import TrainingState, cloned, put_values
 from pyrobnn.posterior.record import Convergence
 
 _FEWEST_MEASURED, _MOST_MEASURED = 10, 20
@@ -115,7 +115,7 @@ class ConvergenceRule:
         now, method = self._now, self._fit.method
         if now.end is not None:
             return
-        now.begun = now.begun or _cloned([] if now.best else self._fit.parameters)
+        now.begun = now.begun or cloned([] if now.best else self._fit.parameters)
         now.latest = float((terms[:, 0] - method.temperature * terms[:, 1]).mean())
         now.blocks.append(now.latest)
         if not now.measures:
@@ -134,8 +134,8 @@ class ConvergenceRule:
         now.gain = elbo - now.elbo if now.best else None
         self._compare_ways()
         if elbo > now.elbo:
-            now.best, now.elbo, now.error = _cloned(self._fit.parameters), elbo, _error(now.blocks)
-        self._put(now.best)
+            now.best, now.elbo, now.error = cloned(self._fit.parameters), elbo, _error(now.blocks)
+        put_values(self._fit.parameters, now.best)
         now.cycle_ends.append(done)
         steps, is_lower = (2 * now.steps, False) if self._gained else (now.steps // 2, True)
         left = self._max_steps - done
@@ -172,11 +172,6 @@ class ConvergenceRule:
         has_direction = sum(value.numel() for value in now.way) > 1
         now.straight = has_direction and is_alike and both >= _LEAST_COSINE * math.sqrt(own * before)
 
-    def _put(self, values: Sequence[Tensor]) -> None:
-        with torch.no_grad():
-            for parameter, value in zip(self._fit.parameters, values, strict=True):
-                parameter.copy_(value)
-
     @property
     def measures(self) -> bool:
         """Whether the parameters stand still while the objective is measured."""
@@ -185,7 +180,7 @@ class ConvergenceRule:
     def finish(self) -> None:
         """Leave the best result in the parameters, whatever the optimiser did after, if a cycle came to its end."""
         if self._now.best:
-            self._put(self._now.best)
+            put_values(self._fit.parameters, self._now.best)
 
     def __str__(self) -> str:
         """Return cycle and objective in words."""
@@ -237,10 +232,6 @@ class ConvergenceRule:
     def restore(self, state: State) -> None:
         """Go back, or on, to a state."""
         self._now = _RuleState(**copy.deepcopy(state))
-
-
-def _cloned(values: Sequence[Tensor]) -> list[Tensor]:
-    return [value.detach().clone() for value in values]
 
 
 def _product(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:

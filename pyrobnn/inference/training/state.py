@@ -1,7 +1,7 @@
 """The eager engine: optimiser steps of SVI through Pyro's own ELBO."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -221,3 +221,15 @@ class TrainingState:
 
 def _moved(value: Any, like: Tensor) -> Any:
     return value.to(like.device).clone() if isinstance(value, Tensor) else value
+
+
+def cloned(values: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of tensors."""
+    return [value.detach().clone() for value in values]
+
+
+def put_values(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Give parameters other values, in place."""
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)
