@@ -284,6 +284,24 @@ def test_a_classifier_learns_on_with_classes_that_come_later():
 
 
 @pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", [bnn.BNNRegressor, bnn.BNNClassifier])
+def test_with_nothing_set_weights_are_copies_within_monte_carlo_error(kind):
+    """Six seeds, six standard errors of their mean at each of 15 rows; nothing is equal to the last digit there."""
+    generator = np.random.RandomState(42)
+    x, y, weights = generator.uniform(size=(15, 3)), generator.randint(0, 3, 15), generator.randint(0, 5, 15)
+    y = (y > 0).astype(int) if kind is bnn.BNNClassifier else y.astype(float)
+    of_weights, of_copies = [], []
+    for seed in range(6):
+        fits = kind(random_state=seed).fit(x, y, sample_weight=weights), kind(random_state=seed)
+        fits[1].fit(x.repeat(weights, 0), y.repeat(weights))
+        found = [fit.predict_proba(x)[:, 1] if kind is bnn.BNNClassifier else fit.predict(x) for fit in fits]
+        of_weights.append(found[0])
+        of_copies.append(found[1])
+    error = np.sqrt((np.var(of_weights, 0, ddof=1) + np.var(of_copies, 0, ddof=1)) / 6)
+    assert (np.abs(np.mean(of_weights, 0) - np.mean(of_copies, 0)) < 6 * error + 1e-6).all()
+
+
 @setting
 class QuickEvidence(bnn.EvidenceFramework):
     """The evidence framework, with less to do."""
