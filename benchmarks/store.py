@@ -12,8 +12,6 @@ from typing import Any
 import pyrobnn as bnn
 from benchmarks.suite import Job, Row, Suite
 
-RESULTS = Path(__file__).parent / "results"
-
 
 @dataclass(frozen=True)
 class Record:

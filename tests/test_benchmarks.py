@@ -11,11 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks import __main__, compare, provenance, runner
+from benchmarks import RESULTS, __main__, compare, provenance, runner
 from benchmarks.engines import local
 from benchmarks.report.page import _bold, write_report
 from benchmarks.runner import run_suite
-from benchmarks.store import RESULTS, Record, Store, finished
+from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Job, load_suite
 from benchmarks.worker import KEPT_IN, do
 from pyrobnn import InputError

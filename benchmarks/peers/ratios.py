@@ -12,10 +12,9 @@ class Value:
     engine: str = "pyrobnn"
     field: str = "median"
 
-    def of(self, results: dict[str, Any]) -> float | None:
+    def of(self, found: dict[str, Any]) -> float | None:
         """Return the number, or None if it was not measured."""
-        entry = results["cases"].get(self.case, {}).get("engines", {}).get(self.engine, {})
-        return entry.get(self.field)
+        return found.get(self.case, {}).get(self.engine, {}).get(self.field)
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,14 @@ class Requirement:
     bound: Literal["at least", "at most"]
     number: float
 
-    def achieved(self, results: dict[str, Any]) -> float | None:
+    def achieved(self, found: dict[str, Any]) -> float | None:
         """Return the ratio, or None if a part of it was not measured."""
-        top, bottom = self.top.of(results), self.bottom.of(results) if self.bottom else 1.0
+        top, bottom = self.top.of(found), self.bottom.of(found) if self.bottom else 1.0
         return None if top is None or bottom is None else top / bottom
 
-    def holds(self, results: dict[str, Any]) -> bool | None:
+    def holds(self, found: dict[str, Any]) -> bool | None:
         """Return whether the bound holds, or None if it was not measured."""
-        achieved = self.achieved(results)
+        achieved = self.achieved(found)
         if achieved is None:
             return None
         return achieved >= self.number if self.bound == "at least" else achieved <= self.number

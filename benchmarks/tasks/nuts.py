@@ -195,7 +195,7 @@ def make_reference(name: str, problem: Problem) -> None:
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "problem.npz"
         np.savez(given, x=problem.data.x, y=problem.data.y, test=problem.test, **numbers)
-        command = [uv, "run", "--quiet", "--script", str(HERE / "nuts_reference.py"), str(given)]
+        command = [uv, "run", "--quiet", "--script", str(HERE / "tasks" / "nuts_reference.py"), str(given)]
         subprocess.run([*command, str(reference_path(name))], check=True)
     found = np.load(reference_path(name))
     print(f"{name}: NUTS took {found['seconds']:.0f} s, largest R-hat {found['max_rhat']:.3f}")
