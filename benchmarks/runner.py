@@ -72,7 +72,6 @@ def run_suite(
                     store.add(Record(job, outcome.rows, outcome.manifest))
                     progress.console.print(f"{job.label}: {outcome.manifest['seconds']:.0f} s", markup=False)
                 progress.advance(bar)
-        store.write_parquet()
     return failures
 
 

@@ -62,6 +62,7 @@ def test_every_job_is_done_once_and_kept_with_its_manifest(tmp_path):
     suite = load_suite(write_suite(tmp_path))
     assert run_suite(suite, out=tmp_path / "out") == {}
     assert values(tmp_path / "out") == EXPECTED
+    write_report(tmp_path / "out")
     frame = pd.read_parquet(tmp_path / "out" / "rows.parquet")
     assert sorted(frame["value"]) == sorted(EXPECTED.values())
     assert json.loads(frame["manifest"][0])["threads"] == 1

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, chosen, made_by, table
+from benchmarks.measures.harness import Options, Row, chosen, made_by
 from benchmarks.measures.likelihoods import LIKELIHOODS as DRAWN
 from benchmarks.measures.likelihoods import ROWS
 from benchmarks.problems import PROBLEMS, Problem, drawn, model_of
+from benchmarks.report.parts import grid
 from pyrobnn.baselines import fit_baselines
 from pyrobnn.inference.ending import complaint
 from pyrobnn.likelihoods import CensoredGaussian, Gaussian, NegativeBinomial, StudentT
@@ -171,4 +172,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
             mean = np.mean([row["over linear"] for row in found])
             named = f"{sum(row['named'] for row in found)} of {len(found)}"
             cells.append([way, f"{mean:.2f}", named, sum(map(is_bad, found)), sum(map(is_good, found))])
-    return [*lines, *table(["way", "over linear", "named", "bad fits", "good fits"], cells)]
+    return [*lines, *grid(["way", "over linear", "named", "bad fits", "good fits"], cells)]

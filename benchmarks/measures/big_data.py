@@ -19,7 +19,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, in_process, made_by, resident, short, table
+from benchmarks.measures.harness import Options, Row, in_process, made_by, resident, short
+from benchmarks.report.parts import grid
 
 KEY = ("data",)
 NUM, WIDTH, BATCH, STEPS = 1_000_000, 100, 256, 200
@@ -164,7 +165,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
     return [
         "# Data larger than memory",
         *made_by("big_data", about),
-        *table(["data", "growth of memory, MB", "opening, s", "steps a second", "to memory"], kinds),
+        *grid(["data", "growth of memory, MB", "opening, s", "steps a second", "to memory"], kinds),
         "",
         "Workers of a DataLoader have memory of their own, which is not counted. Opening includes the pass that checks "
         "every value.",
@@ -172,6 +173,6 @@ def page(rows: list[Row], options: Options) -> list[str]:
         f"Two processes against one, {WIDTH}-400-1, {GLOBAL_BATCH} examples in each batch of all processes, one thread "
         "each, gloo:",
         "",
-        *table(["processes", "steps a second", "to one"], processes),
+        *grid(["processes", "steps a second", "to one"], processes),
         *(f"\n{row['note']}" for row in rows if "note" in row),
     ]

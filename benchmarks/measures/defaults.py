@@ -21,9 +21,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, chosen, short, table
+from benchmarks.measures.harness import Options, Row, chosen, short
 from benchmarks.problems import ALL, PROBLEMS, Problem, model_of
-from benchmarks.report.parts import grouped, save_picture
+from benchmarks.report.parts import grid, grouped, save_picture
 from pyrobnn.baselines import fit_baselines
 
 KEY = ("problem", "kind", "name", "seed")
@@ -174,7 +174,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
         for (kind, name), same in grouped(chosen(rows, problem=problem), "kind", "name").items():
             notes = ", ".join(dict.fromkeys(row["note"] for row in same if "note" in row))
             cells.append([kind, name, len(same), *(_mean(same, column) for column in columns), notes])
-        lines += [f"## {problem}", "", *table(header, cells), ""]
+        lines += [f"## {problem}", "", *grid(header, cells), ""]
     save_picture(_picture(rows), options.out / "defaults.png")
     return lines[:-1]
 

@@ -18,8 +18,9 @@ from torch.func import functional_call
 
 import pyrobnn as bnn
 from benchmarks.gpu.parts.resnet import resnet18
-from benchmarks.measures.harness import Options, Row, by_turns, made_by, short, table
+from benchmarks.measures.harness import Options, Row, by_turns, made_by, short
 from benchmarks.measures.steps import Reader, mlp
+from benchmarks.report.parts import grid
 
 
 class VisionTransformer(nn.Module):
@@ -47,6 +48,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
     "ResNet-18": (partial(resnet18, 64), (3, 32, 32), 64, 4),
 }
 """Network, shape of an example, inputs and draws."""
+
 KEY = ("net",)
 OPTIONS = {"rounds": 11, "nets": list(NETS)}
 
@@ -94,4 +96,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
     """Return the results."""
     cells = [[*list(row.values())[:-1], f"{row['ratio']:.2f}"] for row in rows]
     intro = made_by("draws", "CPU seconds of one thread, x86.")
-    return ["# Predictions beside a plain loop", *intro, *table(list(rows[0]), cells)]
+    return ["# Predictions beside a plain loop", *intro, *grid(list(rows[0]), cells)]

@@ -23,8 +23,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, chosen, made_by, table
-from benchmarks.report.parts import mean_cell
+from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.report.parts import grid, mean_cell
 
 REGRESSION = ("energy", "concrete", "yacht", "wine-quality-red", "power-plant", "protein-tertiary-structure")
 CLASSIFICATION = {"breast_cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits}
@@ -151,7 +151,7 @@ def means(rows: list[Row], names: list[str], models: list[str], key: str) -> lis
         if all(values):
             count = min(map(len, values))
             lines.append([name, count, *(_cell(found[:count], key) for found in values)])
-    return table(["data", "splits", *models], lines)
+    return grid(["data", "splits", *models], lines)
 
 
 def _cell(values: list[float], key: str) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.measures.harness import Options, Row, chosen, made_by, table
+from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.report.parts import grid
 
 KEY = ("part", "what")
 PARTS = {
@@ -51,7 +52,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
                 row | {"holds": "yes" if row["holds"] else "**no**", "seconds": f"{row['seconds']:.1f}"} for row in own
             ]
             cells = [[row[column] for column in columns] for row in shown]
-            lines += [f"## {title}", "", *table(header, cells), ""]
+            lines += [f"## {title}", "", *grid(header, cells), ""]
             failures = [f"- {row['what']}: `{_one_line(text)}`" for row in own for text in row["failures"]]
             lines += ["What went wrong:", "", *failures, ""] if failures else []
     return lines[:-1]

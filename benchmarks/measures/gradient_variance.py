@@ -13,7 +13,8 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, made_by, table
+from benchmarks.measures.harness import Options, Row, made_by
+from benchmarks.report.parts import grid
 
 KEY = ("state", "KL", "noise")
 NUM_DATA, BATCH, STEPS = 60_000, 128, 1000
@@ -122,4 +123,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
         f"Accuracy on 5000 of the training examples {TRAINED}: {value:.3f}."
         for value in {row["accuracy"] for row in rows if "accuracy" in row}
     ]
-    return ["# Variance of the gradient", *made_by("gradient_variance", about), *table(columns, cells), "", *reached]
+    return ["# Variance of the gradient", *made_by("gradient_variance", about), *grid(columns, cells), "", *reached]

@@ -174,12 +174,6 @@ def chosen(rows: Iterable[Row], /, **values: Any) -> list[Row]:
     return [row for row in rows if values.items() <= row.items()]
 
 
-def table(header: Sequence[Any], rows: Iterable[Iterable[Any]]) -> list[str]:
-    """Return a table as lines of Markdown."""
-    first, *rest = (f"| {' | '.join(map(str, line))} |" for line in (header, *rows))
-    return [first, f"|{'---|' * len(header)}", *rest]
-
-
 def made_by(name: str, *rest: str) -> list[str]:
     """Return the lines under a heading that say which command made the page, and more."""
     return ["", f"Made by `python -m benchmarks measure {name}`, which says what is measured.", *rest, ""]

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, made_by, table
-from benchmarks.report.parts import save_picture
+from benchmarks.measures.harness import Options, Row, made_by
+from benchmarks.report.parts import grid, save_picture
 from pyrobnn import priors
 
 KEY = ("prior",)
@@ -101,7 +101,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
         save_picture(picture(shown, make_data(0)[2]), options.out / "horseshoe.png")
     cells = [[row["prior"], *("{:.3g} ± {:.1g}".format(*row[score]) for score in SCORES)] for row in rows]
     about = (__doc__ or "").split("\n\n")
-    return [f"# {about[0]}", *made_by("horseshoe"), about[1], *table(["prior", *SCORES], cells)]
+    return [f"# {about[0]}", *made_by("horseshoe"), about[1], *grid(["prior", *SCORES], cells)]
 
 
 def picture(means: dict[str, list[float]], weights: torch.Tensor) -> Figure:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, by_turns, made_by, table
+from benchmarks.measures.harness import Options, Row, by_turns, made_by
+from benchmarks.report.parts import grid
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.denormals import flushed_denormals
 from pyrobnn._torch.pyro import fast_pyro
@@ -71,4 +72,4 @@ def run(job: Row, options: Options) -> list[Row]:
 def page(rows: list[Row], options: Options) -> list[str]:
     """Return the table."""
     cells = [[row["step"], f"{row['ms']:.2f}", f"{row['times the point']:.2f}"] for row in rows]
-    return [f"# {(__doc__ or '').splitlines()[0]}", *made_by("ivon_speed"), *table(list(rows[0]), cells)]
+    return [f"# {(__doc__ or '').splitlines()[0]}", *made_by("ivon_speed"), *grid(list(rows[0]), cells)]

@@ -14,7 +14,8 @@ import pyro.distributions as dist
 from torch import Tensor
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, made_by, seconds_of, table
+from benchmarks.measures.harness import Options, Row, made_by, seconds_of
+from benchmarks.report.parts import grid
 
 KEY = ("posterior",)
 OPTIONS = {"epochs": 10}
@@ -72,4 +73,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
         for row in rows
     ]
     trained = f"Seed 0; training to the mode took {rows[0]['training, s']} s."
-    return ["# Laplace on MNIST, 784-400-400-10", *made_by("laplace_mnist", trained), *table(columns, cells)]
+    return ["# Laplace on MNIST, 784-400-400-10", *made_by("laplace_mnist", trained), *grid(columns, cells)]

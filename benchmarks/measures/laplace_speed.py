@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, by_turns, in_process, made_by, resident, table
+from benchmarks.measures.harness import Options, Row, by_turns, in_process, made_by, resident
 from benchmarks.measures.last_layer import works_on_fits
 from benchmarks.measures.speed import describe_machine
+from benchmarks.report.parts import grid
 from pyrobnn.posterior.linearized import functional
 
 KEY = ("engine",)
@@ -172,9 +173,9 @@ def page(rows: list[Row], options: Options) -> list[str]:
     return [
         "# The Laplace approximation beside laplace-torch",
         *made_by("laplace_speed", about),
-        *table(["engine", *tasks], cells),
+        *grid(["engine", *tasks], cells),
         "",
-        *table(["bound", "asked", "measured"], asked),
+        *grid(["bound", "asked", "measured"], asked),
         *(["", f"Peak memory of a fit of {grown[0]['weights']:,} weights: {shown}."] if grown else []),
         *(f"\n{row['note']}" for row in rows if "note" in row),
     ]

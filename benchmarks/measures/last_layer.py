@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from benchmarks.gpu.parts.resnet import resnet18
-from benchmarks.measures.harness import Options, Row, by_turns, made_by, short, table
-from benchmarks.report.parts import grouped
+from benchmarks.measures.harness import Options, Row, by_turns, made_by, short
+from benchmarks.report.parts import grid, grouped
 
 EXAMPLES, PREDICTED, DRAWS, BATCH = 512, 256, 500, 128
 STRUCTURES, TASKS = ("kron", "full", "diag"), ("fit", "probit", "draws")
@@ -131,4 +131,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
         "largest difference between the two in any class probability (probit) is in the last column.",
     )
     header = ["net", "structure", "task", *ENGINES, "ratio", "difference"]
-    return ["# Last-layer Laplace on convolutional networks", *intro, *table(header, lines)]
+    return ["# Last-layer Laplace on convolutional networks", *intro, *grid(header, lines)]

@@ -17,7 +17,8 @@ from sklearn.datasets import make_friedman1
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, by_turns, made_by, table
+from benchmarks.measures.harness import Options, Row, by_turns, made_by
+from benchmarks.report.parts import grid
 from pyrobnn.inference.preparing import prepare_source, running, start
 from pyrobnn.inference.svi.captured import Captured
 from pyrobnn.inference.svi.objective import make_elbo
@@ -166,4 +167,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
         [*(row[key] for key in KEY), "auto" * row["chosen"], *(f"{row[name]:.3g}" for name in NUMBERS)] for row in rows
     ]
     header = [*KEY, "chosen", *NUMBERS]
-    return ["# Least noise", *made_by("least_noise", *about), *table(header, cells)]
+    return ["# Least noise", *made_by("least_noise", *about), *grid(header, cells)]

@@ -15,8 +15,9 @@ import torch
 from scipy import special, stats
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, chosen, short, table
+from benchmarks.measures.harness import Options, Row, chosen, short
 from benchmarks.problems import drawn
+from benchmarks.report.parts import grid
 from pyrobnn.baselines import fit_baselines
 
 KEY = ("likelihood", "seed")
@@ -162,7 +163,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
             seconds = f"{mean(row['seconds'] for row in own):.0f}"
             cells.append([name, *scores, f"{mean(ways):.2f}", f"{min(ways):.2f}", shown, seconds])
     columns = ["likelihood", "network", "linear", "truth", "way", "least way", "noise", "seconds"]
-    return [*lines, *table(columns, cells)]
+    return [*lines, *grid(columns, cells)]
 
 
 def way(row: Row) -> float:

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, made_by, short, table
+from benchmarks.measures.harness import Options, Row, made_by, short
+from benchmarks.report.parts import grid
 
 NETS = {"784-400-400-10": (784, 400, 400, 10), "784-1200-1200-10": (784, 1200, 1200, 10)}
+
 KEY = ("net",)
 OPTIONS = {"nets": list(NETS)}
 BATCH, BLOCK, ROUNDS, REPEATS = 128, 50, 9, 20
@@ -96,4 +98,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
         "Milliseconds of CPU time of one thread on an x86 server; the ratio is that of the step to the sum of its",
         "parts.",
     )
-    return ["# A captured step beside its parts", *intro, *table(list(rows[0]), (row.values() for row in rows))]
+    return ["# A captured step beside its parts", *intro, *grid(list(rows[0]), (row.values() for row in rows))]

@@ -13,8 +13,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, made_by, table
-from benchmarks.report.parts import grouped
+from benchmarks.measures.harness import Options, Row, made_by
+from benchmarks.report.parts import grid, grouped
 
 KEY = ("network",)
 DIGITS = {"accuracy, %": 2, "fit, s": 0}
@@ -81,7 +81,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
     columns = max(rows, key=len)
     cells = [[_cell(row.get(column, ""), column) for column in columns] for row in rows]
     about = "Seeds 0, 1, 2: mean (smallest to largest). AUROC: Fashion-MNIST against digits."
-    return ["# Bayes by Backprop on MNIST, 784-128-10", *made_by("mnist", about), *table(list(columns), cells)]
+    return ["# Bayes by Backprop on MNIST, 784-128-10", *made_by("mnist", about), *grid(list(columns), cells)]
 
 
 def _cell(value: str | list[float], column: str) -> str:

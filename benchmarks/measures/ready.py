@@ -15,7 +15,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from benchmarks.measures.harness import Options, Row, in_process, made_by, table
+from benchmarks.measures.harness import Options, Row, in_process, made_by
+from benchmarks.report.parts import grid
 
 KEY = ("what", "cache")
 OPTIONS = {"rounds": 3}
@@ -124,4 +125,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
     """Return the results."""
     cells = [[f"{value:.2f}" if isinstance(value, float) else value for value in row.values()] for row in rows]
     intro = made_by("ready", "On two cores of an x86 server.")
-    return ["# Seconds until things are ready", *intro, *table(list(rows[0]), cells)]
+    return ["# Seconds until things are ready", *intro, *grid(list(rows[0]), cells)]

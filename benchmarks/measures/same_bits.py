@@ -11,7 +11,8 @@ import tempfile
 import time
 from functools import cache
 
-from benchmarks.measures.harness import Options, Row, chosen, made_by, table
+from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.report.parts import grid
 
 KEY = ("call", "process")
 CALLS = {
@@ -86,4 +87,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
         "Each call runs in new processes with one seed, half of them with nothing compiled before, half beside a busy",
         "process, on two cores of an x86 server.",
     )
-    return ["# The same call gives the same bits", *intro, *table(["call", "processes", "different results"], lines)]
+    return ["# The same call gives the same bits", *intro, *grid(["call", "processes", "different results"], lines)]

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 import pyrobnn as bnn
 from benchmarks.gpu.parts.resnet import resnet18
-from benchmarks.measures.harness import Options, Row, chosen, in_process, made_by, resident, table
+from benchmarks.measures.harness import Options, Row, chosen, in_process, made_by, resident
+from benchmarks.report.parts import grid
 
 KEY = ("net", "step")
 EXAMPLES, WARM_UP, BLOCK = 512, 3, 50
@@ -148,4 +149,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
         net, step, ms, of_plain, peak_mib, of_peak = row.values()
         cells.append([net, step, ms, f"{of_plain:.2f}", peak_mib, f"{of_peak:.2f}"])
     intro = made_by("steps", "CPU time of one thread on an x86 server.")
-    return ["# Training steps beside plain PyTorch", *intro, *table(list(rows[0]), cells)]
+    return ["# Training steps beside plain PyTorch", *intro, *grid(list(rows[0]), cells)]

@@ -38,7 +38,7 @@ from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Row, chosen, made_by
-from benchmarks.measures.harness import table as grid
+from benchmarks.report.parts import grid
 
 KEY = ("task", "data", "rows", "seed")
 ROWS = {"regression": 100, "classification": 60}

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, in_process, made_by, seconds_of, short, table
+from benchmarks.measures.harness import Options, Row, in_process, made_by, seconds_of, short
+from benchmarks.report.parts import grid
 
 KEY = ("during",)
 PAUSE = 0.05
@@ -80,4 +81,4 @@ def run(job: Row, options: Options) -> list[Row]:
 def page(rows: list[Row], options: Options) -> list[str]:
     """Return the results."""
     intro = made_by("waits", "Seconds on two cores of an x86 server.")
-    return ["# How long predictions wait for a fit", *intro, *table(list(rows[0]), (row.values() for row in rows))]
+    return ["# How long predictions wait for a fit", *intro, *grid(list(rows[0]), (row.values() for row in rows))]

@@ -22,7 +22,8 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measures.harness import Options, Row, chosen, made_by, table
+from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.report.parts import grid
 
 KEY = ("case", "steps", "engine", "round")
 STEPS = {name: (100, 500, 2_000, 10_000, 50_000) for name in ("sine", "uci")} | {"mnist": (938,)}
@@ -110,7 +111,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
             pairs = [("pyrobnn", "numpyro"), ("pyrobnn, filled", "numpyro"), ("pyrobnn", "pyrobnn eager")]
             cells.append([case, f"{steps:,}", *shown, *(_ratio(times, *pair) for pair in pairs)])
         header = ["case", "steps", *ENGINES, "pyrobnn / numpyro", "filled / numpyro", "pyrobnn / eager"]
-        lines += [f"## {title}", "", *table(header, cells), ""]
+        lines += [f"## {title}", "", *grid(header, cells), ""]
     return lines[:-1]
 
 

@@ -21,8 +21,9 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, chosen, made_by, table
+from benchmarks.measures.harness import Options, Row, chosen, made_by
 from benchmarks.measures.tables import Arrays, Table
+from benchmarks.report.parts import grid
 
 KEY = ("data", "method", "seed")
 NUM_NEW, MOST_REAL = 1000, 400
@@ -165,4 +166,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
             lines.append([name, *size, method, len(found), *means, f"{least:+.3f}", f"{seconds:.0f}"])
     columns = ("data", "rows", "columns", "method", "seeds", *scores, "least beyond the constant", "seconds")
     title = "# Every default on tables with more columns than rows, or nearly"
-    return [title, *made_by("wide", "Log scores are means over seeds."), *table(columns, lines)]
+    return [title, *made_by("wide", "Log scores are means over seeds."), *grid(columns, lines)]

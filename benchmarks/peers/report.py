@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks.measures.harness import table
 from benchmarks.peers.cases import CASES, GPU, GROWTH, MAIN, Case
 from benchmarks.peers.engines import ENGINES
 from benchmarks.peers.ratios import REQUIREMENTS
+from benchmarks.report.parts import grid
 
 _GIVEN = {True: "pass", False: "**fail**", None: "not measured"}
 
@@ -143,4 +143,4 @@ def _versions(found: Found) -> str:
 
 
 def _grid(header: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(table(header, rows))
+    return "\n".join(grid(header, rows))

@@ -35,6 +35,12 @@ def grouped(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
     return found
 
 
+def grid(header: Sequence[Any], rows: Iterable[Iterable[Any]]) -> list[str]:
+    """Return a table as lines of Markdown."""
+    first, *rest = (f"| {' | '.join(map(str, line))} |" for line in (header, *rows))
+    return [first, f"|{'---|' * len(header)}", *rest]
+
+
 def save_picture(figure: "MatplotlibFigure", path: Path, dpi: int = 110) -> None:
     """Write a picture as PNG with a palette of 256 colours, a third as large as one without."""
     from PIL import Image
