@@ -21,6 +21,7 @@ from benchmarks.measures.harness import Options, Row, chosen
 from benchmarks.peers import figure, report
 from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.engines import ENGINES, Engine
+from benchmarks.peers.ratios import Found
 from benchmarks.peers.workers import Worker, WorkerError
 
 KEY = ("machine", "case", "engine")
@@ -91,7 +92,7 @@ def run(job: Row, options: Options) -> list[Row]:
 
 def page(rows: list[Row], options: Options) -> list[str]:
     """Write the page and the pictures of the machine; there is none of all of them."""
-    found: report.Found = {}
+    found: Found = {}
     for row in chosen(rows, machine=options.machine):
         found.setdefault(row["case"], {})[row["engine"]] = row
     if found:

@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.peers.cases import CASES, MAIN
 from benchmarks.peers.engines import ENGINES
-from benchmarks.peers.report import Found
+from benchmarks.peers.ratios import Found
 from benchmarks.report.parts import save_picture
 
 _INK, _GREY, _PALE = "#1c1c1c", "#767676", "#dde3ea"

@@ -1,18 +1,14 @@
 """The results as Markdown."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.peers.cases import CASES, GPU, GROWTH, MAIN, Case
 from benchmarks.peers.engines import ENGINES
-from benchmarks.peers.ratios import REQUIREMENTS
+from benchmarks.peers.ratios import REQUIREMENTS, Found
 from benchmarks.report.parts import grid
 
 _GIVEN = {True: "pass", False: "**fail**", None: "not measured"}
-
-
-Found = dict[str, dict[str, dict[str, Any]]]
-"""Rows by case and engine."""
 
 
 def markdown(found: Found, stem: str) -> str:
@@ -27,21 +23,21 @@ def markdown(found: Found, stem: str) -> str:
         f"# One SVI step, by engine: {some['cpu']}, {some['cores']} cores",
         "Medians over alternating rounds, in ms per step (predict: per call; replicates: per step and replicate). "
         "How it was measured stands in benchmarks/peers/README.md.",
-        _times(found, [case for case in MAIN if case.kind != "compile"]),
+        _table(found, [case for case in MAIN if case.kind != "compile"]),
         f"![Milliseconds per step by case and engine]({stem}.png)",
         "## Required ratios",
         _ratios(found),
         "## Seconds to the first step, compilation included",
         "With an empty compile cache for each run of the benchmark.",
-        _table(found, [case for case in MAIN if case.kind == "step"], _field("first_step_s")),
+        _table(found, [case for case in MAIN if case.kind == "step"], "first_step_s"),
         _compilation(found),
         "## Peak memory on mlp1200, MiB",
         _memory(found),
         "## Growth, ms per step (replicates: per step and replicate)",
-        _table(found, GROWTH, _median),
+        _table(found, GROWTH),
         f"![Milliseconds per step against size]({stem}-growth.png)",
         "## GPU, ms per step",
-        _times(found, GPU),
+        _table(found, GPU),
         *_notes(found),
         "## Versions",
         _versions(found),
@@ -49,17 +45,13 @@ def markdown(found: Found, stem: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _times(found: Found, cases: Iterable[Case]) -> str:
-    return _table(found, cases, _median)
-
-
-def _table(found: Found, cases: Iterable[Case], cell: Callable[[dict[str, Any]], str]) -> str:
+def _table(found: Found, cases: Iterable[Case], column: str = "median") -> str:
     cases = list(cases)
     names = [name for name, engine in ENGINES.items() if any(engine.takes(case) for case in cases)]
     rows = []
     for case in cases:
         entries = found.get(case.name, {})
-        cells = [cell(entries[name]) if name in entries else _absent(case, name) for name in names]
+        cells = [_cell(entries[name], column) if name in entries else _absent(case, name) for name in names]
         rows.append([f"{case.name}: {_describe(case)}", *cells])
     return _grid(["case", *names], rows)
 
@@ -74,14 +66,6 @@ def _describe(case: Case) -> str:
     threads = f"{case.threads} thread{'s' if case.threads > 1 else ''}"
     copies = f", {case.replicates} replicates" if case.replicates > 1 else ""
     return f"{net}, N={case.num_data}{batch}{copies}, {threads}"
-
-
-def _median(entry: dict[str, Any]) -> str:
-    return _cell(entry, "median")
-
-
-def _field(name: str) -> Callable[[dict[str, Any]], str]:
-    return lambda entry: _cell(entry, name)
 
 
 def _cell(entry: dict[str, Any], name: str) -> str:
@@ -99,7 +83,7 @@ def _ratios(found: Found) -> str:
     for each in REQUIREMENTS:
         achieved = each.achieved(found)
         shown = "" if achieved is None else _number(achieved)
-        rows.append([each.top.case, each.text, f"{each.bound} {each.number:g}", shown, _GIVEN[each.holds(found)]])
+        rows.append([each.top[0], each.text, f"{each.bound} {each.number:g}", shown, _GIVEN[each.holds(found)]])
     return _grid(["case", "ratio", "required", "achieved", ""], rows)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from benchmarks.report.parts import Figure, Row, Table, standard_error
+from benchmarks.report.parts import Figure, Row, Table, distinct, standard_error
 
 METRICS = {"log_score": ("Mean test log-likelihood", True), "rmse": ("Test RMSE", False)}
 """Name in rows: title, and whether more is better."""
@@ -85,7 +85,7 @@ def _published(row: Row, sign: float) -> Estimate:
 
 def tables(rows: list[Row], published: list[Row]) -> list[Table]:
     """Return tables of scores, of the best of ours beside the best published, of coverage, and of what was chosen."""
-    data = list(dict.fromkeys(row["data"] for row in rows))
+    data = distinct(rows, "data")
     random = [row for row in rows if row.get("splits", "published") == "published"]
     beside = published if random else []
     found = [_score_table(rows, beside, metric, data) for metric in METRICS]
