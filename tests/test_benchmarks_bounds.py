@@ -7,7 +7,7 @@ from statistics import mean, median, stdev
 import pytest
 
 from benchmarks import RESULTS
-from benchmarks.measures.harness import chosen, load_rows
+from benchmarks.measures.harness import chosen, load_measure, load_rows, names
 from benchmarks.measures.likelihoods import LIKELIHOODS, way
 from benchmarks.measures.same_bits import CALLS
 from benchmarks.measures.tables import MODELS as SKLEARN
@@ -49,6 +49,14 @@ def test_every_job_of_a_suite_is_done(path, require_data):
     done = [record.job for record in Store(RESULTS / path.stem).current()]
     require_data(*(name for job in done for name in job.data))
     assert [job.work for job in done] == [job.work for job in load_suite(path).jobs]
+
+
+@pytest.mark.parametrize("name", names())
+def test_rows_of_a_measure_are_told_apart_by_its_key(name):
+    measure = load_measure(name)
+    assert all(callable(part) for part in (measure.jobs, measure.run, measure.page))
+    assert measure.OPTIONS is not None
+    assert all(set(measure.KEY) <= row.keys() for row in load_rows(name))
 
 
 @pytest.mark.parametrize("name", BEATEN)
