@@ -18,9 +18,8 @@ from torch.func import functional_call
 
 import pyrobnn as bnn
 from benchmarks.gpu.parts.resnet import resnet18
-from benchmarks.measures.harness import Options, Row, by_turns, made_by, short
+from benchmarks.measures.harness import Options, Row, by_turns, each, plain_page, short
 from benchmarks.measures.steps import Reader, mlp
-from benchmarks.report.parts import grid
 
 
 class VisionTransformer(nn.Module):
@@ -63,9 +62,7 @@ def loop(net: nn.Module, moments: dict[str, tuple[Tensor, Tensor]], x: Tensor, d
     return total / draws
 
 
-def jobs(options: Options) -> list[Row]:
-    """Return the networks."""
-    return [{"net": name} for name in options.nets]
+jobs = each("net", "nets")
 
 
 def run(job: Row, options: Options) -> list[Row]:
@@ -92,8 +89,4 @@ def run(job: Row, options: Options) -> list[Row]:
     return [short(job | {"inputs": inputs, "draws": draws} | medians) | {"ratio": round(ratio, 2)}]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
-    """Return the results."""
-    cells = [[*list(row.values())[:-1], f"{row['ratio']:.2f}"] for row in rows]
-    intro = made_by("draws", "CPU seconds of one thread, x86.")
-    return ["# Predictions beside a plain loop", *intro, *grid(list(rows[0]), cells)]
+page = plain_page("Predictions beside a plain loop", "draws", "CPU seconds of one thread, x86.", {"ratio": ".2f"})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.measures.harness import Options, Row, chosen, each, made_by
 from benchmarks.report.parts import grid
 
 KEY = ("part", "what")
@@ -22,11 +22,7 @@ PARTS = {
     "concurrency": "Threads and processes side by side",
 }
 OPTIONS = {"parts": list(PARTS), "count": {"type": int, "help": "how often, in place of the number of each part"}}
-
-
-def jobs(options: Options) -> list[Row]:
-    """Return the parts, which are modules of `benchmarks.faults`."""
-    return [{"part": part} for part in options.parts]
+jobs = each("part", "parts")
 
 
 def run(job: Row, options: Options) -> Iterator[Row]:

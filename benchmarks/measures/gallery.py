@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from sklearn.datasets import make_moons
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options, Row, each
 
 KEY = ("figure",)
 DPI = 90
@@ -76,11 +76,7 @@ def risk() -> Figure:
 
 FIGURES = {figure.__name__: figure for figure in (sinusoid, guides, moons, digits, risk)}
 OPTIONS = {"figures": list(FIGURES)}
-
-
-def jobs(options: Options) -> list[Row]:
-    """Return the figures."""
-    return [{"figure": name} for name in options.figures]
+jobs = each("figure", "figures")
 
 
 def run(job: Row, options: Options) -> list[Row]:

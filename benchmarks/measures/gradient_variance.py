@@ -13,7 +13,7 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, made_by
+from benchmarks.measures.harness import Options, Row, each, made_by
 from benchmarks.report.parts import grid
 
 KEY = ("state", "KL", "noise")
@@ -89,9 +89,7 @@ def measure(model: bnn.BNN, trained: dict[str, Tensor], batch: Batch) -> list[Ro
     return rows
 
 
-def jobs(options: Options) -> list[Row]:
-    """Return the states of the guide: at the start, and after training."""
-    return [{"state": state} for state in options.states]
+jobs = each("state", "states")
 
 
 def run(job: Row, options: Options) -> list[Row]:

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 import pyrobnn as bnn
 from benchmarks import RESULTS
+from benchmarks.report.parts import grid
 
 Row = dict[str, Any]
 Options = argparse.Namespace
@@ -172,6 +173,30 @@ def short(row: Row) -> Row:
 def chosen(rows: Iterable[Row], /, **values: Any) -> list[Row]:
     """Return the rows that have these values."""
     return [row for row in rows if values.items() <= row.items()]
+
+
+def each(column: str, option: str) -> Callable[[Options], list[Row]]:
+    """Return the function `jobs` of a measure with a job for each value of an option, in that column."""
+    return lambda options: [{column: value} for value in getattr(options, option)]
+
+
+def plain_page(
+    title: str, name: str, about: str, formats: Mapping[str, str]
+) -> Callable[[list[Row], Options], list[str]]:
+    """Return the function `page` of a measure that shows all columns of its rows.
+
+    Args:
+        title: the heading.
+        name: of the measure.
+        about: what a reader must know of the numbers.
+        formats: of columns, as Python has them.
+    """
+
+    def page(rows: list[Row], options: Options) -> list[str]:
+        cells = [[format(value, formats.get(column, "")) for column, value in row.items()] for row in rows]
+        return [f"# {title}", *made_by(name, about), *grid(list(rows[0]), cells)]
+
+    return page
 
 
 def made_by(name: str, *rest: str) -> list[str]:

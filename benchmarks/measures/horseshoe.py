@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, made_by
+from benchmarks.measures.harness import Options, Row, each, made_by
 from benchmarks.report.parts import grid, save_picture
 from pyrobnn import priors
 
@@ -78,9 +78,7 @@ def _means(posterior: bnn.Posterior) -> torch.Tensor:
     return posterior.mean()["weight"][0]
 
 
-def jobs(options: Options) -> list[Row]:
-    """Return the priors."""
-    return [{"prior": name} for name in options.priors]
+jobs = each("prior", "priors")
 
 
 def run(job: Row, options: Options) -> list[Row]:

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, made_by, short
-from benchmarks.report.parts import grid
+from benchmarks.measures.harness import Options, Row, each, plain_page, short
 
 NETS = {"784-400-400-10": (784, 400, 400, 10), "784-1200-1200-10": (784, 1200, 1200, 10)}
 
@@ -78,9 +77,7 @@ def measured(widths: tuple[int, ...]) -> dict[str, float]:
     return {name: median(values) for name, values in found.items()}
 
 
-def jobs(options: Options) -> list[Row]:
-    """Return the networks."""
-    return [{"net": name} for name in options.nets]
+jobs = each("net", "nets")
 
 
 def run(job: Row, options: Options) -> list[Row]:
@@ -91,11 +88,9 @@ def run(job: Row, options: Options) -> list[Row]:
     return [short(job | found) | {"ratio": round(ratio, 2)}]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
-    """Return the results."""
-    intro = made_by(
-        "machine_parts",
-        "Milliseconds of CPU time of one thread on an x86 server; the ratio is that of the step to the sum of its",
-        "parts.",
-    )
-    return ["# A captured step beside its parts", *intro, *grid(list(rows[0]), (row.values() for row in rows))]
+page = plain_page(
+    "A captured step beside its parts",
+    "machine_parts",
+    "Milliseconds of CPU time of one thread on an x86 server; the ratio is that of the step to the sum of its parts.",
+    {"ratio": ".2f"},
+)

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from benchmarks.measures.harness import Options, Row, in_process, made_by
-from benchmarks.report.parts import grid
+from benchmarks.measures.harness import Options, Row, in_process, plain_page
 
 KEY = ("what", "cache")
 OPTIONS = {"rounds": 3}
@@ -121,8 +120,6 @@ def run(job: Row, options: Options) -> list[Row]:
     return rows
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
-    """Return the results."""
-    cells = [[f"{value:.2f}" if isinstance(value, float) else value for value in row.values()] for row in rows]
-    intro = made_by("ready", "On two cores of an x86 server.")
-    return ["# Seconds until things are ready", *intro, *grid(list(rows[0]), cells)]
+page = plain_page(
+    "Seconds until things are ready", "ready", "On two cores of an x86 server.", {"seconds": ".2f", "cpu": ".2f"}
+)

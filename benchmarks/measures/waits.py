@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, in_process, made_by, seconds_of, short
-from benchmarks.report.parts import grid
+from benchmarks.measures.harness import Options, Row, each, in_process, plain_page, seconds_of, short
 
 KEY = ("during",)
 PAUSE = 0.05
@@ -65,9 +64,7 @@ def waits(during: str) -> tuple[list[float], float]:
     return found, alone
 
 
-def jobs(options: Options) -> list[Row]:
-    """Return the methods."""
-    return [{"during": name} for name in options.methods]
+jobs = each("during", "methods")
 
 
 def run(job: Row, options: Options) -> list[Row]:
@@ -78,7 +75,4 @@ def run(job: Row, options: Options) -> list[Row]:
     return [short(job | {"predictions": len(found)} | numbers)]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
-    """Return the results."""
-    intro = made_by("waits", "Seconds on two cores of an x86 server.")
-    return ["# How long predictions wait for a fit", *intro, *grid(list(rows[0]), (row.values() for row in rows))]
+page = plain_page("How long predictions wait for a fit", "waits", "Seconds on two cores of an x86 server.", {})
