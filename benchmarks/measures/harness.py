@@ -85,7 +85,8 @@ def measure(name: str, arguments: Sequence[str]) -> None:
     with warnings.catch_warnings(action="ignore"):
         if not options.report:
             _run(module, options, path, [] if options.again else load_rows(name, options.out))
-        lines = module.page(load_rows(name, options.out), options)
+        rows = load_rows(name, options.out)
+        lines = module.page(rows, options) if rows else []
     if lines:
         path.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
