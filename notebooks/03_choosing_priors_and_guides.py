@@ -105,7 +105,7 @@ METHODS = {
 fits, seconds = {}, {}
 for name, method in METHODS.items():
     started = time.perf_counter()
-    fits[name] = bnn.fit(model, method, data, seed=0, progress=False)
+    fits[name] = bnn.fit(model, data, method, seed=0, progress=False)
     seconds[name] = time.perf_counter() - started
 predictions = {name: fitted.predict(x_test, num_draws=NUM_DRAWS) for name, fitted in fits.items()}
 
@@ -216,8 +216,8 @@ side = torch.linspace(-2, 3, 15)
 grid = torch.stack(torch.meshgrid(side, side - 0.5, indexing="xy"), -1).reshape(-1, 2)
 nuts_class = nuts_draws("moons", "probs").mean(0)
 moons_fits = {
-    "map": bnn.fit(moons_model, METHODS["ensemble of map"], moons, seed=0, progress=False),
-    "mean_field": bnn.fit(moons_model, METHODS["ensemble of mean_field"], moons, seed=0, progress=False),
+    "map": bnn.fit(moons_model, moons, METHODS["ensemble of map"], seed=0, progress=False),
+    "mean_field": bnn.fit(moons_model, moons, METHODS["ensemble of mean_field"], seed=0, progress=False),
 }
 
 
@@ -351,7 +351,7 @@ rows = {}
 for (above, below), (name, prior) in zip(axes.T, PRIORS.items(), strict=True):
     candidate = make_model(prior)
     before = candidate.sample_prior_predictive(x_wide, num_draws=NUM_DRAWS, seed=0).draw_means.reshape(NUM_DRAWS, -1)
-    fitted = bnn.fit(candidate, METHODS["full_rank"], data, seed=0, progress=False)
+    fitted = bnn.fit(candidate, data, METHODS["full_rank"], seed=0, progress=False)
     after = fitted.predict(x_wide, num_draws=NUM_DRAWS).draw_means.reshape(NUM_DRAWS, -1)
     above.plot(x_wide[:, 0], before[:12].T, color=INK, linewidth=0.8)
     above.set_title(name, fontsize=9.5)
@@ -416,7 +416,7 @@ shrinkage = {
 figure, axes = plt.subplots(2, 1, figsize=(11, 4.2), sharex=True, sharey=True, layout="constrained")
 for axis, (name, prior) in zip(axes, shrinkage.items(), strict=True):
     linear = bnn.BNN(bnn.MLP(INPUTS, [], 1, bias=False), prior=prior, likelihood=bnn.likelihoods.Gaussian(1.0))
-    posterior = bnn.fit(linear, method, train, seed=0, progress=False)
+    posterior = bnn.fit(linear, train, method, seed=0, progress=False)
     score = posterior.predict(test.x, num_draws=500).log_prob(test.y).mean()
     size = posterior.mean()[next(iter(linear.initial_values))][0].abs()
     print(f"{name:28} test log-likelihood {score:.2f}, largest |weight| of a useless input {size[USEFUL:].max():.2f}")

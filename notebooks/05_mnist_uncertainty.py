@@ -92,8 +92,8 @@ point_model = make_model(bnn.priors.Normal(1.0))
 twin_model = make_model(bnn.priors.ScaleMixture(pi=0.25, sigma1=math.exp(-1), sigma2=math.exp(-7)))
 by_points = bnn.SVI(guide="map", steps=PLAIN_STEPS, **RMSPROP)
 by_backprop = bnn.SVI(guide=bnn.guides.MeanField(init_rho=-4.0), steps=TWIN_STEPS, **RMSPROP)
-plain = bnn.fit(point_model, by_points, train, seed=0, progress=False)
-twin = bnn.fit(twin_model, by_backprop, train, seed=0, progress=False)
+plain = bnn.fit(point_model, train, by_points, seed=0, progress=False)
+twin = bnn.fit(twin_model, train, by_backprop, seed=0, progress=False)
 
 
 # %%
@@ -226,11 +226,11 @@ plt.show()
 # %%
 dropout = bnn.SVI(guide=bnn.guides.Dropout(rate=0.2), steps=2 * PLAIN_STEPS, **RMSPROP)
 kron = bnn.guides.Laplace(structure="kron")
-five = bnn.fit(point_model, bnn.Ensemble(by_points, members=MEMBERS), train, seed=0, progress=False)
+five = bnn.fit(point_model, train, bnn.Ensemble(by_points, members=MEMBERS), seed=0, progress=False)
 fits = {
     "plain": (plain, (1,)),
     f"{MEMBERS} plain ones": (five, (MEMBERS,)),
-    "dropout": (bnn.fit(point_model, dropout, train, seed=0, progress=False), (NUM_DRAWS, MANY_DRAWS)),
+    "dropout": (bnn.fit(point_model, train, dropout, seed=0, progress=False), (NUM_DRAWS, MANY_DRAWS)),
     "Laplace": (kron.around(plain.bnn, train, weights=plain.mean(), progress=False), (NUM_DRAWS, MANY_DRAWS)),
     "twin": (twin, (NUM_DRAWS, MANY_DRAWS)),
 }

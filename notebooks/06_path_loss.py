@@ -106,7 +106,7 @@ seen = ~gap & (x_toy[:, 0].abs() <= 2)
 figure, axes = plt.subplots(1, 3, figsize=(10, 2.9), sharey=True, layout="constrained")
 rows = {}
 for axis, (name, method) in zip(axes, METHODS.items(), strict=True):
-    fitted = bnn.fit(toy_model, method, toy, seed=0, progress=False)
+    fitted = bnn.fit(toy_model, toy, method, seed=0, progress=False)
     view = fitted.predict(x_toy, num_draws=NUM_DRAWS)
     if name == "NUTS" and not FAST:
         print(f"NUTS: {bnn.function_rhat(fitted, x_toy)}")
@@ -236,7 +236,7 @@ for noise, scale in NOISES.items():
     for name, method in METHODS.items():
         if (noise, name) == ("fixed", "NUTS"):
             continue  # to save time
-        fitted = bnn.fit(make_model(scale), method, data, seed=0, progress=False)
+        fitted = bnn.fit(make_model(scale), data, method, seed=0, progress=False)
         views[noise, name] = fitted.predict(places, num_draws=NUM_DRAWS)
         if name == "NUTS" and not FAST:
             print(f"NUTS, {noise}: {bnn.function_rhat(fitted, places)}")
@@ -413,7 +413,7 @@ if next(entry for entry in bnn.datasets.info() if entry.name == "lora-path-loss"
         train, test = lora.split(split)
         for noise in ("one level", "by place"):
             for name, method in lora_fits.items():
-                fitted = bnn.fit(make_model(NOISES[noise], 3, (20,)), method, train, seed=0, progress=False)
+                fitted = bnn.fit(make_model(NOISES[noise], 3, (20,)), train, method, seed=0, progress=False)
                 view = fitted.predict(test.x, num_draws=NUM_DRAWS)
                 rows[run, noise, name] = scores(view, test.y, blind=None)
                 lora_views[run, noise, name] = view, test

@@ -79,7 +79,7 @@ def narrowed(posterior, factor=5):
     return narrow
 
 
-good = bnn.fit(model, full_rank(STEPS), train, seed=0, progress=False)
+good = bnn.fit(model, train, full_rank(STEPS), seed=0, progress=False)
 fits = {"good": good, "narrow": narrowed(good)}
 
 # %% tags=["cover"]
@@ -110,7 +110,7 @@ plt.show()
 
 # %%
 method = bnn.SVI(guide=bnn.guides.MeanField(init_rho=-7.0), steps=min(300, STEPS), lr=0.01)
-stopped = bnn.fit(model, method, train, seed=0, engine="eager", progress=False)
+stopped = bnn.fit(model, train, method, seed=0, engine="eager", progress=False)
 diagnoses = {
     name: bnn.diagnose(posterior, train, test) for name, posterior in {**fits, "stopped early": stopped}.items()
 }
@@ -135,7 +135,7 @@ pd.DataFrame({name: {one.name: one.kind for one in each.findings} for name, each
 # %%
 line = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
 slope = bnn.Data(train.x, 0.8 * train.x[:, 0] + 0.1 * torch.randn(len(train), generator=generator))
-good_line = bnn.fit(line, full_rank(REFIT_STEPS), slope, seed=0, progress=False)
+good_line = bnn.fit(line, slope, full_rank(REFIT_STEPS), seed=0, progress=False)
 rows = {}
 for problem, data, posterior in (("line", slope, good_line), ("network", train, good)):
     for name, each in {"good": posterior, "narrow": narrowed(posterior)}.items():
@@ -170,7 +170,7 @@ methods = {"good": full_rank(REFIT_STEPS), "stopped early": method}
 fits["stopped early"] = stopped
 loos = {name: bnn.loo(posterior, train, num_draws=NUM_DRAWS) for name, posterior in fits.items()}
 folds = {
-    name: bnn.kfold(model, each, train, folds=4, seed=0, engine=ENGINE, progress=False)
+    name: bnn.kfold(model, train, each, folds=4, seed=0, engine=ENGINE, progress=False)
     for name, each in methods.items()
 }
 held_out = {name: bnn.heldout_elpd(posterior, test) for name, posterior in fits.items()}
@@ -210,7 +210,7 @@ bnn.compare(held_out)[["rank", "elpd", "elpd_diff", "dse", "weight"]].round(2)
 probes, PLACES = torch.tensor([[0.0], [0.7], [1.5]]), ["in the gap", "data", "outside"]
 reports = {
     name: bnn.vsbc(
-        model, each, train.x, probes=probes, num_simulations=SIMULATIONS, seed=0, engine=ENGINE, progress=False
+        model, train.x, each, probes=probes, num_simulations=SIMULATIONS, seed=0, engine=ENGINE, progress=False
     )
     for name, each in methods.items()
 }
@@ -252,7 +252,7 @@ def curve(posterior):
 
 
 wide_model = bnn.BNN(net, prior=bnn.priors.Normal(2.0), likelihood=likelihood)
-wide = bnn.fit(wide_model, full_rank(STEPS), train, seed=0, progress=False)
+wide = bnn.fit(wide_model, train, full_rank(STEPS), seed=0, progress=False)
 tables = {name: az.psense_summary(curve(fits[name]), var_names=["curve"]) for name in ("good", "narrow")}
 table = pd.concat(tables, axis=1)
 refitted = {"N(0, 1)": good, "N(0, 4)": wide}
@@ -279,7 +279,7 @@ table
 # between the fits with their width; 1 means that they agree. Weights have symmetries, so test the curve.
 
 # %%
-again = {f"seed {seed}": bnn.fit(model, full_rank(STEPS), train, seed=seed, progress=False) for seed in range(1, 4)}
+again = {f"seed {seed}": bnn.fit(model, train, full_rank(STEPS), seed=seed, progress=False) for seed in range(1, 4)}
 seeds = {"seed 0": good, **again}
 chains = {
     "good": curve(seeds),

@@ -167,7 +167,7 @@ def learn(agents, model, guide, seed):
         memories.append((agent.x[rows], agent.y[rows]))
         start, temperature = From(guide, agent.posterior), BUFFER / len(agent.y)
         methods.append(bnn.SVI(guide=start, temperature=temperature, steps=STEPS, **ADAM))
-    fits = bnn.fit_replicates(model, methods, memories, seed=seed, progress=False, engine=ENGINE)
+    fits = bnn.fit_replicates(model, memories, methods, seed=seed, progress=False, engine=ENGINE)
     for agent, posterior in zip(agents, fits, strict=True):
         agent.posterior = posterior
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
         MarginalLikelihood,
     )
     from pyrobnn.inference.fit import fit
-    from pyrobnn.inference.laplace.tuning import tune_prior
-    from pyrobnn.inference.replicates import fit_replicates
+    from pyrobnn.inference.scales.tune_prior import tune_prior
+    from pyrobnn.inference.several.replicates import fit_replicates
     from pyrobnn.metrics import compare_scores, score, score_ood
     from pyrobnn.nets import MLP
     from pyrobnn.posterior.linearized import functional
@@ -130,7 +130,7 @@ _NAMES_OF = {
     "estimators": "BNNClassifier BNNRegressor",
     "inference": "Automatic DataParallel Ensemble EvidenceFramework HMC IVON MarginalLikelihood NUTS SGHMC SGLD SVI "
     "SWAG fit fit_replicates",
-    "inference.laplace.tuning": "tune_prior",
+    "inference.scales.tune_prior": "tune_prior",
     "metrics": "compare_scores score score_ood",
     "nets": "MLP",
     "posterior.linearized": "functional",

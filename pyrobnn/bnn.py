@@ -17,7 +17,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import callers_device
 from pyrobnn._core.settings import to_dict
-from pyrobnn._core.verbs import verb
 from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn._torch.layers import LAYERS, padding_rows
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
@@ -255,7 +254,7 @@ class BNN(PyroModule):
     def fit(
         self, x: Any, y: Any = None, *, seed: int, replicates: int | None = None, **arguments: Any
     ) -> "Posterior | list[Posterior]":
-        """Infer the posterior by SVI: shorthand for `pyrobnn.fit(model, SVI(...), Data(x, y), seed=seed)`.
+        """Infer the posterior by SVI: shorthand for `pyrobnn.fit(model, Data(x, y), SVI(...), seed=seed)`.
 
         See docs/how-to/convergence.md for how long a fit should go on.
 
@@ -274,10 +273,9 @@ class BNN(PyroModule):
             >>> posterior.predict([[0.5]]).mean.shape
             torch.Size([1])
         """
-        fitted: Posterior | list[Posterior] = verb("inference.sugar:fit_svi")(
-            self, x, y, seed=seed, replicates=replicates, **arguments
-        )
-        return fitted
+        from pyrobnn.inference.fit import fit_svi
+
+        return fit_svi(self, x, y, seed=seed, replicates=replicates, **arguments)
 
     def sample_prior_predictive(self, x: Any, *, num_draws: int = 500, seed: int) -> "Prediction":
         """Predict targets with draws from the prior in place of the posterior: what the model says before it has data.
@@ -303,10 +301,9 @@ class BNN(PyroModule):
             >>> bool(prediction.std[1] > prediction.std[0])  # functions fan out away from 0
             True
         """
-        prediction: Prediction = verb("inference.prior_predictive:predict_from_prior")(
-            self, x, num_draws=num_draws, seed=seed
-        )
-        return prediction
+        from pyrobnn.inference.prior_predictive import predict_from_prior
+
+        return predict_from_prior(self, x, num_draws=num_draws, seed=seed)
 
     def fresh(self) -> "BNN":
         """Return an independent copy; a declared network gets new starting weights from the current random state."""

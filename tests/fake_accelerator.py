@@ -31,8 +31,8 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.laplace.curve import curve
-from pyrobnn.inference.preparing import prepare_source, start
-from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.training.start import prepare_source, start
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.testing.common import make_inputs, make_net
 from pyrobnn.testing.likelihoods import accepted_targets
 
@@ -102,7 +102,9 @@ def _move(module: nn.Module, function: Callable[[Tensor], Tensor]) -> nn.Module:
 
 
 @contextmanager
-def begun(model: bnn.BNN, data: bnn.Data, **settings: Any) -> Iterator[tuple[bnn.Posterior, Eager, _Reads, Any]]:
+def begun(
+    model: bnn.BNN, data: bnn.Data, **settings: Any
+) -> Iterator[tuple[bnn.Posterior, TrainingState, _Reads, Any]]:
     """Yield a fit on the device before its first step, as `fit` begins it."""
     method = bnn.SVI(steps=10, **settings)
     source = prepare_source(model, method, data, 0)

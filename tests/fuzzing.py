@@ -28,7 +28,7 @@ import pyrobnn as bnn
 from pyrobnn import InputError, guides, likelihoods, priors
 from pyrobnn.cli import app
 from pyrobnn.datasets import load_features, load_table
-from pyrobnn.inference import method as methods
+from pyrobnn.inference import tables as methods
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.run import predict_table
 from pyrobnn.runs.spec import RunSpec
@@ -294,7 +294,7 @@ def _train(tables):
     if not _is_small(spec, prepared.bnn.num_weights) or spec.fit.device not in ("auto", "cpu"):
         return
     settings = {"seed": spec.fit.seed, "device": "cpu", "engine": "eager", "validation": prepared.validation}
-    posterior = bnn.fit(prepared.bnn, spec.method, prepared.train, progress=False, **settings)
+    posterior = bnn.fit(prepared.bnn, prepared.train, spec.method, progress=False, **settings)
     posterior.predict(prepared.test.x[:2], num_draws=max(2, spec.fit.num_parts))
     place = workplace() / "posterior"
     shutil.rmtree(place, ignore_errors=True)
@@ -493,7 +493,7 @@ def saved_posteriors():
         "two": bnn.Ensemble(bnn.SVI(guide="map", steps=_STEPS), members=2),
     }.items():
         model = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0))
-        posterior = bnn.fit(model, method, (x, x[:, 0]), seed=0, engine="eager", progress=False)
+        posterior = bnn.fit(model, (x, x[:, 0]), method, seed=0, engine="eager", progress=False)
         made.append(posterior.save(workplace() / name))
     return made
 

@@ -8,7 +8,7 @@ import pyrobnn as bnn
 
 def quick(model, method, data, **settings):
     """Fit without a choice of the engine and without a bar."""
-    return bnn.fit(model, method, data, **({"seed": 0, "engine": "eager", "progress": False} | settings))
+    return bnn.fit(model, data, method, **({"seed": 0, "engine": "eager", "progress": False} | settings))
 
 
 class Branching(torch.nn.Sequential):

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from pyrobnn._torch.processes import is_main_process
-from pyrobnn.inference.checkpoint import digest
-from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.training.checkpoint import digest
+from pyrobnn.inference.training.state import TrainingState
 
 NOISE, NUM_GRADIENTS = 0.5, 500
 
@@ -64,7 +64,7 @@ LAPLACE = bnn.SVI(guide="laplace", steps=20, lr=0.1)
 def fit(method, data=None, model=None, **settings):
     settings = {"seed": 0, "engine": "eager", "progress": False} | settings
     method = bnn.DataParallel(method) if isinstance(method, bnn.SVI) else method
-    return bnn.fit(model or linear(), method, problem() if data is None else data, **settings)
+    return bnn.fit(model or linear(), problem() if data is None else data, method, **settings)
 
 
 def weights(posterior):
@@ -73,17 +73,17 @@ def weights(posterior):
 
 def moments_of_gradients():
     """Mean and variance of the gradient, after the average over processes, at the start of the guide."""
-    noted, update = [], Eager.update
+    noted, update = [], TrainingState.update
 
     def noting(self):
         noted.append(torch.cat([p.grad.reshape(-1) for p in self.guide.parameters()]))
         update(self)
 
-    Eager.update = noting
+    TrainingState.update = noting
     try:
         posterior = fit(FOR_GRADIENTS, problem(20))
     finally:
-        Eager.update = update
+        TrainingState.update = update
     gradients = torch.stack(noted)
     start = [p.detach().reshape(-1).tolist() for p in posterior.guide.parameters()]
     return {"start": start, "mean": gradients.mean(0).tolist(), "variance": gradients.var(0).tolist()}
@@ -187,7 +187,7 @@ def main(folder):
         (folder / "found.json").write_text(json.dumps(everything))
     dist.destroy_process_group()
     if not is_main_process():
-        Eager.differentiate = None  # this process alone fails, and nothing catches it
+        TrainingState.differentiate = None  # this process alone fails, and nothing catches it
     fit(bnn.SVI(steps=10_000_000))
 
 

@@ -49,7 +49,7 @@ def model():
 def fit(guide, *, steps=2500, lr=0.1, engine="eager", **settings):
     decay = {"type": "exponential_lr", "gamma": 1e-3 ** (1 / steps)}
     method = bnn.SVI(guide=guide, steps=steps, lr=lr, schedule=decay, **{"num_particles": 2} | settings)
-    return bnn.fit(model(), method, DATA, seed=0, engine=engine, progress=False)
+    return bnn.fit(model(), DATA, method, seed=0, engine=engine, progress=False)
 
 
 @pytest.fixture(scope="module")

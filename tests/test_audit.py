@@ -19,7 +19,7 @@ def normal_kl(loc, scale, prior_scale):
 
 def untrained(model, data, guide):
     """One optimiser step of almost no length, so that the guide is where it started."""
-    return bnn.fit(model, bnn.SVI(guide=guide, steps=1, lr=1e-12), data, seed=0, progress=False)
+    return bnn.fit(model, data, bnn.SVI(guide=guide, steps=1, lr=1e-12), seed=0, progress=False)
 
 
 @pytest.mark.parametrize(("hidden", "kl"), [((20, 20), "analytic"), ((200, 200), "mc")])
@@ -30,7 +30,7 @@ def test_reported_kl_equals_the_closed_form(hidden, kl):
     )
     data = bnn.datasets.sinusoid()
     method = bnn.SVI(guide=bnn.guides.MeanField(init_rho=-1.0), steps=20, lr=0.01, kl=kl)
-    posterior = bnn.fit(model, method, data, seed=0, progress=False)
+    posterior = bnn.fit(model, data, method, seed=0, progress=False)
     exact = normal_kl(posterior.guide.loc.detach(), softplus(posterior.guide.rho).detach(), prior_scale)
     report = bnn.elbo_report(posterior, data, num_draws=400, seed=1)
     assert report.kl_exact == pytest.approx(exact, rel=1e-5)
@@ -49,7 +49,7 @@ def test_history_with_analytic_kl_holds_the_exact_kl():
     model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     for temperature, warmup in ((1.0, 0), (0.1, 0), (1.0, 50)):
         method = bnn.SVI(steps=1, lr=1e-12, kl="analytic", temperature=temperature, kl_warmup=warmup)
-        posterior = bnn.fit(model, method, data, seed=0, progress=False)
+        posterior = bnn.fit(model, data, method, seed=0, progress=False)
         exact = normal_kl(posterior.guide.loc.detach(), softplus(posterior.guide.rho).detach(), 1.0)
         assert posterior.history.kl[0] == pytest.approx(exact, rel=1e-3)
 

@@ -10,8 +10,8 @@ import torch
 import pyrobnn as bnn
 from pyrobnn import likelihoods
 from pyrobnn._core.random import seeded
-from pyrobnn.baselines import fit_baselines, judge
-from pyrobnn.inference.ending import leave_one_out, sites_at_prior
+from pyrobnn.verdict.baselines import fit_baselines, judge
+from pyrobnn.verdict.comparison import leave_one_out, sites_at_prior
 
 NUM, FEATURES = 400, 4
 
@@ -234,7 +234,7 @@ def collapsed():
     """Where a long mean-field fit of the sines ends: a layer at the prior, outputs near 0, noise of the targets."""
     train, test = sines()
     model = bnn.BNN(bnn.MLP(3, [50, 50], 1), prior=bnn.priors.Normal(1.0))
-    posterior = bnn.fit(model, bnn.SVI(steps=1), train, seed=0, progress=False, engine="eager")
+    posterior = bnn.fit(model, train, bnn.SVI(steps=1), seed=0, progress=False, engine="eager")
     with torch.no_grad():
         guide = posterior.guide
         guide.loc.zero_()
@@ -291,13 +291,13 @@ def test_the_end_of_a_fit_says_so_where_progress_is_shown(capfd):
     model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale=9.0), prior=bnn.priors.Normal(1.0))
     options = {"seed": 0, "engine": "eager"}
     for extra in ({}, {"validation": test}):
-        bnn.fit(model, bnn.SVI(steps=20), train, **options, **extra)
+        bnn.fit(model, train, bnn.SVI(steps=20), **options, **extra)
         assert capfd.readouterr().err.splitlines()[-1].startswith("The fit predicts no better than a constant")
-    bnn.fit(model, bnn.SGLD(step_size=1e-4, num_draws=10, burn_in=5, thinning=1, num_chains=1), train, **options)
+    bnn.fit(model, train, bnn.SGLD(step_size=1e-4, num_draws=10, burn_in=5, thinning=1, num_chains=1), **options)
     assert "predicts no better than a constant" in capfd.readouterr().err
-    bnn.fit(model, bnn.SVI(steps=20), train, progress=False, **options)
+    bnn.fit(model, train, bnn.SVI(steps=20), progress=False, **options)
     assert capfd.readouterr().err == ""
     line = bnn.BNN(torch.nn.Linear(1, 1), likelihood=likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
     x = train.x[:, :1]
-    bnn.fit(line, bnn.SVI(steps=300, lr=0.05), bnn.Data(x, 3 * x[:, 0] + noise(100, 0.5)), **options)
+    bnn.fit(line, bnn.Data(x, 3 * x[:, 0] + noise(100, 0.5)), bnn.SVI(steps=300, lr=0.05), **options)
     assert "predicts" not in capfd.readouterr().err

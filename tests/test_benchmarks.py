@@ -81,7 +81,7 @@ def test_a_job_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
     assert done(tmp_path) == [0, 1, 2, 4, 5]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("_in_workers")
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_a_worker_that_is_killed_costs_no_job_but_one_that_kills_it_every_time(tmp_path, engine, monkeypatch):
@@ -96,7 +96,7 @@ def test_a_worker_that_is_killed_costs_no_job_but_one_that_kills_it_every_time(t
     assert (tmp_path / "log.died").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_runner_that_is_killed_loses_and_repeats_nothing(tmp_path):
     path = write_suite(tmp_path, count=200, sleep=0.05)
     command = [sys.executable, "-m", "benchmarks", "run", path, "--out", tmp_path / "out", "--workers", "2"]
@@ -433,7 +433,7 @@ def test_a_report_shows_the_suite_as_it_is_now_in_its_order(tmp_path):
         Store(out).current()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_do_not_depend_on_where_jobs_are_done(tmp_path):
     pytest.importorskip("ray")
     suite = load_suite(ROOT / "benchmarks" / "suites" / "smoke.toml")

@@ -105,7 +105,7 @@ def test_repeating_a_memory_does_not_change_what_is_learned():
     grown = Growing(model, bnn.guides.Map(), size=18, settings=settings, engine="eager")
     ours = grown.fit([(x, y)], seed=0)[0].mean()
     method = bnn.SVI(guide="map", **settings)
-    plain = bnn.fit_replicates(model, [method], (x, y), seed=0, engine="eager", progress=False)[0].mean()
+    plain = bnn.fit_replicates(model, (x, y), [method], seed=0, engine="eager", progress=False)[0].mean()
     for name, value in plain.items():
         torch.testing.assert_close(ours[name], value, atol=1e-4, rtol=1e-4)
 

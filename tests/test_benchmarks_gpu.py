@@ -108,7 +108,7 @@ def test_the_command_refuses_what_it_cannot_do(options, message, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_rehearsal_runs_every_part(tmp_path):
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--rehearse", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -232,7 +232,7 @@ def test_measures_of_predictions_that_are_known():
 def test_pruning_takes_the_weights_of_least_signal():
     images = load_images(300, 80)
     model = bnn.BNN(bnn.MLP(784, [4], 10), likelihood="categorical", prior=bnn.priors.Normal(1.0))
-    posterior = bnn.fit(model, bnn.SVI(steps=5), images.train, seed=0, engine="eager", progress=False)
+    posterior = bnn.fit(model, images.train, bnn.SVI(steps=5), seed=0, engine="eager", progress=False)
     num = posterior.bnn.num_weights
     found = evaluate_pruned(posterior, images.test, [0.5, 1 - 0.1 / num, 0.0], 3, 0)
     always_the_first = 100 * float((images.test.y != 0).double().mean())

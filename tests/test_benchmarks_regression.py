@@ -112,7 +112,7 @@ def test_rows_are_the_same_for_the_same_settings_and_scores_are_those_of_the_exa
     others = bnn.Data(*(getattr(dataset.split(0)[0], name) for name in "xy"), standardize=True)
     model = bnn.BNN(bnn.MLP(10, [3], 1), prior=bnn.priors.Normal(1.0))
     method = bnn.SVI(guide="map", steps=40, lr=0.05)
-    members = bnn.fit_replicates(model, method, [others, others, data, data], seed=0, engine="eager", progress=False)[
+    members = bnn.fit_replicates(model, [others, others, data, data], method, seed=0, engine="eager", progress=False)[
         2:
     ]
     log_probs = torch.stack([one.predict(test.x, num_draws=1).log_prob(test.y).double() for one in members])

@@ -23,15 +23,15 @@ import pyrobnn as bnn
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.batches import LoaderBatches
-from pyrobnn.inference.cost import Work
-from pyrobnn.inference.preparing import prepare_source, start
-from pyrobnn.inference.svi.capture.compiler import interpret
-from pyrobnn.inference.svi.capture.errors import NotCapturable
-from pyrobnn.inference.svi.capture.noise import Noise
-from pyrobnn.inference.svi.capture.record import record
-from pyrobnn.inference.svi.capture.replay import record_as_run, replay
-from pyrobnn.inference.svi.captured import Captured
-from pyrobnn.inference.svi.steps import Training
+from pyrobnn.inference.capture.captured import Captured
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.noise import Noise
+from pyrobnn.inference.capture.record import record
+from pyrobnn.inference.capture.replay import record_as_run, replay
+from pyrobnn.inference.training.cost import Work
+from pyrobnn.inference.training.start import prepare_source, start
+from pyrobnn.inference.training.steps import Stepper
 from pyrobnn.testing.captured import require_capturable
 
 
@@ -84,7 +84,7 @@ def test_compiled_fit_is_the_eager_fit(settings):
 
 def captured_by_interpretation(monkeypatch, how=interpret):
     """Spare the tests of everything but the compiler the time to compile."""
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", how)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", how)
 
 
 def labels():
@@ -332,6 +332,7 @@ def test_dropout_of_replicates_keeps_its_share_and_is_new_at_each_step_row_unit_
     assert abs(float((kept[0] * kept[1]).mean()) / deviation**2) < 5 / (rows * columns) ** 0.5
 
 
+@pytest.mark.slow
 def test_particles_have_masks_of_their_own(monkeypatch):
     """The variance of an average over 4 particles is a quarter of that of one, up to a factor of 1.5 (300 steps)."""
     captured_by_interpretation(monkeypatch)
@@ -399,11 +400,11 @@ class Branches(nn.Module):
 POOLING = """
 import torch, pyrobnn as bnn
 from torch import nn
-from pyrobnn.inference.svi.capture import compiler
+from pyrobnn.inference.capture import compiler
 compiler.compile_graph = compiler.interpret
 net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 1))
 data = bnn.Data(torch.randn(8, 1, 8, 8), torch.randn(8))
-posterior = bnn.fit(bnn.BNN(net), bnn.SVI(steps=3), data, seed=0, engine="captured", progress=False)
+posterior = bnn.fit(bnn.BNN(net), data, bnn.SVI(steps=3), seed=0, engine="captured", progress=False)
 assert posterior.history.engine.used == "captured", posterior.history.engine.reason
 """
 
@@ -436,7 +437,7 @@ def choice(monkeypatch, steps, model=None, fits=1):
     model, method = model or mixture_model(), bnn.SVI(steps=steps)
     source = prepare_source(model, method, bnn.Data(*problem()), 0)
     with seeded(0), fast_pyro():
-        training = Training([start(model, method, source, 0, "cpu")[1] for _ in range(fits)], "auto", steps)
+        training = Stepper([start(model, method, source, 0, "cpu")[1] for _ in range(fits)], "auto", steps)
         training.advance(3)
     return training.record
 
@@ -459,7 +460,7 @@ def test_a_mode_is_expected_sooner_than_a_spread(guide, used, monkeypatch):
     source = prepare_source(mixture_model(), method, bnn.Data(*problem()), 0)
     with seeded(0), fast_pyro():
         fits = [start(mixture_model(), method, source, 0, "cpu")[1]]
-        training = Training(fits, "auto", method.expected_steps(1))
+        training = Stepper(fits, "auto", method.expected_steps(1))
         training.advance(3)
     assert training.record.used == used
 
@@ -474,7 +475,7 @@ def test_a_step_that_cannot_be_compiled_is_replayed(monkeypatch):
     terms = []
     for engine in ("auto", "eager"):
         with seeded(0), fast_pyro():
-            training = Training([start(mixture_model(), method, source, 0, "cpu")[1]], engine, 50_000)
+            training = Stepper([start(mixture_model(), method, source, 0, "cpu")[1]], engine, 50_000)
             terms.append(training.advance(20))
         if engine == "auto":
             assert training.record.used == "replayed"
@@ -512,14 +513,14 @@ x = torch.linspace(-1, 1, 20)[:, None]
 model = bnn.BNN(bnn.MLP(1, [2], 1), likelihood=bnn.likelihoods.Gaussian(0.2))
 found = []
 for steps in (20, 2_000, 100_000):
-    fit = bnn.fit(model, bnn.SVI(guide="map", steps=steps, lr=1e-3), (x, x[:, 0]), seed=1, progress=False)
+    fit = bnn.fit(model, (x, x[:, 0]), bnn.SVI(guide="map", steps=steps, lr=1e-3), seed=1, progress=False)
     bits = fit.history.elbo.tobytes() + fit.guide.mean()["0.weight"].numpy().tobytes()
     found.append([fit.info["engine"] | {"compile_seconds": None}, hashlib.sha256(bits).hexdigest()])
 print(json.dumps(found))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_call_has_the_same_bits_in_another_process_whatever_was_compiled_before(tmp_path):
     """The first process compiles, the second finds the library; both make the choices that follow from sizes."""
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
@@ -537,7 +538,7 @@ import pyrobnn as bnn
 x = torch.linspace(-1, 1, 20)[:, None]
 model = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.2))
 for method in (bnn.SVI(steps=300, schedule="cosine_annealing_lr"), bnn.IVON(steps=20)):
-    used = bnn.fit(model, method, (x, x[:, 0]), seed=1, progress=False).record.engine
+    used = bnn.fit(model, (x, x[:, 0]), method, seed=1, progress=False).record.engine
     print(used.used, "torch._dynamo" in sys.modules)
 """
 
@@ -587,7 +588,7 @@ def test_engines_agree_for_the_same_noise_whatever_is_drawn_at_once(particles, a
         with seeded(0), fast_pyro():
             sources = [prepare_source(model, method, bnn.Data(*problem()), seed) for seed in range(replicates)]
             fits = [start(model, method, source, seed, "cpu")[1] for seed, source in enumerate(sources)]
-            training = Training(fits, name, 5)
+            training = Stepper(fits, name, 5)
             first = training.advance(1)
             with Fed(noise) if noise else contextlib.nullcontext():
                 return torch.cat([first, training.advance(4)])
@@ -661,7 +662,7 @@ def test_replicates_are_in_law_separate_fits(monkeypatch):
 
 def replicated(monkeypatch, bnns, methods, datas, name):
     captured_by_interpretation(monkeypatch)
-    return bnn.fit_replicates(bnns, methods, datas, seed=4, engine=name, progress=False)
+    return bnn.fit_replicates(bnns, datas, methods, seed=4, engine=name, progress=False)
 
 
 @pytest.mark.slow

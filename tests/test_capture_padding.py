@@ -13,8 +13,8 @@ from pyro.nn import PyroModule
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn.inference.svi.capture import store
-from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.inference.capture import store
+from pyrobnn.inference.capture.compiler import interpret
 from tests.test_capture import assert_same, both
 
 SMALL, LARGE = (97, 100, 104), (700, 1003, 5000)
@@ -40,15 +40,16 @@ def programs(monkeypatch):
         names.append(store.fingerprint(store.describe(graph)))
         return interpret(graph, device)
 
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", compiler)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", compiler)
     return names
 
 
 def fit(num_rows, net=None, guide="mean_field", *, weights=False, **settings):
     method = bnn.SVI(guide=guide, steps=4, **settings)
-    return bnn.fit(model(net), method, data(num_rows, weights=weights), seed=0, engine="captured", progress=False)
+    return bnn.fit(model(net), data(num_rows, weights=weights), method, seed=0, engine="captured", progress=False)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("guide", ["mean_field", "dropout", "full_rank"])
 @pytest.mark.parametrize("lengths", [SMALL, LARGE], ids=["all rows", "mini-batches"])
@@ -227,13 +228,13 @@ import pyrobnn as bnn
 
 x = np.random.default_rng(0).normal(size=(int(sys.argv[1]), 3))
 model = bnn.BNN(bnn.MLP(3, [8], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.1))
-posterior = bnn.fit(model, bnn.SVI(steps=60), (x, np.sin(x[:, 0])), seed=0, engine="captured", progress=False)
+posterior = bnn.fit(model, (x, np.sin(x[:, 0])), bnn.SVI(steps=60), seed=0, engine="captured", progress=False)
 assert posterior.info["engine"]["used"] == "captured"
 print(*sorted(path.name for path in (pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / "pyrobnn").iterdir()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("lengths", [(97, 104), (700, 5000)], ids=["all rows", "mini-batches"])
 def test_a_process_finds_the_program_that_another_compiled_for_another_length(lengths, tmp_path):
     kept = []

@@ -26,16 +26,16 @@ from pyrobnn._torch.denormals import flushed_denormals
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides import Auto, Map, MeanField
-from pyrobnn.inference.engine import Choice, capture
-from pyrobnn.inference.svi.capture import compiler, store
-from pyrobnn.inference.svi.capture.compiler import compile_graph
-from pyrobnn.inference.svi.capture.errors import NotCapturable
-from pyrobnn.inference.svi.capture.loop import make_loop
-from pyrobnn.inference.svi.capture.noise import Noise
-from pyrobnn.inference.svi.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.svi.capture.record import record
-from pyrobnn.inference.svi.capture.replay import record_as_run
+from pyrobnn.inference.capture import compiler, store
+from pyrobnn.inference.capture.compiler import compile_graph
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.loop import make_loop
+from pyrobnn.inference.capture.noise import Noise
+from pyrobnn.inference.capture.objective import Objective, check_reparameterized
+from pyrobnn.inference.capture.record import record
+from pyrobnn.inference.capture.replay import record_as_run
 from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
+from pyrobnn.inference.training.engines import Choice, capture
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.priors import Normal, ScaleMixture
 from pyrobnn.testing.models import HierarchicalNormal
@@ -862,7 +862,7 @@ def test_a_folder_that_the_compiler_cannot_take_is_named(monkeypatch, tmp_path):
         raise RuntimeError("C++ compile error")
 
     monkeypatch.setattr(store, "find", lambda name: None)
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler._compile", fail)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler._compile", fail)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "with a space"))
     with pytest.raises(NotCapturable, match=r"C\+\+ compile error; it cannot work in '.*with a space', with a space"):
         compile_graph(record(step, [some(3)]), torch.device("cpu"))

@@ -15,7 +15,7 @@ from pyrobnn import InputError
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._core.tree_files import read_tree, write_tree
 from pyrobnn.data.batches import LoaderBatches, ShuffledRows, TensorBatches
-from pyrobnn.inference import checkpoint as checkpoints
+from pyrobnn.inference.training import checkpoint as checkpoints
 
 X = torch.linspace(-1, 1, 40)[:, None]
 Y = (3 * X).sin()[:, 0]
@@ -40,7 +40,7 @@ def model(**parts):
 
 def go(data=(X, Y), *, bnn_model=None, method=None, seed=0, **settings):
     svi = method or bnn.SVI(steps=STEPS, batch_size=16, lr=0.02, schedule="cosine_annealing_lr", kl_warmup=20)
-    return bnn.fit(bnn_model or model(), svi, data, seed=seed, progress=False, **{"engine": "eager"} | settings)
+    return bnn.fit(bnn_model or model(), data, svi, seed=seed, progress=False, **{"engine": "eager"} | settings)
 
 
 def interrupted(folder, *, at=50, every=20, **settings):
@@ -290,7 +290,7 @@ SCRIPT = """
 import sys, torch, pyrobnn as bnn
 x = torch.linspace(-1, 1, 40)[:, None]
 method = bnn.SVI(steps=100000, batch_size=16)
-bnn.fit(bnn.BNN(bnn.MLP(1, [6], 1)), method, (x, x[:, 0]), seed=0, engine="eager", checkpoint=sys.argv[1], every=5)
+bnn.fit(bnn.BNN(bnn.MLP(1, [6], 1)), (x, x[:, 0]), method, seed=0, engine="eager", checkpoint=sys.argv[1], every=5)
 """
 
 

@@ -312,6 +312,7 @@ def test_a_mistake_is_named_within_a_second(arguments, here, bytecode):
     assert arguments == ("--help",) or done.stderr.startswith("error: ")
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("target", ["y", "city"])

@@ -15,7 +15,7 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn.diagnostics import continuation
 from pyrobnn.diagnostics.continuation import Gain, continuation_finding
 from pyrobnn.diagnostics.training_checks import ending_finding
-from pyrobnn.inference.svi.captured import Captured
+from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.report import words
 
@@ -218,7 +218,7 @@ def continued(posterior, data):
     return longer
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("schedule", "network", "longest"), [(None, curve, 6000), ("cosine_annealing_lr", classes, 2000)]
 )
@@ -236,7 +236,7 @@ def test_fits_that_are_ten_nats_away_are_caught(schedule, network, longest):
     assert len(missed) <= 1, missed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_false_alarms_on_the_best_guides():
     """20 problems: 5 or more alarms at a rate of 5 % have a probability of 0.3 %."""
     found = [continuation_finding(*mean_field(seed), LEVEL, seed).kind for seed in range(20)]

@@ -25,7 +25,7 @@ def fit(guide="mean_field", steps=30):
 
 
 def ensemble(method):
-    return bnn.fit(model(), bnn.Ensemble(method, members=K), DATA, seed=0, progress=False, engine="eager")
+    return bnn.fit(model(), DATA, bnn.Ensemble(method, members=K), seed=0, progress=False, engine="eager")
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def sampled():
     linear = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
     method = bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=6, warmup=2, num_chains=2)
     data = bnn.Data(X.double(), X[:, 0].double())
-    fits = [bnn.fit(linear, method, data, seed=seed, progress=False, engine="eager") for seed in (0, 1)]
+    fits = [bnn.fit(linear, data, method, seed=seed, progress=False, engine="eager") for seed in (0, 1)]
     return linear, data, fits
 
 

@@ -165,7 +165,7 @@ def test_a_dict_names_the_chains(pair):
 def test_markov_chains_of_several_fits_have_names_with_numbers():
     model = bnn.BNN(nn.Linear(2, 1), likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
     method = bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=5, warmup=2, num_chains=2)
-    chains = {s: bnn.fit(model, method, DATA, seed=i, progress=False, engine="eager") for i, s in enumerate("ab")}
+    chains = {s: bnn.fit(model, DATA, method, seed=i, progress=False, engine="eager") for i, s in enumerate("ab")}
     tree = bnn.to_datatree(chains, DATA, prior=False)
     assert list(tree["posterior"].chain.values) == ["a.0", "a.1", "b.0", "b.1"]
     assert "guide_params" not in tree.children

@@ -49,13 +49,13 @@ def linear_model():
 
 
 @dataclasses.dataclass(frozen=True)
-class Exact:
+class Exact(bnn.inference.BaseMethod):
     """A method that finds the posterior of the linear model in closed form, a wider normal, or the best independent."""
 
     independent: bool = False
     width: float = 1.0
 
-    def run(self, model, data, *, seed, **arguments):
+    def infer(self, model, data, run):
         mean, covariance = exact_posterior(data.x, data.y)
         if self.independent:
             covariance = torch.diag(1 / torch.linalg.inv(covariance).diagonal())
@@ -68,12 +68,12 @@ class Exact:
         guide.factor.data = root / root.diagonal()[:, None]
         one = Scaler.identity()
         return bnn.Posterior(
-            own, guide, example=example, x_scaler=one, y_scaler=one, seed=seed, info={"num": len(data)}
+            own, guide, example=example, x_scaler=one, y_scaler=one, seed=run.seed, info={"num": len(data)}
         )
 
 
 def fitted(data, **settings):
-    return bnn.fit(linear_model(), Exact(**settings), data, seed=0)
+    return bnn.fit(linear_model(), data, Exact(**settings), seed=0)
 
 
 DATA = problem()
@@ -101,7 +101,7 @@ def test_held_out_density_is_the_log_score_times_the_number_of_examples():
     x, y = TEST.x, 40 + 7 * TEST.y
     model = bnn.BNN(bnn.MLP(3, [4], 1), prior=bnn.priors.Normal(1.0))
     method = bnn.Ensemble(bnn.SVI(steps=5), members=2)
-    mixture = bnn.fit(model, method, bnn.Data(x, y, standardize=True), seed=0, engine="eager", progress=False)
+    mixture = bnn.fit(model, bnn.Data(x, y, standardize=True), method, seed=0, engine="eager", progress=False)
     found = bnn.heldout_elpd(mixture, (x, y), num_draws=30, seed=3)
     score = bnn.score(mixture.predict(x, num_draws=30, seed=3), y)["log_likelihood"]
     assert found.elpd == pytest.approx(20 * score.value, rel=1e-6)
@@ -225,7 +225,7 @@ def test_folds_are_scored_as_by_the_exact_predictive_of_the_rest():
     """Within 7 Monte Carlo errors of each of 60 examples at seed 0; folds of unequal sizes, with labels of text."""
     labels = np.array(list("abcde"))[np.arange(60) % 5]
     labels[0] = "b"
-    found = bnn.kfold(linear_model(), Exact(), DATA, folds=labels, num_draws=4000, progress=False)
+    found = bnn.kfold(linear_model(), DATA, Exact(), folds=labels, num_draws=4000, progress=False)
     for label in "abcde":
         rest, held_out = DATA[labels != label], DATA[labels == label]
         each, error = found.elpd_i.values[labels == label], monte_carlo_error(rest, held_out)
@@ -233,7 +233,7 @@ def test_folds_are_scored_as_by_the_exact_predictive_of_the_rest():
     assert (found.kind, found.n_folds, found.n_data_points) == ("loo_kfold", 5, 60)
     whole = exact_elpd(DATA, DATA)
     assert found.p == pytest.approx(whole.sum() - found.elpd, abs=0.2)
-    again = bnn.kfold(linear_model(), Exact(), DATA, folds=labels, num_draws=4000, progress=False)
+    again = bnn.kfold(linear_model(), DATA, Exact(), folds=labels, num_draws=4000, progress=False)
     np.testing.assert_array_equal(found.elpd_i, again.elpd_i)
 
 
@@ -243,7 +243,7 @@ def test_folds_of_fits_side_by_side_are_the_closed_form():
     decay = {"type": "exponential_lr", "gamma": 0.95}
     method = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=150, lr=0.2, schedule=decay)
     labels = np.arange(60) % 3
-    found = bnn.kfold(linear_model(), method, DATA, folds=labels, num_draws=4000, engine="eager", progress=False)
+    found = bnn.kfold(linear_model(), DATA, method, folds=labels, num_draws=4000, engine="eager", progress=False)
     for fold in range(3):
         rest, held_out = DATA[labels != fold], DATA[labels == fold]
         each, error = found.elpd_i.values[labels == fold], monte_carlo_error(rest, held_out)
@@ -256,16 +256,16 @@ def monte_carlo_error(rest, held_out):
     return (density.std(0) / density.mean(0) / math.sqrt(4000)).numpy()
 
 
-class Noted:
+class Noted(bnn.inference.BaseMethod):
     """A method that notes which rows it saw, told by the last column of x, and with which seed."""
 
     def __init__(self):
         self.rows, self.seeds = [], []
 
-    def run(self, model, data, *, seed, **arguments):
+    def infer(self, model, data, run):
         self.rows.append(data.x[:, -1].int().tolist())
-        self.seeds.append(seed)
-        return model.fit(data, guide="map", steps=1, seed=seed, engine="eager", progress=False)
+        self.seeds.append(run.seed)
+        return model.fit(data, guide="map", steps=1, seed=run.seed, engine="eager", progress=False)
 
 
 def noted(y, *, likelihood="gaussian", **arguments):
@@ -274,7 +274,7 @@ def noted(y, *, likelihood="gaussian", **arguments):
         nn.Linear(1, 3 if likelihood == "categorical" else 1), likelihood=likelihood, prior=bnn.priors.Normal(1.0)
     )
     method = Noted()
-    bnn.kfold(model, method, (torch.arange(len(y)).float()[:, None], y), progress=False, num_draws=2, **arguments)
+    bnn.kfold(model, (torch.arange(len(y)).float()[:, None], y), method, progress=False, num_draws=2, **arguments)
     assert method.rows[-1] == list(range(len(y)))
     return [sorted(set(range(len(y))) - set(rows)) for rows in method.rows[:-1]], method.seeds
 
@@ -306,9 +306,9 @@ def test_folds_are_those_of_a_loop_by_hand():
     data, labels = bnn.Data(x, y, standardize=True), np.array([0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2, 1, 0, 2])
     model, method = bnn.BNN(bnn.MLP(3, [4], 1), prior=bnn.priors.Normal(1.0)), bnn.SVI(steps=20, lr=0.05)
     options = {"engine": "eager", "progress": False}
-    found = bnn.kfold(model, method, data, folds=labels, seed=5, num_draws=50, **options)
-    alone = bnn.fit(model, method, data[labels != 1], seed=derive(5, "fit 1"), **options)
-    pair = bnn.fit_replicates(model, method, [data[labels != 0], data[labels != 2]], seed=derive(5, "fit 0"), **options)
+    found = bnn.kfold(model, data, method, folds=labels, seed=5, num_draws=50, **options)
+    alone = bnn.fit(model, data[labels != 1], method, seed=derive(5, "fit 1"), **options)
+    pair = bnn.fit_replicates(model, [data[labels != 0], data[labels != 2]], method, seed=derive(5, "fit 0"), **options)
     for fold, posterior in zip((0, 1, 2), (pair[0], alone, pair[1]), strict=True):
         held_out = data[labels == fold]
         expected = posterior.predict(held_out.x, num_draws=50).log_prob(held_out.y)
@@ -330,10 +330,10 @@ def test_folds_are_those_of_a_loop_by_hand():
 )
 def test_folds_that_do_not_fit_are_refused(arguments, message):
     with pytest.raises(bnn.InputError, match=message):
-        bnn.kfold(linear_model(), Exact(), DATA, **arguments)
+        bnn.kfold(linear_model(), DATA, Exact(), **arguments)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(DATA.x, DATA.y))
     with pytest.raises(bnn.InputError, match="need data in memory, got a DataLoader"):
-        bnn.kfold(linear_model(), Exact(), loader)
+        bnn.kfold(linear_model(), loader, Exact())
 
 
 # Comparison
@@ -349,8 +349,8 @@ def results():
         "held-out, others": bnn.heldout_elpd(exact, TRAIN[:20]),
         "loo": bnn.loo(exact, TRAIN),
         "corrected": bnn.loo(exact, TRAIN, correct=True),
-        "2 folds": bnn.kfold(linear_model(), Exact(), TRAIN, folds=2, progress=False),
-        "3 folds": bnn.kfold(linear_model(), Exact(), TRAIN, folds=3, progress=False),
+        "2 folds": bnn.kfold(linear_model(), TRAIN, Exact(), folds=2, progress=False),
+        "3 folds": bnn.kfold(linear_model(), TRAIN, Exact(), folds=3, progress=False),
     }
 
 

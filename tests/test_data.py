@@ -11,10 +11,10 @@ from torch.masked import masked_tensor
 
 import pyrobnn as bnn
 from pyrobnn import Data, InputError
-from pyrobnn.baselines import _Problem
 from pyrobnn.data.in_memory import same_inputs
 from pyrobnn.diagnostics.folds import folds_of_inputs
-from pyrobnn.inference import automatic
+from pyrobnn.inference.several import automatic
+from pyrobnn.verdict.baselines import _Problem
 
 X = torch.arange(8.0).reshape(4, 2)
 DATA = Data(X, torch.arange(4.0), standardize=True, feature_names=["a", "b"], target_name="t")
@@ -199,7 +199,7 @@ MASK_OF_ROWS = np.array([False, True, False, True])
         lambda ones: bnn.BNNRegressor(steps=1).fit(ones[:, None], DATA.y.numpy()),
         lambda ones: bnn.BNNClassifier(steps=1).fit(X.numpy(), ones.astype(int)),
         lambda ones: bnn.BNNRegressor(steps=1).fit(X.numpy(), DATA.y.numpy(), sample_weight=ones),
-        lambda ones: bnn.kfold(bnn.BNN(bnn.MLP(2, [2], 1)), bnn.SVI(steps=1), DATA, folds=ones, seed=0),
+        lambda ones: bnn.kfold(bnn.BNN(bnn.MLP(2, [2], 1)), DATA, bnn.SVI(steps=1), folds=ones, seed=0),
     ],
     ids=["weights", "rows", "stored", "y", "X", "classes", "sample weight", "folds"],
 )

@@ -23,7 +23,7 @@ def model(net=None, **parts):
 
 def fit(declared=None, data=DATA, *, run=None, **settings):
     method = bnn.SVI(**({"guide": "map"} | settings))
-    return bnn.fit(declared or model(), method, data, **({"seed": 0, "progress": False} | (run or {})))
+    return bnn.fit(declared or model(), data, method, **({"seed": 0, "progress": False} | (run or {})))
 
 
 def by_lbfgs(posterior):
@@ -65,6 +65,7 @@ def test_the_gradient_is_zero_at_the_mode_that_the_history_leads_to(guide):
         assert slope(posterior) < 1e-3
 
 
+@pytest.mark.slow
 def test_it_ends_no_lower_than_steps_of_adam():
     """From the same start: its ELBO is at least that of the steps less their tolerance."""
     net = NET.build()
@@ -126,7 +127,7 @@ def test_validation_and_checkpoints_are_of_steps(tmp_path):
 
 
 def test_members_of_an_ensemble_find_modes_of_their_own():
-    ensemble = bnn.fit(model(), bnn.Ensemble(bnn.SVI(guide="map"), members=3), DATA, seed=0, progress=False)
+    ensemble = bnn.fit(model(), DATA, bnn.Ensemble(bnn.SVI(guide="map"), members=3), seed=0, progress=False)
     assert all(by_lbfgs(member) and slope(member) < 1e-3 for member in ensemble.members)
     assert len({len(member.history) for member in ensemble.members}) > 1
     assert len({round(member.history.elbo[0], 3) for member in ensemble.members}) == 3
@@ -151,6 +152,7 @@ def test_it_ends_after_the_largest_number_of_steps():
     assert posterior.record.stop_reason == "not converged within max_steps=7"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "noise"), [(200, 0.05), (60, 0.005)])
 def test_networks_with_kinks_in_single_precision_end_where_adam_gains_nothing(rows, noise):
     """From the point that is called converged, 2,000 steps of Adam at two rates; L-BFGS alone left 15 to 2,700 nats."""
@@ -289,7 +291,7 @@ def test_modes_in_single_precision_are_those_of_newton_in_double(kind, method):
     x, y, outputs = table(kind)
     declared = bnn.BNN(nn.Linear(x.shape[1], outputs), prior=bnn.priors.Normal(1.0), likelihood=kind)
     data = bnn.Data(x, y, standardize=False)
-    mode = bnn.fit(declared, METHODS[method], data, seed=0, progress=False, device="cpu").mean()
+    mode = bnn.fit(declared, data, METHODS[method], seed=0, progress=False, device="cpu").mean()
     assert mode["weight"].dtype == torch.float32
     found = torch.cat([mode["weight"], mode["bias"][:, None]], 1).double()
     torch.testing.assert_close(found, newton(kind, x, y, outputs), rtol=0, atol=1e-5)

@@ -154,10 +154,10 @@ def test_intervals_that_hold_too_much():
 def test_a_fit_that_was_cut_short():
     model, train, test = linear_problem(0)
     options = {"seed": 0, "progress": False, "engine": "eager"}
-    short = bnn.fit(model, bnn.SVI(steps=150, lr=0.01), train, **options)
+    short = bnn.fit(model, train, bnn.SVI(steps=150, lr=0.01), **options)
     assert "elbo" in bnn.diagnose(short, train, test, num_draws=100).names
     long = bnn.fit(
-        model, bnn.SVI(guide="full_rank", steps=1500, lr=0.03, schedule="cosine_annealing_lr"), train, **options
+        model, train, bnn.SVI(guide="full_rank", steps=1500, lr=0.03, schedule="cosine_annealing_lr"), **options
     )
     assert bnn.diagnose(long, train, test, num_draws=200).warnings == ()
 
@@ -201,7 +201,7 @@ def test_what_a_flat_elbo_does_not_prove():
     assert elbo_is_flat(np.linspace(0, 99, 1000), 100, 0.01, is_annealed=True).kind == "warning"
     model, train, test = linear_problem(0)
     method = bnn.SVI(steps=120, schedule="cosine_annealing_lr")
-    posterior = bnn.fit(model, method, train, seed=0, progress=False, engine="eager")
+    posterior = bnn.fit(model, train, method, seed=0, progress=False, engine="eager")
     found = bnn.diagnose(posterior, train, test, num_draws=20)
     (elbo,) = (finding for finding in found.findings if finding.name == "elbo")
     assert elbo.kind == "warning"
@@ -335,7 +335,7 @@ def test_khat_is_noted_and_never_warned_of_and_points_have_none():
 def test_ensembles_are_judged_like_others():
     model, train, test = linear_problem(0)
     method = bnn.Ensemble(bnn.SVI(steps=120, lr=0.05), members=2)
-    mixture = bnn.fit(model, method, train, seed=0, progress=False, engine="eager")
+    mixture = bnn.fit(model, train, method, seed=0, progress=False, engine="eager")
     names = {finding.name for finding in bnn.diagnose(mixture, train, test, num_draws=50).findings}
     assert {"elbo", "bias", "surprise", "baseline", "epistemic"} <= names
 

@@ -63,20 +63,20 @@ def name(path):
 def test_python_blocks_run(path, tmp_path, monkeypatch):
     """All blocks of a page share one namespace; steps are compiled only where there are many; parts are forgotten."""
     from pyrobnn import guides, likelihoods, priors
-    from pyrobnn.inference.svi.capture.compiler import interpret
+    from pyrobnn.inference.capture.compiler import interpret
 
     for registry in (guides.registry, likelihoods.registry, priors.registry):
         monkeypatch.setattr(registry, "_classes", dict(registry._classes))
     monkeypatch.chdir(tmp_path)
     if path != DEFAULTS:
-        monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+        monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     namespace = {"__name__": "page"}
     with no_figure_left(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         for block in blocks(path, "python"):
             exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", OTHERS, ids=name)
 def test_blocks_of_other_libraries_run(path, tmp_path):
     """In a process of their own: what JAX starts on its import would be in the way of other tests that fork."""

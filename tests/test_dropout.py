@@ -25,8 +25,8 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.guides import Dropout, Map
 from pyrobnn.guides.fed_weights import fed_weights
-from pyrobnn.inference.svi.capture.compiler import interpret
-from pyrobnn.inference.svi.capture.objective import Objective
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.testing.captured import require_capturable
 
 F64 = torch.float64
@@ -531,9 +531,9 @@ def test_rates_by_name():
 
 
 def test_replicates_have_rates_of_their_own(monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     methods = [bnn.SVI(guide=Dropout(rate, input_rate=rate), steps=30) for rate in (0.0, 0.5)]
-    none, half = bnn.fit_replicates(make(), methods, (X, Y), seed=0, engine="captured", progress=False)
+    none, half = bnn.fit_replicates(make(), (X, Y), methods, seed=0, engine="captured", progress=False)
     assert none.info["engine"]["used"] == "captured"
     assert none.draw(100)["2.weight"].std(0).max() == 0
     assert 0.3 < (half.draw(100)["2.weight"] == 0).double().mean() < 0.7

@@ -36,7 +36,7 @@ def fit_members(members=3, steps=200, **settings):
     decay = {"type": "exponential_lr", "gamma": 0.98}
     method = bnn.SVI(guide="map", steps=steps, lr=0.1, schedule=decay)
     ensemble = bnn.Ensemble(method, members=members, **settings)
-    return bnn.fit(linear_model(), ensemble, problem(), seed=0, engine="eager", progress=False)
+    return bnn.fit(linear_model(), problem(), ensemble, seed=0, engine="eager", progress=False)
 
 
 def test_members_of_a_deep_ensemble_reach_the_mode():
@@ -57,7 +57,7 @@ def test_members_that_differ_pass_without_a_warning():
         (declared, {}),
     ):
         ensemble = bnn.Ensemble(method, members=2, **different)
-        bnn.fit(model, ensemble, problem(), seed=0, engine="eager", progress=False)
+        bnn.fit(model, problem(), ensemble, seed=0, engine="eager", progress=False)
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_anchored_members_are_closer_together_than_draws_from_the_posterior():
     y = x[:, 0] + NOISE * torch.randn(30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     method = bnn.SVI(guide="map", steps=300, lr=0.1, schedule={"type": "exponential_lr", "gamma": 0.98})
     ensemble = bnn.Ensemble(method, members=2, anchored=True)
-    mixture = bnn.fit(linear_model(), ensemble, (x, y), seed=0, engine="eager", progress=False)
+    mixture = bnn.fit(linear_model(), (x, y), ensemble, seed=0, engine="eager", progress=False)
     posterior = torch.linalg.inv(torch.eye(2) / SCALE**2 + x.T @ x / NOISE**2)
     shares = posterior.diagonal() / SCALE**2
     assert 0 < shares[0] < 0.05
@@ -118,7 +118,7 @@ def test_bootstrapped_members_take_the_curvature_of_their_own_sample():
     x, y = problem()
     method = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=2)
     ensemble = bnn.Ensemble(method, members=3, bootstrap=True)
-    mixture = bnn.fit(linear_model(), ensemble, (x, y), seed=0, engine="eager", progress=False)
+    mixture = bnn.fit(linear_model(), (x, y), ensemble, seed=0, engine="eager", progress=False)
     for index, member in enumerate(mixture.members):
         with seeded(derive(0, f"replicate {index}"), "bootstrap"):
             rows = torch.randint(len(x), (len(x),))
@@ -139,7 +139,7 @@ def mixture():
     model = bnn.BNN(bnn.MLP(1, [6], 1), prior=bnn.priors.Normal(1.0), likelihood="gaussian")
     method = bnn.SVI(steps=60, lr=0.05)
     data = bnn.Data(*regression(), standardize=True)
-    return bnn.fit(model, bnn.Ensemble(method, members=3), data, seed=0, progress=False)
+    return bnn.fit(model, data, bnn.Ensemble(method, members=3), seed=0, progress=False)
 
 
 def test_members_keep_their_own_noise_and_draws_are_shared_out(mixture):

@@ -286,7 +286,7 @@ CASES = {
     "a tuple of inputs": (lambda: fit(x=(X, X)), "`x` must be one array or tensor, got a tuple of several"),
     "a mapping of inputs": (lambda: fit(x={"a": X}), "`x` must be one array or tensor, got a dict of several"),
     "not data": (
-        lambda: bnn.fit(make_bnn(net()), bnn.SVI(), X, seed=0, progress=False),
+        lambda: bnn.fit(make_bnn(net()), X, bnn.SVI(), seed=0, progress=False),
         "Expected Data(x, y), a pair (x, y), StoredData or a DataLoader, got Tensor",
     ),
     "loader without pairs": (lambda: fit(x=loader(X), y=None), "A DataLoader must yield pairs (x, y), got list"),
@@ -382,7 +382,14 @@ def test_refused(name):
 def test_wrong_method_is_refused():
     """The function behind the annotation, which the tests would otherwise enforce first."""
     with pytest.raises(bnn.InputError, match=r"Expected a method such as SVI\(...\), got 'nuts'"):
-        unannotated(bnn.fit)(make_bnn(net()), "nuts", bnn.Data(X, Y), seed=0)
+        unannotated(bnn.fit)(make_bnn(net()), bnn.Data(X, Y), "nuts", seed=0)
+
+
+@pytest.mark.parametrize("function", [bnn.fit, bnn.fit_replicates])
+@pytest.mark.parametrize("data", [bnn.Data(X, Y), (X, Y)])
+def test_the_method_before_the_data_is_refused(function, data):
+    with pytest.raises(bnn.InputError, match=r"data come before the method: \w+\(model, data, method, seed=0\)"):
+        unannotated(function)(make_bnn(net()), bnn.SVI(steps=1), data, seed=0)
 
 
 def unannotated(function):

@@ -3,7 +3,6 @@
 import pickle
 import warnings
 from contextlib import nullcontext
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
+from pyrobnn._core.settings import setting
 from pyrobnn.inference import defaults
 
 NOISE, SCALE = 0.5, 0.8
@@ -284,14 +284,21 @@ def test_a_classifier_learns_on_with_classes_that_come_later():
 
 
 @pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
+@setting
+class QuickEvidence(bnn.EvidenceFramework):
+    """The evidence framework, with less to do."""
+
+    starts: int = 1
+    rounds: int = 1
+    guide_steps: int = 20
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("weights", [None, np.arange(30) % 3], ids=["alike", "weighted"])
 def test_after_chains_a_classifier_learns_on_from_their_rows(weights, monkeypatch):
     """Chains of few rows leave nothing to go on from, so those rows are kept: the posterior is that of all rows."""
     monkeypatch.setattr(defaults, "_CHAINS", bnn.NUTS(num_draws=5, warmup=5, num_chains=2, max_tree_depth=2))
-    monkeypatch.setattr(
-        defaults, "EvidenceFramework", partial(bnn.EvidenceFramework, starts=1, rounds=1, guide_steps=20)
-    )
+    monkeypatch.setattr(defaults, "EvidenceFramework", QuickEvidence)
     x, numbers = problem(60)
     y = np.where(numbers > 0, "yes", "no")
     ones = np.ones(30)

@@ -259,7 +259,7 @@ def test_settings_of_parts_are_parameters_also_of_parts_given_by_name():
     assert model.guide == bnn.guides.LowRank(rank=3)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "params",
     [{"method__rounds": 3}, {"method__method__kl": "mc"}, {"guide__structure": "kron"}, {"prior__loc": 0.0}, {}],

@@ -7,9 +7,10 @@ import torch
 from scipy.optimize import minimize
 
 import pyrobnn as bnn
+from benchmarks import wide
 from pyrobnn._core.errors import InputError
 from pyrobnn.inference.defaults import parts_for
-from pyrobnn.inference.laplace.evidence_framework import _members
+from pyrobnn.inference.scales.evidence_framework import _members
 
 QUICK = bnn.EvidenceFramework(starts=1, rounds=30)
 
@@ -30,7 +31,7 @@ def log_evidence(x, y, alphas, noise):
 
 
 def fit(model, method, x, y, **arguments):
-    return bnn.fit(model, method, (x, y), seed=0, progress=False, engine="eager", **arguments)
+    return bnn.fit(model, (x, y), method, seed=0, progress=False, engine="eager", **arguments)
 
 
 @pytest.mark.parametrize("counts", [0.0, 0.5, 4.0])
@@ -111,6 +112,7 @@ def test_weights_of_an_input_that_never_varies_keep_their_declared_prior(likelih
     np.testing.assert_allclose(precision[..., 2], 0.7**-2)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("by", ["evidence", "mackay"])
 @pytest.mark.parametrize(("per", "structure"), [("weight", "full"), ("weight", "diag"), ("site", "full")])
 def test_tuning_afterwards_leaves_the_prior_of_weights_that_do_nothing(by, per, structure):
@@ -159,7 +161,7 @@ def test_more_columns_than_rows_do_not_make_the_noise_vanish(net):
     y = x[:, :5] @ [1, -1, 1, 0.5, 0.5] + 0.5 * rng.normal(size=1060)
     model = bnn.BNN(bnn.MLP(100, [] if net == "linear" else [20], 1), prior=bnn.priors.Normal("fan_in"))
     data = bnn.Data(x[:60], y[:60], standardize=True)
-    posterior = bnn.fit(model, bnn.EvidenceFramework(), data, seed=0, progress=False)
+    posterior = bnn.fit(model, data, bnn.EvidenceFramework(), seed=0, progress=False)
     assert float(posterior.predict(x[60:]).log_prob(torch.tensor(y[60:])).mean()) > -1.9
 
 
@@ -185,7 +187,7 @@ def test_units_of_the_targets_change_nothing_but_units():
     model = bnn.BNN(bnn.MLP(3, [8], 1, activation="tanh", dtype="float64"), prior=bnn.priors.Normal("fan_in"))
     method = bnn.EvidenceFramework(starts=2, rounds=3)
     plain, scaled = (
-        bnn.fit(model, method, bnn.Data(x, targets, standardize=True), seed=0, progress=False)
+        bnn.fit(model, bnn.Data(x, targets, standardize=True), method, seed=0, progress=False)
         for targets in (y, 1000 * y + 7)
     )
     torch.testing.assert_close(1000 * plain.predict(x).mean + 7, scaled.predict(x).mean, rtol=1e-4, atol=1.0)
@@ -229,7 +231,7 @@ def test_the_marginal_likelihood_starts_again_where_it_fell_to_a_constant():
     model = bnn.BNN(bnn.MLP(3, [50, 50], 1, dtype="float64"), prior=bnn.priors.Normal("fan_in"))
     training = bnn.SVI(guide="laplace", steps=300, lr=0.02, schedule="cosine_annealing_lr")
     method = bnn.MarginalLikelihood(training, rounds=2, noise="auto")
-    posterior = bnn.fit(model, method, bnn.Data(x, y, standardize=True), seed=0, progress=False, engine="eager")
+    posterior = bnn.fit(model, bnn.Data(x, y, standardize=True), method, seed=0, progress=False, engine="eager")
     x_test, y_test = sines(1000, 1)
     residual = y_test - posterior.predict(x_test).mean.numpy()
     assert 1 - (residual**2).mean() / y_test.var() > 0.5
@@ -265,6 +267,7 @@ def test_targets_without_a_pattern_stay_a_constant():
             {"num_data": 9, "num_inputs": 4, "likelihood": bnn.likelihoods.Ordinal(num_classes=3)},
             "EvidenceFramework",
         ),
+        ("classification", {"num_data": 9, "num_inputs": 5}, "EvidenceFramework"),
         ("classification", {"num_data": 250}, "EvidenceFramework"),
         ("classification", {"num_data": 251}, "SVI"),
         ("classification", {"num_data": 101, "num_classes": 3}, "SVI"),
@@ -272,6 +275,23 @@ def test_targets_without_a_pattern_stay_a_constant():
 )
 def test_the_default_method_follows_from_sizes_and_from_what_is_given(task, sizes, name):
     assert type(parts_for(task, **sizes)["method"]).__name__ == name
+
+
+@pytest.mark.parametrize(
+    ("task", "num_inputs", "activation"),
+    [("regression", 50, "relu"), ("regression", 49, "silu"), ("classification", 50, "silu")],
+)
+def test_the_default_network_follows_from_the_rows_for_each_input(task, num_inputs, activation):
+    assert parts_for(task, num_data=100, num_inputs=num_inputs)["net"].activation == activation
+
+
+@pytest.mark.slow
+def test_a_line_through_few_of_many_inputs_is_told_from_noise():
+    """Sixty rows of a hundred inputs: under smooth units the evidence took a constant, as the best of its starts."""
+    x, y, new, truth = wide.split("sparse", 1000)
+    model = bnn.BNNRegressor(random_state=0).fit(x, y)
+    score = float(model.predict_dist(new).log_prob(truth).mean())
+    assert score > wide.references((x, y, new, truth))["linear"]
 
 
 @pytest.mark.parametrize(("num_data", "counts"), [(17, 4.0), (18, 0.0)])
@@ -420,7 +440,7 @@ def test_the_cost_of_many_weights_and_rows_is_said_before_the_first_mode(num_dat
     def begun(*_, **__):
         raise Begun
 
-    monkeypatch.setattr("pyrobnn.inference.laplace.evidence_framework.tuned_modes", begun)
+    monkeypatch.setattr("pyrobnn.inference.scales.evidence_framework.tuned_modes", begun)
     x = torch.randn(num_data, 2, generator=torch.Generator().manual_seed(0))
     model = bnn.BNN(bnn.MLP(2, [hidden], 1), prior=bnn.priors.Normal(1.0))
     with pytest.warns(UserWarning, match=message), pytest.raises(Begun):
@@ -432,7 +452,7 @@ def test_a_small_table_is_told_of_no_cost(monkeypatch):
     def begun(*_, **__):
         raise Begun
 
-    monkeypatch.setattr("pyrobnn.inference.laplace.evidence_framework.tuned_modes", begun)
+    monkeypatch.setattr("pyrobnn.inference.scales.evidence_framework.tuned_modes", begun)
     x = torch.randn(600, 2, generator=torch.Generator().manual_seed(0))
     with pytest.raises(Begun):
         fit(bnn.BNN(bnn.MLP(2, [800], 1), prior=bnn.priors.Normal(1.0)), bnn.EvidenceFramework(), x, x[:, 0])

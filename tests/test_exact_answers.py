@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 
 import pyrobnn as bnn
 from pyrobnn.guides.low_rank import LowRank
-from pyrobnn.inference.swag import _Path
+from pyrobnn.inference.several.swag import _Path
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 3))
@@ -32,7 +32,7 @@ def linear(likelihood, outputs=1, prior=1.0):
 
 
 def exact(model, y, **arguments):
-    return bnn.fit(model, MODE, bnn.Data(X, y, **arguments), seed=0, **KIND)
+    return bnn.fit(model, bnn.Data(X, y, **arguments), MODE, seed=0, **KIND)
 
 
 def coefficients(values):
@@ -59,7 +59,7 @@ class RandomFeatures(torch.nn.Module):
 @pytest.fixture(scope="module")
 def features():
     model = bnn.BNN(RandomFeatures(), prior=bnn.priors.Normal(0.2), likelihood=bnn.likelihoods.Gaussian(0.3))
-    posterior = bnn.fit(model, MODE, (X, Y), seed=0, **KIND)
+    posterior = bnn.fit(model, (X, Y), MODE, seed=0, **KIND)
     old, new = (0.2 * np.tanh(x @ posterior.bnn.net.first.weight.numpy().T) for x in (X, NEW))
     return posterior, old, new
 
@@ -156,7 +156,7 @@ def test_two_columns_with_noise_of_their_own_in_standard_units():
     y = np.column_stack([Y, 5 * Y + np.random.default_rng(3).normal(size=30)])
     method = bnn.EvidenceFramework(starts=1, rounds=5, per="site")
     model = linear(bnn.likelihoods.Gaussian(), outputs=2)
-    posterior = bnn.fit(model, method, bnn.Data(X, y, standardize=True), seed=0, **KIND)
+    posterior = bnn.fit(model, bnn.Data(X, y, standardize=True), method, seed=0, **KIND)
     alpha = posterior.info["evidence"]["precision"]
     z = (X - X.mean(0)) / X.std(0)
     evidence = left_out = 0.0
@@ -175,7 +175,7 @@ def test_two_columns_with_noise_of_their_own_in_standard_units():
 def test_inputs_whose_squares_overflow_are_named_as_the_cause(rounds):
     method = bnn.EvidenceFramework(starts=1, rounds=rounds)
     with pytest.raises(FloatingPointError, match="no start kept to finite numbers"):
-        bnn.fit(linear(bnn.likelihoods.Gaussian(0.3)), method, (1e200 * X, Y), seed=0, **KIND)
+        bnn.fit(linear(bnn.likelihoods.Gaussian(0.3)), (1e200 * X, Y), method, seed=0, **KIND)
 
 
 # Estimators
@@ -261,7 +261,7 @@ def test_a_mixture_of_two_posteriors_by_hand():
 @pytest.mark.parametrize("names", [["x0", "x1", "x2"], [0, 1, 2], ["a", "b", "c"]])
 def test_columns_of_a_frame_go_by_name_and_by_position_where_training_had_none(names):
     frame = pd.DataFrame(X, columns=names)
-    posterior = bnn.fit(linear(bnn.likelihoods.Gaussian(0.3)), MODE, bnn.Data(frame, Y), seed=0, **KIND)
+    posterior = bnn.fit(linear(bnn.likelihoods.Gaussian(0.3)), bnn.Data(frame, Y), MODE, seed=0, **KIND)
     found = posterior.predict(frame[[names[2], names[0], names[1]]], at_mean=True).mean
     np.testing.assert_array_equal(found, posterior.predict(X, at_mean=True).mean)
     unnamed = exact(linear(bnn.likelihoods.Gaussian(0.3)), Y)
@@ -294,9 +294,9 @@ def test_replicates_follow_their_own_schedules_and_warm_ups_as_torch_does():
         likelihood=bnn.likelihoods.Gaussian(1.0),
         prior=bnn.priors.Normal(1.0),
     )
-    found = bnn.fit_replicates(model, methods, (X, Y), seed=3, **KIND)
+    found = bnn.fit_replicates(model, (X, Y), methods, seed=3, **KIND)
     for posterior, (_, build), warm_up in zip(found, SCHEDULES, warm_ups, strict=True):
-        still = bnn.fit(model, bnn.SVI(guide="map", lr=1e-300, steps=1), (X, Y), seed=posterior.seed, **KIND)
+        still = bnn.fit(model, (X, Y), bnn.SVI(guide="map", lr=1e-300, steps=1), seed=posterior.seed, **KIND)
         w = torch.nn.Parameter(still.mean()["0.weight"].clone())
         optimizer = torch.optim.SGD([w], lr=0.005)
         schedule = build(optimizer)
@@ -315,7 +315,7 @@ def test_parquet_with_flags_gives_the_laplace_approximation_of_the_data_in_memor
     stored = bnn.StoredData.from_parquet(tmp_path / "table.parquet", "y", standardize=True, progress=False)
     data = bnn.Data(table.drop(columns="y").astype(float), table["y"], standardize=True)
     model = linear(bnn.likelihoods.Gaussian(0.5))
-    ours, theirs = (bnn.fit(model, MODE, one, seed=0, **KIND) for one in (stored, data))
+    ours, theirs = (bnn.fit(model, one, MODE, seed=0, **KIND) for one in (stored, data))
     np.testing.assert_allclose(ours.predict(data.x, at_mean=True).mean, theirs.predict(data.x, at_mean=True).mean)
     assert ours.info["laplace"]["log_evidence"] == pytest.approx(theirs.info["laplace"]["log_evidence"])
     mask = X[:, 0] > 0
@@ -325,7 +325,7 @@ def test_parquet_with_flags_gives_the_laplace_approximation_of_the_data_in_memor
 def test_swag_has_the_moments_of_its_path():
     path = np.random.default_rng(5).normal(size=(12, 4))
     posterior = bnn.fit(
-        linear(bnn.likelihoods.Gaussian(1.0)), bnn.SVI(guide=LowRank(5), steps=1), (X, Y), seed=0, **KIND
+        linear(bnn.likelihoods.Gaussian(1.0)), (X, Y), bnn.SVI(guide=LowRank(5), steps=1), seed=0, **KIND
     )
     collected = _Path(5)
     for weights in path:
@@ -354,7 +354,7 @@ def predicted(x, y, new):
 def test_kfold_and_loo_of_a_linear_model():
     model = linear(bnn.likelihoods.Gaussian(0.3))
     folds = np.arange(30) % 3
-    found = bnn.kfold(model, MODE, (X, Y), folds=folds, num_draws=4000, **KIND)
+    found = bnn.kfold(model, (X, Y), MODE, folds=folds, num_draws=4000, **KIND)
     others = [folds != fold for fold in folds]
     expected = [predicted(X[o], Y[o], X[[i]]).logpdf(Y[i])[0] for i, o in enumerate(others)]
     np.testing.assert_allclose(found.elpd_i.values, expected, atol=0.06)

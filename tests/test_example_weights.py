@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference import automatic
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.potential import Leapfrog, LogJoint, eager_potential
-from pyrobnn.inference.preparing import fresh_model
-from pyrobnn.inference.source import make_source
-from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.inference.several import automatic
+from pyrobnn.inference.training.start import fresh_model
 
 F64 = torch.float64
 GENERATOR = torch.Generator().manual_seed(0)
@@ -40,7 +40,7 @@ def gaussian(scale=2.0):
 
 
 def fit(model, method, data, **settings):
-    return bnn.fit(model, method, data, seed=0, progress=False, **settings)
+    return bnn.fit(model, data, method, seed=0, progress=False, **settings)
 
 
 # The data
@@ -66,7 +66,7 @@ REFUSED = {
         "must yield pairs .* weights of examples are for Data",
     ),
     "in some replicates": (
-        lambda: bnn.fit_replicates(gaussian(), bnn.SVI(), [bnn.Data(X, Y), both()[0]], seed=0, progress=False),
+        lambda: bnn.fit_replicates(gaussian(), [bnn.Data(X, Y), both()[0]], bnn.SVI(), seed=0, progress=False),
         "weights must be in all or in none",
     ),
     "diagnostics": (
@@ -200,7 +200,7 @@ def test_the_captured_step_takes_the_weights_of_its_batches():
     model = bnn.BNN(nn.Linear(2, 1), likelihood=bnn.likelihoods.Gaussian(scale=2.0), prior=bnn.priors.Normal(1.0))
     method = bnn.SVI(guide="map", steps=12, batch_size=3)
     eager, captured = (
-        bnn.fit_replicates(model, method, sets, seed=0, engine=engine, progress=False)
+        bnn.fit_replicates(model, sets, method, seed=0, engine=engine, progress=False)
         for engine in ("eager", "captured")
     )
     assert captured[0].info["engine"]["used"] == "captured"

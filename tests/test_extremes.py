@@ -6,7 +6,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn.inference import training
+from pyrobnn.inference.training import loop
 
 G = torch.Generator().manual_seed(0)
 N = 24
@@ -149,7 +149,7 @@ def fit_failing(calls, **settings):
     ids=["the last", "not one that fails at once"],
 )
 def test_it_goes_back_to_a_state_kept(calls, kept_every, found, monkeypatch):
-    monkeypatch.setattr(training, "_KEEP_EVERY", kept_every)
+    monkeypatch.setattr(loop, "_KEEP_EVERY", kept_every)
     posterior = fit_failing(calls, steps=150)
     assert [tuple(entry.values()) for entry in posterior.info["rewinds"]] == found
     assert len(posterior.history) == 150
@@ -181,7 +181,7 @@ def test_replicates_go_back_together_and_only_the_one_concerned_slows_down():
     def replicates(*rates):
         model = bnn.BNN(network(3, 1, torch.float32), likelihood="poisson", prior=bnn.priors.Normal(1.0))
         methods = [bnn.SVI(steps=40, lr=lr, optimizer="sgd") for lr in rates]
-        return bnn.fit_replicates(model, methods, (X, K), seed=0, engine="eager", progress=False)
+        return bnn.fit_replicates(model, (X, K), methods, seed=0, engine="eager", progress=False)
 
     slow, fast = replicates(1e-4, 0.04)
     assert "rewinds" not in slow.info

@@ -16,10 +16,10 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
-from pyrobnn.baselines import fit_baselines
 from pyrobnn.data.batches import TensorBatches
-from pyrobnn.inference.ending import complaint
 from pyrobnn.inference.svi.objective import make_elbo
+from pyrobnn.verdict.baselines import fit_baselines
+from pyrobnn.verdict.comparison import complaint
 
 NOISE = 0.4
 
@@ -86,7 +86,7 @@ def fit(model=None, data=None, *, seed=0, validation=None, callbacks=(), **setti
         {"validation": validation, "callbacks": callbacks},
     )
     data = linear_problem() if data is None else data
-    return bnn.fit(model or linear_model(), method, data, seed=seed, engine="eager", progress=False, **arguments)
+    return bnn.fit(model or linear_model(), data, method, seed=seed, engine="eager", progress=False, **arguments)
 
 
 def test_same_seed_gives_the_same_bits_and_other_seeds_others():
@@ -324,7 +324,7 @@ def test_krassers_sinusoid_is_fitted_and_unsure_outside_the_data():
         )
         method = bnn.SVI(guide=bnn.guides.MeanField(init_loc="prior", init_rho=0.0), steps=1500, lr=0.03)
         how = {"seed": seed, "engine": "captured", "progress": False}
-        posterior = bnn.fit(model, method, bnn.datasets.sinusoid(seed=seed), **how)
+        posterior = bnn.fit(model, bnn.datasets.sinusoid(seed=seed), method, **how)
         prediction = posterior.predict(x, num_draws=500)
         error = (prediction.mean - bnn.datasets.sinusoid_curve(x).flatten())[inside]
         errors.append(float(error.square().mean().sqrt()))
@@ -351,7 +351,7 @@ def test_the_look_at_the_end_of_a_small_fit_takes_one_thread(monkeypatch):
     before, seen = torch.get_num_threads(), []
     posterior = fit()
     monkeypatch.setattr(
-        "pyrobnn.inference.ending.fit_baselines",
+        "pyrobnn.verdict.comparison.fit_baselines",
         lambda *args, **rest: seen.append(torch.get_num_threads()) or fit_baselines(*args, **rest),
     )
     try:
@@ -483,7 +483,7 @@ def test_inputs_that_never_vary_are_named_before_a_fit(num_constant, words):
     x[:, 2:] = 3.0
     model = bnn.BNN(bnn.MLP(2 + num_constant, [3], 1))
     with pytest.warns(bnn.PoorFitWarning, match=words):
-        bnn.fit(model, bnn.SVI(steps=1), (x, x[:, 0]), seed=0, progress=False)
+        bnn.fit(model, (x, x[:, 0]), bnn.SVI(steps=1), seed=0, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -491,5 +491,5 @@ def test_inputs_that_never_vary_are_named_before_a_fit(num_constant, words):
 )
 def test_other_inputs_are_not(x, recwarn):
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(x[0].numel(), 1))
-    bnn.fit(bnn.BNN(net), bnn.SVI(steps=1), (x, torch.randn(len(x))), seed=0, progress=False)
+    bnn.fit(bnn.BNN(net), (x, torch.randn(len(x))), bnn.SVI(steps=1), seed=0, progress=False)
     assert not [one for one in recwarn if "same value" in str(one.message)]

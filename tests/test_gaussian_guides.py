@@ -17,9 +17,9 @@ from pyrobnn import guides, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.in_memory import Scaler
+from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.guides.joint import JointPart, RealPart
-from pyrobnn.inference.svi.capture.objective import Objective
-from pyrobnn.inference.svi.objective import quadrature_kl
+from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.testing.models import HierarchicalNormal
 
@@ -440,7 +440,7 @@ def test_full_rank_guide_reaches_the_evidence_by_svi():
     decay = {"type": "exponential_lr", "gamma": 1e-2 ** (1 / 200)}
     options = {"kl": "analytic", "num_particles": 2, "antithetic": True, "lr": 0.2, "schedule": decay}
     method = bnn.SVI(guide=guides.FullRank(), steps=200, **options)
-    posterior = bnn.fit(linear_model(1), method, data, seed=0, engine="eager", progress=False)
+    posterior = bnn.fit(linear_model(1), data, method, seed=0, engine="eager", progress=False)
     elbo = bnn.elbo_report(posterior, data, num_draws=500).elbo
     assert elbo.mean == pytest.approx(evidence(data), abs=0.05 + 4 * elbo.stderr)
 

@@ -140,7 +140,7 @@ def test_codes_that_count_from_one_give_the_bits_of_codes_that_count_from_zero(m
     found = []
     for first in (0, 1):
         model = model_of(seeded(lambda first=first: Codes(first)))
-        posterior = bnn.fit(model, method, bnn.Data(CODES - 1 + first, Y), seed=0, engine="eager", progress=False)
+        posterior = bnn.fit(model, bnn.Data(CODES - 1 + first, Y), method, seed=0, engine="eager", progress=False)
         found.append(posterior.predict(CODES - 1 + first, num_draws=4).draw_means)
     assert torch.equal(*found)
 
@@ -161,7 +161,7 @@ def test_a_network_sees_rows_of_the_data_alone(name, how, tmp_path):
     """Through the fit, predictions, the audit, and a saved posterior, which has no row of the data."""
     make, x = NETS[name]
     data, model = bnn.Data(x, Y), model_of(seeded(make))
-    posterior = bnn.fit(model, METHODS[how], data, seed=0, engine="eager", progress=False)
+    posterior = bnn.fit(model, data, METHODS[how], seed=0, engine="eager", progress=False)
     before = posterior.predict(x, num_draws=4).draw_means
     assert before.isfinite().all()
     tensors = safetensors.torch.load_file(posterior.save(tmp_path / "p") / "tensors.safetensors")
@@ -181,7 +181,7 @@ def test_a_network_sees_rows_of_the_data_alone(name, how, tmp_path):
 @pytest.mark.parametrize("how", [how for how in METHODS if how not in ("svi", "autoguide", "nuts")])
 def test_every_method_shows_a_network_rows_of_the_data_alone(name, how, tmp_path):
     make, x = NETS[name]
-    posterior = bnn.fit(model_of(seeded(make)), METHODS[how], bnn.Data(x, Y), seed=0, engine="eager", progress=False)
+    posterior = bnn.fit(model_of(seeded(make)), bnn.Data(x, Y), METHODS[how], seed=0, engine="eager", progress=False)
     before = posterior.predict(x, num_draws=4).draw_means
     loaded = bnn.load(posterior.save(tmp_path / "p"), net=seeded(make))
     assert torch.equal(loaded.predict(x, num_draws=4).draw_means, before)
@@ -234,7 +234,7 @@ def test_scales_are_measured_around_batch_normalisation(tracked):
     [
         lambda model, data: model.fit(data, guide="laplace", steps=3, seed=0, progress=False),
         lambda model, data: Laplace().around(model, data, progress=False),
-        lambda model, data: bnn.fit(model, bnn.EvidenceFramework(), data, seed=0, progress=False),
+        lambda model, data: bnn.fit(model, data, bnn.EvidenceFramework(), seed=0, progress=False),
         lambda model, data: model.fit(data, steps=1, seed=0, progress=False).predict(data.x, linearized=True),
     ],
     ids=["laplace", "around", "evidence", "linearised"],
@@ -245,7 +245,7 @@ def test_curvature_of_outputs_that_depend_on_each_other_is_refused(fit):
 
 
 def test_looking_for_the_number_of_outputs_leaves_a_model_as_it_is():
-    from pyrobnn.baselines import fit_baselines
+    from pyrobnn.verdict.baselines import fit_baselines
 
     model = model_of(normalised(tracked=True))
     before = {name: value.clone() for name, value in model.state_dict().items()}

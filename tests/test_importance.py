@@ -308,7 +308,7 @@ def test_pruned_weights_and_stored_draws_are_refused():
         bnn.importance_weights(pruned, DATA)
     method = bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=5, warmup=2)
     with pytest.raises(bnn.InputError, match="Stored draws of Markov chains have no density"):
-        bnn.importance_weights(bnn.fit(line(), method, DATA, seed=0, progress=False, engine="eager"), DATA)
+        bnn.importance_weights(bnn.fit(line(), DATA, method, seed=0, progress=False, engine="eager"), DATA)
 
 
 def test_members_without_a_common_posterior_are_refused():

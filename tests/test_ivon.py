@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
-from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.inference.svi.newton import VariationalNewton
 from pyrobnn.testing.captured import require_capturable
 
@@ -147,7 +147,7 @@ def test_a_prior_that_is_not_normal_is_a_part_of_the_loss():
 
 @pytest.mark.parametrize("kl", ["quadrature", "mc"])
 def test_captured_fit_is_the_eager_fit(kl, monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     method = bnn.IVON(**SMALL, kl=kl, kl_warmup=5, clip_norm=50.0)
     eager, captured = (quick(network(), method, (X, Y), engine=engine) for engine in ("eager", "captured"))
     assert captured.info["engine"]["used"] == "captured"
@@ -164,10 +164,10 @@ def test_replicates_side_by_side_are_those_alone(noise):
 
 def test_replicates_of_other_priors_train_side_by_side(monkeypatch):
     """The tighter prior ends in the smaller weights, in one graph."""
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     models = [linear(bnn.priors.Normal(scale)) for scale in (1.0, 0.01)]
     method = bnn.IVON(steps=60, clip_radius=1.0)
-    wide, tight = bnn.fit_replicates(models, method, (X, Y), seed=0, engine="captured", progress=False)
+    wide, tight = bnn.fit_replicates(models, (X, Y), method, seed=0, engine="captured", progress=False)
     assert tight.info["engine"]["used"] == "captured"
     assert tight.guide.loc.detach().abs().max() < 0.1 < wide.guide.loc.detach().abs().max()
     assert softplus(tight.guide.rho.detach()).max() < 0.02
@@ -176,9 +176,9 @@ def test_replicates_of_other_priors_train_side_by_side(monkeypatch):
 def test_replicates_of_other_rates_are_not_trained_under_the_settings_of_the_first():
     methods = [bnn.IVON(steps=3, lr=lr) for lr in (0.1, 0.2)]
     with pytest.warns(UserWarning, match="replicates differ in `first_lr` of the optimiser"):
-        bnn.fit_replicates(linear(), methods, (X, Y), seed=0, engine="captured", progress=False)
+        bnn.fit_replicates(linear(), (X, Y), methods, seed=0, engine="captured", progress=False)
     with pytest.raises(InputError, match=r"Replicates run SVI\(...\), or IVON\(...\), side by side"):
-        bnn.fit_replicates(linear(), [bnn.IVON(steps=3), bnn.SVI(steps=3)], (X, Y), seed=0, progress=False)
+        bnn.fit_replicates(linear(), (X, Y), [bnn.IVON(steps=3), bnn.SVI(steps=3)], seed=0, progress=False)
 
 
 def test_it_runs_in_an_ensemble_with_its_parts():

@@ -16,8 +16,8 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._torch.kept_memory import kept_memory
 from pyrobnn._torch.private import sources_forgotten
-from pyrobnn.inference.svi.capture.replay import record_as_run, replay
-from pyrobnn.inference.svi.capture.slope import recorded_slope
+from pyrobnn.inference.capture.replay import record_as_run, replay
+from pyrobnn.inference.capture.slope import recorded_slope
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other systems have no such thresholds")
 
@@ -86,7 +86,7 @@ def test_a_captured_step_of_a_wide_network_has_few_page_faults():
     model = bnn.BNN(bnn.MLP(784, [1200, 1200], 10), prior=bnn.priors.Normal(1.0), likelihood="categorical")
     method = bnn.SVI(steps=200, batch_size=128)
     options = {"engine": "captured", "progress": False, "callbacks": [lambda p: seen.append((p.step, faults()))]}
-    bnn.fit(model, method, bnn.Data(x, y), seed=0, **options)
+    bnn.fit(model, bnn.Data(x, y), method, seed=0, **options)
     (first, before), (last, after) = seen[1], seen[-1]
     assert (after - before) / (last - first) < 200
 
@@ -147,7 +147,7 @@ def fit(kind, number, width):
         bnn.BNNRegressor(random_state=number).fit(x, y)
     else:
         method, parts = methods[kind]
-        bnn.fit(bnn.BNN(bnn.MLP(2, [5 + width], 1), **parts), method, (x, y), seed=number, progress=False)
+        bnn.fit(bnn.BNN(bnn.MLP(2, [5 + width], 1), **parts), (x, y), method, seed=number, progress=False)
 
 kind, shapes = sys.argv[1:]
 sizes = []
@@ -161,7 +161,7 @@ print((sizes[-1] - sizes[5]) / 24)
 ONE_SHAPE = [(kind, "one shape") for kind in ("steps", "mode", "replicates", "evidence", "chains", "estimator")]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "shapes"), [*ONE_SHAPE, ("steps", "shapes")])
 def test_fits_leave_nothing_in_memory(kind, shapes):
     """From 1 to 6 MiB a fit stayed. The first fits load modules, and fill caches that have bounds."""

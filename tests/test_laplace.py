@@ -24,8 +24,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn.guides import BlockGaussian, Laplace
 from pyrobnn.guides.blocks import BlockSpec
-from pyrobnn.inference.ensemble import Ensemble
-from pyrobnn.inference.replicates import fit_replicates
+from pyrobnn.inference.several.ensemble import Ensemble
+from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.likelihoods import noise
 from pyrobnn.posterior.linearized import functional
 
@@ -614,7 +614,7 @@ def test_around_a_fit_gives_the_posterior_of_the_fit():
     model = model_with(priors.Hierarchical("gamma", 1.0), likelihoods.Gaussian("learned"))
     data = bnn.Data(X, 5.0 + 3.0 * Y)
     fitted = bnn.fit(
-        model, bnn.SVI(guide=Laplace(), steps=40, lr=0.05), data, seed=0, engine="eager", progress=False, device="cpu"
+        model, data, bnn.SVI(guide=Laplace(), steps=40, lr=0.05), seed=0, engine="eager", progress=False, device="cpu"
     )
     again = Laplace().around(fitted.bnn, data, weights=fitted.mean(), progress=False, device="cpu")
     for name, value in fitted.mean().items():
@@ -629,7 +629,7 @@ def test_around_a_fit_gives_the_posterior_of_the_fit():
 @pytest.fixture(scope="module")
 def fitted():
     method = bnn.SVI(guide=Laplace(), steps=20, lr=0.05)
-    return bnn.fit(model_with(), method, bnn.Data(X, Y), seed=0, engine="eager", progress=False, device="cpu")
+    return bnn.fit(model_with(), bnn.Data(X, Y), method, seed=0, engine="eager", progress=False, device="cpu")
 
 
 @pytest.mark.slow
@@ -658,8 +658,8 @@ def test_ensembles_and_replicates_have_gaussians_of_their_own():
     model, data = model_with(net=bnn.MLP(2, [3], 1)), bnn.Data(X, Y)
     method = bnn.SVI(guide=Laplace(structure="diag"), steps=5)
     options = {"seed": 0, "engine": "eager", "progress": False, "device": "cpu"}
-    mixture = bnn.fit(model, Ensemble(method, members=2), data, **options)
-    replicates = fit_replicates(model, method, data, replicates=2, **options)
+    mixture = bnn.fit(model, data, Ensemble(method, members=2), **options)
+    replicates = fit_replicates(model, data, method, replicates=2, **options)
     for members in (mixture.members, replicates):
         assert all(member.info["laplace"]["setting"]["structure"] == "diag" for member in members)
         spreads = [member.guide.spread() for member in members]
@@ -691,7 +691,7 @@ def test_networks_on_which_pyros_laplace_raises(hidden):
             prior=bnn.priors.Normal(1.0),
         )
     method = bnn.SVI(guide=Laplace(structure="full"), steps=150, lr=0.02)
-    posterior = bnn.fit(model, method, bnn.Data(x, y), seed=0, engine="eager", progress=False, device="cpu")
+    posterior = bnn.fit(model, bnn.Data(x, y), method, seed=0, engine="eager", progress=False, device="cpu")
     found = posterior.info["laplace"]
     assert found["dimension"] == 15 * hidden + 1
     assert math.isfinite(found["log_evidence"])
@@ -732,7 +732,7 @@ def test_the_cost_of_a_wide_layer_is_said_before_the_fit(width, settings, messag
     model, x = wide_regression(width)
     method = bnn.SVI(guide=Laplace(**settings), steps=1)
     with pytest.warns(UserWarning, match=message), pytest.raises(Reached):
-        bnn.fit(model, method, (x, x[:, 0]), seed=0, engine="eager", progress=False, callbacks=[reached])
+        bnn.fit(model, (x, x[:, 0]), method, seed=0, engine="eager", progress=False, callbacks=[reached])
 
 
 @pytest.mark.filterwarnings("error")

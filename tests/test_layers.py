@@ -15,8 +15,8 @@ from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.kernels import plain_kernels
-from pyrobnn.inference.source import make_source, refuse_checkpoints
-from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.data import make_source, refuse_checkpoints
 from pyrobnn.storage import load_posterior, save_posterior
 from pyrobnn.testing.captured import require_capturable
 
@@ -125,7 +125,7 @@ def make_model(net, prior=UNIT):
 
 def fit(net, data, *, prior=UNIT, engine="eager", **settings):
     method = bnn.SVI(**{"steps": STEPS} | settings)
-    return bnn.fit(make_model(net, prior), method, data, seed=0, engine=engine, device="cpu", progress=False)
+    return bnn.fit(make_model(net, prior), data, method, seed=0, engine=engine, device="cpu", progress=False)
 
 
 def running(net):
@@ -225,7 +225,7 @@ def assert_exact_statistics(posterior, data, updates=STEPS):
 
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 def test_running_statistics_follow_the_batches(monkeypatch, engine):
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     data = linear_data()
     posterior = fit(normalised(), data, engine=engine)
     assert posterior.history.engine.used == engine
@@ -248,10 +248,10 @@ def test_running_statistics_follow_the_batches(monkeypatch, engine):
 
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 def test_replicates_have_running_statistics_of_their_own(monkeypatch, engine):
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     sets = [linear_data(2), linear_data(3)]
     model, method = make_model(normalised()), bnn.SVI(steps=STEPS)
-    posteriors = bnn.fit_replicates(model, method, sets, seed=0, engine=engine, device="cpu", progress=False)
+    posteriors = bnn.fit_replicates(model, sets, method, seed=0, engine=engine, device="cpu", progress=False)
     for posterior, data in zip(posteriors, sets, strict=True):
         assert posterior.history.engine.used == engine
         assert_exact_statistics(posterior, data)
@@ -260,7 +260,7 @@ def test_replicates_have_running_statistics_of_their_own(monkeypatch, engine):
 def test_members_of_an_ensemble_have_running_statistics_of_their_own(tmp_path):
     method = bnn.Ensemble(bnn.SVI(guide="map", steps=5, batch_size=4), members=2)
     data = linear_data()
-    mixture = bnn.fit(make_model(normalised()), method, data, seed=0, engine="eager", device="cpu", progress=False)
+    mixture = bnn.fit(make_model(normalised()), data, method, seed=0, engine="eager", device="cpu", progress=False)
     first, second = (statistics(member) for member in mixture.members)
     assert not torch.equal(first["0.running_mean"], second["0.running_mean"])
     loaded = load_posterior(save_posterior(mixture, tmp_path / "p"), net=normalised())
@@ -460,10 +460,10 @@ def test_checkpointing_is_refused(use_reentrant):
         net = Checkpointed(use_reentrant=use_reentrant, always=True)
         model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(1.0))
         with pytest.raises(InputError, match=message):
-            bnn.fit(model, method, (x, x[:, 0]), seed=0, progress=False)
+            bnn.fit(model, (x, x[:, 0]), method, seed=0, progress=False)
     model = bnn.BNN(Checkpointed(use_reentrant=use_reentrant, always=False), prior=bnn.priors.Normal(1.0))
     with pytest.raises(InputError, match=message):
-        bnn.fit(model, bnn.SVI(steps=3), (x, x[:, 0]), seed=0, progress=False)
+        bnn.fit(model, (x, x[:, 0]), bnn.SVI(steps=3), seed=0, progress=False)
 
 
 def test_the_look_for_checkpointing_leaves_no_trace():
@@ -472,7 +472,7 @@ def test_the_look_for_checkpointing_leaves_no_trace():
         nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)),
         prior=bnn.priors.Normal(1.0),
     )
-    source = make_source((x, x[:, 0]), model, None)
+    source = make_source(bnn.Data(x, x[:, 0]), model, None)
     before, random_state = {k: v.clone() for k, v in model.net.state_dict().items()}, torch.get_rng_state()
     refuse_checkpoints(model, source, training=True)
     assert all(torch.equal(v, before[k]) for k, v in model.net.state_dict().items())

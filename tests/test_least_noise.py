@@ -8,8 +8,8 @@ import pyrobnn as bnn
 from pyrobnn import guides, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.inference.preparing import prepare_source, start
 from pyrobnn.inference.svi.least_noise import Call, choose_noise, layer_calls
+from pyrobnn.inference.training.start import prepare_source, start
 
 UNIT = bnn.priors.Normal(1.0)
 
@@ -159,7 +159,7 @@ def test_the_choice_draws_nothing_from_the_fit_and_is_recorded():
     data = bnn.Data(torch.randn(20, 4), torch.randn(20))
     given = {"guide": guides.MeanField(noise="local"), "kl": "analytic"}
     methods = [bnn.SVI(max_steps=5), bnn.SVI(max_steps=5, **given), bnn.SVI(steps=5)]
-    automatic, given, fixed = (bnn.fit(model, method, data, seed=0, progress=False) for method in methods)
+    automatic, given, fixed = (bnn.fit(model, data, method, seed=0, progress=False) for method in methods)
     assert automatic.history.elbo.tolist() == given.history.elbo.tolist() != fixed.history.elbo.tolist()
     assert [(found.info["noise"], found.info["kl"]) for found in (automatic, given, fixed)] == [
         ("local", "analytic"),

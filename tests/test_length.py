@@ -10,10 +10,10 @@ import torch
 from helpers import quick
 
 import pyrobnn as bnn
-from pyrobnn.inference.ending import _cut_short
-from pyrobnn.inference.session import Session
-from pyrobnn.inference.svi.eager import Eager
-from pyrobnn.inference.svi.length import Length
+from pyrobnn.inference.svi.session import Session
+from pyrobnn.inference.training.convergence import ConvergenceRule
+from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.verdict.comparison import _cut_short
 
 NOISE = 0.3
 N, D = 60, 4
@@ -37,7 +37,7 @@ def network(scale=0.1):
 
 def fit(model, data=(X, Y), *, seed=0, method=None, **settings):
     method = bnn.SVI(**settings) if method is None else method
-    return bnn.fit(model, method, data, seed=seed, progress=False, engine="captured")
+    return bnn.fit(model, data, method, seed=seed, progress=False, engine="captured")
 
 
 def elbo(mean, covariance):
@@ -110,7 +110,7 @@ def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000):
     fit = SimpleNamespace(
         parameters=[parameter], schedule_steps=100, cycle_factor=1.0, method=method, begin_schedule=begun.append
     )
-    length, done = Length(fit, tolerance, max_steps), 0
+    length, done = ConvergenceRule(fit, tolerance, max_steps), 0
     for number, objective in enumerate(objectives):
         block = np.column_stack([np.full(50, objective + 3.0), np.full(50, 3.0)])
         rates = set()
@@ -171,6 +171,7 @@ TOO_SLOW = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TOO_SLOW)
 def test_a_rate_too_small_to_come_anywhere_is_no_convergence(name):
@@ -208,10 +209,11 @@ def test_a_given_length_has_no_convergence():
     assert posterior.record.stop_reason == "all steps done"
 
 
+@pytest.mark.slow
 def test_replicates_end_by_themselves():
     """Each at its own step, with the parameters and the history of its own end."""
     methods = [bnn.SVI(tolerance=tolerance, max_steps=21_000) for tolerance in (1e6, 1e-6)]
-    posteriors = bnn.fit_replicates(network(), methods, (LINE, SINE), seed=1, progress=False, engine="captured")
+    posteriors = bnn.fit_replicates(network(), (LINE, SINE), methods, seed=1, progress=False, engine="captured")
     assert posteriors[0].record.num_steps < posteriors[1].record.num_steps  # which measures for longer
     for posterior in posteriors:
         ends = posterior.record.convergence.cycle_ends
@@ -222,6 +224,7 @@ def test_replicates_end_by_themselves():
         assert abs(float(draws.mean()) - log_likelihood.mean()) < 5 * noise + 1
 
 
+@pytest.mark.slow
 def test_a_schedule_restarts_in_each_cycle():
     """Given by the user, it runs from its start to its end in every cycle; what is seen is how far steps go."""
     moved = []
@@ -232,7 +235,7 @@ def test_a_schedule_restarts_in_each_cycle():
     schedule = {"type": "step_lr", "step_size": 1250, "gamma": 1e-6}
     method = bnn.SVI(guide="map", schedule=schedule, tolerance=1e-9, max_steps=9600)
     found = bnn.fit(
-        network(), method, (LINE, SINE), seed=0, progress=False, engine="captured", callbacks=[watch]
+        network(), (LINE, SINE), method, seed=0, progress=False, engine="captured", callbacks=[watch]
     ).record.convergence.cycle_ends
     assert len(found) == 2
     distance = np.array([float((b - a).norm()) for a, b in pairwise(moved)])
@@ -242,6 +245,7 @@ def test_a_schedule_restarts_in_each_cycle():
         assert (distance[(steps > start + 1300) & (steps < end)] < 1e-4).all()
 
 
+@pytest.mark.slow
 def test_members_of_an_ensemble_end_by_themselves():
     method = bnn.Ensemble(bnn.SVI(guide="map", tolerance=1.0), members=2)
     mixture = fit(network(), (LINE, SINE), method=method)
@@ -262,7 +266,7 @@ def test_a_fit_is_narrow_at_first_unless_said():
             return True
 
         method = bnn.SVI(**settings)
-        bnn.fit(network(), method, (LINE, SINE), seed=0, progress=False, engine="eager", callbacks=[look])
+        bnn.fit(network(), (LINE, SINE), method, seed=0, progress=False, engine="eager", callbacks=[look])
         return seen[0]
 
     assert scale() < 1e-3
@@ -295,16 +299,16 @@ def test_a_fit_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path):
             raise Stop
 
     arguments = {"seed": 0, "progress": False, "engine": "captured"}
-    whole = bnn.fit(network(), method, (LINE, SINE), **arguments)
+    whole = bnn.fit(network(), (LINE, SINE), method, **arguments)
     with pytest.raises(Stop):
-        bnn.fit(network(), method, (LINE, SINE), checkpoint=tmp_path, every=500, callbacks=[stop], **arguments)
-    again = bnn.fit(network(), method, (LINE, SINE), checkpoint=tmp_path, every=500, **arguments)
+        bnn.fit(network(), (LINE, SINE), method, checkpoint=tmp_path, every=500, callbacks=[stop], **arguments)
+    again = bnn.fit(network(), (LINE, SINE), method, checkpoint=tmp_path, every=500, **arguments)
     assert again.record.convergence == whole.record.convergence
     for one, other in zip(again.guide.parameters(), whole.guide.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_sinusoid_is_learned_and_doubt_is_larger_outside_its_data():
     """Medians of 8 seeds: 0.54 and 8.5, in 4 s a fit once the step is compiled."""
     prior = bnn.priors.ScaleMixture(pi=0.2, sigma1=1.0, sigma2=0.1, learnable=True)
@@ -340,7 +344,7 @@ def test_a_fit_that_is_stopped_keeps_its_best_cycle():
         return progress.step == 4000
 
     arguments = {"seed": 0, "progress": False, "engine": "captured", "callbacks": [watch]}
-    stopped = bnn.fit(network(), bnn.SVI(guide="map", tolerance=1e-9), (LINE, SINE), **arguments)
+    stopped = bnn.fit(network(), (LINE, SINE), bnn.SVI(guide="map", tolerance=1e-9), **arguments)
     (end,) = stopped.record.convergence.cycle_ends
     assert stopped.record.stop_reason == "stopped by a callback after step 4000"
     assert end < 4000
@@ -348,13 +352,14 @@ def test_a_fit_that_is_stopped_keeps_its_best_cycle():
         assert torch.equal(found, best)
 
 
+@pytest.mark.slow
 def test_validation_waits_while_the_objective_is_measured():
     """No score of parameters that stand still, so that patience counts steps that train."""
     x, y = LINE[::2], SINE[::2]
     posterior = bnn.fit(
         network(),
-        bnn.SVI(patience=4, eval_every=250, max_steps=9600),
         (LINE[1::2], SINE[1::2]),
+        bnn.SVI(patience=4, eval_every=250, max_steps=9600),
         validation=(x, y),
         seed=0,
         progress=False,
@@ -368,15 +373,15 @@ def test_validation_waits_while_the_objective_is_measured():
 @pytest.mark.slow
 def test_a_divergence_after_a_measurement_lowers_the_rate(monkeypatch):
     """A fit whose ELBO is NaN at the full rate in its second cycle goes back and ends at a quarter of it."""
-    step = Eager.step
+    step = TrainingState.step
 
     def fails_when_fast(self, batch):
         terms = step(self, batch)
         return terms * torch.nan if self.done > 1100 and self.rate > 0.005 else terms
 
     monkeypatch.setattr("pyrobnn.inference.svi.svi._FIRST_CYCLE", 500)
-    monkeypatch.setattr(Eager, "step", fails_when_fast)
-    posterior = bnn.fit(network(), bnn.SVI(max_steps=6000), (LINE, SINE), seed=0, progress=False, engine="eager")
+    monkeypatch.setattr(TrainingState, "step", fails_when_fast)
+    posterior = bnn.fit(network(), (LINE, SINE), bnn.SVI(max_steps=6000), seed=0, progress=False, engine="eager")
     (rewind,) = posterior.record.rewinds
     assert rewind["lr_factor"] == 0.25
     assert len(posterior.record.convergence.cycle_ends) > 1

@@ -12,7 +12,7 @@ import pyrobnn as bnn
 from pyrobnn import Prediction, likelihoods
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.likelihoods import CensoredGaussian, Gaussian, Laplace, NegativeBinomial, Ordinal, Poisson, StudentT, noise
 
 F = torch.linspace(-3, 4, 8, dtype=torch.float64)[:, None]
@@ -353,14 +353,14 @@ def test_refused(name):
 
 def test_replicates_have_priors_of_their_own_for_the_noise(monkeypatch):
     """One graph, two priors of the noise: each replicate follows its own, as the fits alone do."""
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     x = torch.linspace(-1, 1, 8)[:, None]
     models = [
         bnn.BNN(nn.Linear(1, 1), likelihood=Gaussian(noise.Gamma(200.0, rate)), prior=bnn.priors.Normal(1.0))
         for rate in (20.0, 2000.0)
     ]
     method = bnn.SVI(guide=bnn.guides.Map(), steps=120, lr=0.1)
-    together = bnn.fit_replicates(models, method, (x, x[:, 0]), seed=0, engine="captured", progress=False)
+    together = bnn.fit_replicates(models, (x, x[:, 0]), method, seed=0, engine="captured", progress=False)
     scales = [posterior.mean()["likelihood.scale"].item() for posterior in together]
     assert scales[0] > 5
     assert scales[1] < 0.2

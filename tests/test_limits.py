@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn.inference.source import make_source
+from pyrobnn.inference.data import make_source
 from pyrobnn.likelihoods import (
     Bernoulli,
     Categorical,
@@ -192,7 +192,7 @@ KINDS = {
 @pytest.mark.parametrize("prior", [UNIT, {"0.*": UNIT, "*": None}, {"2.*": UNIT, "*": None}])
 def test_an_ordinary_network_is_never_named(kind, start, prior, monkeypatch):
     """Not even by the weights that are tried, where no last linear layer is there to tell."""
-    monkeypatch.setattr("pyrobnn.inference.trial._ending", lambda bnn, x: "what it may")
+    monkeypatch.setattr("pyrobnn.inference.checks._ending", lambda bnn, x: "what it may")
     likelihood, y, outputs = KINDS[kind]
     for settings in ({}, {"bias": False}, {"hidden": 1}, {"hidden": 100}):
         assert messages(start(outputs, **settings), likelihood, y, prior=prior) == []
@@ -203,7 +203,7 @@ def test_an_ordinary_network_is_never_named(kind, start, prior, monkeypatch):
 @pytest.mark.slow
 def test_false_alarms_of_random_networks_are_rare(monkeypatch):
     """Starts whose log means are positive, none of which sixteen other weights leave so."""
-    monkeypatch.setattr("pyrobnn.inference.trial._ending", lambda bnn, x: "what it may")
+    monkeypatch.setattr("pyrobnn.inference.checks._ending", lambda bnn, x: "what it may")
     for seed in range(150):
         torch.manual_seed(seed)
         network = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1))
@@ -213,7 +213,7 @@ def test_false_alarms_of_random_networks_are_rare(monkeypatch):
 
 def test_a_last_linear_layer_is_never_named(monkeypatch):
     monkeypatch.setattr(
-        "pyrobnn.inference.trial._outputs_elsewhere", lambda bnn, x, chance, size: bnn.outputs(bnn.initial_values, x)
+        "pyrobnn.inference.checks._outputs_elsewhere", lambda bnn, x, chance, size: bnn.outputs(bnn.initial_values, x)
     )
     assert messages(narrow(3), Categorical(), LABELS) == []
     assert len(messages(net(3, nn.Softmax(-1)), Categorical(), LABELS)) == 1
@@ -256,9 +256,9 @@ def model_of(network):
 
 WAYS = {
     "svi": lambda n: model_of(n).fit(CLASSES, guide="map", steps=1, seed=0, progress=False),
-    "nuts": lambda n: bnn.fit(model_of(n), bnn.NUTS(num_draws=2, warmup=2), CLASSES, seed=0, progress=False),
+    "nuts": lambda n: bnn.fit(model_of(n), CLASSES, bnn.NUTS(num_draws=2, warmup=2), seed=0, progress=False),
     "sgld": lambda n: bnn.fit(
-        model_of(n), bnn.SGLD(num_draws=2, burn_in=1), CLASSES, seed=0, engine="eager", progress=False
+        model_of(n), CLASSES, bnn.SGLD(num_draws=2, burn_in=1), seed=0, engine="eager", progress=False
     ),
     "replicates": lambda n: model_of(n).fit(CLASSES, steps=1, replicates=2, seed=0, progress=False),
     "loader": lambda n: model_of(n).fit(

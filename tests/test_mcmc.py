@@ -19,11 +19,11 @@ import pyrobnn as bnn
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
+from pyrobnn.inference.capture.compiler import compile_graph, interpret
+from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.chains import Target
 from pyrobnn.inference.mcmc.kernels import CompiledHMC, CompiledNUTS, turns_back
 from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential, make_potential
-from pyrobnn.inference.source import make_source
-from pyrobnn.inference.svi.capture.compiler import compile_graph, interpret
 from pyrobnn.posterior.posterior import latent_names
 from pyrobnn.testing import guides as guide_checks
 
@@ -74,13 +74,13 @@ def flat_chains(posterior):
 
 def run(setting, model=None, data=(X, Y), **arguments):
     given = {"seed": 0, "progress": False, "device": "cpu", "engine": "eager"} | arguments
-    return bnn.fit(model or linear_model(), setting, data, **given)
+    return bnn.fit(model or linear_model(), data, setting, **given)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _nothing_is_compiled():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+        patch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
         yield
 
 
@@ -640,7 +640,7 @@ def test_comparing_chains_that_are_not_there_is_refused(posterior):
 
 
 def test_a_learned_noise_is_refused_before_scales_are_measured(monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.open_scales.measured", lambda *args, **kwargs: pytest.fail("measured"))
+    monkeypatch.setattr("pyrobnn.inference.scales.open_scales.tuned_modes", lambda *_, **__: pytest.fail("measured"))
     model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian("learned"))
     with pytest.raises(bnn.InputError, match="likelihood.scale would have to be optimised beside it"):
-        bnn.fit(model, bnn.NUTS(), bnn.datasets.sinusoid(), seed=0, progress=False)
+        bnn.fit(model, bnn.datasets.sinusoid(), bnn.NUTS(), seed=0, progress=False)

@@ -71,7 +71,7 @@ ARGUMENTS = {"seed": 0, "device": "cpu", "progress": False}
 
 
 def fit(method, model=MODEL, data=(X, Y), **arguments):
-    return bnn.fit(model, method, data, **(ARGUMENTS | arguments))
+    return bnn.fit(model, data, method, **(ARGUMENTS | arguments))
 
 
 def numbers(found):
@@ -91,9 +91,8 @@ FITS = {
     "hmc": lambda: fit(bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=4, warmup=2, num_chains=1)),
     "swag": lambda: fit(bnn.SWAG(SHORT_MAP, steps=12, every=2, rank=3)),
     "ensemble": lambda: fit(bnn.Ensemble(SHORT, 2)),
-    "replicates": lambda: bnn.fit_replicates(MODEL, SHORT, (X, Y), replicates=2, **ARGUMENTS)[1],
+    "replicates": lambda: bnn.fit_replicates(MODEL, (X, Y), SHORT, replicates=2, **ARGUMENTS)[1],
     "evidence": lambda: fit(bnn.EvidenceFramework(starts=1, rounds=2)),
-    "by the method": lambda: SHORT.run(MODEL, (X, Y), **ARGUMENTS),
     "around a network": lambda: Laplace().around(NET, (X, Y), progress=False, device="cpu"),
     "labels": lambda: Laplace(structure="full").around(LABELS, (X, (Y > 0).long()), progress=False, device="cpu"),
     "tuned": lambda: bnn.tune_prior(FITTED["laplace"], (X, Y)),

@@ -58,17 +58,17 @@ METHODS = {
     "eager": lambda model, data: model.fit(data, steps=3, seed=0, engine="eager", progress=False),
     "captured": lambda model, data: model.fit(data, steps=3, seed=0, engine="captured", progress=False),
     "replicates": lambda model, data: bnn.fit_replicates(
-        model, bnn.SVI(steps=3), data, seed=0, replicates=2, progress=False
+        model, data, bnn.SVI(steps=3), seed=0, replicates=2, progress=False
     )[0],
     "laplace": lambda model, data: model.fit(
         data, guide=Laplace(curvature="hessian", structure="full"), steps=3, seed=0, progress=False
     ),
     "around": lambda model, data: Laplace().around(model, data, progress=False),
     "nuts": lambda model, data: bnn.fit(
-        model, bnn.NUTS(num_draws=3, warmup=3, num_chains=1, max_tree_depth=2), data, seed=0, progress=False
+        model, data, bnn.NUTS(num_draws=3, warmup=3, num_chains=1, max_tree_depth=2), seed=0, progress=False
     ),
     "sgld": lambda model, data: bnn.fit(
-        model, bnn.SGLD(num_draws=3, burn_in=2, thinning=1, num_chains=2, step_size=1e-5), data, seed=0, progress=False
+        model, data, bnn.SGLD(num_draws=3, burn_in=2, thinning=1, num_chains=2, step_size=1e-5), seed=0, progress=False
     ),
 }
 SLOW = ([], [pytest.mark.slow])

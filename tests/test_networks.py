@@ -16,7 +16,7 @@ from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, 
 from torch.optim.swa_utils import AveragedModel
 
 import pyrobnn as bnn
-from pyrobnn.inference.source import make_source
+from pyrobnn.inference.data import make_source
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
 Y = X[:, 0].sin() + 0.1 * torch.randn(24, generator=torch.Generator().manual_seed(1))
@@ -244,8 +244,8 @@ NOT_FOLLOWING = {
 }
 FITS = {
     "svi": lambda model: model.fit(X, Y, guide="map", steps=1, seed=0, progress=False),
-    "nuts": lambda model: bnn.fit(model, bnn.NUTS(num_draws=2, warmup=2), (X, Y), seed=0, progress=False),
-    "evidence": lambda model: bnn.fit(model, bnn.EvidenceFramework(starts=1), (X, Y), seed=0, progress=False),
+    "nuts": lambda model: bnn.fit(model, (X, Y), bnn.NUTS(num_draws=2, warmup=2), seed=0, progress=False),
+    "evidence": lambda model: bnn.fit(model, (X, Y), bnn.EvidenceFramework(starts=1), seed=0, progress=False),
     "automatic": lambda model: bnn.fit(model, (X, Y), seed=0, progress=False),
     "replicates": lambda model: model.fit(X, Y, replicates=2, steps=1, seed=0, progress=False),
     "around": lambda model: bnn.guides.Laplace().around(model, (X, Y), progress=False),
@@ -385,7 +385,7 @@ def test_the_look_at_a_network_leaves_it_as_it_was():
     model = bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN).train()
     model.net[1].eval()
     state, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
-    bnn.fit(model, bnn.SVI(steps=1), (X, Y), seed=0, progress=False)
+    bnn.fit(model, (X, Y), bnn.SVI(steps=1), seed=0, progress=False)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert [module.training for module in model.modules()] == modes
 
@@ -463,7 +463,7 @@ def test_fused_kernels_are_no_random_numbers():
     with torch.no_grad():
         fused = model.outputs(model.initial_values, X)
     assert (fused - model.net(X.clone().requires_grad_())).abs().max() > 0.01
-    assert make_source((X, Y), model, None).outputs == 1
+    assert make_source(bnn.Data(X, Y), model, None).outputs == 1
 
 
 def random_states():
@@ -524,8 +524,8 @@ def test_what_predicts_is_seeded_and_leaves_random_states(name, guide):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["functional", "baselines", "left out", "save"])
 def test_so_does_what_looks_at_a_posterior(name, tmp_path):
-    from pyrobnn.baselines import fit_baselines
-    from pyrobnn.inference.memorised import left_out_scores
+    from pyrobnn.verdict.baselines import fit_baselines
+    from pyrobnn.verdict.left_out import left_out_scores
 
     looks = {
         "functional": lambda p: bnn.functional(p, X).covariance,

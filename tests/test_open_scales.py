@@ -11,10 +11,10 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
-from pyrobnn.inference import automatic
-from pyrobnn.inference.base import Run
-from pyrobnn.inference.open_scales import measured
-from pyrobnn.inference.source import make_source
+from pyrobnn.inference.data import make_source
+from pyrobnn.inference.method import Run
+from pyrobnn.inference.scales.open_scales import measured
+from pyrobnn.inference.several import automatic
 
 ROWS, COLUMNS = 60, 3
 _RNG = np.random.default_rng(0)
@@ -212,18 +212,18 @@ def test_a_fit_of_given_length_takes_the_model_as_it_is():
 def test_replicates_have_the_scales_of_a_single_fit():
     model, data = bnn.BNN(bnn.MLP(COLUMNS, [4], 1)), bnn.Data(X, Y)
     arguments = {"seed": 0, "engine": "eager", "progress": False}
-    pair = bnn.fit_replicates(model, bnn.SVI(max_steps=4), data, replicates=2, **arguments)
-    alone = bnn.fit(model, bnn.SVI(max_steps=4), data, **arguments)
+    pair = bnn.fit_replicates(model, data, bnn.SVI(max_steps=4), replicates=2, **arguments)
+    alone = bnn.fit(model, data, bnn.SVI(max_steps=4), **arguments)
     assert [one.bnn.settings["likelihood"] for one in (*pair, alone)] == 3 * [pair[0].bnn.settings["likelihood"]]
     assert isinstance(pair[0].bnn.settings["likelihood"].scale, float)
     other = bnn.Data(X, 3 * Y)
-    first, second = bnn.fit_replicates(model, bnn.SVI(max_steps=4), [data, other], **arguments)
+    first, second = bnn.fit_replicates(model, [data, other], bnn.SVI(max_steps=4), **arguments)
     ratio = second.bnn.settings["likelihood"].scale / first.bnn.settings["likelihood"].scale
     assert ratio == pytest.approx(3, rel=0.3)
 
 
 def test_bad_parts_are_refused_before_anything_is_measured(monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.open_scales.tuned_modes", None)
+    monkeypatch.setattr("pyrobnn.inference.scales.open_scales.tuned_modes", None)
     with pytest.raises(InputError, match="nothing"):
         bnn.BNN(bnn.MLP(COLUMNS, [4], 1)).fit(X, Y, guide={"nothing.*": "map", "*": "mean_field"}, seed=0)
 
@@ -273,7 +273,7 @@ def test_without_a_method_several_are_tried(monkeypatch, tmp_path):
     assert found.info["automatic"]["chosen"] == "good"
     assert bnn.load(found.save(tmp_path / "kept"), net=Linear()).record.automatic == record
     monkeypatch.setitem(methods, "bad", bnn.SVI())
-    short = bnn.fit(bnn.BNN(Linear()), bnn.Automatic(max_seconds=1e-9), (X, Y), seed=0, progress=False)
+    short = bnn.fit(bnn.BNN(Linear()), (X, Y), bnn.Automatic(max_seconds=1e-9), seed=0, progress=False)
     assert [one.name for one in short.record.automatic.candidates] == ["bad"]
     assert short.record.num_steps <= 100
 
@@ -313,8 +313,8 @@ def test_swag_finds_a_rate_that_neither_leaves_the_mode_nor_stays_a_point():
     y = X @ [1.0, -0.5, 0.0] + 0.01 * np.random.default_rng(4).normal(size=ROWS)
     mode = bnn.SVI(guide="map", steps=500, lr=0.05, schedule="cosine_annealing_lr")
     with pytest.raises(FloatingPointError, match="left the mode"):
-        bnn.fit(model, bnn.SWAG(mode, lr=0.01), (X, y), seed=0, progress=False)
-    found = bnn.fit(model, bnn.SWAG(mode, rank=10), (X, y), seed=0, progress=False)
+        bnn.fit(model, (X, y), bnn.SWAG(mode, lr=0.01), seed=0, progress=False)
+    found = bnn.fit(model, (X, y), bnn.SWAG(mode, rank=10), seed=0, progress=False)
     exact = np.sqrt(np.diag(np.linalg.inv(X.T @ X / 0.01**2 + np.eye(COLUMNS))))
     drawn = found.draw(2000, seed=0)["layer.weight"].reshape(2000, -1).std(0).numpy()
     assert (drawn / exact > 0.2).all()
@@ -331,7 +331,7 @@ def test_weights_that_take_up_most_targets_do_not_choose_the_noise(likelihood, g
     y = x[:, :5] @ [1, -1, 1, 0.5, 0.5] + 0.5 * rng.normal(size=1060)
     model = bnn.BNN(bnn.MLP(100, [20], 1), likelihood=likelihood)
     data = bnn.Data(x[:60], y[:60], standardize=True)
-    posterior = bnn.fit(model, bnn.SVI(guide=guide), data, seed=0, progress=False)
+    posterior = bnn.fit(model, data, bnn.SVI(guide=guide), seed=0, progress=False)
     assert float(posterior.predict(x[60:]).log_prob(torch.tensor(y[60:])).mean()) > -2.42
 
 
@@ -356,7 +356,7 @@ def test_automatic_ends_in_time_however_slow_a_network_is(seconds, scale):
     x = rng.normal(size=(60, 2))
     model = bnn.BNN(Slow(seconds), likelihood=bnn.likelihoods.Gaussian(scale))
     started = time.perf_counter()
-    posterior = bnn.fit(model, bnn.Automatic(max_seconds=10), (x, x[:, 0]), seed=0, engine="eager", progress=False)
+    posterior = bnn.fit(model, (x, x[:, 0]), bnn.Automatic(max_seconds=10), seed=0, engine="eager", progress=False)
     took = time.perf_counter() - started
     assert took < 10 + 150 * seconds + 5
     assert posterior.record.seconds <= took

@@ -18,7 +18,7 @@ import torch
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn._torch.processes import is_main_process
-from pyrobnn.inference import parallel
+from pyrobnn.inference.several import data_parallel
 
 X, Y = checks.problem(20)
 
@@ -53,7 +53,7 @@ def both(run, folder):
 def alone(method, data=None, **settings):
     """The same fit in this process, without `DataParallel`."""
     settings = {"seed": 0, "engine": "eager", "progress": False} | settings
-    return bnn.fit(checks.linear(), method, checks.problem() if data is None else data, **settings)
+    return bnn.fit(checks.linear(), checks.problem() if data is None else data, method, **settings)
 
 
 @pytest.mark.slow
@@ -199,11 +199,11 @@ def test_each_process_has_a_gpu_of_its_own_and_the_first_is_known_before_they_me
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    found = [parallel._own_device(name) for name in ("auto", "cuda", "cpu", "cuda:0")]
+    found = [data_parallel._own_device(name) for name in ("auto", "cuda", "cpu", "cuda:0")]
     assert found == ["cuda:1", "cuda:1", "cpu", "cuda:0"]
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(InputError, match="Process 2 of this machine has no GPU of its own, there are 2"):
-        parallel._own_device("auto")
+        data_parallel._own_device("auto")
     assert is_main_process()
     monkeypatch.setenv("RANK", "1")
     assert not is_main_process()

@@ -27,7 +27,7 @@ def fitted(data, guide="mean_field", outputs=1, **arguments):
         likelihood=bnn.likelihoods.Gaussian(scale=1.0),
         prior=bnn.priors.Normal(1.0),
     )
-    return bnn.fit(model, bnn.SVI(guide=guide, steps=30), data, seed=0, engine="eager", progress=False, **arguments)
+    return bnn.fit(model, data, bnn.SVI(guide=guide, steps=30), seed=0, engine="eager", progress=False, **arguments)
 
 
 @pytest.fixture(scope="module")

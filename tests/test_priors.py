@@ -15,9 +15,9 @@ import pyrobnn as bnn
 from pyrobnn import InputError, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
-from pyrobnn.inference.svi.capture.compiler import interpret
-from pyrobnn.inference.svi.captured import Captured
-from pyrobnn.inference.svi.objective import quadrature_kl
+from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.inference.capture.captured import Captured
+from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.testing import captured
 from pyrobnn.testing.common import make_data
 

@@ -74,7 +74,7 @@ model = bnn.BNN(bnn.MLP(1, [4], 1), prior="normal", likelihood="gaussian")
 for engine in ("auto", "captured"):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        posterior = bnn.fit(model, bnn.SVI(steps=20), bnn.Data(x, x[:, 0]), seed=0, engine=engine, progress=False)
+        posterior = bnn.fit(model, bnn.Data(x, x[:, 0]), bnn.SVI(steps=20), seed=0, engine=engine, progress=False)
     assert posterior.predict(x, num_draws=3).mean.isfinite().all()
     try:
         bnn.load(bnn.save(posterior, f"{sys.argv[1]}/{engine}"))

@@ -26,9 +26,10 @@ from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ReparameterizedNormal, ScaleMixtureNormal
-from pyrobnn.inference.svi.capture.compiler import interpret
-from pyrobnn.inference.svi.capture.objective import Objective
-from pyrobnn.inference.svi.objective import WeightLatents, make_elbo, quadrature_kl
+from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.capture.objective import Objective
+from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.testing.captured import require_capturable
 
 F64 = torch.float64
@@ -366,7 +367,7 @@ def test_captured_steps_are_the_eager_ones_alone_and_side_by_side(prior, setting
 def fit(prior="mixture", *, kl, seed=0, steps=1500, engine="captured", **settings):
     decay = {"type": "exponential_lr", "gamma": 1e-3 ** (1 / steps)}
     method = bnn.SVI(steps=steps, lr=0.05, kl=kl, schedule=decay, **settings)
-    return bnn.fit(model(prior), method, bnn.Data(*data()), seed=seed, engine=engine, progress=False)
+    return bnn.fit(model(prior), bnn.Data(*data()), method, seed=seed, engine=engine, progress=False)
 
 
 def exact_elbo(posterior):
@@ -397,7 +398,7 @@ def test_gradient_varies_less_than_from_draws_and_has_the_same_mean():
 
 @pytest.mark.slow
 def test_fit_reaches_the_optimum_of_a_long_fit_with_draws(monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     found, long = fit(kl="quadrature", steps=500, num_particles=4), fit(kl="mc", steps=1000, num_particles=16)
     assert found.history.engine.used == long.history.engine.used == "captured"
     assert exact_elbo(found) == pytest.approx(exact_elbo(long), abs=0.02)
@@ -409,7 +410,7 @@ def test_history_holds_the_kl_without_temperature_and_warmup():
     one = model()
     for settings in ({}, {"temperature": 0.1}, {"kl_warmup": 50}):
         method = bnn.SVI(steps=3, lr=1e-12, kl="quadrature", **settings)
-        posterior = bnn.fit(one, method, bnn.Data(*data()), seed=0, engine="eager", progress=False)
+        posterior = bnn.fit(one, bnn.Data(*data()), method, seed=0, engine="eager", progress=False)
         loc, scale = posterior.guide.loc.detach(), nn.functional.softplus(posterior.guide.rho).detach()
         log_p = by_panels(loc, scale, *torch.tensor([0.3, 1.0, 0.05], dtype=F64))
         exact = float(-(dist.Normal(loc, scale).entropy() + log_p).sum())

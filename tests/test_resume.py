@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from pyrobnn import InputError
 from pyrobnn.cli import app
 from pyrobnn.inference import Ensemble
-from pyrobnn.inference import training as loop
-from pyrobnn.inference.checkpoint import FILE
+from pyrobnn.inference.training import loop
+from pyrobnn.inference.training.checkpoint import FILE
 from pyrobnn.runs import run as runs
 from pyrobnn.runs.spec import RunSpec
 

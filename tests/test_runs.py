@@ -96,6 +96,7 @@ def test_predictions_for_a_table_of_numbers(whole, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli"])
 def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, table, tmp_path, no_report):
@@ -165,7 +166,7 @@ def test_a_fit_that_cannot_be_written_is_kept(step, error, tmp_path, no_report, 
             run(spec_of(), tmp_path / "r", progress=False)
     assert f"`pyrobnn fit --resume {tmp_path / 'r'}` goes on with the fit" in caught.value.__notes__[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["r.unfinished"]
-    monkeypatch.setattr("pyrobnn.inference.svi.steps.Training.advance", failing(AssertionError("trained again")))
+    monkeypatch.setattr("pyrobnn.inference.training.steps.Stepper.advance", failing(AssertionError("trained again")))
     assert resume(tmp_path / "r", progress=False).posterior.seed == 1
 
 

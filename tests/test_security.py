@@ -18,7 +18,7 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.cli import app
 from pyrobnn.datasets import _files
-from pyrobnn.inference.svi.capture import store
+from pyrobnn.inference.capture import store
 
 PACKAGE = Path(bnn.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -40,7 +40,7 @@ def linear_model():
 
 
 def run(setting, model=None, data=(X, Y), **arguments):
-    return bnn.fit(model or linear_model(), setting, data, **({"seed": 0, "progress": False} | arguments))
+    return bnn.fit(model or linear_model(), data, setting, **({"seed": 0, "progress": False} | arguments))
 
 
 def stationary_covariance(setting):
@@ -224,7 +224,7 @@ def test_the_largest_curvature_is_that_of_the_posterior():
     assert found == pytest.approx(np.linalg.eigvalsh(PRECISION).max(), rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "setting",
     [
@@ -323,7 +323,7 @@ def test_chains_that_have_not_forgotten_their_start_are_told_of():
         run(hamiltonian)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("setting", [bnn.SGHMC, bnn.SGLD])
 def test_with_nothing_set_the_first_tenth_of_the_draws_is_from_the_posterior(setting):
     """A start 20 standard deviations off; 20 chains, seed 0, against the distribution of a chain with such steps."""

@@ -27,7 +27,7 @@ def linear_model(likelihood=None):
 
 
 @dataclasses.dataclass(frozen=True)
-class Exact:
+class Exact(bnn.inference.BaseMethod):
     """A method that finds the posterior of the linear model in closed form, and then gets it wrong as told.
 
     Attributes:
@@ -38,7 +38,7 @@ class Exact:
     width: float = 1.0
     shift: float = 0.0
 
-    def run(self, model, data, *, seed, **arguments):
+    def infer(self, model, data, run):
         precision = torch.eye(2, dtype=torch.float64) / SCALE**2 + data.x.T @ data.x / NOISE**2
         covariance = torch.linalg.inv(precision)
         towards = covariance @ PROBES[0] / (PROBES[0] @ covariance @ PROBES[0]).sqrt()
@@ -50,12 +50,12 @@ class Exact:
         guide.rho.data = root.diagonal().expm1().log()
         guide.factor.data = root / root.diagonal()[:, None]
         one = Scaler.identity()
-        return bnn.Posterior(own, guide, example=example, x_scaler=one, y_scaler=one, seed=seed)
+        return bnn.Posterior(own, guide, example=example, x_scaler=one, y_scaler=one, seed=run.seed)
 
 
 def vsbc(model, method, x, *, probes, num_simulations=20, **settings):
     settings |= {"num_simulations": num_simulations, "probes": probes, "seed": 0, "progress": False}
-    return bnn.vsbc(model, method, x, engine="eager", **settings)
+    return bnn.vsbc(model, x, method, engine="eager", **settings)
 
 
 def simulated(num_draws=100, num_simulations=300, **settings):
@@ -185,4 +185,4 @@ def test_classes_are_compared_by_their_probabilities(likelihood, outputs, shape)
 )
 def test_refusals(model, arguments, message):
     with pytest.raises(bnn.InputError, match=message):
-        bnn.vsbc(model, Exact(), X, **{"probes": PROBES} | arguments)
+        bnn.vsbc(model, X, Exact(), **{"probes": PROBES} | arguments)

@@ -8,8 +8,7 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn.inference import method as methods
-from pyrobnn.inference.base import Offer, offer_of
+from pyrobnn.inference import tables as methods
 from pyrobnn.likelihoods.noise import HalfNormal
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
 
@@ -218,20 +217,8 @@ def test_counts_stay_counts_where_inputs_are_standardised(kind, tmp_path):
     spec = RunSpec.from_dict({"data": data, "likelihood": {"type": kind}, "net": {"hidden": []}})
     prepared = spec.prepare()
     assert prepared.train.standardize
-    posterior = bnn.fit(prepared.bnn, bnn.SVI(steps=2), prepared.train, seed=0, progress=False, engine="eager")
+    posterior = bnn.fit(prepared.bnn, prepared.train, bnn.SVI(steps=2), seed=0, progress=False, engine="eager")
     assert posterior.y_scaler.is_identity
     assert not posterior.x_scaler.is_identity
     drawn = posterior.predict(prepared.test.x).sample(seed=0).numpy()
     np.testing.assert_array_equal(drawn, np.round(drawn))
-
-
-def test_a_method_of_another_package_declares_by_names():
-    """Fields of other names are its own."""
-
-    class Mine:
-        guide, num_chains, callbacks, copies = "map", 7, (), "many"
-
-        def run(self, *args, **arguments):
-            raise NotImplementedError
-
-    assert offer_of(Mine()) == Offer(guide="map", copies=7)

@@ -21,7 +21,8 @@ from pyrobnn import priors
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions import spike
 from pyrobnn.distributions.latents import ScaleMixtureNormal
-from pyrobnn.inference.svi.objective import quadrature_kl, tabulate
+from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.inference.svi.objective import tabulate
 from pyrobnn.testing.captured import require_capturable
 
 F64 = torch.float64
@@ -174,7 +175,7 @@ def test_replicates_with_other_mixtures_are_captured_together():
     models = [model(priors.ScaleMixture(pi, 1.0, sigma)) for pi, sigma in ((0.3, 0.05), (0.5, 0.01))]
     data = bnn.Data(torch.randn(20, 2), torch.randn(20))
     method = bnn.SVI(steps=20, kl="quadrature")
-    found = bnn.fit_replicates(models, method, data, seed=0, engine="captured", progress=False)
+    found = bnn.fit_replicates(models, data, method, seed=0, engine="captured", progress=False)
     assert found[0].history.engine.used == "captured"
     for one in models:
         require_capturable(one, data, kl="quadrature")

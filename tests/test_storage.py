@@ -11,7 +11,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn.inference.history import History
+from pyrobnn.inference.training.history import History
 from pyrobnn.storage import load, load_posterior, save_posterior
 
 X = torch.linspace(-1, 1, 12)[:, None].repeat(1, 2) * torch.tensor([1.0, 30.0])
@@ -207,8 +207,8 @@ def test_a_mixture_comes_back_with_the_records_of_its_members(tmp_path):
     ensemble = bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2)
     mixture = bnn.fit(
         bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0)),
-        ensemble,
         (X, Y),
+        ensemble,
         seed=0,
         engine="eager",
         progress=False,

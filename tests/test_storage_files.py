@@ -26,8 +26,8 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     model, data = bnn.BNN(bnn.MLP(2, [3], 1), prior=bnn.priors.Normal(1.0)), (X, X.sum(1))
     settings = {"seed": 0, "engine": "eager", "progress": False}
-    bnn.fit(model, bnn.SVI(steps=2), data, **settings).save(folder / "p")
-    bnn.fit(model, bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2), data, **settings).save(folder / "m")
+    bnn.fit(model, data, bnn.SVI(steps=2), **settings).save(folder / "p")
+    bnn.fit(model, data, bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2), **settings).save(folder / "m")
     return folder
 
 

@@ -103,7 +103,7 @@ def seal(folder, changes):
 def fair(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fair") / "p"
     model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(0.2), prior=bnn.priors.Normal(1.0))
-    return bnn.fit(model, bnn.SVI(steps=1), (X, X.sum(1)), seed=0, engine="eager", progress=False).save(folder)
+    return bnn.fit(model, (X, X.sum(1)), bnn.SVI(steps=1), seed=0, engine="eager", progress=False).save(folder)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_network_of_ones_own_may_have_activations_larger_than_its_weights(tmp_
     grown = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Upsample(scale_factor=2**16), torch.nn.MaxPool1d(2**16))
     own = torch.nn.Sequential(torch.nn.Unflatten(1, (1, 1)), *grown, torch.nn.Flatten())
     model = bnn.BNN(own, likelihood=bnn.likelihoods.Gaussian(0.2), prior=bnn.priors.Normal(1.0))
-    posterior = bnn.fit(model, bnn.SVI(steps=1), (X[:1, :1], X[:1, 0]), seed=0, engine="eager", progress=False)
+    posterior = bnn.fit(model, (X[:1, :1], X[:1, 0]), bnn.SVI(steps=1), seed=0, engine="eager", progress=False)
     posterior.save(tmp_path / "p")
     assert torch.equal(bnn.load(tmp_path / "p", net=own).guide.loc, posterior.guide.loc)
 

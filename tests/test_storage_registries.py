@@ -5,7 +5,7 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn import guides, likelihoods, priors
-from pyrobnn.inference import method as methods
+from pyrobnn.inference import tables as methods
 from pyrobnn.testing.likelihoods import accepted_targets
 
 KNOWN = likelihoods.Gaussian(scale=0.5)
@@ -84,5 +84,5 @@ def test_every_registered_method_comes_back(name, tmp_path):
     data = bnn.Data(x, x.sum(1), standardize=True)
     model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=KNOWN, prior=bnn.priors.Normal(1.0))
     method = METHODS[name] if name in METHODS else methods.registry.get(name)(method=bnn.SVI(steps=2))
-    posterior = bnn.fit(model, method, data, seed=0, engine="eager", progress=False)
+    posterior = bnn.fit(model, data, method, seed=0, engine="eager", progress=False)
     assert_comes_back(posterior, x, tmp_path / "p")

@@ -19,7 +19,7 @@ from pyrobnn.data import parquet as stored_parquet
 from pyrobnn.data.batches import TensorBatches
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.data.stored_batches import StoredBatches
-from pyrobnn.inference.svi.capture.compiler import interpret
+from pyrobnn.inference.capture.compiler import interpret
 
 NUM = 103
 RANDOM = np.random.default_rng(0)
@@ -249,15 +249,15 @@ def test_a_map_fit_on_row_groups_reaches_the_mode(tmp_path):
     )
     decay = {"type": "exponential_lr", "gamma": 0.965}
     method = bnn.SVI(guide="map", steps=240, lr=0.1, batch_size=51, schedule=decay)
-    posterior = bnn.fit(ridge, method, stored, seed=0, engine="eager", **LOUD)
+    posterior = bnn.fit(ridge, stored, method, seed=0, engine="eager", **LOUD)
     mode = torch.linalg.solve(x.T @ x + torch.eye(3), x.T @ y)
     torch.testing.assert_close(posterior.mean()["weight"][0].double(), mode, rtol=0, atol=5e-3)
 
 
 @pytest.mark.one_in(2)
 def test_the_captured_engine_gives_the_numbers_of_the_eager_one(stored, monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.svi.capture.compiler.compile_graph", interpret)
-    captured = bnn.fit(model(), bnn.SVI(steps=20, batch_size=16), stored, seed=0, engine="captured", **LOUD)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
+    captured = bnn.fit(model(), stored, bnn.SVI(steps=20, batch_size=16), seed=0, engine="captured", **LOUD)
     assert captured.info["engine"]["used"] == "captured"
     torch.testing.assert_close(parameters(captured), parameters(fit(stored)), rtol=1e-4, atol=1e-5)
 
@@ -272,8 +272,8 @@ def test_a_fit_goes_on_from_its_checkpoint_to_the_same_bits(stored, tmp_path):
     settings = {"seed": 0, "engine": "eager", "checkpoint": tmp_path / "kept", "every": 25} | LOUD
     method = bnn.SVI(steps=90, batch_size=16)
     with pytest.raises(KeyboardInterrupt):
-        bnn.fit(model(), method, stored, callbacks=[stopped], **settings)
-    assert torch.equal(parameters(bnn.fit(model(), method, stored, **settings)), parameters(whole))
+        bnn.fit(model(), stored, method, callbacks=[stopped], **settings)
+    assert torch.equal(parameters(bnn.fit(model(), stored, method, **settings)), parameters(whole))
 
 
 @pytest.mark.one_in(2)
@@ -288,7 +288,7 @@ def test_other_methods_and_what_sums_over_all_examples_pass_over_the_files(store
     np.testing.assert_allclose(*report, rtol=1e-5)
     method = bnn.SGLD(step_size=1e-4, num_chains=2, num_draws=3, burn_in=2, batch_size=20)
     ridge = bnn.BNN(nn.Linear(3, 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
-    assert bnn.fit(ridge, method, stored, seed=0, **LOUD).info["num_data"] == NUM
+    assert bnn.fit(ridge, stored, method, seed=0, **LOUD).info["num_data"] == NUM
     around = bnn.guides.Laplace().around(nn.Linear(3, 1), stored, progress=False)
     assert around.info["num_data"] == NUM
 
@@ -376,8 +376,8 @@ def labels(folder, *, last=1, store=arrays):
     data = arrays(folder, y=y) if store is arrays else parquet(folder, FRAME.assign(t=y))
     return bnn.fit(
         bnn.BNN(bnn.MLP(3, [4], 3), likelihood="categorical", prior=bnn.priors.Normal(1.0)),
-        bnn.SVI(batch_size=8),
         data,
+        bnn.SVI(batch_size=8),
         seed=0,
         **LOUD,
     )
@@ -485,4 +485,4 @@ def test_files_that_change_during_a_fit_end_it(change, stored, tmp_path):
 
     method = bnn.SVI(steps=100, batch_size=16)
     with pytest.raises(InputError, match=message):
-        bnn.fit(model(), method, stored, seed=0, engine="eager", callbacks=[meddle], **LOUD)
+        bnn.fit(model(), stored, method, seed=0, engine="eager", callbacks=[meddle], **LOUD)

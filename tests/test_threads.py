@@ -19,7 +19,7 @@ from pyro.poutine.runtime import _PYRO_STACK
 import pyrobnn as bnn
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
-from pyrobnn.inference.svi.capture import compiler
+from pyrobnn.inference.capture import compiler
 
 X = torch.linspace(-1, 1, 20)[:, None]
 MODEL = bnn.BNN(bnn.MLP(1, [4], 1), prior=bnn.priors.Normal(1.0))
@@ -268,7 +268,7 @@ def test_an_interrupt_leaves_the_process_as_it_was(name, share, monkeypatch):
     def run():
         monkeypatch.setattr(Interrupted, "runs", 0)
         engine = "captured" if name == "captured" else "eager"
-        bnn.fit(model, method, (X, X[:, 0]), seed=2, engine=engine, progress=False)
+        bnn.fit(model, (X, X[:, 0]), method, seed=2, engine=engine, progress=False)
 
     run()
     before = process_state()
@@ -287,7 +287,7 @@ def test_an_interrupt_in_a_callback_leaves_the_process_as_it_was(engine):
     fit(2)
     before = process_state()
     with pytest.raises(KeyboardInterrupt):
-        bnn.fit(MODEL, bnn.SVI(steps=100), (X, X[:, 0]), seed=2, engine=engine, progress=False, callbacks=[interrupt])
+        bnn.fit(MODEL, (X, X[:, 0]), bnn.SVI(steps=100), seed=2, engine=engine, progress=False, callbacks=[interrupt])
     assert process_state() == before
 
 
@@ -312,7 +312,7 @@ def test_an_interrupt_while_others_are_in_comes_after_the_lock(monkeypatch):
 NOT_HALF_A_SECOND = "longest wait {:.2f} s: the compiler keeps the interpreter 0.6 to 1.1 s, other work makes it longer"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("engine", "steps"), [("eager", 3000), ("captured", 200_000)])
 def test_a_prediction_waits_for_a_turn_and_not_for_a_fit(engine, steps, tmp_path, monkeypatch):
     """Also while the step is recorded and compiled.
@@ -326,7 +326,7 @@ def test_a_prediction_waits_for_a_turn_and_not_for_a_fit(engine, steps, tmp_path
         model = bnn.BNN(
             bnn.MLP(1, [17], 1), likelihood=NOISE, prior=bnn.priors.Normal(1.0)
         )  # of a size of its own: nothing is compiled before
-        bnn.fit(model, bnn.SVI(steps=steps), (X, X[:, 0]), seed=0, engine=engine, progress=False)
+        bnn.fit(model, (X, X[:, 0]), bnn.SVI(steps=steps), seed=0, engine=engine, progress=False)
 
     thread = threading.Thread(target=run)
     began = time.perf_counter()

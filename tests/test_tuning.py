@@ -13,7 +13,7 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn import guides
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.inference.laplace import tuning
+from pyrobnn.inference.scales import tune_prior
 
 N, D, NOISE = 40, 3, 0.3
 GROUPS = ("all", "site", "weight")
@@ -67,9 +67,9 @@ def numbers(posterior):
 def test_the_gradient_of_the_evidence_is_that_of_finite_differences(curvature, structure):
     posterior, data = curved(structure, curvature=curvature)
     setting = guides.Laplace(curvature=curvature, structure=structure)
-    source = tuning.prepare_source(posterior.bnn, bnn.SVI(guide=setting), data, 0)
+    source = tune_prior.prepare_source(posterior.bnn, bnn.SVI(guide=setting), data, 0)
     with fast_pyro(), poutine.block():
-        evidence, start = tuning._problem(posterior, setting, source, "site", noise=True)
+        evidence, start = tune_prior._problem(posterior, setting, source, "site", noise=True)
         start = start + np.array([0.3, -0.5, 0.2, 0.7, -0.4])
         _, gradient = evidence(start)
         steps = 1e-5 * np.eye(len(start))
@@ -212,7 +212,7 @@ def score_of(posterior, data, alpha, scale):
 def test_a_validation_score_takes_the_best_of_a_grid():
     posterior, data = curved()
     tuned = bnn.tune_prior(posterior, data, by="validation", validation=data)
-    scores = [score_of(posterior, data, alpha, 0.4) for alpha in tuning._GRID[::4]]
+    scores = [score_of(posterior, data, alpha, 0.4) for alpha in tune_prior._GRID[::4]]
     own = float(tuned.predict(data.x, num_draws=200).log_prob(data.y).mean())
     assert own >= max(scores) - 1e-6
     assert own > min(scores) + 0.01
@@ -223,11 +223,11 @@ def test_a_validation_score_takes_the_best_noise_too():
     """Against the score of new approximations on a coarser grid of precisions and noises."""
     posterior, data = curved(standardize=True)
     tuned = bnn.tune_prior(posterior, data, by="validation", noise=True, validation=data)
-    scales = 0.4 * tuning._GRID[::6] ** -0.5
-    scores = [score_of(posterior, data, alpha, scale) for alpha in tuning._GRID[::6] for scale in scales]
+    scales = 0.4 * tune_prior._GRID[::6] ** -0.5
+    scores = [score_of(posterior, data, alpha, scale) for alpha in tune_prior._GRID[::6] for scale in scales]
     own = float(tuned.predict(data.x, num_draws=200).log_prob(data.y).mean())
     assert own >= max(scores) - 1e-6
-    precisions = 0.4**-2 * tuning._GRID
+    precisions = 0.4**-2 * tune_prior._GRID
     assert np.abs(np.log(precisions * tuned.bnn.settings["likelihood"].scale ** 2)).min() < 1e-9
     assert own > float(posterior.predict(data.x, num_draws=200).log_prob(data.y).mean())
 

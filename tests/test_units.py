@@ -40,7 +40,7 @@ def fitted(name, unit=1.0, shift=0.0, columns=1):
     outputs = columns * (2 if "heteroscedastic" in name else 1)
     model = bnn.BNN(bnn.MLP(2, [5], outputs), likelihood=LIKELIHOODS[name](unit), prior=bnn.priors.Normal(1.0))
     method = bnn.SVI(steps=30, lr=0.03)
-    return bnn.fit(model, method, data(unit, shift, _y(columns)), seed=0, engine="eager", progress=False)
+    return bnn.fit(model, data(unit, shift, _y(columns)), method, seed=0, engine="eager", progress=False)
 
 
 def _y(columns):
@@ -210,7 +210,7 @@ def test_inputs_of_any_size_are_learned_from():
     for size in (1.0, 2.0**660):
         examples = bnn.Data(X * size, Y, standardize=True)
         model = bnn.BNN(bnn.MLP(2, [5], 1), prior=bnn.priors.Normal(1.0))
-        posterior = bnn.fit(model, bnn.SVI(steps=30, lr=0.03), examples, seed=0, engine="eager", progress=False)
+        posterior = bnn.fit(model, examples, bnn.SVI(steps=30, lr=0.03), seed=0, engine="eager", progress=False)
         fits.append(posterior.predict(X * size, num_draws=20).mean)
     assert torch.equal(*fits)
     assert float(fits[0].std()) > 0.1
@@ -223,7 +223,7 @@ def test_targets_that_the_network_cannot_tell_apart_are_refused():
     model, method = bnn.BNN(bnn.MLP(2, [5], 1), prior=bnn.priors.Normal(1.0)), bnn.SVI(steps=2)
     for name, x, y in (("y", X, Y + 1e8), ("x", X + 1e8, Y), ("y", X, ((Y + 1e8) * 100).long())):
         with pytest.raises(InputError, match=f"`{name}`.* varies by .* in float32.*standardise"):
-            bnn.fit(model, method, bnn.Data(x, y), seed=0, engine="eager", progress=False)
+            bnn.fit(model, bnn.Data(x, y), method, seed=0, engine="eager", progress=False)
     double = bnn.BNN(bnn.MLP(2, [5], 1, dtype="float64"), prior=bnn.priors.Normal(1.0))
-    bnn.fit(double, method, bnn.Data(X, Y + 1e8), seed=0, engine="eager", progress=False)
-    bnn.fit(model, method, bnn.Data(X, Y + 100.0), seed=0, engine="eager", progress=False)
+    bnn.fit(double, bnn.Data(X, Y + 1e8), method, seed=0, engine="eager", progress=False)
+    bnn.fit(model, bnn.Data(X, Y + 100.0), method, seed=0, engine="eager", progress=False)

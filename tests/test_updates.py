@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.func import vmap
 
-from pyrobnn.inference.svi.capture.updates import UPDATES, clip
+from pyrobnn.inference.capture.updates import UPDATES, clip
 from pyrobnn.inference.svi.newton import VariationalNewton
 
 STEPS = 8

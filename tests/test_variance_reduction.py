@@ -13,9 +13,9 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch import per_example
 from pyrobnn._torch.per_example import InputNoise, NormalNoise, attach, perturbation_of
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.inference.capture.objective import FreshNoise, Objective
+from pyrobnn.inference.capture.step import _make_estimate
 from pyrobnn.inference.svi.antithetic import RecordedNoise
-from pyrobnn.inference.svi.capture.objective import FreshNoise, Objective
-from pyrobnn.inference.svi.capture.step import _make_estimate
 from pyrobnn.inference.svi.objective import make_elbo
 from pyrobnn.testing.captured import require_capturable
 
@@ -541,5 +541,5 @@ def test_replicates_with_other_noise_are_not_one_graph():
     model, _, x, y = make()
     methods = [bnn.SVI(guide=guide, steps=4) for guide in PER_EXAMPLE.values()]
     with pytest.warns(UserWarning, match="noise is 'local' and 'flipout'"):
-        found = bnn.fit_replicates(model, methods, (x, y), seed=0, engine="captured", progress=False)
+        found = bnn.fit_replicates(model, (x, y), methods, seed=0, engine="captured", progress=False)
     assert len(found) == 2

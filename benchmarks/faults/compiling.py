@@ -22,9 +22,9 @@ x = torch.linspace(-1, 1, 64)[:, None]
 net = bnn.MLP(1, [int(sys.argv[1])], 1)
 model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.1))
 method = bnn.SVI(steps=300)
-bnn.fit(model, method, (x, (3 * x).sin()[:, 0]), seed=0, engine="eager", progress=False)
+bnn.fit(model, (x, (3 * x).sin()[:, 0]), method, seed=0, engine="eager", progress=False)
 print("begins", flush=True)
-fitted = bnn.fit(model, method, (x, (3 * x).sin()[:, 0]), seed=0, engine="captured", progress=False)
+fitted = bnn.fit(model, (x, (3 * x).sin()[:, 0]), method, seed=0, engine="captured", progress=False)
 bits = b"".join(value.numpy().tobytes() for value in fitted.guide.state_dict().values())
 print(fitted.record.engine.used, hashlib.sha256(bits).hexdigest(), flush=True)
 """

@@ -24,7 +24,7 @@ KNOWN = bnn.likelihoods.Gaussian(scale=0.5)
 
 def _fit(method: Any, y: torch.Tensor = Y, outputs: int = 1, **parts: Any) -> Any:
     model = bnn.BNN(bnn.MLP(2, [3], outputs), **parts)
-    return bnn.fit(model, method, bnn.Data(X, y, standardize=True), seed=0, engine="eager", progress=False)
+    return bnn.fit(model, bnn.Data(X, y, standardize=True), method, seed=0, engine="eager", progress=False)
 
 
 POSTERIORS: dict[str, Callable[[], Any]] = {

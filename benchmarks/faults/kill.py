@@ -23,7 +23,7 @@ from tqdm import tqdm
 import pyrobnn as bnn
 from benchmarks.faults.rows import Row
 from pyrobnn._core.tree_files import read_tree
-from pyrobnn.inference.checkpoint import FILE
+from pyrobnn.inference.training.checkpoint import FILE
 from pyrobnn.runs import run as runs
 from pyrobnn.runs.spec import RunSpec
 
@@ -171,7 +171,7 @@ class _FitChain(_Chain):
         model = bnn.BNN(bnn.MLP(1, [8], 1), prior=bnn.priors.Normal(1.0))
         data = self.settings.get("data", lambda: (X, Y))()
         arguments = {"engine": self.settings["engine"], "callbacks": [self.note], "progress": False, "device": "cpu"}
-        fitted = bnn.fit(model, method, data, seed=0, checkpoint=self.place, every=self.every, **arguments)
+        fitted = bnn.fit(model, data, method, seed=0, checkpoint=self.place, every=self.every, **arguments)
         members = getattr(fitted, "members", [fitted])
         tensors = [value for one in members for value in one.guide.state_dict().values()]
         content = b"".join(value.numpy().tobytes() for value in tensors)

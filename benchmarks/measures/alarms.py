@@ -20,9 +20,9 @@ from benchmarks.measures.likelihoods import LIKELIHOODS as DRAWN
 from benchmarks.measures.likelihoods import ROWS
 from benchmarks.problems import PROBLEMS, Problem, drawn, model_of
 from benchmarks.report.parts import grid
-from pyrobnn.baselines import fit_baselines
-from pyrobnn.inference.ending import complaint
 from pyrobnn.likelihoods import CensoredGaussian, Gaussian, NegativeBinomial, StudentT
+from pyrobnn.verdict.baselines import fit_baselines
+from pyrobnn.verdict.comparison import complaint
 
 KEY = ("way", "seed")
 OPTIONS = {"seeds": 3, "fits": Path("runs/alarms")}
@@ -125,7 +125,7 @@ def fitted(name: str, seed: int, folder: Path) -> tuple[Problem, bnn.Data, Any]:
     data = bnn.Data(problem.x, problem.y, standardize=way.standardize)
     path = folder / f"{seed} {name}"
     if not path.exists():
-        bnn.fit(model_of(problem, way.prior), way.method, data, seed=seed, progress=False).save(path)
+        bnn.fit(model_of(problem, way.prior), data, way.method, seed=seed, progress=False).save(path)
     return problem, data, bnn.load(path)
 
 

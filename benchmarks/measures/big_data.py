@@ -101,7 +101,7 @@ def fit(data: Any, *, steps: int, batch_size: int | None, hidden: int = 50, para
     )
     method: Any = bnn.SVI(steps=steps, batch_size=batch_size)
     started = time.perf_counter()
-    bnn.fit(model, bnn.DataParallel(method) if parallel else method, data, seed=0, engine="eager", progress=False)
+    bnn.fit(model, data, bnn.DataParallel(method) if parallel else method, seed=0, engine="eager", progress=False)
     return time.perf_counter() - started
 
 

@@ -24,7 +24,7 @@ import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Row, chosen, short
 from benchmarks.problems import ALL, PROBLEMS, Problem, model_of
 from benchmarks.report.parts import grid, grouped, save_picture
-from pyrobnn.baselines import fit_baselines
+from pyrobnn.verdict.baselines import fit_baselines
 
 KEY = ("problem", "kind", "name", "seed")
 FIRST_SEED = 100
@@ -55,7 +55,7 @@ def fitted(problem: Problem, kind: str, name: str, seed: int) -> Any:
     """Fit what a name stands for, with nothing else set."""
     data = bnn.Data(problem.x, problem.y, standardize=True)
     method = METHODS[name]() if kind == "method" else bnn.SVI(guide=name) if kind == "guide" else bnn.SVI()
-    return bnn.fit(model_of(problem, name if kind == "prior" else "normal"), method, data, seed=seed, progress=False)
+    return bnn.fit(model_of(problem, name if kind == "prior" else "normal"), data, method, seed=seed, progress=False)
 
 
 def judge(problem: Problem, prediction: Any) -> dict[str, float]:

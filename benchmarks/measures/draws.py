@@ -75,7 +75,7 @@ def run(job: Row, options: Options) -> list[Row]:
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
     method = bnn.SVI(guide=bnn.guides.MeanField(init_rho=-5.0), steps=2, batch_size=8)
     data = bnn.Data(x[:16], y[:16], standardize=False)
-    posterior = bnn.fit(model, method, data, seed=0, device="cpu", engine="eager", progress=False)
+    posterior = bnn.fit(model, data, method, seed=0, device="cpu", engine="eager", progress=False)
     moments = {name: pair for name, pair in posterior.guide.moments().items() if name in posterior.bnn.site_names}
     state = posterior.bnn.net.state_dict()
     net.load_state_dict({key: state.get(key, value) for key, value in net.state_dict().items()})

@@ -40,7 +40,7 @@ def guides() -> Figure:
         "Laplace": bnn.SVI(guide=bnn.guides.Laplace(structure="full"), **(long | {"steps": 3000})),
         "ensemble of ten": bnn.Ensemble(bnn.SVI(guide="map", **(long | {"steps": 3000})), members=10),
     }
-    return bnn.plots.compare_guides({name: bnn.fit(model, m, data, **QUIET) for name, m in methods.items()}, data)
+    return bnn.plots.compare_guides({name: bnn.fit(model, data, m, **QUIET) for name, m in methods.items()}, data)
 
 
 def moons() -> Figure:

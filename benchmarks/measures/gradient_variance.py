@@ -103,7 +103,7 @@ def run(job: Row, options: Options) -> list[Row]:
             guide = bnn.guides.MeanField(init_rho=SCALES[job["state"]]).build(model, *batch)
             return [job | row for row in measure(model, guide.state_dict(), batch)]
         method = bnn.SVI(guide=bnn.guides.MeanField(noise="local"), steps=STEPS, batch_size=BATCH, lr=1e-3)
-        posterior = bnn.fit(model, method, data, seed=0, progress=False)
+        posterior = bnn.fit(model, data, method, seed=0, progress=False)
         accuracy = bnn.score(posterior.predict(data.x[-5000:], num_draws=10), data.y[-5000:])["accuracy"].value
         rows = measure(posterior.bnn.train(), posterior.guide.state_dict(), batch)
     return [job | row | {"accuracy": round(accuracy, 3)} for row in rows]

@@ -56,7 +56,7 @@ def fits(prior: Any) -> tuple[list[tuple[float, ...]], torch.Tensor]:
         torch.manual_seed(0)
         model = bnn.BNN(nn.Linear(NUM_INPUTS, 1, bias=False), prior=prior, likelihood=bnn.likelihoods.Gaussian(1.0))
     method = bnn.SVI(steps=STEPS, lr=0.03, schedule={"type": "exponential_lr", "gamma": 1e-2 ** (1 / STEPS)})
-    posteriors = bnn.fit_replicates(model, method, [train for train, _, _ in sets], seed=0, progress=False)
+    posteriors = bnn.fit_replicates(model, [train for train, _, _ in sets], method, seed=0, progress=False)
     pairs = zip(posteriors, sets, strict=True)
     return [score(posterior, test, weights) for posterior, (_, test, weights) in pairs], _means(posteriors[0])
 

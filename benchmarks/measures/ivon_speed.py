@@ -17,8 +17,8 @@ from benchmarks.measures.harness import Options, Row, by_turns, plain_page
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.denormals import flushed_denormals
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.inference.preparing import prepare_source, start
-from pyrobnn.inference.svi.captured import Captured
+from pyrobnn.inference.capture.captured import Captured
+from pyrobnn.inference.training.start import prepare_source, start
 
 KEY = ("step",)
 STEPS = 25

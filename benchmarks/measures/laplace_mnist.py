@@ -49,7 +49,7 @@ def run(job: Row, options: Options) -> list[Row]:
     train, test = bnn.datasets.load("mnist").split(0)
     net = bnn.MLP(784, [400, 400], 10)
     model = bnn.BNN(net, prior=bnn.priors.Normal(PRECISION**-0.5), likelihood="categorical")
-    mode = bnn.fit(model, bnn.SVI(guide="map", epochs=options.epochs, batch_size=128, lr=1e-3), train, seed=0)
+    mode = bnn.fit(model, train, bnn.SVI(guide="map", epochs=options.epochs, batch_size=128, lr=1e-3), seed=0)
 
     def probit(posterior: Any) -> Tensor:
         return bnn.functional(posterior, test.x).class_probs("probit")

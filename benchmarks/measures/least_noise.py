@@ -19,9 +19,9 @@ from torch import Tensor, nn
 import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Row, by_turns, made_by
 from benchmarks.report.parts import grid
-from pyrobnn.inference.preparing import prepare_source, running, start
-from pyrobnn.inference.svi.captured import Captured
+from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.svi.objective import make_elbo
+from pyrobnn.inference.training.start import prepare_source, running, start
 
 KEY = ("model", "noise", "KL")
 NUMBERS = ("loc", "rho", "ms", "slower", "gain loc", "gain rho")
@@ -140,7 +140,7 @@ def run(job: Row, options: Options) -> list[Row]:
     problem = next(problem for problem in problems() if problem.name == job["model"])
     kinds = [(noise, kl or problem.kl) for noise, kl in KINDS]
     method = problem.method("shared", "mc", steps=problem.steps)
-    trained = bnn.fit(problem.model, method, problem.data, seed=0, progress=False).guide.state_dict()
+    trained = bnn.fit(problem.model, problem.data, method, seed=0, progress=False).guide.state_dict()
     with running(problem.model, problem.rows(), 0, "least noise"):
         chosen = begin(problem, problem.method("auto", "auto"))[1].method
         variances = {kind: variance(problem, kind, trained) for kind in kinds}

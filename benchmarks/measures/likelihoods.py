@@ -18,7 +18,7 @@ import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Row, chosen, short
 from benchmarks.problems import drawn
 from benchmarks.report.parts import grid
-from pyrobnn.baselines import fit_baselines
+from pyrobnn.verdict.baselines import fit_baselines
 
 KEY = ("likelihood", "seed")
 OPTIONS = {"seeds": 5}
@@ -128,7 +128,7 @@ def run(job: Row, options: Options) -> list[Row]:
     data = bnn.Data(x[:ROWS], given.y[:ROWS], standardize=True)
     targets = torch.tensor(given.y[ROWS:])
     started = time.perf_counter()
-    posterior = bnn.fit(model, bnn.SVI(), data, seed=seed, progress=False)
+    posterior = bnn.fit(model, data, bnn.SVI(), seed=seed, progress=False)
     score = float(posterior.predict(x[ROWS:], num_draws=300).log_prob(targets).mean())
     seconds = time.perf_counter() - started
     linear = fit_baselines(model, data)["linear"].predict(torch.tensor(x[ROWS:]))

@@ -73,7 +73,7 @@ def measured(widths: tuple[int, ...]) -> dict[str, float]:
     guide = bnn.guides.MeanField(init_rho=-5.0, noise="shared")
     method = bnn.SVI(guide=guide, steps=BLOCK * (ROUNDS + 1), lr=1e-3, batch_size=BATCH)
     run: dict[str, Any] = {"seed": 0, "device": "cpu", "engine": "captured", "progress": False, "callbacks": [look]}
-    bnn.fit(model, method, bnn.Data(x, y, standardize=False), **run)
+    bnn.fit(model, bnn.Data(x, y, standardize=False), method, **run)
     return {name: median(values) for name, values in found.items()}
 
 

@@ -39,7 +39,7 @@ def auroc(at_home: torch.Tensor, away: torch.Tensor) -> float:
 def measure(name: str, seed: int, train: bnn.Data, test: bnn.Data, clothes: torch.Tensor) -> list[Row]:
     """Fit once and return a row of results for each number of draws."""
     model = bnn.BNN(bnn.MLP(784, [128], 10), prior=PRIORS[name], likelihood="categorical")
-    posterior = bnn.fit(model, METHODS[name], train, seed=seed)
+    posterior = bnn.fit(model, train, METHODS[name], seed=seed)
     rows = []
     for num_draws in DRAWS[name]:
         home, away = (posterior.predict(x, num_draws=num_draws) for x in (test.x, clothes))

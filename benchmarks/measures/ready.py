@@ -70,7 +70,7 @@ def compile_once(name: str) -> Times:
 
     def fit(engine: Any, steps: int) -> Any:
         method = bnn.SVI(guide=bnn.guides.MeanField(noise="shared"), steps=steps, lr=1e-3, batch_size=64)
-        return bnn.fit(model, method, bnn.Data(x, y, standardize=False), seed=0, engine=engine, progress=False)
+        return bnn.fit(model, bnn.Data(x, y, standardize=False), method, seed=0, engine=engine, progress=False)
 
     fit("eager", 2)
     return [timed(lambda: fit("captured", 2))]

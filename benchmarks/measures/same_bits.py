@@ -17,10 +17,10 @@ from benchmarks.report.parts import grid
 KEY = ("call", "process")
 CALLS = {
     "mean_field, 57 x 4, its own length": (
-        "bnn.fit(bnn.BNN(bnn.MLP(4, [20], 1)), bnn.SVI(), data, seed=0, progress=False)"
+        "bnn.fit(bnn.BNN(bnn.MLP(4, [20], 1)), data, bnn.SVI(), seed=0, progress=False)"
     ),
     "mean_field, 57 x 4, 4,000 steps": (
-        "bnn.fit(bnn.BNN(bnn.MLP(4, [20], 1)), bnn.SVI(steps=4000), data, seed=0, progress=False)"
+        "bnn.fit(bnn.BNN(bnn.MLP(4, [20], 1)), data, bnn.SVI(steps=4000), seed=0, progress=False)"
     ),
     "no method, 57 x 4": "bnn.fit(bnn.BNN(bnn.MLP(4, [5], 1)), data, seed=0, progress=False)",
     "BNNRegressor(), 57 x 4": "bnn.BNNRegressor(random_state=0).fit(x, y).posterior_",

@@ -90,7 +90,7 @@ def ours(net: nn.Module, x: Tensor, y: Tensor, batch: int, steps: int, *, guide:
     method = bnn.SVI(guide=GUIDES[guide], steps=steps, lr=1e-3, batch_size=batch)
     notes = [lambda _: ENDS.append(time.process_time())] if engine == "captured" else []
     data = bnn.Data(x, y, standardize=False)
-    posterior = bnn.fit(model, method, data, seed=0, device="cpu", engine=engine, progress=False, callbacks=notes)
+    posterior = bnn.fit(model, data, method, seed=0, device="cpu", engine=engine, progress=False, callbacks=notes)
     if posterior.info["engine"]["used"] != engine:
         raise RuntimeError(posterior.info["engine"]["reason"])
 

@@ -48,14 +48,14 @@ def waits(during: str) -> tuple[list[float], float]:
         likelihood=bnn.likelihoods.Gaussian("learned" if during == "EvidenceFramework" else 0.1),
         prior=bnn.priors.Normal(1.0),
     )
-    posterior = bnn.fit(model, bnn.SVI(steps=10), (x, y), seed=0, engine="eager", progress=False)
+    posterior = bnn.fit(model, (x, y), bnn.SVI(steps=10), seed=0, engine="eager", progress=False)
 
     def predict() -> float:
         return seconds_of(lambda: posterior.predict(x[:100], num_draws=100, seed=1))
 
     alone = statistics.median(predict() for _ in range(20))
     arguments = {"seed": 0, "engine": engine, "progress": False}
-    thread = threading.Thread(target=bnn.fit, args=(model, method, (x, y)), kwargs=arguments)
+    thread = threading.Thread(target=bnn.fit, args=(model, (x, y), method), kwargs=arguments)
     thread.start()
     found = []
     while thread.is_alive():

@@ -132,7 +132,7 @@ def log_score(method: str, data: Arrays, seed: int) -> float:
         return float(bnn.BNNRegressor(random_state=seed).fit(x, y).predict_dist(x_test).log_prob(y_test).mean())
     outputs, likelihood = (max(y.max(), y_test.max()) + 1, "categorical") if is_class else (1, "gaussian")
     model = bnn.BNN(bnn.MLP(x.shape[1], [20], int(outputs)), likelihood=likelihood)
-    posterior = bnn.fit(model, METHODS[method], bnn.Data(x, y, standardize=True), seed=seed, progress=False)
+    posterior = bnn.fit(model, bnn.Data(x, y, standardize=True), METHODS[method], seed=seed, progress=False)
     return float(posterior.predict(x_test).log_prob(torch.from_numpy(y_test)).mean())
 
 

@@ -54,9 +54,9 @@ def fit(case: Case, steps: int, callbacks: tuple[Any, ...] = ()) -> Any:
     arguments["engine"] = sys.argv[1]
     if case.replicates > 1:
         return bnn.fit_replicates(
-            make_bnn(case, device), method, bnn.Data(x, y), replicates=case.replicates, **arguments
+            make_bnn(case, device), bnn.Data(x, y), method, replicates=case.replicates, **arguments
         )
-    return bnn.fit(make_bnn(case, device), method, bnn.Data(x, y), **arguments)
+    return bnn.fit(make_bnn(case, device), bnn.Data(x, y), method, **arguments)
 
 
 class FitJob:

@@ -41,7 +41,7 @@ def pyrobnn(case: Case, steps: int, engine: str) -> None:
     method = bnn.SVI(guide=guide, steps=steps, lr=LEARNING_RATE, batch_size=case.batch_size)
     x, y = make_data(case)
     _now("import")
-    posterior = bnn.fit(model, method, bnn.Data(x, y), seed=SEED, engine=engine, progress=False)
+    posterior = bnn.fit(model, bnn.Data(x, y), method, seed=SEED, engine=engine, progress=False)
     _now(f"fit, {posterior.info['engine']['used']}")
     prediction = posterior.predict(x[:INPUTS], num_draws=DRAWS)
     _ = prediction.mean, prediction.std

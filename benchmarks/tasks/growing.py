@@ -74,7 +74,7 @@ class Growing:
         guide = bnn.guides.Map() if is_laplace else self.guide
         methods = [bnn.SVI(guide=From(guide, state), temperature=self.size / num, **self.settings) for state in states]
         arguments: dict[str, Any] = {"seed": seed, "device": "cpu", "engine": self.engine, "progress": False}
-        fits = bnn.fit_replicates(self.model, methods, data, **arguments)
+        fits = bnn.fit_replicates(self.model, data, methods, **arguments)
         if self.resume:
             self._states = [fit.guide.state_dict() for fit in fits]
         if is_laplace:

@@ -196,7 +196,7 @@ def _fit(settings: dict[str, Any], candidate: dict[str, Any], train: bnn.Data) -
     net = bnn.MLP(train.x.shape[1], [settings["units"]] * 2, 10)
     model = bnn.BNN(net, prior=spec.prior, likelihood=spec.likelihood)
     how = {"seed": settings["seed"], "engine": settings["engine"], "device": settings.get("device", "cpu")}
-    return bnn.fit(model, spec.method, train, progress=False, checkpoint=_kept(settings, candidate), **how)
+    return bnn.fit(model, train, spec.method, progress=False, checkpoint=_kept(settings, candidate), **how)
 
 
 def _kept(settings: dict[str, Any], candidate: dict[str, Any]) -> Path | None:

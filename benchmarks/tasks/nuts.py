@@ -248,7 +248,7 @@ def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
 def _fit(settings: dict[str, Any], problem: Problem, reference: dict[str, np.ndarray], seed: int) -> dict[str, Any]:
     started = time.perf_counter()
     how: dict[str, Any] = {"seed": seed, "device": "cpu", "engine": settings["engine"], "progress": False}
-    posterior = bnn.fit(problem.model(), _method(settings), problem.data, **how)
+    posterior = bnn.fit(problem.model(), problem.data, _method(settings), **how)
     row = {"seed": seed, "seconds": time.perf_counter() - started}
     draws = settings["draws"]
     row |= distance_of(posterior, reference, problem, draws)

@@ -134,7 +134,7 @@ def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
     model, method = _model_and_method(settings, first.x.shape[1], int(first.y.max()) + 1)
     data = [part.train for part in parts for _ in range(members)]
     how: dict[str, Any] = {"seed": 0, "device": "cpu", "engine": settings["engine"], "progress": False}
-    fits = bnn.fit_replicates(model, method, data, **how)
+    fits = bnn.fit_replicates(model, data, method, **how)
     groups = [fits[start : start + members] for start in range(0, len(fits), members)]
     rows = []
     for seed, (part, group) in enumerate(zip(parts, groups, strict=True)):

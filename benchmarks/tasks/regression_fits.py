@@ -55,17 +55,17 @@ def _fit_group(pairs: Pairs, seed: int) -> list[Fitted]:
     methods = [spec.method for spec in specs]
     arguments: dict[str, Any] = {"seed": seed, "device": "cpu", "engine": specs[0].fit.engine, "progress": False}
     if isinstance(methods[0], bnn.SVI):
-        return list(bnn.fit_replicates(models, methods, sets, **arguments))
+        return list(bnn.fit_replicates(models, sets, methods, **arguments))
     if isinstance(methods[0], bnn.Ensemble) and isinstance(methods[0].method, bnn.SVI) and not methods[0].anchored:
         count, arguments["bootstrap"] = methods[0].members, methods[0].bootstrap
         members = bnn.fit_replicates(
             _repeated(models, count),
-            [one.method for one in _repeated(methods, count)],
             _repeated(sets, count),
+            [one.method for one in _repeated(methods, count)],
             **arguments,
         )
         return [bnn.Mixture(group) for group in itertools.batched(members, count)]
-    each = enumerate(zip(models, methods, sets, strict=True))
+    each = enumerate(zip(models, sets, methods, strict=True))
     return [bnn.fit(*parts, **arguments | {"seed": seed + place}) for place, parts in each]
 
 

@@ -32,7 +32,7 @@ def main() -> None:
         "5 anchored points": bnn.Ensemble(point, anchored=True),
         "SWAG": bnn.SWAG(point),
     }
-    fits = {name: bnn.fit(model, method, data, seed=0, progress=False) for name, method in methods.items()}
+    fits = {name: bnn.fit(model, data, method, seed=0, progress=False) for name, method in methods.items()}
     for name, posterior in fits.items():
         print(name, posterior.predict([[0.6], [0.0], [2.0]], num_draws=500).epistemic_std)
     figure = bnn.plots.compare_guides(fits, data)

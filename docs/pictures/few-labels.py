@@ -26,7 +26,7 @@ COLORS = {"logistic regression": "#8a8f98", "Gaussian process": "#d95f02", "pyro
 def fitted(train: bnn.Data) -> bnn.Posterior:
     """Return the fit of the page."""
     model = bnn.BNN(bnn.MLP(2, [20], 2, activation="tanh"), prior=bnn.priors.Normal("fan_in"), likelihood="categorical")
-    return bnn.fit(model, bnn.EvidenceFramework(starts=3), train, seed=0, progress=False)
+    return bnn.fit(model, train, bnn.EvidenceFramework(starts=3), seed=0, progress=False)
 
 
 def losses(seed: int) -> dict[str, float]:

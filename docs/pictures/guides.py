@@ -33,7 +33,7 @@ def main() -> None:
         "mean_field": model.fit(data, guide="mean_field", **QUIET),
         "full_rank": model.fit(data, guide="full_rank", **QUIET),
         "laplace": model.fit(data, guide="laplace", **QUIET),
-        "NUTS, the reference": bnn.fit(model, bnn.NUTS(num_draws=500, warmup=500, num_chains=2), data, **QUIET),
+        "NUTS, the reference": bnn.fit(model, data, bnn.NUTS(num_draws=500, warmup=500, num_chains=2), **QUIET),
     }
     for name, posterior in fits.items():
         print(name, posterior.record.stop_reason, posterior.predict([[0.5], [0.0], [1.5]]).epistemic_std)

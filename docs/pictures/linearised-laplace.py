@@ -18,7 +18,7 @@ def main() -> None:
     net = bnn.MLP(1, [20], 1, activation="tanh")
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
     laplace = model.fit(data, guide=bnn.guides.Laplace(structure="full"), seed=0, progress=False)
-    nuts = bnn.fit(model, bnn.NUTS(num_draws=400, warmup=400, max_tree_depth=8), data, seed=0, progress=False)
+    nuts = bnn.fit(model, data, bnn.NUTS(num_draws=400, warmup=400, max_tree_depth=8), seed=0, progress=False)
     grid = torch.linspace(-1, 1, 121)[:, None]
     predictions = {
         "Laplace, network itself": laplace.predict(grid, num_draws=1600, linearized=False),

@@ -42,7 +42,7 @@ def gap() -> None:
     }
     figure, axes = plt.subplots(1, 3, figsize=(7, 2.7), sharex=True, sharey=True, layout="constrained")
     for axis, (name, method) in zip(axes, methods.items(), strict=True):
-        posterior = bnn.fit(model, method, DATA, seed=0, progress=False)
+        posterior = bnn.fit(model, DATA, method, seed=0, progress=False)
         at_data, at_gap = posterior.predict([[0.75], [0.0]], num_draws=1600).epistemic_std.tolist()
         panel(axis, name, posterior, f"sd at 0.75: {at_data:.2f}\nsd in the gap: {at_gap:.2f}", total=False)
     axes[0].set_ylim(-2.4, 2.4)
@@ -60,7 +60,7 @@ def width() -> None:
     for axis, (name, (units, prior, noise)) in zip(axes, cases.items(), strict=True):
         net = bnn.MLP(1, [units], 1, activation="tanh")
         model = bnn.BNN(net, prior=bnn.priors.Normal(prior), likelihood=bnn.likelihoods.Gaussian(scale=noise))
-        posterior = bnn.fit(model, bnn.SVI(guide="mean_field", max_steps=STEPS), DATA, seed=0, progress=False)
+        posterior = bnn.fit(model, DATA, bnn.SVI(guide="mean_field", max_steps=STEPS), seed=0, progress=False)
         found = float(posterior.predict([[0.0]]).aleatoric_std)
         kl = bnn.elbo_report(posterior, DATA).kl.mean / model.num_weights
         print(name, found, kl, posterior.record.stop_reason)

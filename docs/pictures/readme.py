@@ -19,7 +19,7 @@ def main() -> None:
     """Fit 32 noisy points and draw the prediction far beyond them."""
     data = bnn.datasets.sinusoid()
     model = bnn.BNN(bnn.MLP(1, [50], 1, activation="tanh"))
-    posterior = bnn.fit(model, bnn.EvidenceFramework(), data, seed=0, progress=False)
+    posterior = bnn.fit(model, data, bnn.EvidenceFramework(), seed=0, progress=False)
 
     figure = bnn.plots.fit_1d(posterior, data, torch.linspace(-1, 1, 300)[:, None])
     figure.set_size_inches(WIDTH, HEIGHT)

@@ -16,7 +16,7 @@ def main() -> None:
     """Make the fit of the page, and the picture that `fit_1d` draws of it."""
     train = bnn.datasets.sinusoid()
     model = bnn.BNN(bnn.MLP(1, [50], 1, activation="tanh"))
-    posterior = bnn.fit(model, bnn.EvidenceFramework(), train, seed=0, progress=False)
+    posterior = bnn.fit(model, train, bnn.EvidenceFramework(), seed=0, progress=False)
     figure = bnn.plots.fit_1d(posterior, train)
     figure.set_size_inches(7, 3.6)
     axis = figure.axes[0]

@@ -3,9 +3,10 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from pyro import poutine
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
@@ -180,3 +181,9 @@ def require_finite(value: Tensor, name: str) -> None:
             f"Laplace: the curvature in {name} is not finite. Look for infinities in the data, or for weights that "
             "have run away: a smaller learning rate or a narrower prior keeps them."
         )
+
+
+def conditioned_likelihood(bnn: BNN, others: Mapping[str, Tensor]) -> Any:
+    """Return the likelihood with its own latent sites, such as a noise scale under a prior, at given values."""
+    latents = {name: value for name, value in others.items() if not name.startswith("prior.")}
+    return poutine.condition(bnn.likelihood, data=latents) if latents else bnn.likelihood

@@ -16,12 +16,12 @@ from pyrobnn.diagnostics.findings import Finding
 from pyrobnn.guides.empirical import EmpiricalGuide
 from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.guides.pruned import PrunedGuide
-from pyrobnn.inference.base import registry
-from pyrobnn.inference.cost import Work
-from pyrobnn.inference.preparing import running
-from pyrobnn.inference.source import make_source
-from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.data import make_source
+from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.cost import Work
+from pyrobnn.inference.training.start import running
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -151,7 +151,7 @@ class Continuation:
                 return
             yield gain
 
-    def _measured(self, fit: Eager, values: Sequence[Tensor]) -> Gain:
+    def _measured(self, fit: TrainingState, values: Sequence[Tensor]) -> Gain:
         """Compare the objective at some parameters with that at the start; the fit is left as it is."""
         kept, differences = _cloned(fit.parameters), torch.empty(0, dtype=torch.float64)
         for block in range(min(_MOST_BLOCKS, max(_FEWEST_BLOCKS, fit.done // (2 * _BLOCK)))):
@@ -166,7 +166,7 @@ class Continuation:
         _put(fit.parameters, kept)
         return Gain(mean, stderr, fit.done, fit.rate, self._tolerance)
 
-    def _objectives(self, fit: Eager, block: int) -> Tensor:
+    def _objectives(self, fit: TrainingState, block: int) -> Tensor:
         """Return estimates of the objective on batches and random numbers of a block, (_BLOCK,), on the CPU."""
         batches = self._batches(f"measured {block}")
         with seeded(self._seed, f"measured {block}"):
@@ -176,9 +176,9 @@ class Continuation:
     def _batches(self, purpose: str) -> Batches:
         return self._source.batches(self._bnn, self._method.batch_size, derive(self._seed, purpose))
 
-    def _fit(self, factor: float) -> Eager:
+    def _fit(self, factor: float) -> TrainingState:
         """Return a fit of the copy, at the method's rate times a factor."""
-        return Eager(
+        return TrainingState(
             self._bnn,
             self._guide,
             dataclasses.replace(self._method, lr=factor * self._method.lr),

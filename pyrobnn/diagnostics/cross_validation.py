@@ -70,8 +70,8 @@ def heldout_elpd(
 
 def kfold(
     model: BNN,
-    method: Any,
     data: Any,
+    method: Any,
     *,
     folds: Any = 5,
     groups: Any = None,
@@ -90,8 +90,8 @@ def kfold(
 
     Args:
         model: the model.
-        method: how to fit it.
         data: `Data` or a pair (x, y) of N examples.
+        method: how to fit it.
         folds: number of folds K; or the fold of each example, (N,), labels of any kind. Folds of a number are drawn at
             random, with the classes spread evenly over them.
         groups: labels (N,) of examples that belong together and must be held out together.
@@ -109,7 +109,7 @@ def kfold(
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
-        >>> found = bnn.kfold(model, bnn.SVI(steps=20), bnn.datasets.sinusoid(), folds=3, progress=False)
+        >>> found = bnn.kfold(model, bnn.datasets.sinusoid(), bnn.SVI(steps=20), folds=3, progress=False)
         >>> found.n_data_points, found.elpd_i.shape
         (32, (32,))
     """

@@ -9,7 +9,6 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive
-from pyrobnn.baselines import Baseline, Verdict, fit_baselines
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.continuation import continuation_finding
@@ -27,11 +26,12 @@ from pyrobnn.diagnostics.predictive_checks import (
 )
 from pyrobnn.diagnostics.training_checks import chain_findings, elbo_is_flat, ending_finding
 from pyrobnn.guides.laplace import BlockGuide
-from pyrobnn.inference.ending import advice, compare_with_baselines, sites_at_prior
-from pyrobnn.inference.memorised import memorised_targets
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.verdict.baselines import Baseline, Verdict, fit_baselines
+from pyrobnn.verdict.comparison import advice, compare_with_baselines, sites_at_prior
+from pyrobnn.verdict.left_out import memorised_targets
 
 _ORDER = ("warning", "note", "fine")
 _THREE_ERRORS = 0.00135
@@ -61,7 +61,7 @@ def diagnose(
     - training: does the ELBO rise further, or do Markov chains disagree;
     - calibration: are held-out targets biased, too spread out or too close, outside their intervals, or less likely
       than the fit expects (see `predictive_checks`);
-    - baselines: does a constant predict as well, or a linear model better (`pyrobnn.baselines`), on held-out or
+    - baselines: does a constant predict as well, or a linear model better (`pyrobnn.verdict.baselines`), on held-out or
       training data;
     - uncertainty: does it rank errors worse than chance, does the uncertainty of the weights reach the predictions, and
       is the mean of counts made up by a few draws;

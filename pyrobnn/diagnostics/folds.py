@@ -7,8 +7,8 @@ from torch import Tensor
 
 from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError
+from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data, same_inputs
-from pyrobnn.inference.source import as_data
 
 
 def as_folds(folds: Any, groups: Any, num_rows: int) -> tuple[int | np.ndarray, np.ndarray | None]:
@@ -81,7 +81,7 @@ def in_memory(data: Any, *, weighted: bool = False) -> Data:
     given = as_data(data)
     if not isinstance(given, Data):
         raise InputError(
-            f"Diagnostics need data in memory, got a {type(given).__name__}: pass Data(x, y), or rows of StoredData, "
+            f"Diagnostics need data in memory, got a {type(data).__name__}: pass Data(x, y), or rows of StoredData, "
             "data[:1000]."
         )
     if given.weights is not None and not weighted:

@@ -31,12 +31,12 @@ def fit_each(
             continue
         parts = [sets[index] for index in group]
         own = derive(seed, f"fit {group[0]}")
-        found = fit_replicates(model, method, parts, seed=own, progress=progress, **arguments)
+        found = fit_replicates(model, parts, method, seed=own, progress=progress, **arguments)
         for index, posterior in zip(group, found, strict=True):
             posteriors[index] = posterior
     for index in tqdm(alone, desc="fits", unit="fit", disable=not (progress and alone)):
         own = derive(seed, f"fit {index}")
-        posteriors[index] = fit(model, method, sets[index], seed=own, progress=False, **arguments)
+        posteriors[index] = fit(model, sets[index], method, seed=own, progress=False, **arguments)
     return posteriors
 
 

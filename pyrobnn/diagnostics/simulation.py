@@ -88,8 +88,8 @@ class VsbcReport:
 
 def vsbc(
     model: BNN,
-    method: Any,
     x: Any,
+    method: Any,
     *,
     probes: Any,
     num_simulations: int = 100,
@@ -118,8 +118,8 @@ def vsbc(
 
     Args:
         model: the model; every unknown must have a prior.
-        method: how to fit it.
         x: inputs (N, *in) of every simulated data set.
+        method: how to fit it.
         probes: inputs (P, *in) at which functions are compared; a handful, inside and outside the data.
         num_simulations: number of simulations M, at least 20. A bias of half a standard deviation takes about 50.
         num_draws: draws S of each fit.
@@ -139,7 +139,7 @@ def vsbc(
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> settings = {"probes": [[0.0], [1.0]], "num_simulations": 20, "num_draws": 20, "progress": False}
-        >>> report = bnn.vsbc(model, bnn.SVI(guide="full_rank", steps=5), [[-1.0], [0.0], [1.0]], **settings)
+        >>> report = bnn.vsbc(model, [[-1.0], [0.0], [1.0]], bnn.SVI(guide="full_rank", steps=5), **settings)
         >>> list(report.table.columns)
         ['mean', 'spread', 'symmetric', 'uniform']
     """

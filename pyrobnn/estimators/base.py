@@ -31,12 +31,12 @@ from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, holds_chains, joined, make_model, require_learning_on, require_moments
 from pyrobnn.inference import defaults
-from pyrobnn.inference.ending import SEE, complaint
+from pyrobnn.inference.defaults import PARTS
 from pyrobnn.inference.fit import fit
-from pyrobnn.inference.method import guide_of, with_guide, with_innermost
-from pyrobnn.inference.parts import PARTS
+from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import RunSpec
+from pyrobnn.verdict.comparison import SEE, complaint
 
 _PACKAGE = str(Path(__file__).parents[1])
 _LARGEST_SEED = 2**31 - 1
@@ -197,7 +197,7 @@ class AbstractBNN(BaseEstimator):
             outputs = self._num_outputs(parts["likelihood"], examples.y)
             model = make_model(parts["net"], parts["prior"], parts["likelihood"], examples, outputs)
             self._check_task(model, examples)
-            self.posterior_ = fit(model, method, examples, **arguments)
+            self.posterior_ = fit(model, examples, method, **arguments)
             self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
         else:
             self.posterior_ = fit_on(self.posterior_, method, examples, **arguments)

@@ -31,7 +31,8 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         likelihood: how labels arise; Categorical if None.
         guide: the guide of the method, or of the one inside it; None for its default.
         method: how the posterior is inferred. If None it follows from sizes: two chains of `NUTS` up to 100 rows,
-            `EvidenceFramework` up to 250 rows of two classes, else `SVI`; the last two with a mean-field guide.
+            more than two for each input, `EvidenceFramework` up to 250 rows of two classes, else `SVI`; the last two
+            with a mean-field guide.
         steps: as in `BNNRegressor`, and so are lr, batch_size, num_draws, standardize, categories, missing,
             random_state, device, engine and verbose.
         class_weight: weights of the classes by label, or "balanced"; they multiply the weights of the examples.

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyrobnn.inference import method as methods
+from pyrobnn.inference import tables as methods
 
 
 def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:

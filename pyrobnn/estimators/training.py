@@ -13,7 +13,7 @@ from pyrobnn.guides import Map
 from pyrobnn.guides.built import built
 from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
 from pyrobnn.inference.fit import fit
-from pyrobnn.inference.method import guide_of, innermost
+from pyrobnn.inference.tables import guide_of, innermost
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.weights import update_prior
@@ -42,7 +42,7 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, *, seed: in
     members = members_of(fitted)
     models = {member: _updated(member) for member in members}
     later: dict[Posterior, Any] = {
-        member: fit(model, alone, examples, seed=derive(seed, f"member {index}"), **arguments)
+        member: fit(model, examples, alone, seed=derive(seed, f"member {index}"), **arguments)
         for index, (member, model) in enumerate(models.items())
     }
     first = later[members[0]]

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn._core.verbs import verb
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.blocks import Block, BlockSpec, make_block
 from pyrobnn.guides.density import Part, affine
@@ -85,7 +84,9 @@ class Laplace:
 
     def __post_init__(self) -> None:
         """Refuse a structure that does not go with the curvature."""
-        verb("curvature.kinds:check_structure")(self.curvature, self.structure)
+        from pyrobnn.curvature.kinds import check_structure
+
+        check_structure(self.curvature, self.structure)
         if self.subnetwork is not None and self.structure != "full":
             raise InputError(
                 f"Laplace: a subnetwork has all its correlations: it needs structure='full', got {self.structure!r}."
@@ -131,10 +132,9 @@ class Laplace:
             >>> posterior.record.laplace.dimension, posterior.predict([[0.0], [2.0]]).epistemic_std.shape
             (25, torch.Size([2]))
         """
-        posterior: Posterior = verb("inference.laplace.around:laplace_around")(
-            model, data, self, weights=weights, seed=seed, device=device, progress=progress
-        )
-        return posterior
+        from pyrobnn.inference.laplace.around import laplace_around
+
+        return laplace_around(model, data, self, weights=weights, seed=seed, device=device, progress=progress)
 
 
 @registry.register

@@ -1,21 +1,19 @@
 """Inference: from a model and data to a posterior."""
 
-from pyrobnn.inference.automatic import Automatic
-from pyrobnn.inference.base import Method
-from pyrobnn.inference.ensemble import Ensemble
-from pyrobnn.inference.fit import fit
-from pyrobnn.inference.history import History
-from pyrobnn.inference.laplace.evidence_framework import EvidenceFramework
-from pyrobnn.inference.laplace.marginal_likelihood import MarginalLikelihood
+from pyrobnn.inference.fit import fit, fit_svi
 from pyrobnn.inference.mcmc.mcmc import HMC, NUTS
 from pyrobnn.inference.mcmc.sgmcmc import SGHMC, SGLD
-from pyrobnn.inference.monitor import Progress
-from pyrobnn.inference.parallel import DataParallel
-from pyrobnn.inference.replicates import fit_replicates
-from pyrobnn.inference.sugar import fit_svi
+from pyrobnn.inference.method import BaseMethod, Method, Progress
+from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
+from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
+from pyrobnn.inference.several.automatic import Automatic
+from pyrobnn.inference.several.data_parallel import DataParallel
+from pyrobnn.inference.several.ensemble import Ensemble
+from pyrobnn.inference.several.replicates import fit_replicates
+from pyrobnn.inference.several.swag import SWAG
 from pyrobnn.inference.svi.ivon import IVON
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.swag import SWAG
+from pyrobnn.inference.training.history import History
 
 __all__ = [
     "HMC",
@@ -26,6 +24,7 @@ __all__ = [
     "SVI",
     "SWAG",
     "Automatic",
+    "BaseMethod",
     "DataParallel",
     "Ensemble",
     "EvidenceFramework",

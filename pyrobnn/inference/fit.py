@@ -1,5 +1,7 @@
-"""`fit`: from a model, a method and data to a posterior."""
+"""`fit`: from a model, data and a method to a posterior."""
 
+import dataclasses
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,17 +10,21 @@ from typing import Any, TypedDict, Unpack, overload
 from pyrobnn._core.errors import InputError, PoorFitWarning
 from pyrobnn._core.modes import gradients, under
 from pyrobnn.bnn import BNN
+from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
-from pyrobnn.inference.automatic import Automatic
-from pyrobnn.inference.base import Method, Run, check_offered
-from pyrobnn.inference.ending import tell
-from pyrobnn.inference.engine import Engine
-from pyrobnn.inference.monitor import Callback
-from pyrobnn.inference.open_scales import run_measured
-from pyrobnn.inference.source import as_data
+from pyrobnn.inference.method import Callback, Method, Run, check_offered, checked_method
+from pyrobnn.inference.scales.open_scales import measured
+from pyrobnn.inference.several.automatic import Automatic
+from pyrobnn.inference.several.replicates import fit_replicates
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.tables import innermost
+from pyrobnn.inference.training.engines import Engine
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import EvidenceRecord
+from pyrobnn.verdict.comparison import tell
 
+_OF_FIT = {field.name for field in dataclasses.fields(Run) if field.init}
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -35,14 +41,16 @@ class Arguments(TypedDict, total=False):
 
 
 @overload
-def fit[R](bnn: BNN, method: Method[R], data: Any, *, seed: int, **arguments: Unpack[Arguments]) -> R: ...
+def fit[R](bnn: BNN, data: Any, method: Method[R], *, seed: int, **arguments: Unpack[Arguments]) -> R: ...
 @overload
-def fit(bnn: BNN, method: Any, *, seed: int, **arguments: Unpack[Arguments]) -> Posterior | Mixture: ...
+def fit(
+    bnn: BNN, data: Any, method: None = None, *, seed: int, **arguments: Unpack[Arguments]
+) -> Posterior | Mixture: ...
 @under(gradients)
 def fit(
     bnn: BNN,
-    method: Any,
-    data: Any = None,
+    data: Any,
+    method: Any = None,
     *,
     seed: int,
     device: str = "auto",
@@ -74,9 +82,8 @@ def fit(
 
     Args:
         bnn: the model.
-        method: how to infer it: `SVI` or another method, such as `NUTS`. It may be left out, with the data in its
-            place.
         data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs.
+        method: how to infer it: `SVI` or another method, such as `NUTS`; `Automatic` if it is left out.
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
         engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step. With
@@ -104,24 +111,43 @@ def fit(
 
     Examples:
         >>> model, method = bnn.BNN(bnn.MLP(1, [10], 1)), bnn.SVI(guide="laplace", steps=50)
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> posterior.predict([[0.0], [1.0]]).interval(0.9)[0].shape
         torch.Size([2])
     """
-    if data is None:
-        method, data = Automatic(), method
-    if not isinstance(method, Method) or isinstance(method, type):
-        raise InputError(f"Expected a method such as SVI(...), got {method!r}.")
-    kept: dict[str, Any] = {"validation": validation, "checkpoint": checkpoint, "every": every}
+    method = Automatic() if method is None else checked_method(method, data)
+    data = as_data(data)
+    held_out = None if validation is None else _in_memory(validation)
+    kept: dict[str, Any] = {"validation": held_out, "checkpoint": checkpoint, "every": every}
     run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
     check_offered(method, run)
-    data = as_data(data)
     if isinstance(data, Data) and data.constant_inputs:
         _warn_of(data.constant_inputs)
-    found = run_measured(bnn, method, data, run)
+    model, evidence = _with_measured_scales(bnn, data, method, run)
+    posterior = method.infer(model, data, run)
+    if evidence is not None:
+        seconds = time.perf_counter() - run.started
+        posterior.record = dataclasses.replace(posterior.record, evidence=evidence, seconds=seconds)
     if progress:
-        tell(found, data, validation)
-    return found
+        tell(posterior, data, held_out)
+    return posterior
+
+
+def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> tuple[BNN, EvidenceRecord | None]:
+    """Return the model with the scales that it leaves open, where the method wants them, and how they were found."""
+    offer = method.offer()
+    if not offer.wants_measured_scales:
+        return bnn, None
+    innermost(method).check(bnn, data, run)
+    closed = measured(bnn, data, run, starts_there=offer.guide is not None)
+    return (bnn, None) if closed is None else (closed.bnn, closed.record)
+
+
+def _in_memory(validation: Any) -> Data:
+    data = as_data(validation)
+    if not isinstance(data, Data):
+        raise InputError("`validation` must be Data(x, y) or a pair (x, y), in memory.")
+    return data
 
 
 def _warn_of(constant: Sequence[str]) -> None:
@@ -132,3 +158,38 @@ def _warn_of(constant: Sequence[str]) -> None:
         PoorFitWarning,
         skip_file_prefixes=(_PACKAGE,),
     )
+
+
+def fit_svi(
+    bnn: BNN,
+    x: Any,
+    y: Any = None,
+    *,
+    seed: int,
+    standardize: bool = False,
+    replicates: int | None = None,
+    validation: Any = None,
+    **arguments: Any,
+) -> Posterior | list[Posterior]:
+    """Fit by SVI; x may be inputs (with y), `Data` or a DataLoader.
+
+    Args:
+        bnn: the model.
+        x: inputs, or data.
+        y: targets, if x is inputs.
+        seed: seed of the fit.
+        standardize: as in `Data`, if x is inputs.
+        replicates: number of independent fits; a list is returned if it is given.
+        validation: as in `fit`.
+        **arguments: settings of `SVI` and arguments of `fit`.
+    """
+    if y is None and standardize:
+        raise InputError("`standardize` belongs to Data here: pass Data(x, y, standardize=True).")
+    data = x if y is None else Data(x, y, standardize=standardize)
+    method = SVI(**{name: value for name, value in arguments.items() if name not in _OF_FIT})
+    own = {name: value for name, value in arguments.items() if name in _OF_FIT}
+    if replicates is None:
+        return fit(bnn, data, method, seed=seed, validation=validation, **own)
+    if validation is not None:
+        raise InputError("Replicates are not followed on validation data: leave `validation` out.")
+    return fit_replicates(bnn, data, method, seed=seed, replicates=replicates, **own)

@@ -1,146 +1,193 @@
-"""Methods as tables, apart from guides, and changes to the method inside others."""
+"""The contract of methods: what `fit` gives to them, what they return, and what they declare."""
 
 import dataclasses
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from pyro.nn import PyroModule
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import snake_case, to_dict
-from pyrobnn.inference.base import offer_of, registry
-from pyrobnn.inference.svi.svi import SVI
-
-resolve = registry.resolve
-_DEFAULT = SVI()
+from pyrobnn._core.registry import Registry
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
+from pyrobnn.inference.training.engines import Engine, check_engine
 
 
-def innermost(method: Any) -> Any:
-    """Return the method inside others, as SVI in an ensemble, or the method itself."""
-    inner = offer_of(method).inner
-    return method if inner is None else innermost(inner)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Progress:
+    """The state of a fit that a callback sees after each block of 50 steps; a callback that returns True ends the fit.
+
+    A callback runs between two steps, under the random states and Pyro's settings from outside the fit, and other
+    threads may predict and fit meanwhile: it may draw random numbers, and wait for them.
+
+    Attributes:
+        step: number of steps done.
+        num_steps: number of steps planned.
+        elbo: mean of the ELBO over the block.
+        bnn: the model in training.
+        guide: the guide in training.
+    """
+
+    step: int
+    num_steps: int
+    elbo: float
+    bnn: BNN
+    guide: PyroModule
 
 
-def with_innermost(method: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a method with the one inside others, or itself, changed."""
-    inner = offer_of(method).inner
-    return change(method) if inner is None else dataclasses.replace(method, method=with_innermost(inner, change))
+Callback = Callable[[Progress], object]
 
 
-def guide_of(method: Any) -> Any:
-    """Return the guide that a method, or the one inside it, trains; None if it trains none, as `NUTS`."""
-    return offer_of(innermost(method)).guide
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """The arguments of a run, as in `pyrobnn.fit`.
+
+    Attributes:
+        started: when it began, by `time.perf_counter`; fits inside a run have the time of the whole.
+    """
+
+    seed: int
+    device: str = "auto"
+    engine: Engine = "auto"
+    progress: bool = True
+    callbacks: Sequence[Callback] = ()
+    validation: Data | None = None
+    checkpoint: str | Path | None = None
+    every: int = 1000
+    started: float = dataclasses.field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        """Refuse what is not an engine."""
+        check_engine(self.engine)
 
 
-def with_guide(method: Any, guide: Any) -> Any:
-    """Return the method with another guide in it, or in the one inside it.
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """What a method has beside `infer`.
+
+    Attributes:
+        inner: the method that runs inside this one, its field `method`, which has a default; or None.
+        guide: the guide that it trains, its field; None if it trains none, as `NUTS`, or the inner method does.
+        follows_validation: whether a run can follow a validation score.
+        resumable: whether a run can keep checkpoints.
+        callbacks: whether a run has steps for callbacks to see.
+        copies: the number of members or chains, each of which needs a draw to predict with.
+        wants_measured_scales: whether `pyrobnn.fit` is to find the scales that the model leaves open before a run.
+    """
+
+    inner: Any = None
+    guide: Any = None
+    follows_validation: bool = False
+    resumable: bool = False
+    callbacks: bool = True
+    copies: int = 1
+    wants_measured_scales: bool = False
+
+
+@runtime_checkable
+class Method[R](Protocol):
+    """A method, such as `SVI` or `NUTS`. `BaseMethod` has defaults for all but `infer`."""
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> R:
+        """Infer the posterior of a model.
+
+        Args:
+            bnn: the model, which is not changed.
+            data: `Data`, `StoredData` or `LoaderData`.
+            run: the other arguments of `pyrobnn.fit`.
+
+        Returns:
+            A `Posterior`, a `Mixture` of several, or what draws and predicts like one. Its `info` has the method with
+            its settings and, under "guide", the setting that builds the guide anew when the posterior is loaded.
+        """
+        ...
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `infer`."""
+        ...
+
+    def check(self, bnn: BNN, data: Any, run: Run) -> None:
+        """Refuse model and data that do not go with the method, before scales are measured, which takes seconds."""
+        ...
+
+
+registry = Registry("method", accepts=lambda value: isinstance(value, Method), page="how-to/guides")
+
+
+class BaseMethod[R]:
+    """Base of the methods: write `infer`, and `offer` where there is more.
+
+    A method that runs inside another one, as in `Ensemble`, is its field `method`, which has a default.
+
+    Examples:
+        >>> import dataclasses
+        >>> class ThreeFits(bnn.inference.BaseMethod):
+        ...     def infer(self, model, data, run):
+        ...         runs = [dataclasses.replace(run, seed=run.seed + k) for k in range(3)]
+        ...         return bnn.Mixture([bnn.SVI(steps=20).infer(model, data, each) for each in runs])
+        >>> len(bnn.fit(bnn.BNN(bnn.MLP(1, [5], 1)), bnn.datasets.sinusoid(), ThreeFits(), seed=0, progress=False))
+        3
+    """
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> R:
+        """Infer the posterior."""
+        raise NotImplementedError
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `infer`."""
+        return Offer()
+
+    def check(self, bnn: BNN, data: Any, run: Run) -> None:
+        """Refuse model and data that do not go with the method, before scales are measured, which takes seconds.
+
+        Raises:
+            InputError: with what does not.
+        """
+
+
+class AroundAnother[R](BaseMethod[R]):
+    """Base of the methods that run another one inside, their field `method`."""
+
+    method: Any
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `infer`."""
+        return Offer(inner=self.method, wants_measured_scales=self.method.offer().wants_measured_scales)
+
+
+def checked_method(method: Any, data: Any) -> Any:
+    """Return a method, given after the data.
 
     Raises:
-        InputError: a method that trains no guide, or not this one.
+        InputError: no method, or data and method in each other's place.
     """
-    if "guide" not in fields_of(type(innermost(method))):
-        name = snake_case(type(innermost(method)).__name__)
-        raise InputError(f"{name} draws from the posterior itself and trains no guide, got {guide!r}: leave it out.")
-    return with_innermost(method, lambda inner: dataclasses.replace(inner, guide=guide))
+    if isinstance(data, Method):
+        raise InputError("The data come before the method: fit(model, data, method, seed=0).")
+    if not isinstance(method, Method) or isinstance(method, type):
+        raise InputError(
+            f"Expected a method such as SVI(...), got {method!r}. A method of your own inherits from "
+            "pyrobnn.inference.BaseMethod and has a function infer(bnn, data, run)."
+        )
+    return method
 
 
-def with_settings(method: Any, table: Mapping[str, Any]) -> Any:
-    """Return a method with other settings in the innermost one.
+def check_offered(method: Any, run: Run) -> None:
+    """Refuse arguments that a method does not take.
 
     Raises:
-        InputError: an unknown setting, or a value that is refused.
+        InputError: with what to do instead.
     """
-    return with_innermost(method, lambda inner: from_table(table, start=inner))
-
-
-def to_table(method: Any) -> dict[str, Any]:
-    """Return a method as a table without its guide, which has a separate table."""
-    table = {key: value for key, value in to_dict(method).items() if key != "guide"}
-    inner = offer_of(method).inner
-    return table if inner is None else table | {"method": to_table(inner)}
-
-
-def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any = _DEFAULT) -> Any:
-    """Return the method that a table without a guide stands for.
-
-    Args:
-        table: `type` and settings; `method` is a table too.
-        also: names of further keys that stand beside these, for the message.
-        start: the method whose type, guide and settings hold where the table says nothing.
-
-    Raises:
-        InputError: an unknown method or setting, or a value that a setting refuses.
-    """
-    options = dict(table)
-    cls: Any = registry.get(options.pop("type", snake_case(type(start).__name__)))
-    fields = fields_of(cls)
-    unknown = [key for key in options if key not in fields or key == "guide"]
-    if unknown:
-        known = ["type", *also, *(name for name in fields if name != "guide")]
-        known_here = f"known are {', '.join(known)}{_hint(unknown[0], fields)}"
-        raise InputError(f"unknown setting `{unknown[0]}`; {known_here}{_owners(unknown[0])}")
-    if "method" in options:
-        options["method"] = _inner(options["method"], fields["method"].default)
-    if type(start) is not cls:
-        return cls(**options)
-    shorter = {"steps": None} if "epochs" in options else {}  # one length takes the place of the other
-    return dataclasses.replace(start, **(shorter | options))
-
-
-def _owners(key: str) -> str:
-    """Return which methods have a setting, in words."""
-    names = [name for name in registry.names if key in fields_of(registry.get(name)) and key != "guide"]
-    return f". `{key}` is a setting of {', '.join(names)}: name the method by `type`" if names else ""
-
-
-def _hint(key: str, fields: Mapping[str, Any]) -> str:
-    if key == "guide":
-        return ". The guide has a section of its own, [guide]"
-    return f". `{key}` may belong to the method inside, [fit.method]" if "method" in fields else ""
-
-
-def _inner(table: Any, default: Any) -> Any:
-    if not isinstance(table, Mapping):
-        table = {"type": table}
-    try:
-        return from_table(table, start=default)
-    except InputError as error:
-        raise InputError(f"`method`: {error}") from None
-
-
-def fields_of(cls: type) -> dict[str, Any]:
-    """Return the fields of a setting's class by name."""
-    return {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
-
-
-def retyped(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return the table of a method changed to another type, with the settings that the new one has.
-
-    A method that takes another inside takes in the old one; a method that was inside comes out; else settings of the
-    same name stay.
-
-    Args:
-        table: the old method.
-        kind: name of the new one.
-    """
-    new = fields_of(registry.get(kind))
-    chain = list(_from_outside_in(table))
-    same = next((old for old in chain if old.get("type", "svi") == kind), None)
-    if same is not None:
-        return dict(same) | {"type": kind}
-    inside = next((old for old in chain if "method" in new and _fits(old, new["method"].type)), None)
-    if inside is not None:
-        return {"type": kind, "method": dict(inside)}
-    return {"type": kind} | {key: value for key, value in table.items() if key in new}
-
-
-def _from_outside_in(table: Any) -> Iterator[Mapping[str, Any]]:
-    while isinstance(table, Mapping):
-        yield table
-        table = table.get("method")
-
-
-def _fits(table: Mapping[str, Any], annotation: Any) -> bool:
-    accepted = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    return isinstance(accepted, (type, types.UnionType)) and issubclass(
-        registry.get(table.get("type", "svi")), accepted
-    )
+    offer, name = method.offer(), type(method).__name__
+    if run.callbacks and not offer.callbacks:
+        raise InputError(f"`callbacks` see the steps of SVI, and {name} has none: leave them out.")
+    if run.validation is not None and not offer.follows_validation:
+        raise InputError(
+            f"`validation` is followed along the steps of SVI, not by {name}: leave it out, and score the posterior "
+            "afterwards."
+        )
+    if run.checkpoint is not None and not offer.resumable:
+        raise InputError(
+            f"{name} keeps no checkpoints, which are for SVI and for an Ensemble of it: leave out `checkpoint`."
+        )

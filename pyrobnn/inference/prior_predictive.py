@@ -16,7 +16,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
-from pyrobnn.inference.source import make_source
+from pyrobnn.inference.data import make_source
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction

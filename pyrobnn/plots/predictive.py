@@ -212,7 +212,7 @@ def vsbc(report: VsbcReport) -> Figure:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> settings = {"probes": [[0.0], [1.0]], "num_simulations": 20, "num_draws": 20, "progress": False}
-        >>> report = bnn.vsbc(model, bnn.SVI(guide="full_rank", steps=5), [[-1.0], [0.0], [1.0]], **settings)
+        >>> report = bnn.vsbc(model, [[-1.0], [0.0], [1.0]], bnn.SVI(guide="full_rank", steps=5), **settings)
         >>> len(bnn.plots.vsbc(report).axes)  # one for each probe
         2
     """

@@ -8,7 +8,6 @@ from typing import Any
 import pydantic
 
 from pyrobnn._core.settings import FrozenDict
-from pyrobnn._core.verbs import verb
 
 Table = dict[str, Any]
 
@@ -319,5 +318,6 @@ class Fitted:
             >>> torch.equal(bnn.load(folder).predict([[0.3]]).mean, posterior.predict([[0.3]]).mean)
             True
         """
-        folder: Path = verb("storage.save:save_posterior")(self, path)
-        return folder
+        from pyrobnn.storage.save import save_posterior
+
+        return save_posterior(self, path)  # type: ignore[arg-type]  # it is a Posterior or a Mixture

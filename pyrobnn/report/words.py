@@ -9,7 +9,7 @@ from torch import nn
 from pyrobnn._core.settings import leaves, snake_case, to_dict
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import BASELINE, Diagnosis
-from pyrobnn.inference.base import registry
+from pyrobnn.inference.method import registry
 from pyrobnn.metrics import Score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior

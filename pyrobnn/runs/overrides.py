@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyrobnn._core.registry import Registry
-from pyrobnn.inference import base
-from pyrobnn.inference import method as methods
-from pyrobnn.inference.parts import PARTS
+from pyrobnn.inference import tables as methods
+from pyrobnn.inference.defaults import PARTS
+from pyrobnn.inference.method import registry
 from pyrobnn.likelihoods import noise
 from pyrobnn.runs.spec_data import OF_ANY_FIT
 from pyrobnn.runs.spec_files import parse_change
@@ -67,7 +67,7 @@ def _is_method(path: list[str]) -> bool:
 
 
 def _takes_guide(method: str) -> bool:
-    return not {"guide", "method"}.isdisjoint(methods.fields_of(base.registry.get(method)))
+    return not {"guide", "method"}.isdisjoint(methods.fields_of(registry.get(method)))
 
 
 def _retyped(path: list[str], table: dict[str, Any], new_type: str) -> dict[str, Any]:

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, new_file, new_folder
 from pyrobnn._core.tables import read_frame
-from pyrobnn.baselines import fit_baselines
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import load_features
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference import fit
-from pyrobnn.inference.base import offer_of
-from pyrobnn.inference.checkpoint import FILE as CHECKPOINT_FILE
-from pyrobnn.inference.parallel import DataParallel
+from pyrobnn.inference.several.data_parallel import DataParallel
+from pyrobnn.inference.training.checkpoint import FILE as CHECKPOINT_FILE
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -29,6 +27,7 @@ from pyrobnn.runs.manifest import make_manifest
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage import load_posterior, save_posterior
+from pyrobnn.verdict.baselines import fit_baselines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -48,7 +47,7 @@ class RunResult:
         train: the data it was trained on.
         test: the data it was scored on.
         scores: the scores on the test data by name.
-        baselines: the same of a constant and of a linear model (`pyrobnn.baselines`), by name.
+        baselines: the same of a constant and of a linear model (`pyrobnn.verdict.baselines`), by name.
         diagnosis: what speaks against the fit.
         path: the run folder.
     """
@@ -172,7 +171,7 @@ def _noting_what_is_kept(path: Path) -> Iterator[None]:
 def _fit_resumably(prepared: Prepared, path: Path, *, progress: bool, overwrite: bool) -> Posterior | Mixture:
     """Fit, with checkpoints where the method keeps them; a fit that cannot go on leaves none behind."""
     unfinished = unfinished_folder(path)
-    if not offer_of(prepared.spec.method).resumable:
+    if not prepared.spec.method.offer().resumable:
         return _fit(prepared, None, progress=progress)
     unfinished.mkdir(parents=True, exist_ok=True)
     (unfinished / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
@@ -190,8 +189,8 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
     spec = prepared.spec
     fitted: Posterior | Mixture = fit(
         prepared.bnn,
-        spec.method,
         prepared.train,
+        spec.method,
         seed=spec.fit.seed,
         device=spec.fit.device,
         engine=spec.fit.engine,

@@ -14,15 +14,15 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._core.tables import Task
+from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
 from pyrobnn.inference import SVI, defaults
-from pyrobnn.inference import method as methods
-from pyrobnn.inference.devices import resolve_device
-from pyrobnn.inference.parts import PARTS
-from pyrobnn.inference.source import make_source
+from pyrobnn.inference import tables as methods
+from pyrobnn.inference.data import make_source
+from pyrobnn.inference.defaults import PARTS
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.spec_data import DataSpec, FitSpec, PredictSpec, optional

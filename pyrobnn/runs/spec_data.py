@@ -14,10 +14,9 @@ from pyrobnn._core.settings import FrozenDict, Options, setting
 from pyrobnn._core.tables import Task
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
-from pyrobnn.inference import method as methods
-from pyrobnn.inference.base import offer_of
-from pyrobnn.inference.engine import Engine
-from pyrobnn.inference.parts import PARTS
+from pyrobnn.inference import tables as methods
+from pyrobnn.inference.defaults import PARTS
+from pyrobnn.inference.training.engines import Engine
 
 _TOYS = {"sinusoid": datasets.sinusoid, "quartic": datasets.quartic}
 _NUM_TEST = 200
@@ -152,7 +151,7 @@ class FitSpec:
     @property
     def num_parts(self) -> int:
         """The number of members, of an ensemble, or of Markov chains: each needs a draw."""
-        return offer_of(self.method).copies
+        return self.method.offer().copies
 
 
 @setting

@@ -13,11 +13,11 @@ from pyrobnn._core.checks import check_size
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.inference.devices import resolve_device
-from pyrobnn.inference.history import History
+from pyrobnn.inference.training.history import History
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.from_posterior import FromPosterior, PosteriorPrior

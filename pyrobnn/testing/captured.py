@@ -10,12 +10,12 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import SVI
-from pyrobnn.inference.preparing import prepare_source, start
-from pyrobnn.inference.svi.capture.compiler import interpret
-from pyrobnn.inference.svi.capture.errors import NotCapturable
-from pyrobnn.inference.svi.capture.noise import Noise
-from pyrobnn.inference.svi.captured import Captured
-from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.capture.captured import Captured
+from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.noise import Noise
+from pyrobnn.inference.training.start import prepare_source, start
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.testing.common import require
 
 _STEPS = 3
@@ -37,7 +37,7 @@ def require_capturable(bnn: BNN, data: Data, *, kind: type[SVI] = SVI, **setting
         _require_close("replicates side by side", _run(together), "those alone", torch.stack(terms, 1))
 
 
-def _begin(bnn: BNN, method: SVI, data: Data, seed: int) -> Eager:
+def _begin(bnn: BNN, method: SVI, data: Data, seed: int) -> TrainingState:
     source = prepare_source(bnn, method, data, seed)
     with seeded(seed, "fit"), fast_pyro():
         _, fit = start(bnn, method, source, seed, "cpu")
@@ -46,7 +46,7 @@ def _begin(bnn: BNN, method: SVI, data: Data, seed: int) -> Eager:
     return fit
 
 
-def _run(fit: Eager | Captured) -> Tensor:
+def _run(fit: TrainingState | Captured) -> Tensor:
     """Return the terms of the next steps, (steps, [R,] 2), under a fixed seed."""
     with seeded(5), fast_pyro():
         return fit.advance(_STEPS).double()

@@ -33,7 +33,7 @@ def _fit(setting: Setting, steps: int, *, seed: int = 0, lr: float = 0.01, callb
     method = bnn.SVI(steps=steps, lr=lr, batch_size=64)
     engine: Any = "captured"
     posterior = bnn.fit(
-        model, method, data, seed=seed, device=setting.device, engine=engine, progress=False, callbacks=callbacks
+        model, data, method, seed=seed, device=setting.device, engine=engine, progress=False, callbacks=callbacks
     )
     if posterior.info["engine"]["used"] != "captured":
         raise RuntimeError(f"the fit ran eagerly: {posterior.info['engine']['reason']}")

@@ -38,7 +38,7 @@ def _fit(device: str, engine: Any, callbacks: Any = (), **settings: Any) -> bnn.
     model, data = _problem()
     method = bnn.SVI(steps=_STEPS, batch_size=50)
     return bnn.fit(
-        model, method, data, seed=0, device=device, engine=engine, progress=False, callbacks=callbacks, **settings
+        model, data, method, seed=0, device=device, engine=engine, progress=False, callbacks=callbacks, **settings
     )
 
 
@@ -81,8 +81,8 @@ def _parallel(setting: Setting) -> Found:
     model, data = _problem()
     method = bnn.SVI(steps=50, batch_size=50)
     shared: dict[str, Any] = {"seed": 0, "device": setting.device, "engine": "eager", "progress": False}
-    alone = bnn.fit(model, method, data, **shared)
-    together = bnn.fit(model, bnn.DataParallel(method), data, **shared)
+    alone = bnn.fit(model, data, method, **shared)
+    together = bnn.fit(model, data, bnn.DataParallel(method), **shared)
     pairs = zip(alone.guide.parameters(), together.guide.parameters(), strict=True)
     error = max(float((a - b).abs().max()) for a, b in pairs)
     return {"holds": error < 1e-5, "largest_difference": error, **together.info["data_parallel"]}
@@ -97,7 +97,7 @@ def _too_much(setting: Setting) -> Found:
     said = []
     for engine in ("eager", "auto"):
         try:
-            bnn.fit(model, bnn.SVI(steps=3), data, seed=0, device="cuda", engine=engine, progress=False)
+            bnn.fit(model, data, bnn.SVI(steps=3), seed=0, device="cuda", engine=engine, progress=False)
         except torch.OutOfMemoryError as error:
             said.append(str(error))
     named = all(f"batch_size={2**20}" in message for message in said)
@@ -105,7 +105,7 @@ def _too_much(setting: Setting) -> Found:
     return {"holds": len(said) == 2 and named, "message": said[0][:200] if said else "no error"}
 
 
-def _small() -> tuple[bnn.BNN, bnn.SVI, bnn.Data]:
+def _small() -> tuple[bnn.BNN, bnn.Data, bnn.SVI]:
     """Return what must still run afterwards."""
     model, data = _problem()
-    return model, bnn.SVI(steps=10), data
+    return model, data, bnn.SVI(steps=10)

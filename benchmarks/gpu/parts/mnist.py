@@ -61,8 +61,8 @@ def _train(setting: Setting, units: int) -> Found:
     engine: Any = "captured" if setting.device == "cuda" else "eager"
     posterior = bnn.fit(
         bnn.BNN(net, prior=prior, likelihood="categorical"),
-        method,
         train,
+        method,
         seed=0,
         device=setting.device,
         engine=engine,

@@ -82,7 +82,7 @@ def _ours(setting: Setting, engine: Any) -> Found:
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
     data = bnn.Data(x, y, standardize=False)
     posterior = bnn.fit(
-        model, method, data, seed=0, device=setting.device, engine=engine, progress=False, callbacks=[after_block]
+        model, data, method, seed=0, device=setting.device, engine=engine, progress=False, callbacks=[after_block]
     )
     first = setting.size(1, 0)
     ms = 1000 * (ends[-1] - ends[first]) / (50 * (len(ends) - 1 - first))

@@ -1,1 +1,1 @@
-"""Laplace approximations: modes, curvature around them, and precisions tuned by the evidence."""
+"""Laplace approximations: modes and the curvature around them."""

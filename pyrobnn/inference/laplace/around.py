@@ -12,16 +12,17 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
+from pyrobnn.data.given import as_data, first_rows
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
-from pyrobnn.inference.devices import resolve_device
+from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.curve import curve
-from pyrobnn.inference.preparing import prepare_source
-from pyrobnn.inference.source import Source, first_rows
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods.gaussian import Gaussian
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
@@ -45,7 +46,7 @@ def laplace_around(
     progress: bool = True,
 ) -> Posterior:
     """Return the Laplace approximation around weights that were trained elsewhere; see `guides.Laplace.around`."""
-    method = SVI(guide=setting)
+    method, data = SVI(guide=setting), as_data(data)
     with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
         bnn = (
             copy.deepcopy(model, leftovers(model))

@@ -17,18 +17,18 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.out_of_memory import named_batch_size
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.base import Curvature, Examples, Point
+from pyrobnn.curvature.base import Curvature, Examples, Point, conditioned_likelihood
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.curvature.prior import PriorCurvature, log_entries, prior_curvature, prior_laws
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import BlockGaussian, BlockGuide, Laplace
 from pyrobnn.guides.sites import Site
+from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.gaussian import Result, assemble, likelihood_curvature
 from pyrobnn.inference.laplace.sites import checked_sites
-from pyrobnn.inference.memory import named_batch_size
-from pyrobnn.inference.source import Source
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import LaplaceRecord
 
@@ -85,12 +85,6 @@ def _one_pass(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> I
             yield batch
             bar.update(len(batch[0]))
             ONE_THREAD.let_waiting_in()
-
-
-def conditioned_likelihood(bnn: BNN, others: Mapping[str, Tensor]) -> Any:
-    """Return the likelihood with its own latent sites, such as a noise scale under a prior, at given values."""
-    latents = {name: value for name, value in others.items() if not name.startswith("prior.")}
-    return poutine.condition(bnn.likelihood, data=latents) if latents else bnn.likelihood
 
 
 def log_likelihood(point: Point, data: Examples, curvature: Curvature) -> float:

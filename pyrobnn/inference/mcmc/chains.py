@@ -15,10 +15,10 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.base import BaseMethod, Offer, Run
+from pyrobnn.inference.data import BatchSize, Source, make_source, refuse_checkpoints
 from pyrobnn.inference.mcmc.potential import LogJoint
-from pyrobnn.inference.preparing import fresh_model, running
-from pyrobnn.inference.source import BatchSize, Source, make_source, refuse_checkpoints
+from pyrobnn.inference.method import BaseMethod, Offer, Run
+from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord
@@ -123,8 +123,8 @@ class ChainMethod(BaseMethod[Posterior]):
         raise NotImplementedError
 
     def offer(self) -> Offer:
-        """Return what the method has beside `run`."""
-        return Offer(callbacks=False, copies=self.num_chains, measures_scales=True)
+        """Return what the method has beside `infer`."""
+        return Offer(callbacks=False, copies=self.num_chains, wants_measured_scales=True)
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Refuse parameters without a prior; numbers that are "tuned" are none once they are measured."""

@@ -14,10 +14,10 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting
 from pyrobnn.data.in_memory import Data
-from pyrobnn.inference.base import Run, registry
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.kernels import CompiledHMC, CompiledNUTS
 from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potential
+from pyrobnn.inference.method import Run, registry
 
 Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -93,7 +93,7 @@ class Hamiltonian(ChainMethod):
         with seeded(derive(seed, f"chain {chain}"), "transitions"):
             kernel.initial_params = point
             kernel.setup(self.warmup)
-            watch = _Watch(kernel, potential)
+            watch = _ChainWatch(kernel, potential)
             for step in range(self.num_steps):
                 point = kernel.sample(point)
                 numbers = watch.look(step - self.warmup if step >= self.warmup else step)
@@ -132,7 +132,7 @@ class NUTS(Hamiltonian):
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method = bnn.NUTS(num_draws=10, warmup=10, num_chains=2, max_tree_depth=3)  # take 500 draws or more
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, engine="eager", progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
         >>> posterior.predict([[0.0], [1.0]], num_draws=20)
         Prediction(Normal, num_draws=20, num_inputs=2)
     """
@@ -184,7 +184,7 @@ class HMC(Hamiltonian):
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method = bnn.HMC(step_size=0.01, trajectory_length=0.05, num_draws=10, warmup=5, num_chains=2)
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, engine="eager", progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
         >>> posterior.guide.chains()["0.weight"].shape  # chain, draw, and the shape of the weight
         torch.Size([2, 10, 5, 1])
     """
@@ -212,7 +212,7 @@ class HMC(Hamiltonian):
         )
 
 
-class _Watch:
+class _ChainWatch:
     """Reads the statistics of single transitions off a kernel, which keeps running means of some."""
 
     def __init__(self, kernel: Any, potential: Potential) -> None:

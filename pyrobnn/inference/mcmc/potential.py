@@ -15,8 +15,8 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.empirical import segments
 from pyrobnn.guides.sites import Site
-from pyrobnn.inference.cost import Work
-from pyrobnn.inference.engine import Choice, Engine, capture, choose
+from pyrobnn.inference.training.cost import Work
+from pyrobnn.inference.training.engines import Choice, Engine, capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
 ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -157,9 +157,9 @@ class Leapfrog:
     def __init__(
         self, log_joint: LogJoint, data: Batch, like: Tensor, compiler: Any, *, num_kept: int = 0, dense: bool = False
     ) -> None:
-        from pyrobnn.inference.svi.capture.loop import make_loop  # imports that eager chains do without
-        from pyrobnn.inference.svi.capture.record import lift_constants, record
-        from pyrobnn.inference.svi.capture.step import drop_unused
+        from pyrobnn.inference.capture.loop import make_loop  # imports that eager chains do without
+        from pyrobnn.inference.capture.record import lift_constants, record
+        from pyrobnn.inference.capture.step import drop_unused
 
         model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
         self._state = State(like.clone(), torch.zeros_like(like), torch.zeros_like(like))

@@ -22,9 +22,9 @@ from pyrobnn._core.settings import setting
 from pyrobnn._torch.batching import vmap_or_loop
 from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
-from pyrobnn.inference.base import Run, registry
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, evaluated, is_finite
+from pyrobnn.inference.method import Run, registry
 from pyrobnn.optimizers import resolve_schedule
 from pyrobnn.posterior.record import EngineRecord
 
@@ -188,7 +188,7 @@ class SGLD(StochasticGradient):
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method = bnn.SGLD(step_size=1e-4, num_draws=10, burn_in=10, thinning=1, num_chains=2, batch_size=8)
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> posterior.draw(5)["0.weight"].shape
         torch.Size([5, 5, 1])
     """
@@ -237,7 +237,7 @@ class SGHMC(StochasticGradient):
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> method = bnn.SGHMC(step_size=1e-3, num_draws=10, burn_in=10, thinning=1, num_chains=2)
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> posterior.predict([[0.0], [1.0]], num_draws=20)
         Prediction(Normal, num_draws=20, num_inputs=2)
     """

@@ -1,1 +1,1 @@
-"""Stochastic variational inference: objective, engines, and the choice between them."""
+"""Stochastic variational inference: the objective, gradients of less noise, modes by L-BFGS, and IVON."""

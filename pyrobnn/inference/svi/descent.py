@@ -17,15 +17,15 @@ from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.base import Run
-from pyrobnn.inference.history import Ended, History
-from pyrobnn.inference.monitor import BLOCK, Progress, ask
-from pyrobnn.inference.preparing import fresh_model
-from pyrobnn.inference.source import Source
-from pyrobnn.inference.svi.capture.objective import Objective
-from pyrobnn.inference.svi.capture.slope import recorded_slope
-from pyrobnn.inference.svi.eager import Eager
+from pyrobnn.inference.capture.objective import Objective
+from pyrobnn.inference.capture.slope import recorded_slope
+from pyrobnn.inference.data import Source
+from pyrobnn.inference.method import Progress, Run
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.history import Ended, History
+from pyrobnn.inference.training.start import fresh_model
+from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.watch import BLOCK, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
 _MOST_PRODUCTS, _MOST_WEIGHTS = 100_000_000, 1_000_000
@@ -83,7 +83,7 @@ def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:
         return stays and torch.equal(first, second) and is_random_state(numbers)
 
 
-def descend(fits: Sequence[Eager], tolerances: Sequence[float], run: Run) -> list[Ended] | None:
+def descend(fits: Sequence[TrainingState], tolerances: Sequence[float], run: Run) -> list[Ended] | None:
     """Move each fit to its mode, one after the other, and return how they ended; None if numbers ceased to be finite.
 
     A cycle is L-BFGS, for up to 1,000 iterations, and 500 steps of Adam (1,000 and 2,000 in later cycles, 100 where a
@@ -112,7 +112,7 @@ def descend(fits: Sequence[Eager], tolerances: Sequence[float], run: Run) -> lis
 class _Descent:
     """A fit on its way to the mode."""
 
-    def __init__(self, fit: Eager, tolerance: float, run: Run, bar: Any) -> None:
+    def __init__(self, fit: TrainingState, tolerance: float, run: Run, bar: Any) -> None:
         self._fit, self._tolerance, self._run, self._bar = fit, tolerance, run, bar
         self._batch, self._weight = next(fit.batches), fit.method.temperature
         self._objective = Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl="mc")

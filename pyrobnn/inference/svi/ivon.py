@@ -16,7 +16,7 @@ from pyrobnn._torch.light_optimizers import light
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.mean_field import MeanFieldGuide
-from pyrobnn.inference.base import registry
+from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.newton import VariationalNewton
 from pyrobnn.inference.svi.objective import KL
 from pyrobnn.inference.svi.svi import SVI
@@ -69,7 +69,7 @@ class IVON(SVI):
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
-        >>> posterior = bnn.fit(model, bnn.IVON(steps=30), bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), bnn.IVON(steps=30), seed=0, progress=False)
         >>> len(posterior.history.elbo)
         30
     """

@@ -19,9 +19,9 @@ from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides.base import Noise, NoisePerExample
 from pyrobnn.guides.by_name import ByName
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.source import Source
-from pyrobnn.inference.svi.capture.errors import NotCapturable
-from pyrobnn.inference.svi.capture.objective import check_reparameterized
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.objective import check_reparameterized
+from pyrobnn.inference.data import Source
 from pyrobnn.inference.svi.objective import KL, follows_draws, site_without, tabulate
 from pyrobnn.inference.svi.svi import SVI
 
@@ -47,7 +47,7 @@ class Call(NamedTuple):
     positions: int
 
 
-class _Watch:
+class _CallNotes:
     """A perturbation that changes nothing and notes the calls of its weight."""
 
     def __init__(self, value: Tensor, calls: list[Call]) -> None:
@@ -77,7 +77,7 @@ def layer_calls(bnn: BNN, x: Tensor) -> dict[str, list[Call]]:
     weights = {}
     for name, value in bnn.initial_values.items():
         own = value.detach().clone()
-        weights[name] = attach(own, _Watch(own, calls[name]))
+        weights[name] = attach(own, _CallNotes(own, calls[name]))
     with torch.no_grad():
         bnn.perturbed_outputs(weights, x)
     return {name: found for name, found in calls.items() if found}

@@ -3,61 +3,25 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from pyro import poutine
-from pyro.distributions.util import is_identically_zero, scale_and_mask, sum_rightmost
+from pyro.distributions.util import is_identically_zero, scale_and_mask
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.trace_elbo import _compute_log_r
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import Independent, Normal, constraints, kl_divergence
+from torch.distributions import kl_divergence
 
 from pyrobnn._core.errors import InputError
-from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides.built import built
+from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.guides.joint import RealPart
 from pyrobnn.inference.svi.antithetic import RecordedNoise
 from pyrobnn.priors.scale_mixture import ScaleMixturePrior
 
 KL = Literal["auto", "mc", "analytic", "quadrature"]
-_QUADRATURE_POINTS = 32
-
-
-def quadrature_kl(q: Any, p: Any) -> Tensor:
-    """Return KL(q || p) without a draw: in closed form where there is one, else by quadrature for a normal q.
-
-    The quadrature is one-dimensional, KL = -entropy(q) - E_q[log p] for each entry; entries that are normal but not
-    independent of each other count their joint entropy. A `ScaleMixtureNormal`
-    computes its own expectation. For any other p the quadrature is Gauss-Hermite with 32 nodes, exact for
-    polynomials of degree 63: good where log p is smooth over the width of q, blind to a feature of p between two nodes.
-
-    Args:
-        q: a distribution of the guide, of any batch and event shape.
-        p: its prior, of the same event shape.
-
-    Returns:
-        The divergence, the batch shape of q.
-
-    Raises:
-        NotImplementedError: no closed form, and q is not an elementwise normal or p not elementwise on all reals.
-    """
-    if isinstance(q, RealPart) and q.normal:
-        return quadrature_kl(q.entries.to_event(q.event_dim), p) + q.excess
-    try:
-        return kl_divergence(q, p)
-    except NotImplementedError:
-        entries, density = _entries(q), _entries(p)
-        normal = isinstance(entries, Normal) and type(entries).log_prob is Normal.log_prob
-        if not normal or density.event_shape or q.event_shape != p.event_shape or not _on_all_reals(density):
-            raise
-    if isinstance(density, ScaleMixtureNormal):
-        log_p = density.expected_log_prob(entries.loc, entries.scale)
-    else:
-        log_p = _gauss_hermite(density.log_prob, entries.loc, entries.scale)
-    return sum_rightmost(-entries.entropy() - log_p, q.event_dim)
 
 
 def tabulate(model: nn.Module) -> None:
@@ -65,25 +29,6 @@ def tabulate(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, ScaleMixturePrior):
             module.tabulate()
-
-
-def _entries(distribution: Any) -> Any:
-    while isinstance(distribution, Independent):
-        distribution = distribution.base_dist
-    return distribution
-
-
-def _on_all_reals(density: Any) -> bool:
-    return isinstance(density.support, type(constraints.real))
-
-
-def _gauss_hermite(function: Callable[[Tensor], Tensor], loc: Tensor, scale: Tensor) -> Tensor:
-    """Return E[function(w)] for w ~ N(loc, scale^2), entry by entry; the function sees a leading axis of nodes."""
-    nodes, weights = (
-        loc.new_tensor(values).view(-1, *[1] * loc.ndim)
-        for values in np.polynomial.hermite_e.hermegauss(_QUADRATURE_POINTS)
-    )
-    return (function(loc + scale * nodes) * (weights / weights.sum())).sum(0)
 
 
 DIVERGENCES: dict[KL, Callable[[Any, Any], Tensor]] = {"analytic": kl_divergence, "quadrature": quadrature_kl}

@@ -10,10 +10,9 @@ from torch.optim import Optimizer
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn._core.verbs import verb
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
-from pyrobnn.inference.base import BaseMethod, Offer, Run, registry
+from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.svi.objective import KL
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
@@ -68,7 +67,7 @@ class SVI(BaseMethod[Posterior]):
     Examples:
         >>> method = bnn.SVI(guide="low_rank", steps=30, lr=0.02, batch_size=16)
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
-        >>> posterior = bnn.fit(model, method, bnn.datasets.sinusoid(), seed=0, progress=False)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> posterior.record.num_steps, posterior.history.elbo.shape
         (30, (30,))
     """
@@ -102,24 +101,28 @@ class SVI(BaseMethod[Posterior]):
             )
 
     def offer(self) -> Offer:
-        """Return what the method has beside `run`."""
-        return Offer(guide=self.guide, follows_validation=True, resumable=True, measures_scales=self.ends_by_itself)
+        """Return what the method has beside `infer`."""
+        return Offer(
+            guide=self.guide, follows_validation=True, resumable=True, wants_measured_scales=self.ends_by_itself
+        )
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Refuse model and data that do not go with the method."""
-        verb("inference.session:check_parts")(bnn, self, data, run)
+        from pyrobnn.inference.svi.session import check_parts
+
+        check_parts(bnn, self, data, run)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit one posterior."""
-        posterior: Posterior = verb("inference.session:fit_by_svi")(bnn, self, data, run)
-        return posterior
+        from pyrobnn.inference.svi.session import fit_by_svi
+
+        return fit_by_svi(bnn, self, data, run)
 
     def side_by_side(self, bnn: Any, data: Any, run: Run, *, replicates: int, bootstrap: bool) -> list[Posterior]:
         """Fit several posteriors, as `fit_replicates` does."""
-        posteriors: list[Posterior] = verb("inference.replicates:fit_side_by_side")(
-            bnn, self, data, run, replicates=replicates, bootstrap=bootstrap
-        )
-        return posteriors
+        from pyrobnn.inference.several.replicates import fit_side_by_side
+
+        return fit_side_by_side(bnn, self, data, run, replicates=replicates, bootstrap=bootstrap)
 
     def make_optimizer(self, bnn: BNN, guide: Any, parameters: Sequence[Tensor], example: Batch) -> Optimizer:
         """Return the optimiser of the parameters of a model and its guide; the example is a row of data to run them."""
@@ -131,18 +134,18 @@ class SVI(BaseMethod[Posterior]):
         """Whether the length is automatic."""
         return self.steps is None and self.epochs is None
 
-    def num_steps(self, batches_per_epoch: int) -> int:
+    def maximal_steps(self, batches_per_epoch: int) -> int:
         """Return the number of optimiser steps, at most, for an epoch of that many batches."""
         return self.epochs * batches_per_epoch if self.epochs is not None else self.steps or self.max_steps
 
-    def first_steps(self, batches_per_epoch: int) -> int:
+    def cycle_steps(self, batches_per_epoch: int) -> int:
         """Return the number of steps of the schedule: of its first cycle where there are several."""
-        most = self.num_steps(batches_per_epoch)
+        most = self.maximal_steps(batches_per_epoch)
         return min(most, _FIRST_CYCLE) if self.ends_by_itself else most
 
     def expected_steps(self, batches_per_epoch: int) -> int:
         """Return the number of steps to plan with."""
-        most = self.num_steps(batches_per_epoch)
+        most = self.maximal_steps(batches_per_epoch)
         usual = _USUAL_TO_MODE if isinstance(self.guide, (guides.Map, guides.Laplace)) else _USUAL_STEPS
         return min(most, usual) if self.ends_by_itself else most
 

@@ -1,0 +1,185 @@
+"""The captured engine: takes fits over after their first eager step and runs the rest as one compiled graph."""
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pyrobnn.data.batches import Batch, TensorBatches
+from pyrobnn.inference.capture.compiler import compile_graph
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.objective import Objective, check_reparameterized
+from pyrobnn.inference.capture.padding import Seen, padded
+from pyrobnn.inference.capture.replay import replay
+from pyrobnn.inference.capture.step import MAX_BLOCK, CapturedStep, Compiler
+from pyrobnn.inference.training.state import TrainingState
+
+
+class Captured:
+    """Fits in progress, one or several replicates side by side, as a compiled graph.
+
+    They are of the same shape and have done a step; their parameters, optimisers, schedules and batches are used on.
+
+    Raises:
+        NotCapturable: with the reason; the fits are as they were.
+    """
+
+    def __init__(self, fits: Sequence[TrainingState], compiler: Compiler = compile_graph) -> None:
+        first = fits[0]
+        self._fits, self._batches = fits, first.batches
+        check_same_program(fits)
+        for fit in fits:
+            _check_schedule(fit)
+        if isinstance(first.batches, TensorBatches):
+            batch_size = first.batches.batch_size
+            data = _distinct([fit.batches.data for fit in fits])  # type: ignore[attr-defined]
+            if batch_size is None and compiler is not replay and _takes_weights(first):
+                data = padded(data, partial(_look, first))
+        else:
+            batch_size, data = None, [tuple(values.clone() for values in first.batches.peek())]
+        self._shapes = [value.shape for value in data[0]]
+        with torch.random.fork_rng():
+            check_reparameterized(first.guide, *(values[:1] for values in data[0]))
+            self.step = CapturedStep(
+                [_objective(fit, first.num_data) for fit in fits],
+                [fit.optimizer for fit in fits],
+                [fit.moved for fit in fits],
+                data,
+                batch_size=batch_size,
+                num_particles=first.method.num_particles,
+                antithetic=first.method.antithetic,
+                clip_norm=first.method.clip_norm,
+                compiler=compiler,
+            )
+
+    def advance(self, num_steps: int) -> Tensor:
+        """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
+        if not isinstance(self._batches, TensorBatches):
+            return torch.cat([self._step_on(next(self._batches)) for _ in range(num_steps)])
+        sizes = [min(MAX_BLOCK, num_steps - start) for start in range(0, num_steps, MAX_BLOCK)]
+        return torch.cat([self._advance_block(size) for size in sizes])
+
+    def _advance_block(self, num_steps: int) -> Tensor:
+        done = self._fits[0].done
+        rates = torch.from_numpy(np.array([fit.hand_over(num_steps) for fit in self._fits], float)).permute(1, 2, 0)
+        rows = [fit.batches.rows(num_steps) for fit in self._fits if isinstance(fit.batches, TensorBatches)]
+        chosen = None if not rows or rows[0] is None else torch.stack(rows, 1)  # type: ignore[arg-type]
+        if len(self._fits) == 1:
+            rates, chosen = rates[..., 0], None if chosen is None else chosen[:, 0]
+        return self.step.advance(rates[:, 0], rates[:, 1], chosen, first=done + 1)
+
+    def _step_on(self, batch: Batch) -> Tensor:
+        """Do a step on a loader's batch; one of another size, at the end of an epoch, is left to the eager engine."""
+        fit = self._fits[0]
+        if [value.shape for value in batch] == self._shapes:
+            self.step.feed(batch)
+            return self._advance_block(1)
+        for state in fit.optimizer.state.values():
+            if "step" in state:
+                state["step"].fill_(fit.done)
+        return fit.step(batch)[None]
+
+
+def _objective(fit: TrainingState, num_data: int) -> Objective:
+    return Objective(fit.bnn, fit.guide, num_data=num_data, kl=fit.method.kl)
+
+
+def _takes_weights(fit: TrainingState) -> bool:
+    """Return whether the guide, perhaps of a user's own, can be called with weights of examples."""
+    x, y, *_ = fit.example
+    try:
+        inspect.signature(fit.guide.forward).bind(x, y, None, num_data=fit.num_data)
+    except TypeError:
+        return False
+    return True
+
+
+def _look(fit: TrainingState, batch: Batch, move: tuple[float, float]) -> Seen:
+    """Return what a step of the fit computes of a batch, at moved parameters; no buffer changes."""
+    objective, (factor, noise) = _objective(fit, fit.num_data), move
+    parameters = {name: factor * p + noise * torch.randn_like(p) for name, p in objective.named_parameters()}
+    buffers = {name: value.clone() for name, value in objective.named_buffers()}
+    outputs: list[Tensor] = []
+    hook = fit.bnn.net.register_forward_hook(lambda module, inputs, found: outputs.append(found))
+    try:
+        terms: tuple[Tensor, Tensor] = functional_call(objective, parameters | buffers, batch)
+    finally:
+        hook.remove()
+    return Seen([*terms, *outputs], list(buffers.values()))
+
+
+def _distinct(data: list[Batch]) -> list[Batch]:
+    """Return the data of each fit, or a single entry if they are the same."""
+    return data if any(a is not b for batch in data for a, b in zip(batch, data[0], strict=True)) else data[:1]
+
+
+def _check_schedule(fit: TrainingState) -> None:
+    group = fit.optimizer.param_groups[0]
+    changed = [key for key, value in fit.first_settings.items() if key != "lr" and group[key] != value]
+    if changed:
+        raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
+
+
+def check_same_program(fits: Sequence[TrainingState]) -> None:
+    """Refuse replicates that one graph cannot serve: modules of other types, or other settings than tensors.
+
+    Raises:
+        NotCapturable: with the first difference.
+    """
+    for fit in fits[1:]:
+        for key, value in fits[0].first_settings.items():
+            if key != "lr" and fit.first_settings[key] != value:
+                raise NotCapturable(f"replicates differ in `{key}` of the optimiser")
+        for part in ("prior", "likelihood"):
+            mine, theirs = (one.bnn.settings[part] for one in (fits[0], fit))
+            if _kind(mine) != _kind(theirs):
+                raise NotCapturable(f"replicates differ in {part}: {mine!r} and {theirs!r}")
+        for mine, theirs in ((fits[0].bnn, fit.bnn), (fits[0].guide, fit.guide)):
+            for (name, one), (_, other) in zip(mine.named_modules(), theirs.named_modules(), strict=False):
+                difference = _difference(one, other)
+                if difference:
+                    raise NotCapturable(f"replicates differ in {name or type(one).__name__}: {difference}")
+
+
+def _kind(setting: Any) -> Any:
+    """Return a setting without its numbers, which are tensors of its module."""
+    if isinstance(setting, float):
+        return "a number"
+    if isinstance(setting, (tuple, list)):
+        return [_kind(value) for value in setting]
+    if isinstance(setting, Mapping):
+        return {key: _kind(value) for key, value in setting.items()}
+    if dataclasses.is_dataclass(setting):
+        return [type(setting), _kind(vars(setting))]
+    return setting
+
+
+def _difference(one: nn.Module, other: nn.Module) -> str | None:
+    if type(one) is not type(other):
+        return f"{type(one).__name__} and {type(other).__name__}"
+    if _shapes(one) != _shapes(other):
+        return f"tensors {_shapes(one)} and {_shapes(other)}"
+    for key, value in vars(one).items():
+        if not key.startswith("_") and not _same(value, vars(other).get(key)):
+            return f"{key} is {value!r} and {vars(other).get(key)!r}"
+    return None
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Return whether plain attributes of two modules are equal; of others nothing is asked."""
+    if isinstance(value, Tensor):
+        return isinstance(other, Tensor) and torch.equal(value, other)
+    if isinstance(value, (bool, int, float, str)) or inspect.isroutine(value):
+        return bool(value == other)
+    return True
+
+
+def _shapes(module: nn.Module) -> dict[str, tuple[str, tuple[int, ...]]]:
+    named = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    return {name: (type(value).__name__, tuple(value.shape)) for name, value in named}

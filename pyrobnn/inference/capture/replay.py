@@ -1,0 +1,254 @@
+"""Steps that are recorded as they run and replayed one operation after the other, without the compiler.
+
+Torch's interpreter of traces calls the same kernels as the eager step. It leaves out Python, autograd and Pyro, which
+are nearly all of the eager step of a small network, and is ready in a fraction of a second.
+"""
+
+from collections.abc import Callable, Iterable
+from operator import getitem
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from pyrobnn._core.lock import ignored_warnings
+from pyrobnn._torch.private import OperationMode, gradients_without_compiler, private, tree_leaves, tree_map
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.inference.capture.compiler import Program, interpret
+from pyrobnn.inference.capture.errors import NotCapturable
+from pyrobnn.inference.capture.objective import FreshNoise
+
+_MASKS = (torch.bool, torch.uint8)
+_aten = torch.ops.aten
+_BATCH_NORM = torch.ops.aten.native_batch_norm.default
+_INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default)
+
+
+def record_as_run(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.GraphModule:
+    """Return the graph of the operations that a function does, in place or not, when it is run on its inputs once.
+
+    Inputs that it changes get their values back.
+
+    Raises:
+        NotCapturable: what the function does depends on the values of tensors, or cannot be written as a graph.
+    """
+    recorder = _Recorder(inputs)
+    try:
+        with torch.no_grad(), fast_pyro(), FreshNoise(), gradients_without_compiler(), recorder:
+            function(*inputs)
+        recorder.graph.output(())
+        _take_as_joined(recorder.graph)
+        graph = fx.GraphModule(recorder.constants, recorder.graph)
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+    except NotCapturable:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise NotCapturable(f"the model cannot be recorded ({type(error).__name__}: {reason})") from error
+    finally:
+        recorder.put_back()
+    return graph
+
+
+class _Memory(NamedTuple):
+    """The numbers that a tensor shows: tensors with the same are the same."""
+
+    storage: int
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    flags: tuple[bool, bool]
+    """Whether they are shown conjugated, and negated."""
+
+
+class _Recorder(OperationMode):
+    """Writes the operations in its block into a graph; of views of the same numbers, the first alone.
+
+    Attributes:
+        graph: of all operations so far; `meta["memory"]` of its nodes says what their tensors show.
+        constants: by name, tensors that were there before and are no inputs.
+    """
+
+    def __init__(self, inputs: list[Tensor]) -> None:
+        super().__init__()
+        self.graph, self.constants = fx.Graph(), dict[str, Tensor]()
+        self._nodes = private("WeakTensorKeyDictionary")()
+        self._inputs = {value.untyped_storage().data_ptr(): value for value in inputs}
+        self._before: dict[int, Tensor] = {}
+        self._storages: dict[int, int] = {}
+        self._num_storages = 0
+        self._shown: dict[_Memory, fx.Node] = {}
+        for index, value in enumerate(inputs):
+            self._enter(value, self.graph.placeholder(f"input_{index}"))
+            self._nodes[value].meta["val"] = value
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is _aten.bernoulli_.float:  # the mask of dropout in attention: as new numbers, which come from outside
+            drawn = self.__torch_dispatch__(_aten.bernoulli.p, types, args, kwargs)
+            return self.__torch_dispatch__(_aten.copy_.default, types, (args[0], drawn))
+        _refuse_values(func, args)
+        node = self.graph.call_function(func, *tree_map(self._node_of, (args, kwargs)))
+        given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        if _writes(func):
+            self._keep(given)
+        storages = {value.untyped_storage().data_ptr(): self._nodes[value].meta["memory"].storage for value in given}
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor):
+            node.meta["val"] = result if torch.Tag.nondeterministic_seeded in func.tags else None
+            self._put(result, node, storages)
+        elif isinstance(result, (tuple, list)):
+            for index, part in enumerate(result):
+                if isinstance(part, Tensor):
+                    self._put(part, self.graph.call_function(getitem, (node, index)), storages)
+        return result
+
+    def put_back(self) -> None:
+        """Give the inputs that were changed the values that they had."""
+        with torch.no_grad():
+            for place, value in self._before.items():
+                self._inputs[place].copy_(value)
+
+    def _keep(self, values: list[Tensor]) -> None:
+        for value in values:
+            place = value.untyped_storage().data_ptr()
+            if place in self._inputs and place not in self._before:
+                self._before[place] = self._inputs[place].clone()
+
+    def _node_of(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if value not in self._nodes:
+            name = f"constant_{len(self.constants)}"
+            self.constants[name] = value
+            self._enter(value, self.graph.get_attr(name))
+        return self._nodes[value]
+
+    def _enter(self, value: Tensor, node: fx.Node) -> None:
+        """Note the node of a tensor that was there before, and may share its storage with others."""
+        place = value.untyped_storage().data_ptr()
+        self._storages.setdefault(place, self._new_storage())
+        node.meta["memory"] = _memory(value, self._storages[place])
+        self._nodes[value] = self._shown.setdefault(node.meta["memory"], node)
+
+    def _put(self, value: Tensor, node: fx.Node, storages: dict[int, int]) -> None:
+        """Note the node of a result, or the earlier one that shows the same; storages are those of the arguments."""
+        storage = storages.get(value.untyped_storage().data_ptr())
+        node.meta["memory"] = _memory(value, self._new_storage() if storage is None else storage)
+        self._nodes[value] = self._shown.setdefault(node.meta["memory"], node)
+
+    def _new_storage(self) -> int:
+        self._num_storages += 1
+        return self._num_storages
+
+
+def _memory(value: Tensor, storage: int) -> _Memory:
+    flags = value.is_conj(), value.is_neg()
+    return _Memory(storage, int(value.storage_offset()), tuple(value.shape), value.stride(), value.dtype, flags)
+
+
+def _take_as_joined(graph: fx.Graph) -> None:
+    """Put the vector that was split in the place of a copy that joins its parts again.
+
+    That is the same where neither is written to while the copy is in use.
+    """
+    nodes = list(graph.nodes)
+    position = {node: index for index, node in enumerate(nodes)}
+    used, written, shown = dict[int, int](), dict[int, int](), dict[_Memory, fx.Node]()
+    for node in nodes:
+        for source in node.all_input_nodes:
+            if "memory" in source.meta:
+                used[source.meta["memory"].storage] = position[node]
+        for storage in _written_by(node):
+            written.setdefault(storage, position[node])
+        if "memory" in node.meta:
+            shown.setdefault(node.meta["memory"], node)
+    for node in nodes:
+        if node.target is not torch.ops.aten.cat.default or len(node.meta["memory"].size) != 1:
+            continue
+        together = _joined([part.meta["memory"] for part in node.args[0]])
+        whole = None if together is None else shown.get(together)
+        storage = node.meta["memory"].storage
+        if whole is None or position[whole] > position[node] or storage in written:
+            continue
+        if used.get(storage, 0) < written.get(whole.meta["memory"].storage, len(nodes)):
+            node.replace_all_uses_with(whole)
+
+
+def _written_by(node: fx.Node) -> Iterable[int]:
+    """Return the storages that an operation writes to."""
+    if node.op != "call_function" or node.target is getitem or not _writes(node.target):
+        return ()
+    return [source.meta["memory"].storage for source in node.all_input_nodes if "memory" in source.meta]
+
+
+def _writes(func: Any) -> bool:
+    """Return whether an operation changes arguments; normalisation over batches does, and does not say so."""
+    return func._schema.is_mutable or func is _BATCH_NORM
+
+
+def _joined(parts: list[_Memory]) -> _Memory | None:
+    """Return what vectors that follow one another in a storage show together, or None."""
+    first, total = parts[0], 0
+    for part in parts:
+        is_vector = len(part.size) == 1 and (part.stride == (1,) or part.size == (1,))
+        follows = part.offset == first.offset + total
+        if not (
+            is_vector and follows and part == first._replace(offset=part.offset, size=part.size, stride=part.stride)
+        ):
+            return None
+        total += part.size[0]
+    return first._replace(size=(total,), stride=(1,))
+
+
+def _refuse_values(func: Any, args: Any) -> None:
+    """Refuse operations of which the result, or its shape, is for Python and depends on the values of tensors."""
+    indices = args[1] if func in _INDEXING else ()
+    is_mask = any(index is not None and index.dtype in _MASKS for index in indices)
+    dynamic = torch.Tag.dynamic_output_shape in func.tags and func not in _INDEXING
+    if is_mask or dynamic or torch.Tag.data_dependent_output in func.tags:
+        raise NotCapturable("the model branches on values of tensors")
+
+
+def replay(graph: fx.GraphModule, device: torch.device) -> Program:
+    """Return a program that runs the operations one by one.
+
+    On a CPU torch's interpreter of traces runs them, without a step through Python between them. It does not take
+    backward passes of convolutions and of normalisation over batches; graphs with these are run from Python.
+    """
+    if device.type != "cpu":
+        return interpret(graph, device)
+    written = {storage for node in graph.graph.nodes for storage in _written_by(node)}
+    examples = tuple(_shown(node, written) for node in graph.graph.find_nodes(op="placeholder"))
+    plainly = private("optimized_execution")
+    try:
+        with ignored_warnings(), torch.no_grad():
+            run = _traced(lambda *inputs: (graph(*inputs), inputs[0])[1], examples)
+    except RuntimeError:
+        return interpret(graph, device)
+
+    def program(inputs: list[Tensor]) -> None:
+        with torch.no_grad(), plainly(should_optimize=False):
+            run(*inputs)
+
+    return program
+
+
+def _shown(node: fx.Node, written: set[int]) -> Tensor:
+    """Return the tensor of an input to run the graph with once; a copy, if the graph may write to it."""
+    value: Tensor = node.meta["val"].detach()
+    is_read_only = "memory" in node.meta and node.meta["memory"].storage not in written
+    return value if is_read_only else value.clone()
+
+
+def _traced(function: Callable[..., Tensor], examples: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+    """Return a function's operations on its examples, as a function for torch's interpreter.
+
+    It is that of `torch.jit.trace`, which would keep it until the process ends; this one is freed after use.
+    """
+    settings = {"strict": True, "force_outplace": False}
+    trace, _ = private("create_graph_by_tracing")(function, examples, lambda _: "", **settings)
+    run: Callable[..., Tensor] = private("create_function_from_graph")("replayed", trace)
+    return run

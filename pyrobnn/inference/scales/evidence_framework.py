@@ -1,0 +1,205 @@
+"""The evidence framework: a mode and the scales that make the data most probable, in turns, from several starts."""
+
+import dataclasses
+import time
+import warnings
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BeforeValidator, Field
+
+import pyrobnn
+from pyrobnn import guides
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting, to_dict
+from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch
+from pyrobnn.guides.laplace import Laplace
+from pyrobnn.inference.data import Source
+from pyrobnn.inference.laplace.around import laplace_around
+from pyrobnn.inference.laplace.sites import A_MINUTE, EIGEN_STEPS
+from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
+from pyrobnn.inference.scales.hyperprior import FLAT, Hyperprior
+from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.start import prepare_source
+from pyrobnn.likelihoods.noise import NoisyLikelihood
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import EngineRecord
+
+_PACKAGE = str(Path(pyrobnn.__file__).parent)
+_BATCH = 4096
+_TEMPERATURE = 8.0
+_SAME = 0.01
+"""Nats within which two starts have come to the same mode."""
+_MOST_FULL = 3000
+"""Weights whose joint covariance is kept."""
+
+
+@registry.register
+@setting
+class EvidenceFramework(BaseMethod[Posterior | Mixture]):
+    """Prior precisions and noise that make the data most probable, then a posterior under them; for small tables.
+
+    In turns, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on all data
+    goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2) moves these.
+    gamma is the number of weights that the data determine. With real targets in few rows each precision has a gamma
+    prior, which counts c weights of mean square s^2, a fiftieth of the declared variance: the data alone would leave
+    some inputs out and follow the noise in others. The noise has one too, which counts a target whose square is a tenth
+    of their variance. Weights that the outputs do not depend on, as those of a constant input, keep their declared
+    prior. Starts differ in the network's first weights and in the noise, or the width of the prior, that they begin
+    from: much noise leads to the simplest function, little to one that follows the data closely.
+
+    The start with the largest score is kept: the mean of log evidence and leave-one-out log score, for real targets
+    less gamma / 2. Both are sums of log predictive densities of held-out targets, the first over training sets of all
+    sizes, the second over sets of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and cross-validation"). The
+    first alone prefers a constant now and then. The second keeps the features of the network, which were learned with
+    the target that is left out. That flatters modes that determine many weights. So a nat for each, as in Akaike's
+    criterion, is taken off the second, which is half a nat off the mean.
+
+    The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
+    inference trains from the best mode. With Laplace and real targets, starts whose score is not far from the best have
+    a part in the posterior: it is then a `Mixture` of as many members as starts, shared out among the modes in
+    proportion to exp(score / 8). The scores are sums over examples, and uncertain by several nats: the factor 8 keeps
+    one mode, whose noise may be too small, from taking all members. The network runs in evaluation mode before, and
+    every step sees all data.
+
+    Attributes:
+        guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
+            "kron" over more than 3,000 weights.
+        starts: number of starts.
+        rounds: turns of each start; with 0 it goes to the mode alone, and prior and noise stay as they are given.
+        iterations: of L-BFGS in a round.
+        prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 4 where there
+            are fewer than six rows for each input, else 0, with which the data alone move the scales. Classes and
+            counts have 0 always.
+        per: which weights share a precision: "input" has one for each site and, in the first layer, for each input
+            (automatic relevance determination; MacKay 1994), "site" one for each site.
+        guide_steps: steps of the training of another guide than Laplace.
+
+    Examples:
+        >>> import pyrobnn as bnn
+        >>> model = bnn.BNN(bnn.MLP(1, [20], 1, activation="silu"), prior=bnn.priors.Normal("fan_in"))
+        >>> method = bnn.EvidenceFramework(starts=2, rounds=3)
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
+        >>> len(posterior.info["evidence"]["starts"])
+        2
+    """
+
+    guide: Annotated[Any, BeforeValidator(guides.resolve)] = Laplace(structure="full")
+    starts: Annotated[int, Field(gt=0)] = 5
+    rounds: Annotated[int, Field(ge=0)] = 8
+    iterations: Annotated[int, Field(gt=0)] = 150
+    prior_counts: Annotated[float, Field(ge=0)] | None = None
+    per: Literal["input", "site"] = "input"
+    guide_steps: Annotated[int, Field(gt=0)] = 1000
+
+    def __post_init__(self) -> None:
+        """Refuse a Laplace guide whose evidence is another one."""
+        if isinstance(self.guide, Laplace) and not self.takes(self.guide):
+            raise InputError(
+                "EvidenceFramework: a Laplace guide must have curvature='ggn' over all weights, and not be of low "
+                f"rank, got {self.guide!r}."
+            )
+
+    @staticmethod
+    def takes(guide: Any) -> bool:
+        """Return whether a guide is a Laplace one with the curvature that the evidence is made of."""
+        is_laplace = isinstance(guide, Laplace) and guide.curvature == "ggn" and guide.subnetwork is None
+        return is_laplace and guide.sites == ("*",) and guide.structure != "low_rank"
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `infer`."""
+        return Offer(guide=self.guide, callbacks=False)
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
+        """Infer the posterior. The engine is for guides other than Laplace.
+
+        Returns:
+            The posterior of the model with the tuned prior and noise, or the mixture of several starts, the best
+            first. `info["evidence"]` has, for each of "starts", noise, log evidence and leave-one-out log score,
+            "determined" weights; the number of the one "chosen", its "precision" by site, and the "members" that each
+            start has in a mixture.
+
+        Raises:
+            InputError: priors that are not normal, latent sites other than weights, or a Jacobian that does not fit
+                into memory.
+            FloatingPointError: no start whose numbers stay finite.
+        """
+        source = prepare_source(bnn, SVI(), data, run.seed)
+        self._tell_cost(source)
+
+        def everything(model: BNN) -> Batch:
+            return tuple(torch.cat(parts) for parts in zip(*source.one_pass(model, _BATCH), strict=True))
+
+        lengths: dict[str, Any] = {"starts": self.starts, "rounds": self.rounds, "iterations": self.iterations}
+        is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
+        num_inputs = source.first()[0][0].numel()
+        of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
+        options: dict[str, Any] = lengths | {"hyperprior": of_real if is_real else FLAT}
+        found, chosen = tuned_modes(bnn, source, source.num_data, everything, run, per=self.per, **options)
+        mixes = isinstance(self.guide, Laplace) and is_real
+        counts = _members([start.score for start in found], mixes=mixes)
+        order = sorted(range(len(found)), key=lambda index: index != chosen)
+        around = {index: self._around(found[index], bnn, data, source, run) for index in order if counts[index]}
+        record = dataclasses.replace(
+            around[chosen].record,
+            method=to_dict(self) | {"guide": around[chosen].record.guide},
+            seconds=time.perf_counter() - run.started,
+            evidence=dataclasses.replace(evidence_record(found, chosen, source), members=counts),
+        )
+        for posterior in around.values():
+            posterior.record = record
+        if len(around) == 1:
+            return around[chosen]
+        return Mixture([around[index] for index in order for _ in range(counts[index])], seed=run.seed, info=record)
+
+    def _tell_cost(self, source: Source) -> None:
+        """Warn where the eigenvectors that tune the scales take minutes or hours."""
+        side = min(source.num_data * source.outputs, source.num_weights)
+        times = self.starts * (self.rounds * STEPS + 1)
+        minutes = times * EIGEN_STEPS * side**3 / A_MINUTE
+        if minutes >= 1:
+            length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+            warnings.warn(
+                f"EvidenceFramework takes the eigenvectors of a {side:,} x {side:,} matrix {times} times ({length} at "
+                "20 GFLOPS): fewer starts or rounds take less, and so does MarginalLikelihood.",
+                skip_file_prefixes=(_PACKAGE,),
+            )
+
+    def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
+        """Return the posterior around the mode of a start, under its prior and noise."""
+        tuned = best.tuned(bnn, source)
+        if not isinstance(self.guide, Laplace):
+            tuned.start_at(best.bnn.state_at(best.weights))
+            schedule = "cosine_annealing_lr"
+            training = SVI(guide=self.guide, steps=self.guide_steps, schedule=schedule, batch_size="all")
+            return training.infer(tuned, data, run)
+        setting = self._structured(best)
+        at: dict[str, Any] = {"seed": run.seed, "device": run.device, "progress": run.progress}
+        posterior = laplace_around(tuned, data, setting, weights=best.weights, **at)
+        used = EngineRecord(run.engine, "eager", "L-BFGS runs no steps that could be captured")
+        posterior.record = dataclasses.replace(posterior.record, engine=used, threads=best.threads)
+        return posterior
+
+    def _structured(self, start: TunedMode) -> Laplace:
+        """Return the guide in a structure that can be held."""
+        is_large = self.guide.structure == "full" and len(start.group) > _MOST_FULL
+        return dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
+
+
+def _members(scores: list[float], *, mixes: bool) -> list[int]:
+    """Return how many members each start has: its share, rounded. Starts of the same score have one mode."""
+    ranks = np.nan_to_num(np.array(scores), nan=-np.inf)
+    shares = np.zeros(len(ranks))
+    for index in np.argsort(-ranks, kind="stable"):
+        is_new = not np.isclose(ranks[shares > 0], ranks[index], rtol=0, atol=_SAME).any()
+        if is_new and (mixes or not shares.any()):
+            shares[index] = np.exp((ranks[index] - ranks.max()) / _TEMPERATURE)
+    shares *= len(ranks) / shares.sum()
+    counts = np.floor(shares).astype(int)
+    counts[np.argsort(counts - shares, kind="stable")[: len(ranks) - counts.sum()]] += 1
+    return [int(count) for count in counts]

@@ -1,0 +1,147 @@
+"""Training by the marginal likelihood: prior precision and noise are tuned between stretches of training."""
+
+import dataclasses
+import math
+import time
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BeforeValidator, Field
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
+from pyrobnn._core.settings import setting, to_dict
+from pyrobnn.bnn import BNN
+from pyrobnn.guides.laplace import Laplace
+from pyrobnn.inference.data import Source
+from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
+from pyrobnn.inference.scales.tune_prior import Per, tune_prior
+from pyrobnn.inference.svi.session import opened
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.start import prepare_source
+from pyrobnn.likelihoods import Gaussian
+from pyrobnn.likelihoods.base import open_numbers
+from pyrobnn.posterior.posterior import Posterior
+
+_UNEXPLAINED, _FIRST_NOISE = 0.95, 0.3
+"""Noise, in units of the spread of the targets, above which a mode is a constant, and noise to begin with then."""
+_BATCH = 4096
+
+
+@registry.register
+@setting
+class MarginalLikelihood(AroundAnother[Posterior]):
+    """Laplace approximations in turns with the tuning of the prior by their evidence (Immer et al. 2021).
+
+    "Scalable Marginal Likelihood Estimation for Model Selection in Deep Learning": each round trains on from the last
+    round's weights, takes the curvature at the mode, and moves the precision of the prior (and the noise) to the
+    maximum of the evidence. No validation data are needed.
+
+    Where noise is learned from the start, it may explain all of the targets before the network does, and zero weights
+    are a mode then. If the first round ends at a constant, it is done again with the noise held at 0.3 of the spread of
+    the targets, and tuned from there.
+
+    Attributes:
+        method: how each round trains; its guide is `Laplace`, and `steps` counts the steps of one round.
+        rounds: number of rounds.
+        per: which weights share a precision, as in `tune_prior`.
+        noise: whether to tune the scale of Gaussian noise too; "auto" does where it is learned and targets have one
+            column.
+        by: "evidence" or "mackay", as in `tune_prior`.
+
+    Examples:
+        >>> method = bnn.MarginalLikelihood(bnn.SVI(guide="laplace", steps=20), rounds=2)
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
+        >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
+        >>> len(posterior.record.laplace.rounds)  # the log evidence of each
+        2
+    """
+
+    method: Annotated[SVI, BeforeValidator(registry.resolve)] = SVI(guide=Laplace(), steps=1000)
+    rounds: Annotated[int, Field(gt=0)] = 5
+    per: Per = "site"
+    noise: bool | Literal["auto"] = "auto"
+    by: Literal["evidence", "mackay"] = "evidence"
+
+    def __post_init__(self) -> None:
+        """Refuse a guide without evidence."""
+        if not isinstance(self.method.guide, Laplace):
+            raise InputError(f"MarginalLikelihood: its method needs a Laplace guide, got {self.method.guide!r}.")
+        if self.method.patience is not None:
+            raise InputError("MarginalLikelihood: rounds have a fixed length: leave `patience` out of the method.")
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `infer`; it finds scales itself."""
+        return Offer(inner=self.method)
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
+        """Fit and tune in turns; `info["laplace"]["rounds"]` of the last posterior has the evidence of each.
+
+        `info["method"]["noise"]` says whether the noise was tuned, also where the setting is "auto".
+        """
+        posterior: Posterior | None = None
+        evidence = []
+        noise: bool | None = None if self.noise == "auto" else self.noise
+        for index in range(self.rounds):
+            own = dataclasses.replace(run, seed=derive(run.seed, f"round {index}"))
+            trained = self._round(bnn, posterior, data, own)
+            noise = _has_one_scale_to_learn(trained) if noise is None else noise
+            if index == 0 and noise and _learns_noise(bnn):
+                spread = _spread(trained.bnn, prepare_source(bnn, self.method, data, run.seed))
+                if float(trained.bnn.likelihood.scale.detach()) > _UNEXPLAINED * spread:
+                    known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
+                    held = bnn.with_parts(likelihood=Gaussian(scale=known))
+                    trained = self._round(held, None, data, own)
+            posterior = tune_prior(trained, data, by=self.by, per=self.per, noise=noise)
+            laplace = posterior.record.laplace
+            assert laplace is not None  # its guide is a Laplace one
+            evidence.append(laplace.log_evidence)
+        assert posterior is not None  # there is a round
+        assert laplace is not None
+        posterior.seed = run.seed
+        posterior.record = dataclasses.replace(
+            posterior.record,
+            method=to_dict(self) | {"noise": noise, "guide": posterior.record.guide},
+            laplace=dataclasses.replace(laplace, rounds=evidence),
+            seconds=time.perf_counter() - run.started,
+        )
+        return posterior
+
+    def _round(self, bnn: BNN, last: Posterior | None, data: Any, run: Run) -> Posterior:
+        """Train on from the last posterior's mode, under its prior, and take the curvature there."""
+        bnn = bnn if last is None else last.bnn
+        source = prepare_source(bnn, self.method, data, run.seed)
+        with opened([bnn], [self.method], [source], [run.seed], run) as session:
+            if last is not None:
+                _move(session.posteriors[0], last)
+            session.train()
+        return session.complete()[0]
+
+
+def _has_one_scale_to_learn(posterior: Posterior) -> bool:
+    """Return whether the noise is Gaussian with one scale, which is learned."""
+    return _learns_noise(posterior.bnn) and math.prod(posterior.example[1].shape[1:]) == 1
+
+
+def _learns_noise(bnn: BNN) -> bool:
+    likelihood = bnn.settings["likelihood"]
+    return isinstance(likelihood, Gaussian) and "scale" in open_numbers(likelihood)
+
+
+def _spread(bnn: BNN, source: Source) -> float:
+    """Return the standard deviation of a single column of targets, in the units of the model."""
+    targets = (rest for _, *rest in source.one_pass(bnn, _BATCH))
+    y, *weights = (torch.cat(parts).double() for parts in zip(*targets, strict=True))
+    share = weights[0] / weights[0].sum() if weights else torch.ones_like(y) / len(y)
+    mean = (share * y).sum()
+    return math.sqrt(float((share * (y - mean).square()).sum()))
+
+
+def _move(posterior: Posterior, last: Posterior) -> None:
+    """Put a posterior that is about to be trained where another one stands."""
+    points = last.guide.points()
+    with torch.no_grad():
+        for name, point in posterior.guide.points_by_name().items():
+            point.copy_(points[name])
+        posterior.bnn.net.load_state_dict(last.bnn.net.state_dict())
+        posterior.bnn.likelihood.load_state_dict(last.bnn.likelihood.state_dict())

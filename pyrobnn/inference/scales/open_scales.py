@@ -1,0 +1,254 @@
+"""Scales that a model leaves open, measured before a fit: the scales of its prior, and the noise."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobnn import priors
+from pyrobnn._core.random import seeded
+from pyrobnn.bnn import BNN
+from pyrobnn.curvature.tracker import mixes_examples
+from pyrobnn.data.batches import Batch
+from pyrobnn.data.in_memory import Data
+from pyrobnn.inference.data import Source
+from pyrobnn.inference.method import Run
+from pyrobnn.inference.scales.hyperprior import FLAT, Hyperprior
+from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.cost import Work
+from pyrobnn.inference.training.start import prepare_source
+from pyrobnn.likelihoods.base import open_numbers
+from pyrobnn.likelihoods.noise import NoisePrior, NoisyLikelihood
+from pyrobnn.nets import MLP
+from pyrobnn.posterior.record import EvidenceRecord
+from pyrobnn.priors.by_name import ByName
+from pyrobnn.verdict.baselines import fit_baselines
+
+_TUNED = "tuned"
+_MOST_ROWS, _FEWEST_ROWS = 500, 100
+_MOST_ENTRIES = 2**25
+"""Derivatives of outputs in weights that are held, 256 MiB."""
+_SECONDS = 10.0
+_SMALLEST = 0.05
+"""Prior scale of weights that the data do not need, so that chains can still move."""
+_MOST_INPUTS, _SMALL = 1000, (50,)
+"""Inputs and hidden units of the network that measures the noise in the place of another."""
+_LITTLE = 0.05
+"""Nats a row above a constant: less is no sign that a mode has found anything."""
+_MOST_DETERMINED, _FOLDS = 0.8, 5
+"""Weights that the data determine, as a share of the targets, beyond which few are left to tell the noise by; and parts
+of the rows, of which one is held out then."""
+_PRIOR_COUNTS = 5.0
+"""Counts towards a prior scale of 1, for likelihoods without noise: the evidence of few labels or counts alone takes a
+prior that is too wide, under which guides without correlations are overconfident."""
+_MOST_STARTS, _ROUNDS, _ITERATIONS, _TOLERANCE = 4, 12, 100, 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A model whose open scales are closed.
+
+    Attributes:
+        bnn: the model with numbers for scales.
+        record: how they were found; None if nothing was measured.
+    """
+
+    bnn: BNN
+    record: EvidenceRecord | None
+
+
+def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured | None:
+    """Return the model with the prior scales and the noise that its "tuned" stands for.
+
+    As the `EvidenceFramework` does: from several starts, modes and the scales that make the data most probable. It
+    looks at up to 500 examples, fewer where the network is large. The prior scales are kept. The noise is kept too if
+    they were all examples, or no more than the weights: the ELBO prefers noise to weights there, and a mode memorises
+    its targets. Else the guide trains the noise from there. Where the weights take up more than four of five targets,
+    the noise is at least what a mode of four fifths of the examples misses the others by: most guides spread less than
+    the exact posterior does there. A prior whose scale is a number keeps it; normals with tuned scales stand in for
+    priors of other families meanwhile.
+
+    Args:
+        bnn: the model, which stays as it is.
+        data: the training data.
+        run: the arguments of the fit.
+        starts_there: whether the network is to start at the mode that was found: not the members of an ensemble.
+
+    Returns:
+        None where nothing is open, or where it costs too much to look: data in files and loaders, parameters without
+        a prior, and networks of which a few L-BFGS runs on 100 examples would take far longer than 10 seconds. The
+        noise of these, and of networks whose modes say little more than a constant, is measured by a layer of 50 units,
+        if inputs are rows of up to 1,000 numbers.
+    """
+    sites = {name: prior for name, prior in prior_by_site(bnn).items() if _is_open(prior)}
+    numbers = open_numbers(bnn.settings["likelihood"], (_TUNED,))
+    if not (sites or numbers) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
+        return None
+    source = prepare_source(bnn, SVI(), data, run.seed)
+    best = _look(bnn, source, data, run)
+    is_table = data.x.ndim == 2 and data.x.shape[1] <= _MOST_INPUTS
+    if numbers and is_table and (best is None or best.score < _constant(bnn, data) + _LITTLE):
+        small = BNN(**(bnn.settings | {"net": MLP(data.x.shape[1], _SMALL, source.outputs), "prior": priors.Normal()}))
+        small.units = bnn.units
+        other = _look(small, source, data, run)
+        if best is None or (other is not None and other.score > best.score):
+            best = other
+    if best is None:
+        return None
+    is_own = best.bnn is bnn
+    closed = _closed(
+        bnn,
+        best.found[best.chosen],
+        source,
+        sites if is_own else {},
+        keeps_noise=best.num_rows == len(data) or bnn.num_weights >= len(data),
+        starts_there=starts_there and is_own,
+    )
+    return Measured(closed, evidence_record(best.found, best.chosen, source))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Look:
+    """Modes of a network, the number of the best, how many rows they have seen, and its left-out score of a row."""
+
+    bnn: BNN
+    found: list[TunedMode]
+    chosen: int
+    num_rows: int
+    score: float
+
+
+def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
+    """Return the modes of a network; None where that takes too long, or where no start stays finite."""
+    size = None if mixes_examples(bnn.net) else _affordable(bnn, source)
+    if size is None:
+        return None
+    rows, starts = _rows(size[0], source.num_data, run.seed), size[1]
+    try:
+        found, chosen = _modes(bnn, source, data, rows, run, starts=starts)
+        best = found[chosen]
+        if "scale" in best.tuned_numbers and best.determined > _MOST_DETERMINED * float(best.counts.sum()):
+            best.widen_noise(*_missed(bnn, source, data, rows, run))
+    except FloatingPointError:
+        return None  # the fit itself says what is not finite
+    score = best.log_left_out / float(best.counts.sum()) - float(source.y_scaler.log_volume())
+    return _Look(bnn, found, chosen, len(rows), score)
+
+
+def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, starts: int) -> tuple[list[TunedMode], int]:
+    """Return a mode for each start, of some rows, and the number of the best."""
+    stand_in, held = _with_normals(bnn)
+
+    def examples(model: BNN) -> Batch:
+        return source.scaled(model, *(values[rows] for values in data.tensors))
+
+    options: dict[str, Any] = {"starts": starts, "rounds": _ROUNDS, "iterations": _ITERATIONS, "tolerance": _TOLERANCE}
+    of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
+    of_real = of_few if of_few.counts else FLAT
+    is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
+    options["hyperprior"] = of_real if is_real else Hyperprior(_PRIOR_COUNTS)
+    return tuned_modes(stand_in, source, len(rows), examples, run, per="site", held=held, **options)
+
+
+def _missed(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run) -> tuple[TunedMode, Batch]:
+    """Return a mode of four fifths of the rows, and the others."""
+    with seeded(run.seed, "held out"):
+        order = rows[torch.randperm(len(rows))]
+    kept, others = order[len(rows) // _FOLDS :], order[: len(rows) // _FOLDS]
+    (mode, *_), _ = _modes(bnn, source, data, kept, run, starts=1)
+    return mode, source.scaled(mode.bnn, *(values[others] for values in data.tensors))
+
+
+def _constant(bnn: BNN, data: Data) -> float:
+    """Return the cross-validated log score of a constant, the mean over rows; -infinity where it is not known."""
+    baselines = fit_baselines(bnn, data, most_rows=_MOST_ROWS)
+    if "constant" not in baselines:
+        return -math.inf
+    constant = baselines["constant"]
+    return float(constant.cross_validated.log_prob(data.y[constant.rows]).mean())
+
+
+def prior_by_site(bnn: BNN) -> dict[str, Any]:
+    """Return the setting of the prior of each weight, by name."""
+    prior = bnn.settings["prior"]
+    choices = prior.choices if isinstance(prior, ByName) else (("*", prior),)
+    return {name: next(choice for pattern, choice in choices if fnmatchcase(name, pattern)) for name in bnn.site_names}
+
+
+def _is_open(prior: Any) -> bool:
+    return isinstance(prior, (priors.Normal, priors.StudentT, priors.Laplace)) and prior.scale == _TUNED
+
+
+def _with_normals(bnn: BNN) -> tuple[BNN, list[str]]:
+    """Return the model without latent sites but weights, whose priors are normal; and names of priors that were."""
+    given = prior_by_site(bnn)
+    held = [name for name, prior in given.items() if isinstance(prior, priors.Normal) and not _is_open(prior)]
+    chosen = {name: prior if isinstance(prior, priors.Normal) else priors.Normal() for name, prior in given.items()}
+    likelihood = bnn.settings["likelihood"]
+    if isinstance(likelihood, NoisyLikelihood) and isinstance(likelihood.scale, NoisePrior):
+        likelihood = dataclasses.replace(likelihood, scale=_TUNED)  # type: ignore[type-var]
+    return bnn.with_parts(prior=chosen, likelihood=likelihood), held
+
+
+def _affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
+    """Return the numbers of examples and of starts that take 10 seconds; None if too few do."""
+    most = min(source.num_data, _MOST_ROWS // source.outputs, _MOST_ENTRIES // (source.outputs * bnn.num_weights))
+    least = min(source.num_data, _FEWEST_ROWS)
+    for num_rows in sorted({max(least, most // divisor) for divisor in (1, 2, 4)}, reverse=True):
+        starts = min(_MOST_STARTS, int(_SECONDS / _seconds(bnn, source, num_rows))) if num_rows <= most else 0
+        if starts >= min(_MOST_STARTS, 2) or (starts and num_rows == least):
+            return num_rows, starts
+    return None
+
+
+def _rows(size: int, num_data: int, seed: int) -> Tensor:
+    """Return the numbers of the examples to look at."""
+    if size == num_data:
+        return torch.arange(num_data)
+    with seeded(seed, "rows"):
+        return torch.randperm(num_data)[:size].sort().values
+
+
+def _seconds(bnn: BNN, source: Source, num_rows: int) -> float:
+    """Return the seconds that a start is predicted to take: gradients, and solutions of the linear model."""
+    work = work_of_gradient(bnn, source, num_rows)
+    columns, size = num_rows * source.outputs, bnn.num_weights
+    smaller = min(columns, size)
+    solutions = Work()
+    solutions.products = STEPS * (4 * smaller * columns * size + 10 * smaller**3)
+    return work.cost(_ROUNDS * _ITERATIONS, "cpu").eager + solutions.cost(_ROUNDS, "cpu").eager
+
+
+def work_of_gradient(bnn: BNN, source: Source, num_rows: int) -> Work:
+    """Return what a gradient of the outputs of that many rows computes."""
+    model = bnn.fresh().eval()
+    x, *_ = source.scaled(model, source.head[0][:num_rows], source.head[1][:num_rows])
+    weights = {name: value.clone().requires_grad_() for name, value in model.initial_values.items()}
+    with seeded(0, "work"), Work() as work:
+        torch.autograd.grad(model.outputs(weights, x).sum(), list(weights.values()), allow_unused=True)
+    return work
+
+
+def _closed(
+    bnn: BNN, mode: TunedMode, source: Source, sites: Mapping[str, Any], *, keeps_noise: bool, starts_there: bool
+) -> BNN:
+    scales = mode.scales()
+    chosen = {
+        name: dataclasses.replace(prior, scale=max(scales[name], _SMALLEST)) if name in sites else prior
+        for name, prior in prior_by_site(bnn).items()
+    }
+    likelihood = bnn.settings["likelihood"]
+    parts: dict[str, Any] = {"prior": chosen} if sites else {}
+    if open_numbers(likelihood, (_TUNED,)) and keeps_noise:
+        parts["likelihood"] = mode.closed(likelihood, source)
+    closed = bnn.with_parts(**parts)
+    if starts_there:
+        closed.start_at(mode.bnn.state_at(mode.weights))
+    if not keeps_noise and open_numbers(likelihood, (_TUNED,)):
+        closed.start_likelihood_at(mode.bnn.likelihood.state_dict())
+    return closed

@@ -1,0 +1,327 @@
+"""Prior precision and noise of a Laplace approximation, chosen by its evidence or by a validation score."""
+
+import copy
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.distributions import Independent
+
+from pyrobnn import priors
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.bnn import BNN
+from pyrobnn.curvature.base import Point, conditioned_likelihood
+from pyrobnn.curvature.kinds import KINDS
+from pyrobnn.curvature.prior import PriorCurvature, prior_laws
+from pyrobnn.data.given import as_data
+from pyrobnn.guides.laplace import BlockGuide, Laplace
+from pyrobnn.inference.data import Source
+from pyrobnn.inference.laplace.curve import (
+    examples,
+    laplace_record,
+    log_likelihood,
+)
+from pyrobnn.inference.laplace.gaussian import likelihood_curvature
+from pyrobnn.inference.scales.evidence import LARGEST_LOG, Evidence
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.start import prepare_source
+from pyrobnn.likelihoods.gaussian import Gaussian
+from pyrobnn.posterior.mixture import require_single
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.priors.by_name import ByName
+
+By = Literal["evidence", "mackay", "validation"]
+Per = Literal["all", "site", "weight"]
+_GRID = np.logspace(-3, 3, 25)
+_ROUNDS, _TOLERANCE = 500, 1e-7
+_DRAWS = 200
+
+
+@under(gradients)
+def tune_prior(
+    posterior: Posterior,
+    data: Any,
+    *,
+    by: str = "evidence",
+    per: str = "all",
+    noise: bool = False,
+    validation: Any = None,
+) -> Posterior:
+    """Return a Laplace posterior with other prior precisions, and noise, around the same mode.
+
+    Args:
+        posterior: of a `Laplace` guide with normal priors; it stays as it is.
+        data: the training data, as for `fit`; they are taken in the units of the posterior.
+        by: "evidence" maximises the log evidence (type-II maximum likelihood); "mackay" runs MacKay's fixed point,
+            alpha = gamma / sum w^2, to the same end; "validation" takes the best mean log score among 25 precisions,
+            and with `noise` among 25 of the noise around the present one, in turns until neither moves.
+        per: one precision for all weights, one for each site, or one for each weight (automatic relevance
+            determination: most go to infinity).
+        noise: whether to tune the scale of Gaussian noise too, to beta = (targets - gamma) / SSE.
+        validation: data for "validation".
+
+    Returns:
+        A posterior of a model with the priors N(loc, 1 / alpha); `info["laplace"]` has the new log evidence, and
+        `precision`, alpha by site, unless each weight has its own.
+
+    Raises:
+        InputError: a mixture, another guide, a structure or a prior whose precision is not one number a weight, a
+            subnetwork with more than one precision, noise that is not one Gaussian scale, or validation data that are
+            missing or not asked for.
+
+    Examples:
+        >>> data = bnn.datasets.sinusoid()
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, guide="laplace", steps=50, seed=0, progress=False)
+        >>> tuned = bnn.tune_prior(posterior, data, per="site")
+        >>> tuned.record.laplace.log_evidence > posterior.record.laplace.log_evidence
+        True
+        >>> sorted(tuned.record.laplace.precision)
+        ['0.bias', '0.weight', '2.bias', '2.weight']
+    """
+    setting, data = _checked(posterior, by, per, validation), as_data(data)
+    source = dataclasses.replace(
+        prepare_source(posterior.bnn, SVI(guide=setting), data, posterior.seed),
+        x_scaler=posterior.x_scaler,
+        y_scaler=posterior.y_scaler,
+    )
+    with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block():
+        evidence, start = _problem(posterior, setting, source, per, noise=noise)
+        if by == "validation":
+            logs = _by_validation(posterior, evidence, source, as_data(validation))
+        else:
+            logs = _fixed_point(evidence, start) if by == "mackay" else _maximum(evidence, start)
+        return _tuned(posterior, evidence, logs, source)
+
+
+def _checked(posterior: Posterior, by: str, per: str, validation: Any) -> Laplace:
+    """Return the setting of the approximation; refuse what cannot be tuned."""
+    require_single(posterior, "tune_prior")
+    laplace = posterior.record.laplace
+    if not isinstance(posterior.guide, BlockGuide) or laplace is None:
+        raise InputError(
+            f"tune_prior takes the posterior of a Laplace guide, this is {type(posterior.guide).__name__}."
+        )
+    if by not in get_args(By) or per not in get_args(Per):
+        raise InputError(
+            f"`by` must be one of {', '.join(get_args(By))} and `per` one of {', '.join(get_args(Per))}; got "
+            f"{by!r} and {per!r}."
+        )
+    if (by == "validation") != (validation is not None):
+        raise InputError("Pass `validation=Data(x, y)` with by='validation', and only then.")
+    if by == "validation" and per != "all":
+        raise InputError("A validation score tunes one precision: use per='all', or by='evidence'.")
+    table = {key: value for key, value in laplace.setting.items() if key != "type"}
+    setting = Laplace(**table)
+    if setting.structure == "low_rank":
+        raise InputError(
+            "tune_prior: the directions of structure='low_rank' depend on the prior: use 'kron', 'diag' or 'full'."
+        )
+    if setting.subnetwork is not None and per != "all":
+        raise InputError("tune_prior: several precisions would change which weights a subnetwork has: use per='all'.")
+    return setting
+
+
+def _problem(
+    posterior: Posterior, setting: Laplace, source: Source, per: str, *, noise: bool
+) -> tuple[Evidence, np.ndarray]:
+    """Return the evidence as a function, and the present log precisions."""
+    bnn, guide = posterior.bnn, copy.deepcopy(posterior.guide)
+    values = guide.mean()
+    weights = {name: values[name] for name in bnn.site_names}
+    others = {name: value for name, value in values.items() if name not in weights}
+    if any(name.startswith("prior.") for name in others):
+        raise InputError("tune_prior: the prior has scales of its own, which were inferred: there is nothing to tune.")
+    covered = {name for block in guide.covered() for name in block.shapes}
+    sites = [name for name in bnn.site_names if name in covered]
+    laws = prior_laws(bnn, weights, others)
+    normals = {name: normal_of(laws[name], name) for name in sites}
+    point = Point(bnn, weights, conditioned_likelihood(bnn, others), sites)
+    data = examples(source, bnn, setting.batch_size, progress=False)
+    even = PriorCurvature({name: torch.ones_like(weights[name]) for name in sites})
+    curvature = likelihood_curvature(setting, point, even, data)
+    fit = log_likelihood(point, data, curvature)
+    group = {
+        "all": torch.zeros(point.size, dtype=torch.int64),
+        "site": torch.arange(len(sites)).repeat_interleave(torch.tensor([shape.numel() for shape in point.shapes])),
+        "weight": torch.arange(point.size),
+    }[per].to(next(iter(weights.values())).device)
+    squares = point.flat({name: (weights[name] - law.loc).square() for name, law in normals.items()})
+    beta = _noise_precision(bnn, others) if noise else 1.0
+    targets = source.total_weight * math.prod(source.first()[1].shape[1:]) if noise else 0.0
+    power = KINDS[setting.curvature].noise_power
+    evidence = Evidence(point, curvature, guide, group, squares, fit, targets, beta, power)
+    scales = {name: law.scale.expand(weights[name].shape) for name, law in normals.items()}
+    flat = point.flat(scales).pow(-2).log()
+    start = evidence.by_group(flat) / evidence.by_group(torch.ones_like(flat))
+    return evidence, np.append(start, math.log(beta)) if noise else start
+
+
+def normal_of(law: Any, name: str) -> Any:
+    """Return the normal distributions of the entries of a site."""
+    while isinstance(law, Independent):
+        law = law.base_dist
+    if not isinstance(law, dist.Normal):
+        raise InputError(
+            f"tune_prior tunes the precision of normal priors, that of {name!r} is {type(law).__name__}: use "
+            "by='validation' on fits with other settings, or a prior with scales of its own, such as Hierarchical()."
+        )
+    return law
+
+
+def _noise_precision(bnn: BNN, others: Mapping[str, Tensor]) -> float:
+    """Return 1 / variance of the noise in the units of the model."""
+    likelihood = bnn.settings["likelihood"]
+    scale = getattr(bnn.likelihood, "scale", None)
+    if not isinstance(likelihood, Gaussian) or others or scale is None or scale.numel() != 1:
+        raise InputError(
+            f"`noise=True` tunes the one scale of Gaussian noise, known or learned; this is {likelihood!r}."
+        )
+    return float(scale.detach().reshape(())) ** -2
+
+
+def _maximum(evidence: Evidence, start: np.ndarray) -> np.ndarray:
+    """Return the log precisions with the largest log evidence, from the present ones or from MacKay's fixed point.
+
+    In float32 the evidence of small precisions is rounded, and a line search that goes there does not come back.
+    """
+    from scipy.optimize import minimize  # a third of a second, which fits without open scales do without
+
+    def negative(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = evidence(logs)
+        return -value, -gradient
+
+    bounds = [(-LARGEST_LOG, LARGEST_LOG)] * len(start)
+    rounding = 10 * torch.finfo(evidence.squares.dtype).eps  # a line search below it goes astray, to NaN in SciPy 1.18
+    options = {"maxiter": _ROUNDS, "ftol": max(2.2e-9, rounding)}
+
+    def end(place: np.ndarray) -> np.ndarray:
+        return minimize(negative, place, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+
+    first = end(start)
+    try:
+        fixed = _fixed_point(evidence, start)
+        ends = [first, fixed, end(fixed)]
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # precisions too far apart for float32
+        ends = [first]
+    return max(ends, key=lambda logs: np.nan_to_num(evidence(logs)[0], nan=-np.inf))
+
+
+def _fixed_point(evidence: Evidence, start: np.ndarray) -> np.ndarray:
+    """Repeat MacKay's update until it stands still."""
+    logs = start
+    for _ in range(_ROUNDS):
+        found = evidence.fixed_point(logs)
+        if np.abs(found - logs).max() < _TOLERANCE:
+            break
+        logs = found
+    return found
+
+
+def _by_validation(posterior: Posterior, evidence: Evidence, source: Source, validation: Any) -> np.ndarray:
+    """Return the log precisions with the best mean log score: of a grid around 1, and of one around the noise's."""
+    grids = [np.log(_GRID)]
+    if evidence.num_targets:
+        grids.append(np.log(evidence.precision * _GRID))
+
+    def logs(place: tuple[int, ...]) -> np.ndarray:
+        return np.array([grid[index] for grid, index in zip(grids, place, strict=True)])
+
+    @functools.cache
+    def score(place: tuple[int, ...]) -> float:
+        prediction = _tuned(posterior, evidence, logs(place), source).predict(validation.x, num_draws=_DRAWS)
+        return validation.mean_of(prediction.log_prob(validation.y))
+
+    best, last = (len(_GRID) // 2,) * len(grids), None
+    while best != last:
+        last = best
+        for axis in range(len(grids)):
+            line = [(*best[:axis], index, *best[axis + 1 :]) for index in range(len(_GRID))]
+            best = max(line, key=score)
+    return logs(best)
+
+
+def _tuned(posterior: Posterior, evidence: Evidence, logs: np.ndarray, source: Source) -> Posterior:
+    """Return the posterior of the model with the tuned prior and noise."""
+    result = evidence.fill(logs)
+    tuned = Posterior(
+        _with_prior(posterior, evidence, logs),
+        evidence.guide,
+        example=posterior.example,
+        x_scaler=posterior.x_scaler,
+        y_scaler=posterior.y_scaler,
+        seed=posterior.seed,
+        history=posterior.history,
+        outputs=posterior.outputs,
+    )
+    fit = evidence.log_likelihood_at(evidence.ratio(logs)) - source.total_weight * float(source.y_scaler.log_volume())
+    point = dataclasses.replace(evidence.point, bnn=tuned.bnn)
+    laplace = posterior.record.laplace
+    assert laplace is not None  # see `_checked`
+    found = laplace_record(laplace.setting, point, result, guide=evidence.guide, others={}, fit=fit)
+    if evidence.num_groups <= len(evidence.point.sites):
+        alphas = np.exp(np.broadcast_to(logs[: evidence.num_groups], len(evidence.point.sites)))
+        found = dataclasses.replace(found, precision=dict(zip(evidence.point.sites, alphas.tolist(), strict=True)))
+    tuned.record = dataclasses.replace(posterior.record, laplace=found)
+    return tuned
+
+
+def _with_prior(posterior: Posterior, evidence: Evidence, logs: np.ndarray) -> BNN:
+    """Return the model with normal priors of the tuned precisions, and the tuned noise."""
+    old = posterior.bnn
+    likelihood = old.settings["likelihood"]
+    if evidence.num_targets:
+        scale = math.exp(-0.5 * logs[-1]) * float(posterior.y_scaler.scale.reshape(-1)[0])
+        likelihood = dataclasses.replace(likelihood, scale=scale)
+    bnn = old.with_parts(prior=_prior(old, evidence, logs), likelihood=likelihood).to(posterior.example[0].device)
+    bnn.scale_targets(posterior.y_scaler.scale.expand(posterior.example[1].shape[1:]))
+    bnn.net.load_state_dict(old.net.state_dict())
+    if not evidence.num_targets:
+        bnn.likelihood.load_state_dict(old.likelihood.state_dict())
+    return bnn
+
+
+def _prior(old: BNN, evidence: Evidence, logs: np.ndarray) -> Any:
+    sites, weights, alphas = evidence.point.sites, evidence.point.weights, evidence.precisions(logs)
+    laws = {name: normal_of(law, name) for name, law in prior_laws(old, {n: weights[n] for n in sites}, {}).items()}
+    if evidence.num_groups > len(sites) or any(laws[name].loc.unique().numel() > 1 for name in sites):
+        moments = {name: (laws[name].loc.expand(alpha.shape), alpha.rsqrt()) for name, alpha in alphas.items()}
+        chosen: dict[str, Any] = dict.fromkeys(sites, priors.FromPosterior(moments))
+    else:
+        chosen = {
+            name: priors.Normal(scale=float(alpha.reshape(-1)[0]) ** -0.5, loc=float(laws[name].loc.reshape(-1)[0]))
+            for name, alpha in alphas.items()
+        }
+    return chosen | untuned(old, sites)
+
+
+def normal_prior(name: str, loc: Tensor, scale: Tensor) -> Any:
+    """Return the normal prior of a site: with one number for all entries where they have one."""
+    if bool((scale == scale.reshape(-1)[0]).all() & (loc == loc.reshape(-1)[0]).all()):
+        return priors.Normal(scale=float(scale.reshape(-1)[0]), loc=float(loc.reshape(-1)[0]))
+    return priors.FromPosterior({name: (loc.contiguous(), scale.contiguous())})
+
+
+def untuned(old: BNN, sites: list[str]) -> dict[str, Any]:
+    """Return the priors of the parameters that were not tuned, by pattern."""
+    prior = old.settings["prior"]
+    choices = dict(prior.choices) if isinstance(prior, ByName) else {"*": prior}
+    names = [name for name, value in old.net.named_parameters() if value.requires_grad] + list(old.site_names)
+    remaining = [name for name in names if name not in sites]
+    kept = {}
+    for pattern, choice in choices.items():
+        matched = [name for name in remaining if fnmatchcase(name, pattern)]
+        remaining = [name for name in remaining if name not in matched]
+        if matched:
+            kept[pattern] = choice
+    return kept

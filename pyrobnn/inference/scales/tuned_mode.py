@@ -1,0 +1,400 @@
+"""A mode under prior precisions and noise that are tuned with it, for data that fit into one batch."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.random import derive
+from pyrobnn._torch.lbfgs import descend_in_place, minimize_in_place, polish_in_place, slope_of
+from pyrobnn.bnn import BNN
+from pyrobnn.curvature.base import Point
+from pyrobnn.curvature.linear_model import (
+    check_entries,
+    groups_of_inputs,
+    information,
+    linear_model,
+    log_scores,
+    normal_draws,
+)
+from pyrobnn.curvature.metric import log_probs, score_columns
+from pyrobnn.curvature.prior import prior_laws
+from pyrobnn.curvature.tracker import refuse_mixed_examples
+from pyrobnn.data.batches import Batch
+from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference.capture.slope import recorded_slope
+from pyrobnn.inference.data import Source
+from pyrobnn.inference.method import Run
+from pyrobnn.inference.scales.evidence import UNDETERMINED
+from pyrobnn.inference.scales.hyperprior import FLAT, NOISE_SHARE, Hyperprior
+from pyrobnn.inference.scales.tune_prior import normal_of, normal_prior, untuned
+from pyrobnn.inference.training.start import fresh_model, running
+from pyrobnn.likelihoods import Gaussian
+from pyrobnn.likelihoods.base import open_numbers
+from pyrobnn.posterior.record import EvidenceRecord, StartRecord
+
+_LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
+"""Noise that starts begin from, in units of the spread of the targets."""
+STEPS = 3
+"""Updates of the scales in a round."""
+_PRECISIONS = (1e-12, 1e8)
+_LEAST_NOISE = 1e-5
+_MEMORY = 20
+"""Pairs of steps and gradients that L-BFGS keeps."""
+_SLOPE = 1e-8
+"""Largest entry of the gradient of the energy at which L-BFGS stops."""
+_NOISE_DRAWS, _NOISE_ITERATIONS = 64, 20
+"""Draws of the outputs, and steps of L-BFGS, for other numbers of a likelihood than Gaussian noise."""
+
+
+def tuned_modes(
+    bnn: BNN,
+    source: Source,
+    num_data: int,
+    examples: Callable[[BNN], Batch],
+    run: Run,
+    *,
+    starts: int,
+    rounds: int,
+    iterations: int,
+    per: str,
+    tolerance: float = 1e-12,
+    held: Collection[str] = (),
+    hyperprior: Hyperprior = FLAT,
+) -> tuple["list[TunedMode]", int]:
+    """Return a mode for each start, with the scales that were tuned with it, and the number of the best.
+
+    Args:
+        bnn: the model, with normal priors.
+        source: the data's units.
+        num_data: number of examples to look at.
+        examples: returns those to look at in the units, and on the device, of a model.
+        run: the arguments of the fit.
+        starts: number of starts, which differ in weights and in the noise that they begin from.
+        rounds: turns of each start; with 0 the scales stay as they are.
+        iterations: of L-BFGS in a round.
+        per: groups of weights, "input" or "site".
+        tolerance: relative change of the energy at which L-BFGS stops.
+        held: names of weights whose prior stays as it is.
+        hyperprior: of the scales.
+
+    Raises:
+        InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
+        FloatingPointError: no start whose numbers stay finite.
+    """
+    refuse_mixed_examples(bnn.net)
+    noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[:starts]
+    found: list[TunedMode] = []
+    with tqdm(total=starts * rounds, desc="evidence", disable=not run.progress) as bar:
+        for index, noise in enumerate(noises):
+            with running(bnn, num_data, derive(run.seed, f"start {index}"), "fit") as threads:
+                model, example = fresh_model(bnn, source, run.device)
+                sites = latent_sites(model, *example)
+                strange = [site.name for site in sites if site.name not in model.site_names]
+                if strange:
+                    raise InputError(
+                        f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
+                        f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
+                    )
+                check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
+                weights = {site.name: site.start.clone() for site in sites}
+                first = float(noise) if rounds else None
+                start = TunedMode(
+                    model, weights, examples(model), noise=first, per=per, held=held, hyperprior=hyperprior
+                )
+                start.threads = threads
+                try:
+                    for _ in range(rounds):
+                        start.to_mode(iterations, tolerance)
+                        start.tune()
+                        bar.update()
+                    start.to_mode(2 * iterations, tolerance, is_last=True)
+                    start.judge()
+                except FloatingPointError:
+                    bar.update(rounds - bar.n % max(rounds, 1))
+                bar.set_postfix(score=f"{start.score:.1f}")
+                found.append(start)
+    scores = [start.score for start in found]
+    if not np.isfinite(scores).any():
+        raise FloatingPointError(
+            "EvidenceFramework: no start kept to finite numbers. Look for extreme values in the data, standardise "
+            "them, or use another network."
+        )
+    return found, int(np.nanargmax(scores))
+
+
+def evidence_record(found: "Sequence[TunedMode]", chosen: int, source: Source) -> EvidenceRecord:
+    """Return what tells the starts from each other, and the prior of the best."""
+    volume = float(found[chosen].counts.sum()) * float(source.y_scaler.log_volume())
+    return EvidenceRecord([start.record(volume) for start in found], chosen, found[chosen].precision_by_site())
+
+
+class TunedMode:
+    """A mode in progress, with its scales.
+
+    Args:
+        bnn: the model in the units of the data, in evaluation mode; its parameters are optimised too.
+        weights: starting values by site.
+        data: all examples, in the units of the model.
+        noise: scale of learned noise to begin from, in units of the spread of the targets; for a likelihood without one
+            a factor on the precisions. None to leave the scales as they are.
+        per: groups of weights.
+        held: names of weights whose prior stays as it is.
+        hyperprior: of the scales.
+
+    Attributes:
+        weights: the mode so far.
+        log_evidence, log_left_out: of the model's targets; sums over examples.
+        determined: the number of weights that the data determine, gamma.
+        threads: with which the fit ran.
+    """
+
+    def __init__(
+        self,
+        bnn: BNN,
+        weights: dict[str, Tensor],
+        data: Batch,
+        *,
+        noise: float | None,
+        per: str,
+        held: Collection[str] = (),
+        hyperprior: Hyperprior = FLAT,
+    ) -> None:
+        self.hyperprior = hyperprior
+        self.bnn, self.weights, (self.x, *self._targets) = bnn, weights, data
+        self.y = self._targets[0].double().view(len(self.x), -1)
+        self.counts = self._targets[1].double() if len(data) > 2 else torch.ones_like(self.y[:, 0])
+        laws = prior_laws(bnn, weights, {})
+        normals = {name: normal_of(laws[name], name) for name in weights}
+        self.loc = {name: law.loc.detach().expand(weights[name].shape) for name, law in normals.items()}
+        scales = torch.cat([law.scale.detach().expand(weights[n].shape).reshape(-1) for n, law in normals.items()])
+        num_inputs = self.x.shape[1] if per == "input" and self.x.ndim == 2 else None
+        self.group = groups_of_inputs(weights, weights, num_inputs).to(self.x.device)
+        self.precision = self._declared = scales.double().pow(-2)
+        sizes = self._sizes = self._by_group(torch.ones_like(self.precision))
+        self._counts = torch.full_like(sizes, hyperprior.counts)
+        self._squares = self._counts
+        if hyperprior.share is not None:
+            self._counts = self._counts.minimum(sizes)
+            self._squares = self._counts * hyperprior.share * self._by_group(1 / self.precision) / sizes
+        is_held = {name: torch.full(weights[name].shape, name in held) for name in weights}
+        self._is_held = torch.cat([value.reshape(-1) for value in is_held.values()]).to(self.precision.device)
+        likelihood = bnn.settings["likelihood"]
+        self.tuned_numbers = [] if noise is None else open_numbers(likelihood)
+        self._is_normal = isinstance(likelihood, Gaussian) and likelihood.scale != "heteroscedastic"
+        self.first_noise = noise
+        by_name = dict(bnn.likelihood.named_parameters())
+        self._tuned = [by_name[f"{name}_unconstrained"] for name in self.tuned_numbers]
+        self._learned = [p for p in bnn.parameters() if p.requires_grad and all(p is not own for own in self._tuned)]
+        if noise is not None and "scale" in self.tuned_numbers:
+            scale = by_name["scale_unconstrained"]
+            scale.data.copy_((noise * self._spread()).log().view(scale.shape))
+        elif noise is not None:
+            self.precision = torch.where(self._is_held, self.precision, noise * self.precision)
+        self.log_evidence = self.log_left_out = float("-inf")
+        self.determined = 0.0
+        self.threads = 1
+
+    @property
+    def score(self) -> float:
+        """The mean of log evidence and leave-one-out log score, after the penalty."""
+        return (self.log_evidence + self.log_left_out - self.hyperprior.penalty * self.determined) / 2
+
+    def _by_site(self, flat: Tensor) -> dict[str, Tensor]:
+        parts = flat.split([value.numel() for value in self.weights.values()])
+        return {name: part.view_as(self.weights[name]) for name, part in zip(self.weights, parts, strict=True)}
+
+    def to_mode(self, iterations: int, tolerance: float, *, is_last: bool = False) -> None:
+        """Move weights, and what is learned beside them, towards the mode under the present scales.
+
+        The last time they go on where rounding hides what is gained, if the tolerance is below that.
+        """
+        leaves, penalty = self._leaves, self._penalty
+        for values, current in ((leaves, self.weights), (penalty, self._by_site(self.precision))):
+            for name, value in values.items():
+                value.detach().copy_(current[name])
+
+        def energy() -> Tensor:
+            ONE_THREAD.let_waiting_in()
+            return self._energy(leaves)
+
+        limits: dict[str, Any] = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
+        limits |= {"maxcor": _MEMORY, "ftol": tolerance, "gtol": _SLOPE}
+        tensors = [*leaves.values(), *self._learned]
+        slope = self._slope or slope_of(energy, tensors)
+        descend_in_place(slope, tensors, **limits)
+        if is_last and tolerance < torch.finfo(self.bnn.like.dtype).eps:
+            polish_in_place(slope, tensors)
+        self.weights = {name: value.detach().clone() for name, value in leaves.items()}
+
+    def _energy(self, weights: dict[str, Tensor]) -> Tensor:
+        """Return the negative log joint density up to a constant, ()."""
+        fit = log_probs(self.bnn.likelihood, self.bnn.outputs(weights, self.x), *self._targets).sum()
+        squares = [(self._penalty[n] * (weights[n] - self.loc[n]).square()).sum() for n in weights]
+        return 0.5 * torch.stack(squares).sum() - fit
+
+    @cached_property
+    def _leaves(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone().requires_grad_() for name, value in self.weights.items()}
+
+    @cached_property
+    def _penalty(self) -> dict[str, Tensor]:
+        return {name: torch.zeros_like(value) for name, value in self.weights.items()}
+
+    @cached_property
+    def _slope(self) -> Callable[[], Tensor] | None:
+        """The energy and its gradient at the leaves, replayed; None if something beside the weights is learned."""
+        run = None if self._learned else recorded_slope(self._energy, self._leaves)
+        if run is None:
+            return None
+
+        def slope() -> Tensor:
+            ONE_THREAD.let_waiting_in()
+            return run()
+
+        return slope
+
+    def _deviation(self) -> Tensor:
+        return torch.cat([(self.weights[n] - self.loc[n]).reshape(-1) for n in self.weights]).double()
+
+    def _point(self) -> Point:
+        return Point(self.bnn, self.weights, self.bnn.likelihood, list(self.weights))
+
+    def tune(self) -> None:
+        """Move the precisions of the prior by MacKay's fixed point, and the likelihood's numbers, by it or by EM.
+
+        With counts of a prior the point is (gamma + counts) / (sum of squares + counts x their mean square), the mode
+        under that prior. Groups of weights that the outputs do not depend on, as those of an input that is constant,
+        keep the declared precision.
+        """
+        point = self._point()
+        model, f = linear_model(point, self.x, *self._targets)
+        deviation = self._deviation()
+        squares = self._by_group(deviation.square()) + self._squares
+        for _ in range(STEPS):
+            ONE_THREAD.let_waiting_in()
+            solution = model.solve(self.precision)
+            determined = self._by_group(solution.determined)
+            found = ((determined + self._counts) / squares.clamp_min(1e-30)).clamp(*_PRECISIONS)[self.group]
+            is_open = (determined < UNDETERMINED * self._sizes)[self.group]
+            found = torch.where(is_open, self._declared, found)
+            self.precision = torch.where(self._is_held, self.precision, found)
+            if self.tuned_numbers and self._is_normal:
+                ratio = self._tune_noise(f, solution.leverage())
+                model = dataclasses.replace(model, columns=model.columns / ratio)
+            elif self.tuned_numbers:
+                self._tune_numbers(normal_draws(f.detach(), solution.covariance, _NOISE_DRAWS).to(self.bnn.like))
+                columns = information(point, f.to(self.bnn.like), *self._targets)
+                model = dataclasses.replace(model, columns=columns)
+
+    def _tune_noise(self, f: Tensor, leverage: Tensor) -> Tensor:
+        """Move the noise of each column to sum of squares / (targets - gamma); return the ratio to the last, (K,).
+
+        Targets that the prior of the noise counts are in both.
+        """
+        count = self.hyperprior.noise_counts
+        residual = (self.y - f).square() * self.counts[:, None]
+        squares = residual.sum(0) + count * NOISE_SHARE * self._spread().square()
+        left = (self.counts[:, None] - leverage).sum(0) + count
+        found = (squares / left.clamp_min(1e-3 * float(self.counts.sum()))).sqrt().clamp_min(_LEAST_NOISE)
+        if not bool(found.isfinite().all()):
+            raise FloatingPointError(f"The noise became {found.tolist()}: look for extreme values in the data.")
+        ratio = found / self.noise()
+        with torch.no_grad():
+            self.bnn.likelihood.scale = found.to(f.device).view(self.bnn.likelihood.scale.shape).to(self.bnn.like.dtype)
+        return ratio
+
+    def _tune_numbers(self, draws: Tensor) -> None:
+        """Move the likelihood's numbers to the largest mean log-likelihood over draws of the outputs, (S, N, C)."""
+
+        def loss() -> Tensor:
+            return -(self.counts * self.bnn.likelihood(draws).log_prob(self._targets[0]).double()).sum() / len(draws)
+
+        minimize_in_place(loss, self._tuned, maxiter=_NOISE_ITERATIONS)
+
+    def _spread(self) -> Tensor:
+        """Return the standard deviation of each column of targets, (K,), and 1 where it is 0."""
+        share = (self.counts / self.counts.sum())[:, None]
+        variance = (share * (self.y - (share * self.y).sum(0)).square()).sum(0)
+        return torch.where(variance > 0, variance, 1.0).sqrt()
+
+    def noise(self) -> Tensor:
+        """Return the standard deviation of the noise of each column, (K,), in the units of the model."""
+        return self.bnn.likelihood.scale.detach().double().reshape(-1)
+
+    def _by_group(self, values: Tensor) -> Tensor:
+        total = values.new_zeros(int(self.group.max()) + 1)
+        return total.index_add(0, self.group, values)
+
+    def judge(self) -> None:
+        """Set log evidence and leave-one-out log score, which are -infinity before."""
+        point = self._point()
+        model, f = linear_model(point, self.x, *self._targets)
+        solution = model.solve(self.precision)
+        with torch.no_grad():
+            fit = log_probs(point.likelihood, f.to(self.bnn.like.dtype), *self._targets).double().sum()
+        deviation = self._deviation()
+        evidence = fit - 0.5 * (self.precision * deviation.square()).sum() - 0.5 * solution.log_det
+        (column,) = score_columns(point.likelihood, f.to(self.bnn.like.dtype), self._targets[0])
+        at = solution.at_mode(self.precision.sqrt() * deviation, f, self.counts[:, None] * column.double())
+        mean, covariance = solution.left_out(*at, share=1 / self.counts.clamp_min(1))  # of weight 2, one of two
+        noise = self.noise().expand(f.shape[1]) if self._is_normal else None
+        with torch.no_grad():
+            left_out = (self.counts * log_scores(point, self._targets[0], mean, covariance, noise)).sum()
+        if bool(evidence.isfinite() & left_out.isfinite()):
+            self.log_evidence, self.log_left_out = float(evidence), float(left_out)
+            self.determined = float(solution.determined.sum())
+
+    def widen_noise(self, other: "TunedMode", data: Batch) -> None:
+        """Scale the noise of each column up to the root mean square by which another mode misses its targets."""
+        x, y, *_ = data
+        likelihood = self.bnn.likelihood
+        with torch.no_grad():
+            law = other.bnn.likelihood(other.bnn.outputs(other.weights, x))
+            missed = (y - law.mean).double().square().view(len(y), -1).mean(0).sqrt()
+            own = likelihood(self.bnn.outputs(self.weights, x)).variance.double().view(len(y), -1).mean(0).sqrt()
+            wider = (missed / own).clamp_min(1).to(self.bnn.like).view(likelihood.scale.shape)
+            likelihood.scale = likelihood.scale * wider
+
+    def record(self, volume: float) -> StartRecord:
+        """Return what tells starts from each other, in the original units of the targets."""
+        return StartRecord(self.first_noise, self.log_evidence - volume, self.log_left_out - volume, self.determined)
+
+    def precision_by_site(self) -> dict[str, Any]:
+        """Return the precision of each site, or of each of its columns, as a number or a list."""
+        values = self._by_site(self.precision)
+        rows = {name: value.flatten(0, -2)[0] if value.ndim > 1 else value for name, value in values.items()}
+        return {name: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for name, row in rows.items()}
+
+    def tuned(self, declared: BNN, source: Source) -> BNN:
+        """Return the model with the tuned prior and noise, and all that was learned beside the weights."""
+        like = next(iter(self.weights.values()))
+        scales = self._by_site(self.precision.rsqrt().to(like))
+        chosen = {name: normal_prior(name, self.loc[name], scale) for name, scale in scales.items()}
+        likelihood = self.closed(declared.settings["likelihood"], source)
+        bnn = declared.with_parts(prior=chosen | untuned(declared, list(scales)), likelihood=likelihood).to(like.device)
+        bnn.net.load_state_dict(self.bnn.net.state_dict())
+        bnn.likelihood.load_state_dict(self.bnn.likelihood.state_dict(), strict=False)
+        return bnn
+
+    def closed(self, likelihood: Any, source: Source) -> Any:
+        """Return a likelihood with the tuned numbers in it, where it takes them."""
+        found: dict[str, Any] = {}
+        for name in self.tuned_numbers:
+            value = getattr(self.bnn.likelihood, name).detach().double().reshape(-1)
+            units = source.y_scaler.scale.reshape(-1).to(value.device) if name == "scale" else 1.0
+            numbers = (value * units).tolist()
+            if len(numbers) == 1 or name == "scale":
+                found[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
+        return dataclasses.replace(likelihood, **found)
+
+    def scales(self) -> dict[str, float]:
+        """Return the prior scale of each site whose entries have one."""
+        return {name: float(value.reshape(-1)[0].rsqrt()) for name, value in self._by_site(self.precision).items()}

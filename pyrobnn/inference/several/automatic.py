@@ -1,0 +1,244 @@
+"""The method that nobody has to choose: candidates by size, judged by examples that they have not seen."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from pyrobnn import guides
+from pyrobnn._core.deadline import OutOfTime, until
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive
+from pyrobnn._core.settings import setting, to_dict
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data, drawn_together, same_inputs
+from pyrobnn.inference.data import Source, make_source
+from pyrobnn.inference.mcmc.mcmc import NUTS
+from pyrobnn.inference.method import BaseMethod, Method, Offer, Run, registry
+from pyrobnn.inference.scales.open_scales import Measured, measured, work_of_gradient
+from pyrobnn.inference.several.ensemble import Ensemble
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import AutomaticRecord, CandidateRecord
+
+_MOST_FULL, _MOST_KRON = 3_000, 1_000_000
+"""Weights whose joint covariance is kept, and those that have Kronecker factors: of more, only the last layer's."""
+_MOST_SAMPLED = 30_000
+"""Weights times examples for which chains end in time."""
+_FEW = 200
+_FOLDS = {_FEW: (4, 2)}
+"""Up to that many examples: in how many folds they are cut, and how many of these are held out, one after another."""
+_ONE_FOLD = (5, 1)
+_DRAWS = 200
+_SECONDS, _FEWEST_STEPS = 60.0, 1_000
+"""Predicted seconds after which a candidate stops, and steps that it may take however long they are."""
+
+
+@registry.register
+@setting
+class Automatic(BaseMethod[Posterior | Mixture]):
+    """Try what suits the size of network and data, and keep what predicts held-out examples best.
+
+    Candidates are a Laplace approximation, a mean-field guide, chains by NUTS where weights and examples are few, and
+    an anchored ensemble where they are many. Each is fitted to a part of the data, under scales measured on that part,
+    and scored on the rest. The best is fitted to all data. ELBOs are not compared, since a guide that has collapsed may
+    have the highest.
+
+    The number of steps that a candidate may take follows from what a step computes. So the same call gives the same
+    result, however busy the machine is, unless `max_seconds` is given.
+
+    See docs/explanations/defaults.md.
+
+    Attributes:
+        max_seconds: bound by the clock, or None. A candidate is begun only if time will remain for the fit to all data;
+            the first always is. Candidates stop training after half of this time, and are given up after three fifths;
+            the last fit stops after all of it.
+
+    Examples:
+        >>> import pyrobnn as bnn
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> method, data = bnn.Automatic(max_seconds=0.5), bnn.datasets.sinusoid()
+        >>> posterior = bnn.fit(model, data, method, seed=0, engine="eager", progress=False)
+        >>> posterior.record.automatic.chosen in [one.name for one in posterior.record.automatic.candidates]
+        True
+    """
+
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `infer`."""
+        return Offer(callbacks=False)
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
+        """Choose, and fit to all data; `record.automatic` has the candidates and their scores.
+
+        Raises:
+            InputError: data in files or loaders, or fewer than 5 examples.
+            FloatingPointError: no candidate whose fit stayed finite.
+        """
+        if not isinstance(data, Data) or len(data) < _ONE_FOLD[0]:
+            raise InputError(
+                "Without a method, candidates are compared on data in memory, at least 5 examples: pass Data(x, y), or "
+                "a method such as SVI()."
+            )
+        source = make_source(data, bnn, None)
+        run = dataclasses.replace(run, callbacks=[])
+        parts = _splits(data, derive(run.seed, "folds"))
+        models = [self._measured(bnn, train, run, 0.25) for train, _ in parts]
+        methods = candidates(bnn, _size(data), _most_steps(bnn, source))
+        weights = None if data.weights is None else torch.cat([rest.tensors[2] for _, rest in parts]).cpu()
+        tried: list[CandidateRecord] = []
+        scores: list[Tensor] = []
+        with tqdm(methods.items(), desc="methods", disable=not run.progress) as bar:
+            for name, method in bar:
+                bar.set_postfix_str(name)
+                if tried and not self._has_time(tried, len(parts), run):
+                    break
+                started = time.perf_counter()
+                scores.append(self._held_out_scores(name, method, models, parts, run))
+                tried.append(_record(name, scores[-1], weights, time.perf_counter() - started))
+        is_over = self.max_seconds is not None and not self._has_time(tried, len(parts), run)
+        is_finite = any(math.isfinite(one.log_score) for one in tried)
+        chosen = tried[_best(scores, weights) if is_finite or not is_over else 0].name
+        whole = self._measured(bnn, data, run, 0.75)
+        posterior = _run(methods[chosen], whole, data, self._ending_at(self._share(1.0, run), methods[chosen], run))
+        posterior.record = dataclasses.replace(
+            posterior.record,
+            automatic=AutomaticRecord(to_dict(self), tried, chosen),
+            evidence=whole.record,
+            seconds=time.perf_counter() - run.started,
+        )
+        return posterior
+
+    def _share(self, share: float, run: Run) -> float | None:
+        """Return when a share of the seconds has passed, None without a bound."""
+        return None if self.max_seconds is None else run.started + share * self.max_seconds
+
+    def _measured(self, bnn: BNN, data: Data, run: Run, share: float) -> Measured:
+        """Return the model with scales measured on some data; as it is if there is nothing to measure, or no time."""
+        quiet = dataclasses.replace(run, progress=False)
+        try:
+            with until(self._share(share, run)):
+                found = measured(bnn, data, quiet, starts_there=False)
+        except OutOfTime:
+            found = None
+        return Measured(bnn, None) if found is None else found
+
+    def _held_out_scores(
+        self, name: str, method: Any, models: list[Measured], parts: list[tuple[Data, Data]], run: Run
+    ) -> Tensor:
+        """Return the log score of each example held out.
+
+        It is -infinity for a fit whose numbers did not stay finite, or whose time was over.
+        """
+        found = []
+        for index, (model, (train, rest)) in enumerate(zip(models, parts, strict=True)):
+            own = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"))
+            half, now = self._share(0.5, run), time.perf_counter()
+            end = None if half is None else now + max(0.0, half - now) / (len(parts) - index)
+            try:
+                with until(self._share(0.6, run)):
+                    posterior = _run(method, model, train, self._ending_at(end, method, own))
+                    found.append(posterior.predict(rest.x, num_draws=_DRAWS).log_prob(rest.y).double().cpu())
+            except (FloatingPointError, OutOfTime):
+                found.append(torch.full((len(rest),), -math.inf, dtype=torch.float64))
+        return torch.cat(found)
+
+    def _ending_at(self, end: float | None, method: Any, run: Run) -> Run:
+        """Return the arguments of a fit inside, whose steps end at a time."""
+        run = dataclasses.replace(run, progress=False)
+        if end is None or not method.offer().callbacks:
+            return run
+        return dataclasses.replace(run, callbacks=[lambda _: time.perf_counter() > end])
+
+    def _has_time(self, tried: Sequence[CandidateRecord], parts: int, run: Run) -> bool:
+        """Return whether a candidate as slow as the slowest, and a fit to all data, end in time."""
+        if self.max_seconds is None:
+            return True
+        slowest = max(one.seconds for one in tried)
+        return time.perf_counter() - run.started + slowest * (1 + 1.5 / parts) < self.max_seconds
+
+
+def _run(method: Any, model: Measured, data: Data, run: Run) -> Posterior | Mixture:
+    posterior: Posterior | Mixture = method.infer(model.bnn, data, run)
+    return posterior
+
+
+def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]]:
+    """Return the methods to try on a model, examples and at most so many steps, by name, the cheapest first."""
+    svi = SVI(max_steps=max_steps)
+    size = bnn.num_weights
+    if size <= _MOST_FULL:
+        laplace = guides.Laplace(structure="full")
+    elif size <= _MOST_KRON:
+        laplace = guides.Laplace(structure="kron")
+    else:
+        laplace = guides.Laplace(structure="kron", sites=("last_layer",))
+    found: dict[str, Method[Any]] = {
+        "laplace": dataclasses.replace(svi, guide=laplace),
+        "mean_field": svi,
+    }
+    if size * num_data <= _MOST_SAMPLED:
+        found["nuts"] = NUTS(num_draws=300, warmup=300, num_chains=2)
+    else:
+        found["ensemble"] = Ensemble(dataclasses.replace(svi, guide="map"), anchored=True)
+    return found
+
+
+def _most_steps(bnn: BNN, source: Source) -> int:
+    """Return the steps whose gradients a captured fit is predicted to take in `_SECONDS`."""
+    work = work_of_gradient(bnn, source, source.batch_size(None))
+    step = work.cost(1, "cpu").captured - work.cost(0, "cpu").captured
+    return max(_FEWEST_STEPS, min(SVI().max_steps, int(_SECONDS / step)))
+
+
+def _size(data: Data) -> int:
+    """Return the number of examples; an example of weight 2 counts as two."""
+    return max(len(data), round(data.total_weight))
+
+
+def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
+    """Return pairs of a training part and a held-out part.
+
+    They have the same sizes, so that one compiled step serves all, but where rows of the same inputs are kept together:
+    a fit that saw one of them knows the others.
+    """
+    folds, used = next((_FOLDS[most] for most in _FOLDS if _size(data) <= most), _ONE_FOLD)
+    sizes = [data.total_weight / folds if data.weights is not None else len(data) // folds] * used
+    parts, _ = drawn_together(same_inputs(data.x), sizes, seed=seed, weights=data.weights)
+    is_held_out = torch.zeros(used, len(data), dtype=torch.bool)
+    for own, part in zip(is_held_out, parts, strict=True):
+        own[part] = True
+    return [(data[~own], data[own]) for own in is_held_out]
+
+
+def _record(name: str, scores: Tensor, weights: Tensor | None, seconds: float) -> CandidateRecord:
+    """Return the mean score and its standard error, in which each example counts with its weight."""
+    mean, count = _mean(scores, weights), torch.ones_like(scores) if weights is None else weights
+    total = float(count.sum())
+    if not math.isfinite(mean):
+        return CandidateRecord(name, -math.inf, math.inf, seconds)
+    error = math.sqrt(float((count * (scores - mean).square()).sum()) / (total - 1) / total) if total > 1 else 0.0
+    return CandidateRecord(name, mean, error, seconds)
+
+
+def _mean(scores: Tensor, weights: Tensor | None) -> float:
+    return float(scores.mean() if weights is None else (weights * scores).sum() / weights.sum())
+
+
+def _best(scores: Sequence[Tensor], weights: Tensor | None = None) -> int:
+    """Return the number of the highest mean."""
+    means = [_mean(found, weights) for found in scores]
+    means = [mean if math.isfinite(mean) else -math.inf for mean in means]
+    best = max(range(len(means)), key=means.__getitem__)
+    if not math.isfinite(means[best]):
+        raise FloatingPointError("No method kept to finite numbers. Look for extreme values in the data.")
+    return best

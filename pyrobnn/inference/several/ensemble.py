@@ -1,0 +1,95 @@
+"""Ensembles: several independent fits of one method, as an equal-weight mixture."""
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import BeforeValidator, Field
+
+import pyrobnn
+from pyrobnn import priors
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting, to_dict
+from pyrobnn.bnn import BNN
+from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
+from pyrobnn.inference.several.swag import SWAG
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+
+_PACKAGE = str(Path(pyrobnn.__file__).parent)
+
+
+@registry.register
+@setting
+class Ensemble(BaseMethod[Mixture]):
+    """K independent fits from random starts, side by side in one graph, and the equal-weight mixture of them.
+
+    With `SVI(guide="map")` it is a deep ensemble (Lakshminarayanan et al. 2017), with other guides a mixture of
+    variational posteriors that may cover several modes, with `SWAG()` multi-SWAG (Wilson & Izmailov 2020). Starting
+    weights differ between members where the network is declared (`MLP(...)`); a `torch.nn.Module` starts from its own
+    weights. Then only the guide, the noise and the mini-batches differ, and a warning says so if nothing does.
+
+    See docs/how-to/ensembles.md.
+
+    Attributes:
+        method: how each member is inferred.
+        members: K.
+        bootstrap: train each member on N examples drawn with replacement (Breiman 1996).
+        anchored: centre each member's prior at a draw from the prior (Pearce et al. 2020), which keeps members apart
+            where there are no data. It is no exact posterior: in a linear model with Gaussian noise, MAP members have
+            the exact mean, but the covariance C P^-1 C in place of C, for P of the prior and C of the posterior. So
+            the variance is exact in directions that the data leave open, and next to none in those that they settle.
+
+    Examples:
+        >>> method = bnn.Ensemble(bnn.SVI(guide="map", steps=20), members=3)
+        >>> deep = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), bnn.datasets.sinusoid(), method, seed=0, progress=False)
+        >>> len(deep), deep.predict([[0.0], [2.0]], num_draws=3).epistemic_std.shape
+        (3, torch.Size([2]))
+    """
+
+    method: Annotated[SVI | SWAG, BeforeValidator(registry.resolve)] = SVI(guide="map")
+    members: Annotated[int, Field(gt=0)] = 5
+    bootstrap: bool = False
+    anchored: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse an inner method that cannot run side by side."""
+        inner = self.method.method if isinstance(self.method, SWAG) else self.method
+        if inner.patience is not None:
+            raise InputError("Ensemble: members run the same number of steps: leave `patience` out of the method.")
+
+    def offer(self) -> Offer:
+        """Return what the method has beside `infer`."""
+        measures = self.method.offer().wants_measured_scales
+        return Offer(
+            inner=self.method,
+            resumable=isinstance(self.method, SVI),
+            copies=self.members,
+            wants_measured_scales=measures,
+        )
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Mixture:
+        """Fit the members and return their mixture."""
+        model = bnn.with_parts(prior=priors.Anchored(bnn.settings["prior"])) if self.anchored else bnn
+        posteriors = self.method.side_by_side(model, data, run, replicates=self.members, bootstrap=self.bootstrap)
+        _tell_if_alike(posteriors)
+        shared = dataclasses.replace(
+            posteriors[0].record, method=to_dict(self), rewinds=None, replicate=None, replicates=None
+        )
+        return Mixture(posteriors, seed=run.seed, info=shared)
+
+
+def _tell_if_alike(posteriors: Sequence[Posterior]) -> None:
+    """Warn of members that are all the same: one start, one order of batches, and no noise."""
+    first, *others = [member.guide.state_dict() for member in posteriors]
+    if others and all(torch.equal(first[name], other[name]) for other in others for name in first):
+        warnings.warn(
+            f"The {len(posteriors)} members of the ensemble are one and the same: they started from the network's own "
+            "weights, and saw the same batches without noise. Declare the network (such as MLP(...)), which starts "
+            "each member anew, or use bootstrap=True, anchored=True, or a `batch_size`.",
+            skip_file_prefixes=(_PACKAGE,),
+        )

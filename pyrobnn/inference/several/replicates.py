@@ -1,0 +1,197 @@
+"""Many fits at once: seeds, data sets of one size, or settings, trained side by side in one captured graph."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.random import derive, seeded
+from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import TensorBatches
+from pyrobnn.data.given import as_data
+from pyrobnn.data.in_memory import Data
+from pyrobnn.inference.data import Source
+from pyrobnn.inference.method import Callback, Run
+from pyrobnn.inference.scales.open_scales import measured
+from pyrobnn.inference.svi.session import opened
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.checkpoint import open_checkpoint
+from pyrobnn.inference.training.engines import Engine
+from pyrobnn.inference.training.start import prepare_source
+from pyrobnn.posterior.posterior import Posterior
+
+_MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
+"""Settings of the method in which replicates may differ; the others shape the graph that they share."""
+_IN_MEMORY = "Replicates need their data in memory: pass Data(x, y)."
+
+
+@under(gradients)
+def fit_replicates(
+    bnn: BNN | list[BNN],
+    data: Any,
+    method: SVI | list[SVI],
+    *,
+    seed: int,
+    replicates: int | None = None,
+    bootstrap: bool = False,
+    device: str = "auto",
+    engine: Engine = "auto",
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: str | Path | None = None,
+    every: int = 1000,
+) -> list[Posterior]:
+    """Infer several independent posteriors at once.
+
+    Each has the distribution of a single `fit` under another seed. Captured, they share one vmapped graph, which makes
+    each fit of a small network cheaper; eagerly, their steps are done in turn. For the same seed the two engines draw
+    different noise of the same distribution.
+
+    Args:
+        bnn: the model, or a list with one for each replicate: the same but for numbers such as the prior's scale.
+        data: `Data` or a tuple (x, y) for all, or a list with one for each replicate, all with the same number of
+            examples.
+        method: how to infer it, or a list with one for each replicate, which may differ in guide settings, learning
+            rate, schedule, temperature, KL warm-up, `eval_every` and `tolerance`.
+        seed: each replicate gets a seed derived from it.
+        replicates: number of replicates R; not needed where a list tells.
+        bootstrap: train each on as many examples, drawn from its data with replacement; units still follow from all
+            data.
+        device: as in `fit`.
+        engine: as in `fit`.
+        progress: show one progress bar with the mean ELBO.
+        callbacks: as in `fit`; they see the mean ELBO, and model and guide of the first replicate.
+        checkpoint: as in `fit`, one for all.
+        every: as in `fit`.
+
+    Returns:
+        The R posteriors.
+
+    Raises:
+        InputError: lists of different lengths, methods that differ in other settings, data of different shapes.
+        FloatingPointError: the ELBO of a replicate is no longer finite.
+
+    Examples:
+        >>> models = [bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(scale)) for scale in (0.1, 0.3, 1.0)]
+        >>> fits = bnn.fit_replicates(models, bnn.datasets.sinusoid(), bnn.SVI(steps=20), seed=0, progress=False)
+        >>> [fit.bnn.settings["prior"].scale for fit in fits]
+        [0.1, 0.3, 1.0]
+    """
+    if any(isinstance(one, SVI) for one in (data if isinstance(data, list) else [data])):
+        raise InputError("The data come before the method: fit_replicates(model, data, method, seed=0).")
+    data = [as_data(part) for part in data] if isinstance(data, list) else as_data(data)
+    kept: dict[str, Any] = {"checkpoint": checkpoint, "every": every}
+    run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
+    if all(one.ends_by_itself for one in (method if isinstance(method, list) else [method])):
+        bnn = _measured(bnn, data, run, replicates)
+    return fit_side_by_side(bnn, method, data, run, replicates=replicates, bootstrap=bootstrap)
+
+
+def _measured(bnn: BNN | list[BNN], data: Any, run: Run, replicates: int | None) -> BNN | list[BNN]:
+    """Return the models with the scales that they leave open measured, once for each pair of a model and data."""
+    if not (isinstance(bnn, list) or isinstance(data, list)):
+        closed = measured(bnn, data, run, starts_there=False)
+        return bnn if closed is None else closed.bnn
+    bnns, sets = _aligned(replicates, bnn, data)
+    found = [measured(*pair, run, starts_there=False) for pair in zip(bnns, sets, strict=True)]
+    return [given if closed is None else closed.bnn for given, closed in zip(bnns, found, strict=True)]
+
+
+def fit_side_by_side(
+    bnn: BNN | list[BNN],
+    method: SVI | list[SVI],
+    data: Any,
+    run: Run,
+    *,
+    replicates: int | None = None,
+    bootstrap: bool = False,
+) -> list[Posterior]:
+    """Do what `fit_replicates` says, with the arguments of a run."""
+    bnns, methods, sets = _aligned(replicates, bnn, method, data)
+    _check_methods(methods)
+    seeds = [derive(run.seed, f"replicate {index}") for index in range(len(bnns))]
+    sources = [prepare_source(*parts) for parts in zip(bnns, methods, sets, seeds, strict=True)]
+    keeper = open_checkpoint(run, bnns, methods, sources, bootstrap=bootstrap)
+    if bootstrap:
+        sources = [resampled(source, own) for source, own in zip(sources, seeds, strict=True)]
+    with opened(bnns, methods, sources, seeds, run, replicates=True) as session:
+        _share_data([fit.batches for fit in session.fits])
+        session.train(checkpoint=keeper)
+    for index, posterior in enumerate(session.posteriors):
+        own_storage(posterior)
+        posterior.record = dataclasses.replace(posterior.record, replicate=index, replicates=len(session.posteriors))
+    return session.complete()
+
+
+def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
+    """Return a list of R entries for each of the arguments, whether it was given as a list or as one for all."""
+    asked = set() if replicates is None else {replicates}
+    lengths = {len(value) for value in given if isinstance(value, list)} | asked
+    if len(lengths) != 1:
+        raise InputError(
+            f"Say how many replicates: `replicates=R`, or lists of one length; got {sorted(lengths) or 'neither'}."
+        )
+    count = lengths.pop()
+    if count < 1:
+        raise InputError(f"`replicates` must be at least 1, got {count}.")
+    return tuple(value if isinstance(value, list) else [value] * count for value in given)
+
+
+def _check_methods(methods: list[SVI]) -> None:
+    first = methods[0]
+    for method in methods:
+        if not isinstance(method, SVI) or type(method) is not type(first):
+            raise InputError(f"Replicates run SVI(...), or IVON(...), side by side, got {method!r}.")
+    if any(method.patience is not None for method in methods):
+        raise InputError("Replicates run the same number of steps: leave `patience` out of the method.")
+    for field in dataclasses.fields(first):
+        if field.name not in _MAY_DIFFER and any(getattr(m, field.name) != getattr(first, field.name) for m in methods):
+            raise InputError(
+                f"The methods of replicates must agree in `{field.name}`; they may differ in {', '.join(_MAY_DIFFER)}."
+            )
+
+
+def _share_data(batches: list[Any]) -> None:
+    """Refuse data of different sizes, and hold equal data once."""
+    if len(batches) == 1:
+        return
+    first = batches[0]
+    for other in batches:
+        if not isinstance(other, TensorBatches):
+            raise InputError(_IN_MEMORY)
+        if _shapes(other) != _shapes(first):
+            raise InputError(
+                f"The data of replicates must be of one shape; got {_shapes(first)} and {_shapes(other)} (weights must "
+                "be in all or in none)."
+            )
+    pairs = (pair for other in batches[1:] for pair in zip(other.data, first.data, strict=True))
+    if all(bool((values == others).all()) for values, others in pairs):
+        for other in batches:
+            other.data = first.data
+
+
+def _shapes(batches: TensorBatches) -> str:
+    parts = zip(("inputs", "targets", "weights"), batches.data, strict=False)
+    return ", ".join(f"{name} {tuple(values.shape)}" for name, values in parts)
+
+
+def resampled(source: Source, seed: int) -> Source:
+    """Return a source of as many examples drawn with replacement, in the units of all; data in memory alone."""
+    if not isinstance(source.data, Data):
+        raise InputError(_IN_MEMORY)
+    with seeded(seed, "bootstrap"):
+        rows = torch.randint(source.num_data, (source.num_data,))
+    data = source.data[rows]
+    return dataclasses.replace(source, data=data, head=(data.x, data.y))
+
+
+def own_storage(posterior: Posterior) -> None:
+    """Cut the tensors of a replicate out of the stacked ones."""
+    for module in (posterior.bnn, posterior.guide):
+        for value in itertools.chain(module.parameters(), module.buffers()):
+            value.data = value.data.clone()

@@ -1,0 +1,231 @@
+"""SWAG: a Gaussian fitted to the path of stochastic gradient descent around a mode."""
+
+import dataclasses
+import math
+import time
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.bnn import BNN
+from pyrobnn.curvature.largest import largest_curvature
+from pyrobnn.curvature.metric import log_probs
+from pyrobnn.data.loader import LoaderData
+from pyrobnn.guides.low_rank import LowRank, LowRankGuide
+from pyrobnn.guides.map import MapGuide
+from pyrobnn.inference.data import Source
+from pyrobnn.inference.method import AroundAnother, Run, registry
+from pyrobnn.inference.several.replicates import own_storage, resampled
+from pyrobnn.inference.svi.session import Session
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.start import prepare_source, running
+from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.optimizers import Optimizer
+from pyrobnn.posterior.posterior import Posterior
+
+_SMALLEST_SCALE = 1e-8
+_PARTS = 10
+_MOST_LOOKED_AT = 1000
+_STABLE = 0.1
+"""Learning rate times the largest curvature of the mean loss."""
+_TINY = 1e-12
+
+
+@registry.register
+@setting
+class SWAG(AroundAnother[Posterior]):
+    """Stochastic weight averaging, Gaussian (Maddox et al. 2019): a mode by SVI, then SGD at a constant rate around it.
+
+    The weights after every `every` steps of SGD have mean m, variances v and, of the last R of them, deviations D from
+    the running mean. Then q(w) = N(m, diag(v) / 2 + D D^T / (2 (R - 1))), a `LowRank` guide of rank R. The noise of
+    mini-batches makes the path spread: with an `lr` of your own and batches of all data it ends in a point.
+
+    See docs/how-to/ensembles.md.
+
+    Attributes:
+        method: how the mode is found; its guide must be "map".
+        lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper. None
+            for the rate whose path comes closest to the posterior (Mandt, Hoffman & Blei 2017, "Stochastic Gradient
+            Descent as Approximate Bayesian Inference", sec. 4.1), measured at the mode; at most a tenth of the inverse
+            of the largest curvature there. Mini-batches of the path then have a tenth of the examples if the method
+            names no `batch_size`.
+        momentum: of SGD.
+        steps: steps of SGD.
+        every: steps between two collected weights.
+        rank: R.
+
+    Examples:
+        >>> method = bnn.SWAG(bnn.SVI(guide="map", steps=20), steps=20, every=2, rank=5)
+        >>> posterior = bnn.fit(bnn.BNN(bnn.MLP(1, [10], 1)), bnn.datasets.sinusoid(), method, seed=0, progress=False)
+        >>> type(posterior.guide).__name__
+        'LowRankGuide'
+    """
+
+    method: SVI = SVI(guide="map")
+    lr: Annotated[float, Field(gt=0)] | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    steps: Annotated[int, Field(gt=0)] = 1000
+    every: Annotated[int, Field(gt=0)] = 20
+    rank: Annotated[int, Field(gt=1)] = 20
+
+    def __post_init__(self) -> None:
+        """Refuse a method without a mode, and a path too short for the rank."""
+        if to_dict(self.method)["guide"] != {"type": "map"}:
+            raise InputError(f"SWAG: averages points: its method needs guide='map', got {self.method.guide!r}.")
+        if self.steps // self.every < self.rank:
+            raise InputError(
+                f"SWAG: {self.steps} steps with weights collected every {self.every} give {self.steps // self.every} "
+                f"of them, fewer than the rank {self.rank}: take more steps, collect more often, or lower the rank."
+            )
+
+    def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
+        """Fit one posterior.
+
+        Raises:
+            FloatingPointError: the path of SGD left the mode.
+        """
+        return self.side_by_side(bnn, data, run, replicates=1, bootstrap=False)[0]
+
+    def side_by_side(self, bnn: BNN, data: Any, run: Run, *, replicates: int, bootstrap: bool) -> list[Posterior]:
+        """Fit several posteriors from random starts, with arguments as in `fit_replicates`."""
+        modes = self.method.side_by_side(bnn, data, run, replicates=replicates, bootstrap=bootstrap)
+        sources = [prepare_source(mode.bnn, self.method, data, mode.seed) for mode in modes]
+        if bootstrap:
+            sources = [resampled(source, mode.seed) for source, mode in zip(sources, modes, strict=True)]
+        paths = self._walk(modes, sources, run)
+        seconds = time.perf_counter() - run.started
+        return [self._posterior(mode, path, seconds) for mode, path in zip(modes, paths, strict=True)]
+
+    def _walk(self, modes: list[Posterior], sources: list[Source], run: Run) -> "list[_Path]":
+        """Take the steps of SGD, in place, and return what was collected of each."""
+        batch_size, lr = self.method.batch_size, self.lr
+        if lr is None:
+            if isinstance(sources[0].data, LoaderData):
+                size = sources[0].batch_size(None)
+            else:
+                size = batch_size if isinstance(batch_size, int) else max(1, sources[0].num_data // _PARTS)
+                batch_size = size
+            lr = min(_rate(*parts, size, self.momentum) for parts in zip(modes, sources, strict=True))
+        walk = dataclasses.replace(
+            self.method,
+            steps=self.steps,
+            epochs=None,
+            batch_size=batch_size,
+            lr=lr / sources[0].total_weight,
+            optimizer=Optimizer("sgd", {"momentum": self.momentum}),
+            schedule=None,
+            kl_warmup=0,
+        )
+        paths = [_Path(self.rank) for _ in modes]
+        guides = [mode.guide for mode in modes]
+
+        def collect(progress: Any) -> None:
+            if progress.step % self.every == 0:
+                for path, guide in zip(paths, guides, strict=True):
+                    path.add(_flat(guide))
+
+        with running(modes[0].bnn, sources[0].batch_size(walk.batch_size), run.seed, "swag", copies=len(modes)):
+            fits = [_fit_from(*parts, walk) for parts in zip(modes, sources, strict=True)]
+            session = Session(modes, fits, [walk], sources, dataclasses.replace(run, callbacks=[collect]))
+            try:
+                session.steps(block=self.every, most_rewinds=0)
+            except FloatingPointError as error:
+                raise FloatingPointError(
+                    f"SWAG left the mode in its steps of SGD, with lr={lr:g}: the less noise targets have, "
+                    f"the smaller the rate must be; try {lr / 10:g}. {error}"
+                ) from error
+        for mode in modes:
+            own_storage(mode)
+        return paths
+
+    def _posterior(self, mode: Posterior, path: "_Path", seconds: float) -> Posterior:
+        with seeded(mode.seed, "swag"), fast_pyro():
+            guide = LowRank(rank=self.rank).build(mode.bnn, *mode.example).to(mode.example[0].device)
+        path.write_into(guide)
+        method = to_dict(self) | {"guide": to_dict(LowRank(rank=self.rank))}
+        return Posterior(
+            mode.bnn,
+            guide,
+            example=mode.example,
+            x_scaler=mode.x_scaler,
+            y_scaler=mode.y_scaler,
+            seed=mode.seed,
+            history=mode.history,
+            info=dataclasses.replace(mode.record, method=method, seconds=seconds),
+        )
+
+
+class _Path:
+    """Running moments of collected weights (D,), in float64, and the last R deviations from the running mean."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank, self._count = rank, 0
+        self._mean, self._square = torch.zeros(()), torch.zeros(())
+        self._deviations: list[Tensor] = []
+
+    def add(self, weights: Tensor) -> None:
+        """Collect."""
+        self._count += 1
+        change = weights.double() - self._mean
+        self._mean = self._mean + change / self._count
+        self._square = self._square + change * (weights.double() - self._mean)
+        self._deviations = [*self._deviations, weights.double() - self._mean][-self._rank :]
+
+    def write_into(self, guide: LowRankGuide) -> None:
+        """Give a guide the mean and the covariance diag(v) / 2 + D D^T / (2 (R - 1))."""
+        scale = (self._square / self._count / 2).sqrt().clamp_min(_SMALLEST_SCALE)
+        columns = torch.stack(self._deviations, 1) / math.sqrt(2 * (self._rank - 1))
+        with torch.no_grad():
+            guide.loc.copy_(self._mean)
+            guide.rho.copy_(scale + torch.log(-torch.expm1(-scale)))
+            guide.factor.copy_(columns / softplus(guide.rho.double())[:, None])
+
+
+def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> float:
+    """Return the learning rate on the mean loss at which SGD stays as close to the posterior as it can, or is stable.
+
+    The first is 2 (1 - momentum) B / N times the number of weights over the trace of the covariance of the gradients of
+    single examples, which is estimated from the gradients of ten parts of the data.
+    """
+    size = min(source.num_data, _MOST_LOOKED_AT)
+    x, *targets = next(source.batches(mode.bnn, size, derive(mode.seed, "swag rate")))
+    names, shapes = list(mode.bnn.site_names), [mode.bnn.initial_values[name].shape for name in mode.bnn.site_names]
+    place = torch.cat([mode.guide.points_by_name()[name].detach().reshape(-1) for name in names])
+
+    def weights(z: Tensor) -> dict[str, Tensor]:
+        parts = z.split([shape.numel() for shape in shapes])
+        return {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+
+    def slope(z: Tensor, rows: slice) -> Tensor:
+        z = z.detach().requires_grad_()
+        chosen = [values[rows] for values in targets]
+        found = log_probs(mode.bnn.likelihood, mode.bnn.outputs(weights(z), x[rows]), *chosen)
+        return -torch.autograd.grad(found.mean(), z)[0]
+
+    with seeded(mode.seed, "swag rate"):
+        steepest = largest_curvature(lambda z: slope(z, slice(None)), place[None])
+        width = max(1, len(x) // _PARTS)
+        parts = torch.stack(
+            [slope(place, slice(start, start + width)) for start in range(0, width * _PARTS, width)][: len(x)]
+        )
+    trace = width * float(parts.var(0).sum())
+    closest = 2 * (1 - momentum) * batch_size / source.num_data * len(place) / max(trace, _TINY)
+    return min(closest, _STABLE / max(steepest, _TINY))
+
+
+def _fit_from(mode: Posterior, source: Source, walk: SVI) -> TrainingState:
+    """Return the steps that start at a mode."""
+    batches = source.batches(mode.bnn, walk.batch_size, derive(mode.seed, "swag batches"))
+    lengths = {"num_data": source.num_data, "num_steps": walk.maximal_steps(1)}
+    return TrainingState(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths)
+
+
+def _flat(guide: MapGuide) -> Tensor:
+    return torch.cat([point.detach().reshape(-1) for point in guide.points])

@@ -1,0 +1,218 @@
+"""Fits by SVI, one or several side by side: the one place where they are assembled, trained and recorded."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from pyrobnn import guides
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference.data import Source, make_source
+from pyrobnn.inference.laplace.curve import curve
+from pyrobnn.inference.method import Run
+from pyrobnn.inference.svi.descent import descend, descends
+from pyrobnn.inference.svi.least_noise import noise_of
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
+from pyrobnn.inference.training.convergence import ConvergenceRule
+from pyrobnn.inference.training.history import Ended
+from pyrobnn.inference.training.loop import MOST_REWINDS, train
+from pyrobnn.inference.training.start import prepare_source, running, start
+from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.steps import Stepper
+from pyrobnn.inference.training.watch import BLOCK, Watch
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import EngineRecord, FitRecord
+
+_DRAWS_TO_VALIDATE = 50
+
+
+@dataclasses.dataclass
+class Session:
+    """R fits of one shape.
+
+    Attributes:
+        posteriors: what is trained, R of them.
+        fits: their steps.
+        methods: their settings; the first one's lengths hold for all.
+        sources: their data.
+        run: the arguments of all together.
+        threads: threads that a step uses.
+        descends: whether L-BFGS seeks the modes, in the place of steps.
+    """
+
+    posteriors: list[Posterior]
+    fits: list[TrainingState]
+    methods: Sequence[SVI]
+    sources: Sequence[Source]
+    run: Run
+    threads: int = 1
+    descends: bool = False
+
+    def steps(
+        self,
+        *,
+        validate: Callable[[], float] | None = None,
+        checkpoint: Checkpoint | None = None,
+        block: int = BLOCK,
+        most_rewinds: int = MOST_REWINDS,
+    ) -> tuple[Watch, EngineRecord]:
+        """Do the steps of all fits, and return what watched them and which engine ran them."""
+        method, source = self.fits[0].method, self.sources[0]
+        batches = source.batches_per_epoch(method.batch_size)
+        num_steps = method.maximal_steps(batches)
+        monitor = Watch(
+            self.posteriors[0].bnn,
+            self.posteriors[0].guide,
+            num_steps=num_steps,
+            progress=self.run.progress,
+            callbacks=self.run.callbacks,
+            validate=validate,
+            eval_every=method.eval_every,
+            patience=method.patience,
+            block=block,
+            lengths=self._lengths(num_steps) if method.ends_by_itself else [],
+        )
+        training = Stepper(self.fits, self.run.engine, method.expected_steps(batches))
+        record = train(training, monitor, num_steps, checkpoint=checkpoint, most_rewinds=most_rewinds)
+        monitor.restore_best()
+        return monitor, record
+
+    def _lengths(self, num_steps: int) -> list[ConvergenceRule]:
+        """Return what ends each fit."""
+        pairs = zip(self.fits, self._tolerances(), strict=True)
+        return [ConvergenceRule(fit, tolerance, num_steps, warmup=fit.method.kl_warmup) for fit, tolerance in pairs]
+
+    def _tolerances(self) -> list[float]:
+        """Return the tolerance of each fit, which follows all data, of which a process may have its share alone."""
+        parts = zip(self.fits, self.sources, strict=True)
+        return [fit.method.nats(source.num_data) for fit, source in parts]
+
+    def _descended(self) -> list[Ended] | None:
+        return descend(self.fits, self._tolerances(), self.run)
+
+    def train(self, *, validate: Callable[[], float] | None = None, checkpoint: Checkpoint | None = None) -> None:
+        """Do the steps of all fits, and note in each posterior how it was fitted."""
+        ended = self._descended() if self.descends else None
+        if ended is None:
+            monitor, record = self.steps(validate=validate, checkpoint=checkpoint)
+            ended = monitor.ended(record)
+        parts = zip(self.posteriors, self.fits, self.methods, self.sources, ended, strict=True)
+        for posterior, fit, method, source, end in parts:
+            posterior.history = end.history
+            posterior.record = FitRecord(
+                method=to_dict(method) if _is_declared(method) else repr(method),
+                num_data=source.num_data,
+                feature_names=source.feature_names,
+                num_steps=len(end.history),
+                device=str(posterior.example[0].device),
+                engine=end.history.engine,
+                batch_size=source.batch_size(fit.method.batch_size),
+                noise=noise_of(fit.method.guide),
+                kl=fit.method.kl,
+                stop_reason=end.stop_reason,
+                convergence=end.convergence,
+                rewinds=end.rewinds,
+                threads=self.threads,
+            )
+
+    def complete(self) -> list[Posterior]:
+        """Return the posteriors after the second phase of their guides, where these have one."""
+        until_now = time.perf_counter() - self.run.started
+        for posterior, method, source in zip(self.posteriors, self.methods, self.sources, strict=True):
+            seconds = until_now
+            if isinstance(method.guide, guides.Laplace):
+                started = time.perf_counter()
+                with seeded(posterior.seed, "latent sites"), fast_pyro():
+                    latents = latent_sites(posterior.bnn, *posterior.example)
+                curve(posterior, method.guide, source, latents, progress=self.run.progress)
+                seconds += time.perf_counter() - started
+            posterior.record = dataclasses.replace(posterior.record, seconds=seconds)
+        return self.posteriors
+
+
+@contextmanager
+def opened(
+    bnns: Sequence[BNN],
+    methods: Sequence[SVI],
+    sources: Sequence[Source],
+    seeds: Sequence[int],
+    run: Run,
+    *,
+    replicates: bool = False,
+    processes: int = 1,
+) -> Iterator[Session]:
+    """Yield the session of fits that have begun, with the random state and the settings that their steps need.
+
+    Replicates start under a seed each, and share a stream of noise. Several processes share out a batch.
+
+    Raises:
+        InputError: parts that do not go together.
+    """
+    pairs = zip(bnns, methods, sources, strict=True)
+    all_descend = processes == 1 and not (run.callbacks and len(bnns) > 1)
+    all_descend = all_descend and all(descends(*parts, run) for parts in pairs)
+    given, methods = methods, [dataclasses.replace(one, batch_size="all") if all_descend else one for one in methods]
+    batch_size = sources[0].batch_size(methods[0].batch_size) // processes
+    with running(bnns[0], batch_size, run.seed, "replicates" if replicates else "fit", copies=len(bnns)) as threads:
+        begun = []
+        for bnn, method, source, own in zip(bnns, methods, sources, seeds, strict=True):
+            ONE_THREAD.let_waiting_in()
+            with seeded(own, "fit") if replicates else nullcontext():
+                begun.append(start(bnn, method, source, own, run.device))
+        posteriors, fits = map(list, zip(*begun, strict=True))
+        yield Session(posteriors, fits, given, sources, run, threads, all_descend)
+
+
+def check_parts(bnn: BNN, method: SVI, data: Any, run: Run) -> None:
+    """Refuse model, method and data that do not go together, by beginning a fit.
+
+    Raises:
+        InputError: with what does not.
+    """
+    source = prepare_source(bnn, method, data, run.seed)
+    with opened([bnn], [method], [source], [run.seed], run):
+        pass
+
+
+def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:
+    """Fit by SVI, with a validation score to follow and a checkpoint to keep where the run has them."""
+    if method.patience is not None and run.validation is None:
+        raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
+    source = prepare_source(bnn, method, data, run.seed)
+    with seeded(run.seed, "data"):
+        if run.validation is not None:
+            make_source(run.validation, bnn, None)
+    keeper = open_checkpoint(run, [bnn], [method], [source], run.validation)
+    with opened([bnn], [method], [source], [run.seed], run) as session:
+        validate = None if run.validation is None else _validator(session.posteriors[0], run.validation)
+        session.train(validate=validate, checkpoint=keeper)
+    return session.complete()[0]
+
+
+def _validator(posterior: Posterior, validation: Data) -> Callable[[], float]:
+    seed = derive(posterior.seed, "validation")
+
+    def score() -> float:
+        posterior.bnn.eval()
+        prediction = posterior.predict(validation.x, num_draws=_DRAWS_TO_VALIDATE, seed=seed)
+        posterior.bnn.train()
+        return validation.mean_of(prediction.log_prob(validation.y))
+
+    return score
+
+
+def _is_declared(method: SVI) -> bool:
+    try:
+        to_dict(method)
+    except InputError:
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""Methods as tables, apart from guides, and changes to the method inside others."""
+
+import dataclasses
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, get_args, get_origin
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import snake_case, to_dict
+from pyrobnn.inference.method import registry
+from pyrobnn.inference.svi.svi import SVI
+
+resolve = registry.resolve
+_DEFAULT = SVI()
+
+
+def innermost(method: Any) -> Any:
+    """Return the method inside others, as SVI in an ensemble, or the method itself."""
+    inner = method.offer().inner
+    return method if inner is None else innermost(inner)
+
+
+def with_innermost(method: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a method with the one inside others, or itself, changed."""
+    inner = method.offer().inner
+    return change(method) if inner is None else dataclasses.replace(method, method=with_innermost(inner, change))
+
+
+def guide_of(method: Any) -> Any:
+    """Return the guide that a method, or the one inside it, trains; None if it trains none, as `NUTS`."""
+    return innermost(method).offer().guide
+
+
+def with_guide(method: Any, guide: Any) -> Any:
+    """Return the method with another guide in it, or in the one inside it.
+
+    Raises:
+        InputError: a method that trains no guide, or not this one.
+    """
+    if "guide" not in fields_of(type(innermost(method))):
+        name = snake_case(type(innermost(method)).__name__)
+        raise InputError(f"{name} draws from the posterior itself and trains no guide, got {guide!r}: leave it out.")
+    return with_innermost(method, lambda inner: dataclasses.replace(inner, guide=guide))
+
+
+def with_settings(method: Any, table: Mapping[str, Any]) -> Any:
+    """Return a method with other settings in the innermost one.
+
+    Raises:
+        InputError: an unknown setting, or a value that is refused.
+    """
+    return with_innermost(method, lambda inner: from_table(table, start=inner))
+
+
+def to_table(method: Any) -> dict[str, Any]:
+    """Return a method as a table without its guide, which has a separate table."""
+    table = {key: value for key, value in to_dict(method).items() if key != "guide"}
+    inner = method.offer().inner
+    return table if inner is None else table | {"method": to_table(inner)}
+
+
+def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any = _DEFAULT) -> Any:
+    """Return the method that a table without a guide stands for.
+
+    Args:
+        table: `type` and settings; `method` is a table too.
+        also: names of further keys that stand beside these, for the message.
+        start: the method whose type, guide and settings hold where the table says nothing.
+
+    Raises:
+        InputError: an unknown method or setting, or a value that a setting refuses.
+    """
+    options = dict(table)
+    cls: Any = registry.get(options.pop("type", snake_case(type(start).__name__)))
+    fields = fields_of(cls)
+    unknown = [key for key in options if key not in fields or key == "guide"]
+    if unknown:
+        known = ["type", *also, *(name for name in fields if name != "guide")]
+        known_here = f"known are {', '.join(known)}{_hint(unknown[0], fields)}"
+        raise InputError(f"unknown setting `{unknown[0]}`; {known_here}{_owners(unknown[0])}")
+    if "method" in options:
+        options["method"] = _inner(options["method"], fields["method"].default)
+    if type(start) is not cls:
+        return cls(**options)
+    shorter = {"steps": None} if "epochs" in options else {}  # one length takes the place of the other
+    return dataclasses.replace(start, **(shorter | options))
+
+
+def _owners(key: str) -> str:
+    """Return which methods have a setting, in words."""
+    names = [name for name in registry.names if key in fields_of(registry.get(name)) and key != "guide"]
+    return f". `{key}` is a setting of {', '.join(names)}: name the method by `type`" if names else ""
+
+
+def _hint(key: str, fields: Mapping[str, Any]) -> str:
+    if key == "guide":
+        return ". The guide has a section of its own, [guide]"
+    return f". `{key}` may belong to the method inside, [fit.method]" if "method" in fields else ""
+
+
+def _inner(table: Any, default: Any) -> Any:
+    if not isinstance(table, Mapping):
+        table = {"type": table}
+    try:
+        return from_table(table, start=default)
+    except InputError as error:
+        raise InputError(f"`method`: {error}") from None
+
+
+def fields_of(cls: type) -> dict[str, Any]:
+    """Return the fields of a setting's class by name."""
+    return {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+
+
+def retyped(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return the table of a method changed to another type, with the settings that the new one has.
+
+    A method that takes another inside takes in the old one; a method that was inside comes out; else settings of the
+    same name stay.
+
+    Args:
+        table: the old method.
+        kind: name of the new one.
+    """
+    new = fields_of(registry.get(kind))
+    chain = list(_from_outside_in(table))
+    same = next((old for old in chain if old.get("type", "svi") == kind), None)
+    if same is not None:
+        return dict(same) | {"type": kind}
+    inside = next((old for old in chain if "method" in new and _fits(old, new["method"].type)), None)
+    if inside is not None:
+        return {"type": kind, "method": dict(inside)}
+    return {"type": kind} | {key: value for key, value in table.items() if key in new}
+
+
+def _from_outside_in(table: Any) -> Iterator[Mapping[str, Any]]:
+    while isinstance(table, Mapping):
+        yield table
+        table = table.get("method")
+
+
+def _fits(table: Mapping[str, Any], annotation: Any) -> bool:
+    accepted = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    return isinstance(accepted, (type, types.UnionType)) and issubclass(
+        registry.get(table.get("type", "svi")), accepted
+    )

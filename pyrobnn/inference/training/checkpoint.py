@@ -1,0 +1,176 @@
+"""Checkpoints: the place of a fit in a file, from which the same call goes on to the same bits."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyro import poutine
+
+import pyrobnn
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._core.tree_files import digest, read_tree, write_tree
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
+from pyrobnn.data.stored import StoredData
+from pyrobnn.inference.data import Source
+from pyrobnn.inference.method import Run
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.state import TrainingState
+
+FILE = "checkpoint.safetensors"
+FORMAT_VERSION = 1
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
+_log = logging.getLogger("pyrobnn")
+
+
+class Checkpoint:
+    """The file in which a fit keeps its place, replaced whole; one with another request is refused.
+
+    Attributes:
+        every: steps between two checkpoints.
+        finished: whether the file found is from a fit that ended.
+    """
+
+    def __init__(self, folder: Path, every: int, request: Mapping[str, str]) -> None:
+        self.every, self.finished = every, False
+        self._path, self._request = folder / FILE, dict(request)
+
+    def read(self, fits: Sequence[TrainingState]) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+        """Return the state to go on from, and those to go back to after a fault; None if there is no file yet.
+
+        Raises:
+            InputError: a damaged file, or one of another fit.
+        """
+        self._request["starting values"] = _of_start(fits)
+        if not self._path.exists():
+            return None
+        tree = read_tree(self._path)
+        if tree.get("format_version") != FORMAT_VERSION:
+            raise InputError(
+                f"{self._path} has format version {tree.get('format_version')}, this pyrobnn reads {FORMAT_VERSION}: "
+                "finish the fit with the pyrobnn that began it, or remove the file to start anew."
+            )
+        for name, value in self._request.items():
+            if tree["request"].get(name) != value:
+                raise InputError(
+                    f"{self._path} is of another fit, the {name} differ: there {tree['request'].get(name)}, here "
+                    f"{value}. Choose another folder, or remove the file to start anew."
+                )
+        if tree["versions"] != _versions():
+            _log.warning(
+                "%s was written by %s, this is %s: bits may differ.", self._path, tree["versions"], _versions()
+            )
+        self.finished = tree["finished"]
+        _log.info("goes on from step %d, kept in %s", tree["state"]["done"], self._path)
+        state, kept = _with_arrays(tree["state"]), [_with_arrays(one) for one in tree["kept"]]
+        return state, [*kept, state] if tree["keeps_state"] else kept
+
+    def write(self, state: dict[str, Any], kept: Sequence[dict[str, Any]], *, finished: bool) -> None:
+        """Replace the file; where that is not possible the fit goes on without, and the last file stays."""
+        keeps_state = kept[-1] is state
+        tree = {
+            "format_version": FORMAT_VERSION,
+            "versions": _versions(),
+            "request": self._request,
+            "finished": finished,
+            "state": _with_tensors(state),
+            "kept": [_with_tensors(one) for one in (kept[:-1] if keeps_state else kept)],
+            "keeps_state": keeps_state,
+        }
+        try:
+            write_tree(self._path, tree)
+        except OSError as error:
+            _log.warning(
+                "The checkpoint of step %d could not be written to %s (%s): the fit goes on; free some space.",
+                state["done"],
+                self._path,
+                error.strerror,
+            )
+
+
+def _with_tensors(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state with the terms of the ELBO in one tensor."""
+    recorder = state["monitor"]["recorder"]
+    blocks = [torch.from_numpy(block) for block in recorder["blocks"]]
+    terms = recorder | {"blocks": [torch.cat(blocks)] if blocks else []}
+    return state | {"monitor": state["monitor"] | {"recorder": terms}}
+
+
+def _with_arrays(state: dict[str, Any]) -> dict[str, Any]:
+    recorder = state["monitor"]["recorder"]
+    blocks = recorder | {"blocks": [block.numpy() for block in recorder["blocks"]]}
+    return state | {"monitor": state["monitor"] | {"recorder": blocks}}
+
+
+def open_checkpoint(
+    run: Run,
+    bnns: Sequence[BNN],
+    methods: Sequence[SVI],
+    sources: Sequence[Source],
+    validation: Data | None = None,
+    **more: Any,
+) -> Checkpoint | None:
+    """Return the checkpoint of a run, if it keeps one, in a folder that can be written to; all else tells runs apart.
+
+    Raises:
+        InputError: a number of steps below 1, or a folder that cannot be made or written to.
+    """
+    if run.checkpoint is None:
+        return None
+    if not isinstance(run.every, int) or run.every < 1:
+        raise InputError(f"`every` must be a number of steps, at least 1, got {run.every!r}.")
+    path = Path(run.checkpoint)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"`checkpoint`: cannot write to {path} ({error.strerror}): choose another folder.") from None
+    request = {
+        "seed": run.seed,
+        "method": methods,
+        "model": bnns,
+        "engine": run.engine,
+        "data": [fingerprint(source) for source in sources],
+        "validation data": None if validation is None else digest([*validation.tensors]),
+        **more,
+    }
+    return Checkpoint(path, run.every, {name: _ADDRESS.sub("", str(value)) for name, value in request.items()})
+
+
+def fingerprint(source: Source) -> str:
+    """Return what tells data apart, their weights included."""
+    data = source.data
+    if isinstance(data, Data):
+        return f"{digest([*data.tensors])}, standardize={data.standardize}"
+    own = data.fingerprint if isinstance(data, StoredData) else f"{source.batches_per_epoch(None)} batches"
+    return f"{type(data).__name__} of {source.num_data} examples, {own}, the first {digest(source.head)}"
+
+
+def _of_start(fits: Sequence[TrainingState]) -> str:
+    """Return a digest of all tensors that fits start from, constants of priors among them, and their densities."""
+    modules = [fit.trained for fit in fits]
+    tensors = [value for module in modules for value in (*module.parameters(), *module.buffers())]
+    return f"{digest(tensors)}, log joint densities {', '.join(_log_joint(fit) for fit in fits)}"
+
+
+def _log_joint(fit: TrainingState) -> str:
+    """Return log densities of the starting weights and an example: functions as priors are known by them."""
+    was_training = fit.bnn.training
+    with seeded(0), torch.no_grad(), fast_pyro(), poutine.block():
+        model = poutine.condition(fit.bnn.eval(), data=fit.bnn.initial_values)
+        trace = poutine.trace(model).get_trace(*fit.example)
+        found = float(trace.log_prob_sum())
+    fit.bnn.train(was_training)
+    return f"{found:.6g}"
+
+
+def _versions() -> dict[str, str]:
+    threads = str(torch.get_num_threads())
+    return {"pyrobnn": pyrobnn.__version__, "torch": str(torch.__version__), "threads": threads}

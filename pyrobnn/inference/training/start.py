@@ -1,0 +1,116 @@
+"""Preparation of a fit: data that fit the model, a posterior to train, settings of the process."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.nn import PyroModule
+
+from pyrobnn import guides
+from pyrobnn._core.checks import check_range
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._torch.denormals import flushed_denormals
+from pyrobnn._torch.devices import resolve_device
+from pyrobnn._torch.kept_memory import kept_memory
+from pyrobnn._torch.out_of_memory import named_batch_size
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.threads import threads_for
+from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch, TensorBatches
+from pyrobnn.guides.by_name import narrowed
+from pyrobnn.guides.empirical import require_density
+from pyrobnn.guides.laplace import BlockGuide
+from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference.data import Source, make_source, refuse_checkpoints
+from pyrobnn.inference.laplace.sites import checked_sites
+from pyrobnn.inference.svi.least_noise import with_kl, with_noise
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.posterior.posterior import Posterior, latent_names
+
+
+def prepare_source(bnn: BNN, method: SVI, data: Any, seed: int) -> Source:
+    """Return the source of batches, checked against the model."""
+    with seeded(seed, "data"):  # looking into a DataLoader draws random numbers
+        return make_source(data, bnn, method.batch_size)
+
+
+@contextmanager
+def running(bnn: BNN, batch_size: int, seed: int, purpose: str, *, copies: int = 1) -> Iterator[int]:
+    """Seed the block, and run it with the threads and settings of that many fits; yield the number of threads."""
+    with (
+        seeded(seed, purpose),
+        fast_pyro(),
+        threads_for(bnn.net, batch_size * copies) as threads,
+        flushed_denormals(),
+        kept_memory(),
+        named_batch_size(batch_size),
+    ):
+        yield threads
+
+
+def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, TrainingState]:
+    """Return the untrained posterior, and the fit that trains it.
+
+    Raises:
+        InputError: a guide that has nothing to train, that misses a site, or that does not go with the method.
+    """
+    model, example = fresh_model(bnn, source, device)
+    refuse_checkpoints(model, source, training=True)
+    if isinstance(method.guide, guides.Laplace):
+        _check_laplace(method, model, example)
+        source.check_pass()
+    if method.ends_by_itself:
+        method = dataclasses.replace(method, guide=narrowed(method.guide))
+    method = with_noise(method, model, source, seed)
+    guide = method.guide.build(model, *example).to(example[0].device)
+    require_density(guide)
+    if isinstance(guide, BlockGuide):
+        raise InputError("BlockGaussian holds what Laplace computed and has nothing to train: use guides.Laplace().")
+    _check_covers(guide, model, example, method)
+    posterior = Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
+    batches = source.batches(model, method.batch_size, derive(seed, "batches"))
+    if isinstance(batches, TensorBatches):
+        for values, name in zip(batches.data, ("x", "y", "weights"), strict=False):
+            check_range(values, name)
+    method = with_kl(method, model, guide, source, seed)
+    num_steps = method.cycle_steps(source.batches_per_epoch(method.batch_size))
+    return posterior, TrainingState(
+        model, guide, method, batches, example=example, num_data=source.num_data, num_steps=num_steps
+    )
+
+
+def _check_laplace(method: SVI, model: BNN, example: Batch) -> None:
+    if method.temperature != 1:
+        raise InputError(
+            "Laplace puts the curvature of the posterior itself around its mode, at temperature 1, got "
+            f"temperature={method.temperature}: leave it out."
+        )
+    checked_sites(method.guide, model, example, latent_sites(model, *example))
+
+
+def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[torch.Tensor, torch.Tensor]]:
+    """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""
+    model = bnn.fresh().to(resolve_device(device))
+    model.scale_targets(_target_scale(source))
+    example = source.example(model.eval())
+    check_range(torch.stack([source.y_scaler.loc, source.y_scaler.scale]).to(example[1].dtype), "y")
+    return model, example
+
+
+def _check_covers(guide: PyroModule, model: BNN, example: Batch, method: SVI) -> None:
+    with torch.no_grad(), poutine.block():
+        drawn = set(latent_names(poutine.trace(guide).get_trace(*example)))
+    missing = [site.name for site in latent_sites(model, *example) if site.name not in drawn]
+    if missing:
+        raise InputError(
+            f"The guide {method.guide!r} does not draw {', '.join(missing)}: a guide must cover every latent site."
+        )
+
+
+def _target_scale(source: Source) -> torch.Tensor:
+    return source.y_scaler.scale.expand(source.first()[1].shape[1:])

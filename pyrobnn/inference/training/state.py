@@ -1,0 +1,223 @@
+"""The eager engine: optimiser steps of SVI through Pyro's own ELBO."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import ignored_warnings
+from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch, Batches, State
+from pyrobnn.guides.built import rate_factors
+from pyrobnn.inference.svi.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo, tabulate
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.optimizers import Schedule
+
+
+class TrainingState:
+    """A fit in progress that runs Pyro at each step.
+
+    Model and guide are optimised in place. An example is a row of data, to check them with; the schedule follows the
+    number of steps.
+
+    Attributes:
+        done: number of steps done.
+        moved: the parameters that have a gradient in a step, once there was one.
+        parameters: the parameters of model and guide that are trained.
+        schedule_steps: number of steps of the schedule.
+        rate_factor: factor on the learning rates that the schedule gives, below 1 after the fit diverged.
+        cycle_factor: another, of a fit that ends by itself: 0 while it measures, below 1 in cycles at a lower rate.
+        all_reduce: averages the gradients and the two terms of the ELBO of a step over processes, in place.
+
+    Raises:
+        InputError: a KL without draws where guide and prior have none, or nothing to optimise.
+    """
+
+    all_reduce: Callable[[list[Tensor]], None] | None = None
+
+    def __init__(
+        self,
+        bnn: BNN,
+        guide: PyroModule,
+        method: SVI,
+        batches: Batches,
+        *,
+        example: Batch,
+        num_data: int,
+        num_steps: int,
+    ) -> None:
+        self.parameters = [p for p in (*bnn.parameters(), *guide.parameters()) if p.requires_grad]
+        if not self.parameters:
+            raise InputError("There is nothing to optimise: model and guide have no parameters.")
+        if method.kl == "quadrature":
+            tabulate(bnn)
+        if method.kl in DIVERGENCES:
+            names = {"guide_name": repr(method.guide), "prior_name": repr(bnn.settings["prior"])}
+            check_divergence(bnn, guide, example, kl=method.kl, **names)
+        self.bnn, self.guide, self.method, self.batches, self.num_data = bnn, guide, method, batches, num_data
+        self.example = example
+        self.optimizer = method.make_optimizer(bnn, guide, self.parameters, example)
+        self.first_settings = {
+            k: v for k, v in self.optimizer.param_groups[0].items() if k not in ("params", "initial_lr")
+        }
+        named = dict(guide.named_parameters())
+        self._damped = [(named[name], factor) for name, factor in rate_factors(guide).items()]
+        self._elbo = make_elbo(method.kl, method.num_particles, antithetic=method.antithetic)
+        self.schedule_steps, self._schedule_start = num_steps, 0
+        self._schedule = self._new_schedule()
+        self.moved: list[Tensor] = []
+        self.done = 0
+        self.rate_factor = self.cycle_factor = 1.0
+
+    def advance(self, num_steps: int) -> Tensor:
+        """Do some steps and return the log-likelihood and KL of each, (steps, 2)."""
+        return torch.stack([self.step(next(self.batches)) for _ in range(num_steps)])
+
+    def step(self, batch: Batch) -> Tensor:
+        """Do a step on a batch and return its log-likelihood and KL, (2,)."""
+        terms = self.differentiate(batch)
+        self.update()
+        return terms
+
+    def update(self) -> None:
+        """Move the parameters by their gradients."""
+        if self.method.clip_norm is not None:
+            clip_grad_norm_(self.parameters, self.method.clip_norm)
+        scheduled = [group["lr"] for group in self.optimizer.param_groups]
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["lr"] * self.rate_factor * self.cycle_factor
+        before = [(parameter, factor, parameter.detach().clone()) for parameter, factor in self._damped]
+        self.optimizer.step()
+        with torch.no_grad():
+            for parameter, factor, value in before:
+                parameter.copy_(value.lerp(parameter, factor))
+        for group, rate in zip(self.optimizer.param_groups, scheduled, strict=True):
+            group["lr"] = rate
+        self._move_on()
+
+    def differentiate(self, batch: Batch) -> Tensor:
+        """Compute the gradients for a batch, and return log-likelihood and KL, (2,)."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        with WeightLatents(self.method.kl_weight(self.done)):
+            loss = self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
+        loss.backward()
+        self.moved = [p for p in self.parameters if p.grad is not None]
+        terms = torch.stack([self._elbo.log_likelihood, self._elbo.kl])
+        if self.all_reduce is not None:
+            self.all_reduce([*(p.grad for p in self.moved if p.grad is not None), terms])
+        return terms
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        """Return log-likelihood and KL for a batch, (2,), without gradients."""
+        with torch.no_grad(), WeightLatents(self.method.temperature):
+            self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
+        return torch.stack([self._elbo.log_likelihood, self._elbo.kl])
+
+    def hand_over(self, num_steps: int) -> list[tuple[float, float]]:
+        """Count the next steps as done, which another engine does, with learning rate and factor on the KL of each."""
+        if self._schedule is None:
+            rate, first = self.rate, self.done
+            self.done += num_steps
+            return [(rate, self.method.kl_weight(step)) for step in range(first, self.done)]
+        factors = []
+        with ignored_warnings("Detected call of `lr_scheduler.step"):  # the steps are done elsewhere
+            for _ in range(num_steps):
+                factors.append((self.rate, self.method.kl_weight(self.done)))
+                self._move_on()
+        return factors
+
+    def begin_schedule(self, num_steps: int) -> None:
+        """Start the schedule anew, for that many steps from here."""
+        self.schedule_steps, self._schedule_start = num_steps, self.done
+        self._restart_schedule(self.done)
+
+    def _new_schedule(self) -> Any:
+        schedule = self.method.schedule
+        if schedule is None and self.method.ends_by_itself:
+            schedule = Schedule("cosine_annealing_lr")
+        return None if schedule is None else schedule.build(self.optimizer, self.schedule_steps)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.optimizer.param_groups[0]["lr"]) * self.rate_factor * self.cycle_factor
+
+    def _move_on(self) -> None:
+        is_over = self.done - self._schedule_start >= self.schedule_steps
+        if self._schedule is not None and not (is_over and self.method.ends_by_itself):
+            self._schedule.step()
+        self.done += 1
+
+    @property
+    def trained(self) -> nn.ModuleList:
+        """Model and guide: what the steps change."""
+        return nn.ModuleList([self.bnn, self.guide])
+
+    def state(self) -> State:
+        """Return everything that the next steps depend on, apart from random states; tensors are shared."""
+        memories = [self.optimizer.state.get(p, {}) for p in self.parameters]
+        return {
+            "done": self.done,
+            "schedule": [self.schedule_steps, self._schedule_start],
+            "rate_factor": self.rate_factor,
+            "cycle_factor": self.cycle_factor,
+            "trained": dict(self.trained.state_dict()),
+            "memories": [dict(memory) for memory in memories],
+            "with_gradient": [i for i, p in enumerate(self.parameters) if any(p is other for other in self.moved)],
+            "batches": self.batches.state(),
+        }
+
+    def restore(self, state: State, *, in_place: bool) -> None:
+        """Go back, or on, to a state of this fit.
+
+        Args:
+            state: what `state` returned.
+            in_place: keep the tensors of the optimiser where they are, because a captured graph changes them.
+        """
+        with torch.no_grad():
+            self.trained.load_state_dict(state["trained"])
+            for parameter, saved in zip(self.parameters, state["memories"], strict=True):
+                self._restore_memory(parameter, saved, state["done"], in_place=in_place)
+        self.moved = [self.parameters[index] for index in state["with_gradient"]] or self.moved
+        self.rate_factor, self.cycle_factor = state["rate_factor"], state["cycle_factor"]
+        self.schedule_steps, self._schedule_start = state["schedule"]
+        self._restart_schedule(state["done"])
+        self.batches.restore(state["batches"])
+
+    def _restore_memory(self, parameter: Tensor, saved: dict[str, Any], done: int, *, in_place: bool) -> None:
+        if not in_place:
+            self.optimizer.state[parameter] = {
+                key: torch.full_like(value, done) if key == "step" else _moved(value, parameter)
+                for key, value in saved.items()
+            }
+            return
+        for key, value in self.optimizer.state[parameter].items():
+            if isinstance(value, Tensor):
+                value.copy_(saved[key] if key in saved else torch.zeros_like(value))
+
+    def _restart_schedule(self, done: int) -> None:
+        self.optimizer.param_groups[0].update(self.first_settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of a schedule that goes ahead of its optimiser
+            self._schedule, self.done = self._new_schedule(), self._schedule_start
+            for _ in range(done - self._schedule_start):
+                self._move_on()
+
+    def is_finite(self) -> bool:
+        """Return whether every parameter is finite."""
+        extremes = [extreme for p in self.parameters if p.numel() for extreme in p.detach().aminmax()]
+        return bool(torch.stack(extremes).isfinite().all())
+
+    def has_finite_gradients(self) -> bool:
+        """Return whether every gradient of the last step is finite."""
+        return all(bool(p.grad.isfinite().all()) for p in self.parameters if p.grad is not None)
+
+
+def _moved(value: Any, like: Tensor) -> Any:
+    return value.to(like.device).clone() if isinstance(value, Tensor) else value

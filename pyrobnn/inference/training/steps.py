@@ -1,0 +1,114 @@
+"""Fits in progress, side by side: an eager step at first, and then the engine that was asked for or pays."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobnn._core.random import random_state, set_random_state
+from pyrobnn.data.batches import State
+from pyrobnn.inference.training.cost import Work
+from pyrobnn.inference.training.engines import Choice, Engine, capture, choose
+from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.posterior.record import EngineRecord
+
+_FEWEST = 10
+"""Steps of a fit that is worth a choice."""
+
+
+class Stepper:
+    """Fits in progress, one or R replicates, under the engine that was asked for or pays.
+
+    The first step is eager: the captured engine goes on from it, and "auto" chooses by what it computes.
+
+    Attributes:
+        fits: as given, of one shape.
+        record: what was chosen and why.
+    """
+
+    def __init__(self, fits: Sequence[TrainingState], engine: Engine, num_steps: int) -> None:
+        self.fits, self._engine, self._num_steps = fits, engine, num_steps
+        self._device = fits[0].example[0].device.type
+        self._captured: Any = None
+        self._decided = engine == "eager" or num_steps < (2 if engine == "captured" else _FEWEST)
+        self.record = EngineRecord(engine, "eager", "asked for" if engine == "eager" else "too few steps to choose")
+
+    def advance(self, num_steps: int) -> Tensor:
+        """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
+        terms = []
+        if not self._decided:
+            terms.append(self._decide())
+            num_steps -= 1
+        if num_steps:
+            terms.append(self._captured.advance(num_steps) if self._captured else self._eager_steps(num_steps))
+        return torch.cat(terms)
+
+    def state(self) -> State:
+        """Return everything that the next steps depend on; tensors are shared."""
+        return {
+            "fits": [fit.state() for fit in self.fits],
+            "engine": dataclasses.asdict(self.record) | {"decided": self._decided},
+            "noise": self._captured.step.noise.state() if self._captured else [],
+            "random": random_state(),
+        }
+
+    def resume(self, state: State, *, finished: bool) -> None:
+        """Go on from a state of another process, under the engine that was used there, if there is anything to do."""
+        engine = dict(state["engine"])
+        self._decided = engine.pop("decided")
+        engine.pop("seconds", None)  # of checkpoints by a version that timed steps
+        self._restore_fits(state)
+        if finished:
+            self.record = EngineRecord(**engine)
+            return
+        if engine["used"] != "eager":
+            self._capture(Choice(engine["asked"], engine["used"], engine["reason"], engine["eager_seconds"]))
+        if self._captured or engine["used"] == "eager":
+            self.record = EngineRecord(**engine)
+        self.restore(state)
+
+    def restore(self, state: State) -> None:
+        """Go back to a state of these fits."""
+        self._restore_fits(state)
+        if self._captured:
+            self._captured.step.noise.restore(state["noise"])
+        set_random_state(state["random"])
+
+    def _restore_fits(self, state: State) -> None:
+        for fit, own in zip(self.fits, state["fits"], strict=True):
+            fit.restore(own, in_place=self._captured is not None)
+
+    def _eager_steps(self, num_steps: int) -> Tensor:
+        """Do some steps of all fits, in turn: what is drawn does not depend on how steps are put into blocks."""
+        steps = [[fit.advance(1)[0] for fit in self.fits] for _ in range(num_steps)]
+        return torch.stack([terms[0] if len(terms) == 1 else torch.stack(terms) for terms in steps])
+
+    def _decide(self) -> Tensor:
+        """Do the first step, and choose by what it computes."""
+        self._decided = True
+        if self._engine == "captured":
+            terms = self._eager_steps(1)
+            self._capture(Choice("captured", "captured"))
+            return terms
+        with Work() as work:
+            terms = self._eager_steps(1)
+        method = self.fits[0].method
+        alike = len(self.fits) * method.num_particles // (1 + method.antithetic)
+        self._capture(choose(work, self._num_steps, self._device, alike=alike, may_replay=True))
+        return terms
+
+    def _capture(self, choice: Choice) -> None:
+        def make(compiler: Any) -> Any:
+            from pyrobnn.inference.capture.captured import Captured  # eager fits do without
+
+            return Captured(self.fits, compiler)
+
+        from_step = self.fits[0].done + 1
+        self._captured, self.record = capture(choice, make, what="fit runs", from_step=from_step)
+        if self._captured is None and (choice.asked, choice.used) == ("auto", "captured"):  # there is no compiler, say
+            again = choice._replace(used="replayed", reason=self.record.reason)
+            found, record = capture(again, make, what="fit runs", from_step=from_step)
+            if found is not None:
+                self._captured, self.record = found, record

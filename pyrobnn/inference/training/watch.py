@@ -1,0 +1,186 @@
+"""Watching a fit: history, progress bar, callbacks, and early stopping."""
+
+import copy
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from pyro.nn import PyroModule
+from torch import nn
+from tqdm.std import tqdm
+
+from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn.bnn import BNN
+from pyrobnn.inference.method import Callback, Progress
+from pyrobnn.inference.training.convergence import ConvergenceRule
+from pyrobnn.inference.training.history import Ended, Recorder
+from pyrobnn.posterior.record import EngineRecord
+
+ALL_STEPS = "all steps done"
+BLOCK = 50
+"""Steps between two looks at the ELBO from the host."""
+
+
+class Watch:
+    """Told of each step, it reports, validates, and says when to stop; it looks after every `block` steps.
+
+    Attributes:
+        recorder: what was noted of each step.
+        lengths: what ends each fit by itself; none where their number of steps is fixed.
+        stop_reason: why the fit ended.
+        rewinds: where it went back after numbers had ceased to be finite.
+    """
+
+    def __init__(
+        self,
+        bnn: BNN,
+        guide: PyroModule,
+        *,
+        num_steps: int,
+        progress: bool,
+        callbacks: Sequence[Callback],
+        validate: Callable[[], float] | None,
+        eval_every: int,
+        patience: int | None,
+        block: int,
+        lengths: Sequence[ConvergenceRule] = (),
+    ) -> None:
+        self._block, self.lengths = block, lengths
+        self.recorder = Recorder()
+        self.stop_reason = ALL_STEPS
+        self.rewinds: list[dict[str, Any]] = []
+        self._bnn, self._guide = bnn, guide
+        self._num_steps, self._eval_every, self._patience = num_steps, eval_every, patience
+        self._callbacks, self._validate = callbacks, validate
+        self._bar = tqdm(total=num_steps, disable=not progress, desc="SVI", unit="step")
+        self._trained = nn.ModuleList([bnn, guide])
+        self._best_state: dict[str, Any] | None = None
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+
+    def steps_to_next_look(self, done: int, every: int | None = None) -> int:
+        """Return how many steps to do before the next look, which is to come at multiples of `every` too."""
+        intervals = [self._block, *([] if self._validate is None else [self._eval_every]), *([every] if every else [])]
+        return min(self._num_steps - done, *(interval - done % interval for interval in intervals))
+
+    def stops_after(self, done: int) -> bool:
+        """Look at the fit after that many steps, fetched and finite, and say whether it should end here."""
+        at_end = done == self._num_steps
+        stop = False
+        if done % self._block == 0 or at_end:
+            stop = self._report(done)
+        moves = not self.lengths or not all(length.measures for length in self.lengths)
+        if self._validate is not None and ((done % self._eval_every == 0 and moves) or at_end or stop):
+            stop = self._validated_long_ago(done, self._validate) or stop
+        return stop
+
+    def _report(self, done: int) -> bool:
+        terms = self.recorder.last(done % self._block or self._block)
+        elbo = float((terms[..., 0] - terms[..., 1]).mean())
+        for index, length in enumerate(self.lengths):
+            length.look(terms.reshape(len(terms), -1, 2)[:, index], done)
+        self._bar.set_postfix_str(self._words(elbo), refresh=False)
+        self._show(done)
+        state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
+        converged = bool(self.lengths) and all(length.end is not None for length in self.lengths)
+        stop = ask(self._callbacks, state)
+        if stop and not converged:
+            self.stop_reason = f"stopped by a callback after step {done}"
+        return stop or converged
+
+    def _show(self, done: int) -> None:
+        rest = [length.rest(done) for length in self.lengths]
+        if rest:
+            self._bar.total = min(self._num_steps, done + max(rest))
+        self._bar.update(done - self._bar.n)
+
+    def _words(self, elbo: float) -> str:
+        if not self.lengths:
+            return f"elbo={elbo:.1f}"
+        first, others = min(self.lengths, key=lambda length: length.end is not None), len(self.lengths) - 1
+        going = f", {sum(length.end is None for length in self.lengths)} of {others + 1} fits" if others else ""
+        return f"{first}{going}"
+
+    def state(self) -> dict[str, Any]:
+        """Return what was seen so far."""
+        return {
+            "recorder": self.recorder.state(),
+            "best": self._best_state,
+            "stop_reason": self.stop_reason,
+            "lengths": [length.state() for length in self.lengths],
+        }
+
+    def restore(self, state: dict[str, Any], done: int) -> None:
+        """Go back, or on, to what was seen after that many steps."""
+        self.recorder.restore(state["recorder"])
+        self._best_state, self.stop_reason = state["best"], state["stop_reason"]
+        for length, own in zip(self.lengths, state["lengths"], strict=True):
+            length.restore(own)
+        self._show(done)
+
+    def _rewinds_of(self, replicate: int) -> list[dict[str, Any]] | None:
+        """Return where a replicate went back, for its record."""
+        own = [entry for entry in self.rewinds if entry["replicate"] == replicate]
+        return [{key: value for key, value in entry.items() if key != "replicate"} for entry in own] or None
+
+    def _validated_long_ago(self, done: int, validate: Callable[[], float]) -> bool:
+        scores, steps = self.recorder.validation_scores, self.recorder.validation_steps
+        scores.append(validate())
+        steps.append(done)
+        best = int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
+        if self._patience is None:
+            return False
+        if best == len(scores) - 1:
+            self._best_state = copy.deepcopy(self._trained.state_dict())
+        if len(scores) - 1 - best < self._patience:
+            return False
+        self.stop_reason = f"no better validation score since step {steps[best]}"
+        return True
+
+    def _stop_reason_of(self, replicate: int) -> str:
+        """Return why a fit ended."""
+        length = self.lengths[replicate] if self.lengths else None
+        if length is None or (self.stop_reason != ALL_STEPS and length.end is None):
+            return self.stop_reason
+        return length.reason()
+
+    def ended(self, engine: EngineRecord) -> list[Ended]:
+        """Return how each fit ended, with what was noted until then."""
+        ends = [length.end for length in self.lengths] or [None]
+        return [
+            Ended(
+                history,
+                self._stop_reason_of(index),
+                self.lengths[index].record() if self.lengths else None,
+                self._rewinds_of(index),
+            )
+            for index, history in enumerate(self.recorder.histories(engine, ends))
+        ]
+
+    def restore_best(self) -> None:
+        """Leave what the fits found in their parameters, and go back to the best validation score where asked for."""
+        if self._best_state is not None:
+            self._trained.load_state_dict(self._best_state)
+            return
+        for length in self.lengths:
+            length.finish()
+
+
+def ask(callbacks: Sequence[Callback], state: Progress) -> bool:
+    """Show all callbacks the state of a fit, and return whether one of them ends it."""
+    if not callbacks:
+        return False
+    with ONE_THREAD.others_let_in():
+        return any([asks_to_stop(callback(state)) for callback in callbacks])
+
+
+def asks_to_stop(answer: object) -> bool:
+    """Return whether the answer of a callback is a plain True, of Python or NumPy."""
+    return isinstance(answer, (bool, np.bool_)) and bool(answer)

@@ -1,0 +1,212 @@
+"""The message at the end of a fit: does it predict better than a constant and a linear model do?"""
+
+import math
+import sys
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.processes import is_main_process
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.threads import threads_for
+from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.base import registry
+from pyrobnn.guides.by_name import narrowed
+from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.guides.empirical import EmpiricalGuide
+from pyrobnn.likelihoods.base import open_numbers
+from pyrobnn.likelihoods.noise import NoisyLikelihood
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.verdict.baselines import Baseline, Verdict, fit_baselines, judge
+from pyrobnn.verdict.left_out import memorised_targets
+
+SEE = "See docs/how-to/warnings.md."
+"""Where the lines at the end of a fit are explained."""
+_ROWS = 500
+_FEWEST_ROWS = 20
+_DRAWS = 100
+_FEWEST_DRAWS = 10
+_PRODUCTS = 500_000_000
+"""Products of a weight with an activation that the end of any fit may take, about a tenth of a second."""
+_SHARE_OF_FIT = 0.05
+_LEVEL = 0.01
+_NEGLIGIBLE = 0.02
+"""Nats a weight, in the mean, below which a site has taken nothing from the data."""
+_LEARNED = 0.25
+"""Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
+
+
+def tell(posterior: Any, data: Any, validation: Data | None) -> None:
+    """Write to standard error what `complaint` says of a fit."""
+    text = complaint(posterior, data, validation)
+    if text is not None:
+        tqdm.write(f"{text} {SEE}", file=sys.stderr)
+
+
+@under(gradients)
+def complaint(posterior: Any, data: Any, validation: Data | None = None) -> str | None:
+    """Say if a fit predicts no better than a constant or a linear model, has memorised its targets, or was cut short.
+
+    It looks at up to 500 examples of the validation data, or of the training data. Data in files and loaders are not
+    looked at.
+
+    Args:
+        posterior: what a method returned.
+        data: the training data: `Data`, `StoredData` or `LoaderData`.
+        validation: `Data` held out, or None.
+
+    Returns:
+        A sentence or two; None for a fit that is none of that, and in processes of a parallel fit but the first.
+    """
+    if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data) and is_main_process()):
+        return None
+    with threads_for(posterior.bnn.net, _ROWS):
+        return _complaint(posterior, data, validation)
+
+
+def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
+    rows, draws = _affordable(posterior)
+    baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS)
+    verdict = compare_with_baselines(
+        posterior, data, baselines, held_out, num_draws=draws, level=_LEVEL, most_rows=rows
+    )
+    if verdict is not None and verdict.kind == "warning":
+        lost = sites_at_prior(posterior)
+        layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
+        return f"{verdict.text}{layers}"
+    memorised = memorised_targets(posterior, data, baselines, advice(posterior)) if held_out is None else None
+    return memorised or _cut_short(posterior)
+
+
+def _cut_short(posterior: Posterior | Mixture) -> str | None:
+    """Say if a fit of open length ended before the scales of its guide, which start narrow, had widened."""
+    ends = [member.record.convergence for member in members_of(posterior)]
+    record = members_of(posterior)[0].record
+    guide = (record.method if isinstance(record.method, dict) else {}).get("guide", {})
+    if all(end is None or end.converged for end in ends) or guide.get("type") not in registry.names:
+        return None
+    if narrowed(registry.resolve(guide)) == registry.resolve(guide):
+        return None
+    return (
+        f"The fit ended before it had converged ({record.stop_reason}). Its guide starts narrow, so its uncertainty "
+        "may be far too small: leave out `max_steps` and `patience`, or give `steps`, with which it starts wide."
+    )
+
+
+def _affordable(posterior: Posterior | Mixture) -> tuple[int, int]:
+    """Return numbers of examples and draws that take a small share of the time of the fit, or little time."""
+    history = posterior.history
+    steps = 0 if history is None else len(history) * min(_ROWS, posterior.record.num_data or 0)
+    passes = max(_PRODUCTS // posterior.bnn.num_weights, int(_SHARE_OF_FIT * steps))
+    draws = min(_DRAWS, max(_FEWEST_DRAWS, passes // _ROWS, len(members_of(posterior))))
+    return min(_ROWS, max(_FEWEST_ROWS, passes // draws)), draws
+
+
+def compare_with_baselines(
+    posterior: Posterior | Mixture,
+    train: Data,
+    baselines: dict[str, Baseline],
+    held_out: Data | None,
+    *,
+    num_draws: int,
+    level: float,
+    most_rows: int,
+) -> Verdict | None:
+    """Compare predictions with the predictions of baselines, on data held out or on training data.
+
+    Of training data the baselines are cross-validated. Draws of Markov chains have the scores of `leave_one_out`. Draws
+    of a guide are far from those that leaving one out asks for (their k-hat is above 0.7 even where predictions are
+    good), and have their scores as they are: these flatter the fit, so that a warning holds all the more for new data.
+
+    Args:
+        posterior: the fit.
+        train: its training data.
+        baselines: what `fit_baselines` returned for them.
+        held_out: data that neither has seen, or None.
+        num_draws: draws S of the predictions.
+        level: the p-value below which a difference counts.
+        most_rows: rows of these data to look at, at most.
+
+    Returns:
+        The verdict; None without baselines, or with a single example.
+    """
+    if not baselines:
+        return None
+    if held_out is None:
+        rows = baselines["constant"].rows[:most_rows]
+        part = train[rows]
+        prediction = posterior.predict(part.x, num_draws=num_draws)
+        if all(isinstance(member.guide, EmpiricalGuide) for member in members_of(posterior)):
+            scores, where = leave_one_out(prediction, part.y), "by leave-one-out"
+        else:
+            scores, where = prediction.log_prob(part.y).double().cpu(), "on its own training data, which flatter it"
+        found = {name: one.cross_validated.log_prob(train.y[one.rows])[: len(rows)] for name, one in baselines.items()}
+    else:
+        order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))
+        part, where = held_out[order[:most_rows]], "on held-out data"
+        scores = posterior.predict(part.x, num_draws=num_draws).log_prob(part.y).double().cpu()
+        found = {name: one.predict(part.x).log_prob(part.y) for name, one in baselines.items()}
+    if len(part) < 2:
+        return None
+    return judge(scores, found, level, where=where, advice=advice(posterior))
+
+
+def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
+    """Return the log score of each training example by a fit without it, (N,), from draws of the posterior itself.
+
+    Draws are weighted by 1 / p(y_n | w), each weight truncated at sqrt(S) times their mean (Ionides 2008, "Truncated
+    Importance Sampling"), which moves it towards the score of the training data: too good rather than too bad.
+
+    Args:
+        prediction: predictions at the N training inputs.
+        y: their targets in original units.
+    """
+    log_prob = prediction.draw_log_prob(y).double().cpu()
+    log_weights = -log_prob
+    largest = log_weights.logsumexp(0) - 0.5 * math.log(len(log_prob))
+    log_weights = torch.minimum(log_weights, largest)
+    return (log_weights + log_prob).logsumexp(0) - log_weights.logsumexp(0)
+
+
+def sites_at_prior(posterior: Posterior | Mixture) -> tuple[str, ...]:
+    """Return the weights that have taken nothing from the data: KL(q || p) below 0.02 nats an entry, none above 0.25.
+
+    Biases are left out, which many good fits do not need, and sites whose KL has no closed form and no quadrature. Of a
+    mixture all members have to be there.
+    """
+    found = [_at_prior(member) for member in members_of(posterior)]
+    return tuple(name for name in found[0] if all(name in names for names in found))
+
+
+def _at_prior(posterior: Posterior) -> list[str]:
+    with seeded(posterior.seed, "sites"), fast_pyro(), torch.no_grad():
+        guide = posterior.trace(posterior.guide)
+        model = posterior.trace(poutine.replay(posterior.bnn, trace=guide))
+        found = []
+        for name in posterior.bnn.site_names:
+            if model.nodes[name]["value"].ndim < 2:
+                continue
+            try:
+                divergence = quadrature_kl(guide.nodes[name]["fn"], model.nodes[name]["fn"])
+            except NotImplementedError:
+                continue
+            size = model.nodes[name]["value"].numel()
+            has_learned = divergence.numel() == size and float(divergence.max()) > _LEARNED
+            if float(divergence.sum()) < _NEGLIGIBLE * size and not has_learned:
+                found.append(name)
+        return found
+
+
+def advice(posterior: Posterior | Mixture) -> str:
+    """Say what to try with a fit that predicts badly."""
+    likelihood = posterior.bnn.settings["likelihood"]
+    learns_noise = isinstance(likelihood, NoisyLikelihood) and "scale" in open_numbers(likelihood)
+    noise = "scale='tuned' for the noise and no `steps`, so that it is measured first, " if learns_noise else ""
+    return f"Try {noise}one hidden layer with fewer units, MarginalLikelihood(), or NUTS where weights are few."

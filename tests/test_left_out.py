@@ -1,0 +1,110 @@
+"""Fits that have memorised their targets: exact scores of a linear model, and which fits are told."""
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from scipy import stats
+
+import pyrobnn as bnn
+from pyrobnn.verdict.left_out import left_out_scores
+
+WORDS = "The fit has memorised its targets"
+
+
+def sines(num, noise=0.3, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(num, 3))
+    return bnn.Data(x, np.sin(2 * x[:, 0]) + x[:, 1] + noise * rng.normal(size=num), standardize=True)
+
+
+def halves(num=60, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(num, 2))
+    return bnn.Data(x, (x[:, 0] + rng.normal(size=num) > 0).astype(int), standardize=True)
+
+
+def fit(data, guide, likelihood, steps, *, scale=1.0, outputs=1):
+    model = bnn.BNN(bnn.MLP(data.x.shape[1], [50], outputs), likelihood=likelihood, prior=bnn.priors.Normal(scale))
+    return bnn.fit(model, data, bnn.SVI(guide=guide, steps=steps), seed=0, engine="captured")
+
+
+@pytest.mark.parametrize("guide", ["map", "laplace"])
+def test_scores_of_a_linear_model_are_exact(guide):
+    """Against a fit without each row in closed form; 512 draws of the outputs leave 0.02 nats (4 standard errors)."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(30, 2))
+    y = x @ [1.0, -2.0] + 0.5 * rng.normal(size=30)
+    net = torch.nn.Linear(2, 1, bias=False).double()
+    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(2.0))
+    method = bnn.SVI(guide=guide, steps=3000, lr=0.01, schedule="cosine_annealing_lr")
+    data = bnn.Data(x, y, standardize=False)
+    found = left_out_scores(bnn.fit(model, data, method, seed=0, progress=False), data)
+    expected = []
+    for row in range(30):
+        kept = np.arange(30) != row
+        covariance = np.linalg.inv(x[kept].T @ x[kept] / 0.25 + np.eye(2) / 4)
+        mean = x[row] @ covariance @ x[kept].T @ y[kept] / 0.25
+        spread = np.sqrt(x[row] @ covariance @ x[row] + 0.25)
+        expected.append(stats.norm.logpdf(y[row], mean, spread))
+    np.testing.assert_allclose(found.numpy(), expected, atol=0.02)
+
+
+@pytest.mark.one_in(8)
+@pytest.mark.parametrize(
+    ("guide", "likelihood", "num", "is_told"),
+    [
+        ("map", bnn.likelihoods.Gaussian("learned"), 60, True),
+        ("laplace", bnn.likelihoods.Gaussian("learned"), 60, True),
+        ("map", bnn.likelihoods.Gaussian(0.01), 60, True),
+        ("map", bnn.likelihoods.StudentT(scale="learned"), 60, True),
+        ("map", bnn.likelihoods.Gaussian(0.3), 200, False),
+        ("laplace", bnn.likelihoods.Gaussian(0.3), 60, False),
+        ("mean_field", bnn.likelihoods.Gaussian("learned"), 60, False),
+    ],
+)
+def test_noise_that_is_too_small_is_told(guide, likelihood, num, is_told, capfd):
+    train = sines(num)
+    posterior = fit(train, guide, likelihood, 4000)
+    assert (WORDS in capfd.readouterr().err) == is_told
+    found = bnn.diagnose(posterior, train, sines(100, seed=1), num_draws=20)
+    assert any(WORDS in text for text in found.warnings) == is_told
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("scale", "is_told"), [(10.0, True), (0.5, False)])
+def test_labels_learned_by_heart_are_told(scale, is_told, capfd):
+    fit(halves(), "map", "categorical", 4000, scale=scale, outputs=2)
+    assert (WORDS in capfd.readouterr().err) == is_told
+
+
+@pytest.mark.slow
+def test_noise_by_input_that_a_mode_has_taken_to_zero_is_told(capfd):
+    fit(sines(100), "laplace", bnn.likelihoods.Gaussian("heteroscedastic"), 4000, outputs=2)
+    assert WORDS in capfd.readouterr().err
+
+
+def test_models_keep_their_own_parameters():
+    """Pyro's global store would give the second model the noise of the first."""
+    model = bnn.BNN(bnn.MLP(3, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian("learned"))
+    for seed in range(2):
+        posterior = bnn.fit(model, sines(40), bnn.SVI(guide="map", steps=20 + 50 * seed), seed=seed, progress=False)
+        scale = posterior.bnn.likelihood.scale.item()
+        left_out_scores(posterior, sines(40))
+        assert posterior.bnn.likelihood.scale.item() == scale
+    assert not pyro.get_param_store()
+
+
+def test_members_share_their_scores_and_what_costs_too_much_is_left():
+    data = sines(40)
+    model = bnn.BNN(bnn.MLP(3, [5], 1), prior=bnn.priors.Normal(1.0))
+    method = bnn.Ensemble(members=2, method=bnn.SVI(guide="map", steps=50))
+    mixture = bnn.fit(model, data, method, seed=0, progress=False)
+    own = torch.stack([left_out_scores(member, data) for member in mixture.members])
+    torch.testing.assert_close(left_out_scores(mixture, data), own.logsumexp(0) - np.log(2))
+    chains = bnn.SGLD(step_size=1e-5, num_draws=3, burn_in=2, thinning=1, num_chains=1)
+    assert left_out_scores(bnn.fit(model, data, chains, seed=0, progress=False), data) is None
+    wide = bnn.BNN(bnn.MLP(3, [2000], 1), prior=bnn.priors.Normal(1.0))
+    many = sines(3000)
+    fitted = bnn.fit(wide, many, bnn.SVI(guide="map", steps=1, batch_size=10), seed=0, progress=False)
+    assert left_out_scores(fitted, many) is None
