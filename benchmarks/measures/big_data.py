@@ -115,7 +115,7 @@ def child(kind: str, place: str) -> Row:
         opening = time.perf_counter() - started
         batch_size = None if kind.startswith("DataLoader") else BATCH
         brief, long = (fit(data, steps=steps, batch_size=batch_size) for steps in (20, 20 + STEPS))
-    return {"growth": 1024 * (peak.most - before) / 1e3, "opening": opening, "rate": STEPS / (long - brief)}
+    return {"growth": 1024 * (peak.most - before) / 1e6, "opening": opening, "rate": STEPS / (long - brief)}
 
 
 def parallel_child(place: str) -> float:
