@@ -1,1 +1,6 @@
-"""Reproducible benchmarks: suites of jobs, a runner that never does one twice, and reports with published numbers."""
+"""Benchmarks of pyrobnn: suites run by `python -m benchmarks run`, and measures by `python -m benchmarks measure`."""
+
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+"""Where results lie that are committed."""

@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks run SUITE`, `report FOLDER`, `diff A B`, `rerun FOLDER KEY`."""
+"""The command line: `run SUITE`, `report FOLDER`, `diff A B`, `rerun FOLDER KEY`, `measure NAME`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -30,9 +30,10 @@ def run(
     only: Annotated[str, typer.Option(help="Run jobs whose label has this in it.")] = "",
 ) -> None:
     """Do the jobs of a suite that are not finished, and write its report."""
+    from benchmarks import RESULTS
     from benchmarks.report.page import write_report
     from benchmarks.runner import run_suite
-    from benchmarks.store import RESULTS, Store
+    from benchmarks.store import Store
     from benchmarks.suite import load_suite
 
     loaded = load_suite(suite)
@@ -82,6 +83,20 @@ def rerun(
     typer.echo(found.text)
     if not found.holds:
         raise typer.Exit(1)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def measure(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="What to measure; all measures are listed where it is left out.")] = "",
+) -> None:
+    """Measure one thing that has no rows yet, and write its page; `measure NAME --help` has the options."""
+    from benchmarks.measures.harness import listed, measure
+
+    if name in ("", "--help"):
+        typer.echo("\n".join(listed()))
+    else:
+        measure(name, context.args)
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import pyrobnn as bnn
+from benchmarks import RESULTS
 from benchmarks.engines.local import run_locally
-from benchmarks.store import RESULTS, Record, Store, finished
+from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Job, Row, Suite, make_job
 from benchmarks.worker import KEPT_IN, Outcome, do
 
@@ -71,7 +72,6 @@ def run_suite(
                     store.add(Record(job, outcome.rows, outcome.manifest))
                     progress.console.print(f"{job.label}: {outcome.manifest['seconds']:.0f} s", markup=False)
                 progress.advance(bar)
-        store.write_parquet()
     return failures
 
 

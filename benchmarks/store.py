@@ -12,8 +12,6 @@ from typing import Any
 import pyrobnn as bnn
 from benchmarks.suite import Job, Row, Suite
 
-RESULTS = Path(__file__).parent / "results"
-
 
 @dataclass(frozen=True)
 class Record:
@@ -31,7 +29,7 @@ class Record:
 
 
 class Store:
-    """The results of a suite: `rows.jsonl`, a line for each finished job, and `rows.parquet`, a row for each result.
+    """The results of a suite: `rows.jsonl`, a line for each finished job, and `suite.json`, the jobs that count.
 
     Args:
         folder: where the files are.
@@ -117,22 +115,6 @@ class Store:
             file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
-
-    def write_parquet(self) -> None:
-        """Write a row for each result of the suite as it is now, with key and manifest of its job in words."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        flat = [
-            row | {"key": record.job.key, "code": record.job.code, "manifest": json.dumps(record.manifest)}
-            for record in self.current()
-            for row in record.rows
-        ]
-        names = list(dict.fromkeys(name for row in flat for name in row))
-        table = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in flat])
-        part = self.folder / "rows.parquet.part"
-        pq.write_table(table, part)
-        part.replace(self.folder / "rows.parquet")
 
     @contextmanager
     def alone(self) -> Iterator[None]:

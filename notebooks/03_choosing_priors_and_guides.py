@@ -53,7 +53,7 @@ plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.siz
 #
 # The data are 32 points of a sine with a gap in the middle and known noise of standard deviation 0.1. The network has
 # ten tanh units. Every weight and bias has the prior $N(0, 1)$. The reference is 1000 draws of NUTS, made by
-# `benchmarks/nuts_reference.py` with four long chains.
+# `benchmarks/tasks/nuts_reference.py` with four long chains.
 
 # %%
 generator = torch.Generator().manual_seed(0)

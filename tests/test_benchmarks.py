@@ -11,11 +11,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks import __main__, compare, provenance, runner
+from benchmarks import RESULTS, __main__, compare, provenance, runner
 from benchmarks.engines import local
+from benchmarks.measures import harness
 from benchmarks.report.page import _bold, write_report
+from benchmarks.report.parts import grid
 from benchmarks.runner import run_suite
-from benchmarks.store import RESULTS, Record, Store, finished
+from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Job, load_suite
 from benchmarks.worker import KEPT_IN, do
 from pyrobnn import InputError
@@ -62,6 +64,7 @@ def test_every_job_is_done_once_and_kept_with_its_manifest(tmp_path):
     suite = load_suite(write_suite(tmp_path))
     assert run_suite(suite, out=tmp_path / "out") == {}
     assert values(tmp_path / "out") == EXPECTED
+    write_report(tmp_path / "out")
     frame = pd.read_parquet(tmp_path / "out" / "rows.parquet")
     assert sorted(frame["value"]) == sorted(EXPECTED.values())
     assert json.loads(frame["manifest"][0])["threads"] == 1
@@ -292,6 +295,42 @@ def test_text_from_results_is_escaped_on_the_page(tmp_path):
     assert "Title &amp; more" in page
     assert "&lt;script&gt;" in page
     assert str(_bold("**1 ± 2**, a & b")) == "<b>1\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}2</b>, a &amp; b"
+
+
+def test_a_measure_goes_on_where_it_was_and_the_last_row_of_a_key_counts(tmp_path, monkeypatch):
+    done = []
+
+    class Measure:
+        """What is measured."""
+
+        KEY, OPTIONS = ("net",), {"nets": ["a", "b"], "rounds": 1}
+        jobs = staticmethod(lambda options: [{"net": net} for net in options.nets])
+        run = staticmethod(lambda job, options: done.append(job["net"]) or [job | {"rounds": 10 * options.rounds}])
+        page = staticmethod(lambda rows, options: grid(list(rows[0]), (row.values() for row in rows)))
+
+    monkeypatch.setattr(harness, "load_measure", lambda name: Measure)
+    for arguments in (["--nets", "a"], [], ["--again", "--nets", "a", "--rounds", "2"], ["--report"]):
+        harness.measure("some_thing", [*arguments, "--out", str(tmp_path)])
+    assert done == ["a", "b", "a"]
+    assert harness.load_rows("some_thing", tmp_path) == [{"net": "a", "rounds": 20}, {"net": "b", "rounds": 10}]
+    assert len((tmp_path / "some-thing.jsonl").read_text().splitlines()) == 3
+    assert "| a | 20 |\n| b | 10 |" in (tmp_path / "some-thing.md").read_text()
+
+
+def test_works_take_turns_and_rounds_before_do_not_count():
+    done = []
+    found = harness.by_turns({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 2, clock=time.perf_counter)
+    assert "".join(done) == "ababab"
+    assert [len(seconds) for seconds in found.values()] == [2, 2]
+
+
+def test_a_function_in_a_new_process_gets_and_gives_json():
+    assert harness.in_process(math.gcd, 12, 18) == 6
+
+
+def test_a_measure_that_is_none_is_refused():
+    with pytest.raises(InputError, match="There is no measure 'weather'. Measures: alarms"):
+        harness.load_measure("weather")
 
 
 def rows_of(*scores, **others):

@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize
 
 import pyrobnn as bnn
-from benchmarks import wide
+from benchmarks.measures import wide
 from pyrobnn._core.errors import InputError
 from pyrobnn.inference.defaults import parts_for
 from pyrobnn.inference.scales.evidence_framework import _members

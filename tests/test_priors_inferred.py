@@ -172,7 +172,7 @@ def test_relevance_determination_switches_useless_inputs_off():
 
 @pytest.mark.slow
 def test_the_regularized_horseshoe_finds_the_useful_inputs():
-    """20 of 200 inputs matter, 150 examples; more steps and data sets are in benchmarks/horseshoe.py."""
+    """20 of 200 inputs matter, 150 examples; more steps and data sets are in benchmarks/measures/horseshoe.py."""
     generator = torch.Generator().manual_seed(7)
     weights = torch.zeros(200, dtype=F64)
     signs = torch.where(torch.rand(20, generator=generator) < 0.5, -1.0, 1.0)

@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rows import Row
 from tqdm import tqdm
+
+from benchmarks.faults.rows import Row
 
 _FIT = """
 import hashlib, sys, torch

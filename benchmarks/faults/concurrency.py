@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from rows import Row
 
 import pyrobnn as bnn
+from benchmarks.faults.rows import Row
 
 X = torch.linspace(-1, 1, 40)[:, None].repeat(1, 3)
 MODEL = bnn.BNN(bnn.MLP(3, [8], 1), prior=bnn.priors.Normal(1.0))

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rows import Row, count_outcomes
 from tqdm import tqdm
 
 import pyrobnn as bnn
+from benchmarks.faults.rows import Row, count_outcomes
 
 ASKED = "refused with one line, or loaded with predictions identical in every bit"
 X = torch.linspace(-1, 1, 12)[:, None].repeat(1, 2)

@@ -8,8 +8,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from rows import Row, count_outcomes
 from tqdm import tqdm
+
+from benchmarks.faults.rows import Row, count_outcomes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 import fuzzing

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rows import Row
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 import pyrobnn as bnn
+from benchmarks.faults.rows import Row
 from pyrobnn._core.tree_files import read_tree
 from pyrobnn.inference.training.checkpoint import FILE
 from pyrobnn.runs import run as runs

@@ -1,14 +1,10 @@
-"""A row of the table of faults, and the file that keeps the rows of parts run at different times."""
+"""A row of the table of faults."""
 
 import dataclasses
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
-
-RESULTS = Path(__file__).parents[1] / "results" / "faults.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,15 +49,3 @@ def count_outcomes(
     found = ", ".join(f"{number} {name}" for name, number in sorted(outcomes.items()))
     seconds = time.perf_counter() - started
     return Row(what, sum(outcomes.values()), asked, found, not failures, seconds, tuple(failures[:10]))
-
-
-def keep(part: str, row: Row) -> None:
-    """Put a row into the file, in the place of the one of the same name from before."""
-    kept = load()
-    kept.setdefault(part, {})[row.what] = dataclasses.asdict(row) | {"date": time.strftime("%Y-%m-%d")}
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-
-
-def load() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the rows in the file, by part and by what was done."""
-    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rows import Row
 from tqdm import tqdm
 
+from benchmarks.faults.rows import Row
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
 MOST_JOBS = 4
 """Jobs that a runner may finish at most before it is killed."""
 LONGEST_WAIT = 1.0

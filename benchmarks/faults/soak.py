@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from rows import Row
 from tqdm import tqdm
 
 import pyrobnn as bnn
+from benchmarks.faults.rows import Row
 
 _MOST_MIB = 1.0
 _PER_KIND_WARMUP = 3

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import RESULTS
 from benchmarks.gpu.runner import PARTS, run_parts
-from benchmarks.store import RESULTS
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,9 +18,8 @@ from cases import INIT_RHO, LEARNING_RATE, NOISE, NUM_DRAWS, PI, SIGMA1, SIGMA2,
 from protocol import Job, serve
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_parts import Batches, LoopJob, make_net, refuse_replicates, set_up
+from torch_parts import Batches, job_of, make_net, moments, refuse_replicates, set_up
 
-_STEPS_BEFORE_PREDICTION = 50
 _SETTINGS = {
     "prior_mu": 0.0,
     "prior_sigma": math.sqrt(PI * SIGMA1**2 + (1 - PI) * SIGMA2**2),
@@ -71,18 +70,13 @@ def build(case: Case) -> Job:
     refuse_replicates(case)
     device = set_up(case)
     net = make_bnn(case, device)
-    step = make_step(case, net, device)
-    if case.kind == "step":
-        return LoopJob(step, device)
-    LoopJob(step, device).run(_STEPS_BEFORE_PREDICTION)
     inputs = torch.from_numpy(prediction_inputs())
 
     @torch.no_grad()
     def predict() -> Any:
-        f = torch.stack([net(inputs)[:, 0] for _ in range(NUM_DRAWS)])
-        return f.mean(0), (f.var(0) + NOISE**2).sqrt()
+        return moments(torch.stack([net(inputs)[:, 0] for _ in range(NUM_DRAWS)]))
 
-    return LoopJob(predict, device, has_loss=False)
+    return job_of(case, device, make_step(case, net, device), predict)
 
 
 if __name__ == "__main__":

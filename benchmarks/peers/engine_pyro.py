@@ -18,9 +18,7 @@ from pyro.infer.autoguide import AutoDiagonalNormal, init_to_value
 from pyro.nn import PyroModule
 from pyro_parts import ScaleMixture
 from torch import Tensor
-from torch_parts import Batches, LoopJob, apply_layer, initial_parameters, refuse_replicates, set_up
-
-_STEPS_BEFORE_PREDICTION = 50
+from torch_parts import Batches, apply_layer, initial_parameters, job_of, moments, refuse_replicates, set_up
 
 
 class Model(PyroModule):
@@ -66,18 +64,9 @@ def build(case: Case) -> Job:
     batches, model = Batches(case, device), Model(case)
     guide = make_guide(case, model, device)
     svi = SVI(model, guide, pyro.optim.Adam({"lr": LEARNING_RATE}), Trace_ELBO())
-    if case.kind == "step":
-        return LoopJob(lambda: svi.step(*batches.draw()), device)
-    for _ in range(_STEPS_BEFORE_PREDICTION):
-        svi.step(*batches.draw())
     inputs = torch.from_numpy(prediction_inputs()).to(device)
     predictive = Predictive(model, guide=guide, num_samples=NUM_DRAWS, return_sites=("_RETURN",))
-
-    def predict() -> tuple[Tensor, Tensor]:
-        f = predictive(inputs)["_RETURN"]
-        return f.mean(0), (f.var(0) + NOISE**2).sqrt()
-
-    return LoopJob(predict, device, has_loss=False)
+    return job_of(case, device, lambda: svi.step(*batches.draw()), lambda: moments(predictive(inputs)["_RETURN"]))
 
 
 if __name__ == "__main__":

@@ -27,11 +27,10 @@ from cases import (
     prediction_inputs,
 )
 from protocol import Job, Unsupported, serve
-from torch_parts import LoopJob, make_net, set_up
+from torch_parts import STEPS_BEFORE_PREDICTION, LoopJob, make_net, set_up
 
 import pyrobnn as bnn
 
-_STEPS_BEFORE_PREDICTION = 50
 _LONGEST_FIT = 2_000_000
 _MOST_WORK = 2e13
 
@@ -106,7 +105,7 @@ class FitJob:
 
 def make_prediction(case: Case) -> Job:
     """Return predictions with new draws each time."""
-    posterior = fit(case, _STEPS_BEFORE_PREDICTION)
+    posterior = fit(case, STEPS_BEFORE_PREDICTION)
     inputs, seed = prediction_inputs(), SEED
 
     def predict() -> tuple[Any, Any]:

@@ -17,9 +17,18 @@ from cases import INIT_RHO, LEARNING_RATE, NOISE, NUM_DRAWS, Case, Layer, layers
 from protocol import Job, Unsupported, serve
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_parts import Batches, LoopJob, apply_layer, initial_parameters, log_prior, refuse_replicates, set_up
+from torch_parts import (
+    Batches,
+    LoopJob,
+    apply_layer,
+    initial_parameters,
+    job_of,
+    log_prior,
+    moments,
+    refuse_replicates,
+    set_up,
+)
 
-_STEPS_BEFORE_PREDICTION = 50
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -102,8 +111,7 @@ def make_prediction(net: BayesNet, *, compiled: bool) -> Callable[[], tuple[Tens
 
     @torch.no_grad()
     def predict() -> tuple[Tensor, Tensor]:
-        f = torch.stack([forward(inputs)[0][:, 0] for _ in range(NUM_DRAWS)])
-        return f.mean(0), (f.var(0) + NOISE**2).sqrt()
+        return moments(torch.stack([forward(inputs)[0][:, 0] for _ in range(NUM_DRAWS)]))
 
     return predict
 
@@ -118,10 +126,9 @@ def build(case: Case) -> Job:
     device = set_up(case)
     net = BayesNet(case, device)
     step = make_step(case, net, device, compiled=compiled and case.kind != "predict")
-    if case.kind != "predict":
+    if case.kind == "compile":
         return LoopJob(step, device)
-    LoopJob(step, device).run(_STEPS_BEFORE_PREDICTION)
-    return LoopJob(make_prediction(net, compiled=compiled), device, has_loss=False)
+    return job_of(case, device, step, make_prediction(net, compiled=compiled))
 
 
 if __name__ == "__main__":

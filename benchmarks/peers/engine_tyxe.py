@@ -19,9 +19,7 @@ from cases import INIT_SCALE, LEARNING_RATE, NOISE, NUM_DRAWS, Case, prediction_
 from protocol import Job, serve
 from pyro_parts import ScaleMixture
 from torch import Tensor
-from torch_parts import Batches, LoopJob, make_net, refuse_replicates, set_up
-
-_STEPS_BEFORE_PREDICTION = 50
+from torch_parts import STEPS_BEFORE_PREDICTION, Batches, LoopJob, make_net, refuse_replicates, set_up
 
 pyro.util.deep_getattr = lambda module, name: attrgetter(name)(module)
 
@@ -81,7 +79,7 @@ def build(case: Case) -> Job:
     job = FitJob(case, device)
     if case.kind == "step":
         return job
-    job.run(_STEPS_BEFORE_PREDICTION)
+    job.run(STEPS_BEFORE_PREDICTION)
     return LoopJob(job.predict, device, has_loss=False)
 
 

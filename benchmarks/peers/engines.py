@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from cases import GROWTH, Case
+from benchmarks.peers.cases import GROWTH, Case
 
 HERE = Path(__file__).parent
 

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from cases import CASES, MAIN
-from engines import ENGINES
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from benchmarks.peers.cases import CASES, MAIN
+from benchmarks.peers.engines import ENGINES
+from benchmarks.peers.ratios import Found
+from benchmarks.report.parts import save_picture
 
 _INK, _GREY, _PALE = "#1c1c1c", "#767676", "#dde3ea"
 _OURS, _OTHERS = "#0b4f8a", "#d9822b"
@@ -33,18 +36,18 @@ _LINES = {
 }
 
 
-def draw(found: dict[str, Any], path: Path) -> None:
-    """Write the figures of a file of results beside it."""
-    _draw_cases(found).savefig(path.with_suffix(".png"), dpi=130)
-    _draw_growth(found).savefig(path.with_name(f"{path.stem}-growth.png"), dpi=130)
+def draw(found: Found, path: Path) -> None:
+    """Write the figures beside the page of a machine."""
+    save_picture(_draw_cases(found), path.with_suffix(".png"), dpi=130)
+    save_picture(_draw_growth(found), path.with_name(f"{path.stem}-growth.png"), dpi=130)
 
 
-def _draw_cases(found: dict[str, Any]) -> Figure:
+def _draw_cases(found: Found) -> Figure:
     names = [case.name for case in MAIN if case.kind != "compile"]
     figure = Figure(figsize=(13, 7.5), layout="constrained")
     axes = list(figure.subplots(2, 4, sharey=True).flat)
     for axis, name in zip(axes, names, strict=False):
-        _draw_case(axis, found["cases"].get(name, {}).get("engines", {}))
+        _draw_case(axis, found.get(name, {}))
         axis.set_title(_TITLES[name], fontsize=10, loc="left", color=_INK)
         axis.set_xlabel(_UNITS.get(name, "ms per step"), fontsize=9)
     _draw_key(axes[-1], found)
@@ -86,9 +89,9 @@ def _draw_dot(axis: Axes, row: int, entry: dict[str, Any], *, ours: bool) -> Non
     )
 
 
-def _draw_key(axis: Axes, found: dict[str, Any]) -> None:
+def _draw_key(axis: Axes, found: Found) -> None:
     axis.set_axis_off()
-    machine = found["machine"]
+    machine = next(row for rows in found.values() for row in rows.values())
     lines = (
         f"{machine['cpu']}, {machine['cores']} cores",
         "filled: pyrobnn",
@@ -99,7 +102,7 @@ def _draw_key(axis: Axes, found: dict[str, Any]) -> None:
     axis.text(0.02, 0.95, "\n".join(lines), transform=axis.transAxes, va="top", fontsize=9.5, linespacing=1.7)
 
 
-def _draw_growth(found: dict[str, Any]) -> Figure:
+def _draw_growth(found: Found) -> Figure:
     figure = Figure(figsize=(13, 4), layout="constrained")
     axes = list(figure.subplots(1, len(_CURVES)).flat)
     for axis, (family, label) in zip(axes, _CURVES.items(), strict=True):
@@ -116,12 +119,12 @@ def _draw_growth(found: dict[str, Any]) -> Figure:
     return figure
 
 
-def _points(found: dict[str, Any], family: str, engine: str) -> list[tuple[float, float]]:
+def _points(found: Found, family: str, engine: str) -> list[tuple[float, float]]:
     """Return (size, median) of the cases of a family that an engine was measured in."""
     points = []
     for name, case in CASES.items():
         kind, _, size = name.partition("-")
-        entry = found["cases"].get(name, {}).get("engines", {}).get(engine, {})
+        entry = found.get(name, {}).get(engine, {})
         if kind == family and size and "median" in entry:
             points.append((case.num_weights if family == "weights" else float(size), entry["median"]))
     return points

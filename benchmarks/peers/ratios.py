@@ -1,21 +1,13 @@
-"""The ratios that the project holds itself to, and how a file of results fares against them."""
+"""The ratios that the project holds itself to, and how the rows of a machine fare against them."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-
-@dataclass(frozen=True)
-class Value:
-    """A measured number: a case, an engine, and the field of its entry."""
-
-    case: str
-    engine: str = "pyrobnn"
-    field: str = "median"
-
-    def of(self, results: dict[str, Any]) -> float | None:
-        """Return the number, or None if it was not measured."""
-        entry = results["cases"].get(self.case, {}).get("engines", {}).get(self.engine, {})
-        return entry.get(self.field)
+LEAST, MOST = "at least", "at most"
+Found = dict[str, dict[str, dict[str, Any]]]
+"""Rows by case and engine."""
+Value = tuple[str, str, str]
+"""A measured number: a case, an engine, and a column."""
 
 
 @dataclass(frozen=True)
@@ -33,34 +25,38 @@ class Requirement:
     text: str
     top: Value
     bottom: Value | None
-    bound: Literal["at least", "at most"]
+    bound: str
     number: float
 
-    def achieved(self, results: dict[str, Any]) -> float | None:
+    def achieved(self, found: Found) -> float | None:
         """Return the ratio, or None if a part of it was not measured."""
-        top, bottom = self.top.of(results), self.bottom.of(results) if self.bottom else 1.0
-        return None if top is None or bottom is None else top / bottom
+        values = [self.top] if self.bottom is None else [self.top, self.bottom]
+        parts = [found.get(case, {}).get(engine, {}).get(column) for case, engine, column in values]
+        return None if None in parts else parts[0] / (parts[1] if self.bottom else 1.0)
 
-    def holds(self, results: dict[str, Any]) -> bool | None:
+    def holds(self, found: Found) -> bool | None:
         """Return whether the bound holds, or None if it was not measured."""
-        achieved = self.achieved(results)
+        achieved = self.achieved(found)
         if achieved is None:
             return None
-        return achieved >= self.number if self.bound == "at least" else achieved <= self.number
+        return achieved >= self.number if self.bound == LEAST else achieved <= self.number
+
+
+def _ours(case: str, column: str = "median") -> Value:
+    return case, "pyrobnn", column
 
 
 def _faster_than(engine: str, case: str, number: float) -> Requirement:
-    return Requirement(f"{engine} / pyrobnn", Value(case, engine), Value(case), "at least", number)
+    return Requirement(f"{engine} / pyrobnn", (case, engine, "median"), _ours(case), LEAST, number)
 
 
 def _no_slower_than(engine: str, case: str, number: float, note: str = "") -> Requirement:
-    return Requirement(f"pyrobnn / {engine}{note}", Value(case), Value(case, engine), "at most", number)
+    return Requirement(f"pyrobnn / {engine}{note}", _ours(case), (case, engine, "median"), MOST, number)
 
 
-def _memory(field: str, note: str) -> Requirement:
+def _memory(column: str, note: str) -> Requirement:
     text = f"pyrobnn / torch_eager, peak memory {note}"
-    case = "mlp1200"
-    return Requirement(text, Value(case, field=field), Value(case, "torch_eager", field), "at most", 1.3)
+    return Requirement(text, _ours("mlp1200", column), ("mlp1200", "torch_eager", column), MOST, 1.3)
 
 
 REQUIREMENTS = (
@@ -70,7 +66,7 @@ REQUIREMENTS = (
     _no_slower_than("numpyro_scan", "sine", 1.5),
     _no_slower_than("numpyro_scan", "sine", 1.0, " (goal)"),
     Requirement(
-        "numpyro_scan one at a time / pyrobnn", Value("sine", "numpyro_scan"), Value("replicates"), "at least", 3
+        "numpyro_scan one at a time / pyrobnn", ("sine", "numpyro_scan", "median"), _ours("replicates"), LEAST, 3
     ),
     _no_slower_than("numpyro_scan", "replicates", 1.0, " vmapped"),
     _faster_than("tyxe", "mlp400", 2.8),
@@ -80,7 +76,7 @@ REQUIREMENTS = (
     _memory("peak_mib", "(whole process)"),
     _memory("peak_above_imports_mib", "above that after imports"),
     _faster_than("tyxe", "predict", 30),
-    Requirement("seconds to the first step, cold cache", Value("compile", field="cold_s"), None, "at most", 20),
-    Requirement("seconds to the first step, warm cache", Value("compile", field="warm_s"), None, "at most", 3),
+    Requirement("seconds to the first step, cold cache", _ours("compile", "cold_s"), None, MOST, 20),
+    Requirement("seconds to the first step, warm cache", _ours("compile", "warm_s"), None, MOST, 3),
     _faster_than("pyro", "mlp1200-gpu", 10),
 )

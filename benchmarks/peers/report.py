@@ -1,41 +1,43 @@
 """The results as Markdown."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from cases import CASES, GPU, GROWTH, MAIN, Case
-from engines import ENGINES
-from ratios import REQUIREMENTS
+from benchmarks.peers.cases import CASES, GPU, GROWTH, MAIN, Case
+from benchmarks.peers.engines import ENGINES
+from benchmarks.peers.ratios import REQUIREMENTS, Found
+from benchmarks.report.parts import grid
 
 _GIVEN = {True: "pass", False: "**fail**", None: "not measured"}
 
 
-def markdown(found: dict[str, Any], stem: str) -> str:
-    """Return the tables of a file of results.
+def markdown(found: Found, stem: str) -> str:
+    """Return the tables of the rows of a machine.
 
     Args:
-        found: the results.
+        found: the rows.
         stem: name of the files without their endings.
     """
+    some = next(row for rows in found.values() for row in rows.values())
     parts = [
-        f"# One SVI step, by engine: {found['machine']['cpu']}, {found['machine']['cores']} cores",
+        f"# One SVI step, by engine: {some['cpu']}, {some['cores']} cores",
         "Medians over alternating rounds, in ms per step (predict: per call; replicates: per step and replicate). "
         "How it was measured stands in benchmarks/peers/README.md.",
-        _times(found, [case for case in MAIN if case.kind != "compile"]),
+        _table(found, [case for case in MAIN if case.kind != "compile"]),
         f"![Milliseconds per step by case and engine]({stem}.png)",
         "## Required ratios",
         _ratios(found),
         "## Seconds to the first step, compilation included",
         "With an empty compile cache for each run of the benchmark.",
-        _table(found, [case for case in MAIN if case.kind == "step"], _field("first_step_s")),
+        _table(found, [case for case in MAIN if case.kind == "step"], "first_step_s"),
         _compilation(found),
         "## Peak memory on mlp1200, MiB",
         _memory(found),
         "## Growth, ms per step (replicates: per step and replicate)",
-        _table(found, GROWTH, _median),
+        _table(found, GROWTH),
         f"![Milliseconds per step against size]({stem}-growth.png)",
         "## GPU, ms per step",
-        _times(found, GPU),
+        _table(found, GPU),
         *_notes(found),
         "## Versions",
         _versions(found),
@@ -43,17 +45,13 @@ def markdown(found: dict[str, Any], stem: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _times(found: dict[str, Any], cases: Iterable[Case]) -> str:
-    return _table(found, cases, _median)
-
-
-def _table(found: dict[str, Any], cases: Iterable[Case], cell: Callable[[dict[str, Any]], str]) -> str:
+def _table(found: Found, cases: Iterable[Case], column: str = "median") -> str:
     cases = list(cases)
     names = [name for name, engine in ENGINES.items() if any(engine.takes(case) for case in cases)]
     rows = []
     for case in cases:
-        entries = found["cases"].get(case.name, {}).get("engines", {})
-        cells = [cell(entries[name]) if name in entries else _absent(case, name) for name in names]
+        entries = found.get(case.name, {})
+        cells = [_cell(entries[name], column) if name in entries else _absent(case, name) for name in names]
         rows.append([f"{case.name}: {_describe(case)}", *cells])
     return _grid(["case", *names], rows)
 
@@ -70,14 +68,6 @@ def _describe(case: Case) -> str:
     return f"{net}, N={case.num_data}{batch}{copies}, {threads}"
 
 
-def _median(entry: dict[str, Any]) -> str:
-    return _cell(entry, "median")
-
-
-def _field(name: str) -> Callable[[dict[str, Any]], str]:
-    return lambda entry: _cell(entry, name)
-
-
 def _cell(entry: dict[str, Any], name: str) -> str:
     return _number(entry[name]) if name in entry else entry["status"]
 
@@ -88,33 +78,33 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if "e" in digits or value >= 100 else digits
 
 
-def _ratios(found: dict[str, Any]) -> str:
+def _ratios(found: Found) -> str:
     rows = []
     for each in REQUIREMENTS:
         achieved = each.achieved(found)
         shown = "" if achieved is None else _number(achieved)
-        rows.append([each.top.case, each.text, f"{each.bound} {each.number:g}", shown, _GIVEN[each.holds(found)]])
+        rows.append([each.top[0], each.text, f"{each.bound} {each.number:g}", shown, _GIVEN[each.holds(found)]])
     return _grid(["case", "ratio", "required", "achieved", ""], rows)
 
 
-def _compilation(found: dict[str, Any]) -> str:
-    entries = found["cases"].get("compile", {}).get("engines", {})
+def _compilation(found: Found) -> str:
+    entries = found.get("compile", {})
     rows = [[name, _cell(entry, "cold_s"), _cell(entry, "warm_s")] for name, entry in entries.items()]
     return _grid(["compile: first step of sine in a new process, s", "cold cache", "warm cache"], rows)
 
 
-def _memory(found: dict[str, Any]) -> str:
-    entries = found["cases"].get("mlp1200", {}).get("engines", {})
+def _memory(found: Found) -> str:
+    entries = found.get("mlp1200", {})
     fields = ("peak_mib", "peak_above_imports_mib")
     rows = [[name, *(_cell(entry, field) for field in fields)] for name, entry in entries.items()]
     return _grid(["engine", "whole process", "above that after imports"], rows)
 
 
-def _notes(found: dict[str, Any]) -> list[str]:
+def _notes(found: Found) -> list[str]:
     """Return what went wrong, and how far the rounds lay apart."""
     lines, drifts = [], []
-    for case, measured in found["cases"].items():
-        for engine, entry in measured["engines"].items():
+    for case, entries in found.items():
+        for engine, entry in entries.items():
             if entry["status"] in ("failed", "unsupported"):
                 lines.append(f"- {case}, {engine}: {entry['status']}, {entry['message']}")
             if "rounds" in entry:
@@ -127,15 +117,14 @@ def _notes(found: dict[str, Any]) -> list[str]:
     return parts
 
 
-def _versions(found: dict[str, Any]) -> str:
+def _versions(found: Found) -> str:
     versions: dict[str, str] = {}
     for name in CASES:
-        for engine, entry in found["cases"].get(name, {}).get("engines", {}).items():
+        for engine, entry in found.get(name, {}).items():
             if "versions" in entry:
                 versions[engine] = ", ".join(f"{package} {number}" for package, number in entry["versions"].items())
     return "\n".join(f"- {engine}: {text}" for engine, text in versions.items())
 
 
 def _grid(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return "\n".join(grid(header, rows))

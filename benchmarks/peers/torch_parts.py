@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 import torch._dynamo  # an optimiser imports it at its first step: here, it is no part of the first step or its memory
-from cases import PI, SEED, SIGMA1, SIGMA2, Case, Layer, initial_weights, layers, make_data
+from cases import NOISE, PI, SEED, SIGMA1, SIGMA2, Case, Layer, initial_weights, layers, make_data
 from protocol import Unsupported
 from torch import Tensor, nn
 from torch.nn import functional
 
+STEPS_BEFORE_PREDICTION = 50
 _LOG_WIDE, _LOG_NARROW = (
     math.log(share / (sigma * math.sqrt(2 * math.pi))) for share, sigma in ((PI, SIGMA1), (1 - PI, SIGMA2))
 )
@@ -115,6 +116,19 @@ class LoopJob:
     def elbo(self) -> float | None:
         """Return the last estimate."""
         return -float(self._last) if self._has_loss else None
+
+
+def job_of(case: Case, device: torch.device, step: Callable[[], Any], predict: Callable[[], Any]) -> LoopJob:
+    """Return steps, or predictions after some steps."""
+    if case.kind == "step":
+        return LoopJob(step, device)
+    LoopJob(step, device).run(STEPS_BEFORE_PREDICTION)
+    return LoopJob(predict, device, has_loss=False)
+
+
+def moments(f: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of the targets from draws of the outputs."""
+    return f.mean(0), (f.var(0) + NOISE**2).sqrt()
 
 
 def refuse_replicates(case: Case) -> None:

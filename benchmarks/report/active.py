@@ -5,24 +5,20 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Row, Table, mean_cell, standard_error
+from benchmarks.report.parts import Figure, Row, Table, distinct, mean_cell, standard_error
 
 _LOOKS = {"uncertainty": ("#0b4f8a", "-"), "random": ("#d9822b", "--")}
 
 
 def tables(rows: list[Row], published: list[Row]) -> list[Table]:
     """Return a table for each data set."""
-    return [_table(data, [row for row in rows if row["data"] == data]) for data in _distinct(rows, "data")]
-
-
-def _distinct(rows: list[Row], key: str) -> list[str]:
-    return list(dict.fromkeys(row[key] for row in rows))
+    return [_table(data, [row for row in rows if row["data"] == data]) for data in distinct(rows, "data")]
 
 
 def _table(data: str, rows: list[Row]) -> Table:
     header = ["method", "acquisition", "error, all rounds", "error, last round", "log score, last round", "difference"]
     lines = []
-    for entry in _distinct(rows, "entry"):
+    for entry in distinct(rows, "entry"):
         own = {
             how: {row["seed"]: row for row in rows if (row["entry"], row["acquisition"]) == (entry, how)}
             for how in _LOOKS
@@ -49,7 +45,7 @@ def _table(data: str, rows: list[Row]) -> Table:
 
 def figures(rows: list[Row]) -> list[Figure]:
     """Return learning curves, a panel a method and a row of panels a data set."""
-    sets, entries = _distinct(rows, "data"), _distinct(rows, "entry")
+    sets, entries = distinct(rows, "data"), distinct(rows, "entry")
     size = (1.2 + 2.5 * len(entries), 0.6 + 2.5 * len(sets))
     picture = MatplotlibFigure(figsize=size, layout="constrained")
     axes = picture.subplots(len(sets), len(entries), sharex="row", sharey="row", squeeze=False)

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Row, Table, grouped, mean_cell, standard_error
+from benchmarks.report.parts import Figure, Row, Table, distinct, grouped, mean_cell, standard_error
 
 FLOOR = "NUTS, half of it"
 """Name of the entry that compares two halves of NUTS."""
@@ -17,7 +17,7 @@ _METRICS = {
 
 def tables(rows: list[Row], published: list[Row]) -> list[Table]:
     """Return a table for each problem."""
-    return [_table(problem, _of(rows, problem)) for problem in dict.fromkeys(row["data"] for row in rows)]
+    return [_table(problem, _of(rows, problem)) for problem in distinct(rows, "data")]
 
 
 def _of(rows: list[Row], problem: str) -> dict[str, list[Row]]:
@@ -60,7 +60,7 @@ def _cell(own: list[Row], key: str) -> str:
 
 def figures(rows: list[Row]) -> list[Figure]:
     """Return the distance of the predictive distributions, a panel a problem."""
-    problems = list(dict.fromkeys(row["data"] for row in rows))
+    problems = distinct(rows, "data")
     methods = [FLOOR, *dict.fromkeys(row["entry"] for row in rows if row["entry"] != FLOOR)]
     height = 1.2 + 0.22 * len(methods)
     picture = MatplotlibFigure(figsize=(2.2 + 3.0 * len(problems), height), layout="constrained")

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Row, Table, grouped, mean_cell, standard_error
+from benchmarks.report.parts import Figure, Row, Table, distinct, grouped, mean_cell, standard_error
 
 _MEASURES = {"mutual_information": "mutual information", "entropy": "entropy", "max_prob": "1 - largest probability"}
 _LOOKS = {"mutual_information": ("#0b4f8a", "o"), "entropy": ("#d9822b", "s"), "max_prob": ("#555555", "^")}
@@ -51,7 +51,7 @@ def _table(data: str, methods: dict[str, list[Row]]) -> Table:
 def figures(rows: list[Row]) -> list[Figure]:
     """Return the AUROC of each measure, a panel for each pair of kinds."""
     sets = _sets(rows)
-    methods = list(dict.fromkeys(row["entry"] for row in rows))
+    methods = distinct(rows, "entry")
     size = (2.4 + 3.2 * len(sets), 1.7 + 0.34 * len(methods))
     picture = MatplotlibFigure(figsize=size, layout="constrained")
     axes = picture.subplots(1, len(sets), sharey=True, squeeze=False)[0]

@@ -1,25 +1,25 @@
-"""The report of a folder of results: Markdown, CSV, pictures, and one page that holds all of it."""
+"""The report of a folder of results: Markdown, pictures, one page that holds all of it, and rows as CSV and Parquet."""
 
 import base64
-import csv
 import html
 import io
+import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
 
 import pyrobnn as bnn
 from benchmarks.published import load_published
-from benchmarks.report.parts import Figure, Table
+from benchmarks.report.parts import Figure, Table, grid, save_picture
 from benchmarks.store import Record, Store
 from benchmarks.suite import get_task
 
-_CELLS = (str, int, float, bool, type(None))
 _PAGE = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{{ title }}</title><style>
@@ -47,7 +47,10 @@ pre { font-size: 12px; overflow-x: auto; background: #f5f5f5; padding: .6rem }
 
 
 def write_report(folder: str | Path) -> list[Path]:
-    """Write README.md, rows.csv, the pictures (PNG) and report.html beside the results of a folder; return the paths.
+    """Write README.md, pictures (PNG), report.html, rows.csv and rows.parquet beside the results of a folder.
+
+    Returns:
+        The paths of all but the pictures.
 
     Raises:
         InputError: no results there.
@@ -61,16 +64,15 @@ def write_report(folder: str | Path) -> list[Path]:
     task = get_task(last[0].job.task)
     found, pictures = task.tables(rows, load_published()), task.figures(rows)
     heading, made = store.title(), _provenance(last, store.num_planned())
-    names = {
-        "README.md": _markdown(heading, found, pictures, made),
-        "rows.csv": _csv(last),
-        "report.html": _page(heading, found, pictures, made),
-    }
-    for name, text in names.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "README.md").write_text(_markdown(heading, found, pictures, made), encoding="utf-8")
+    (folder / "report.html").write_text(_page(heading, found, pictures, made), encoding="utf-8")
+    frame = _frame(last)
+    words = [name for name in frame if not frame[name].map(lambda value: isinstance(value, list)).any()]
+    frame[words].drop(columns="manifest").to_csv(folder / "rows.csv", index=False)
+    frame.to_parquet(folder / "rows.parquet")
     for one in pictures:
-        one.figure.savefig(folder / f"{one.name}.png", dpi=110)
-    return [folder / name for name in names]
+        save_picture(one.figure, folder / f"{one.name}.png")
+    return [folder / name for name in ("README.md", "report.html", "rows.csv", "rows.parquet")]
 
 
 def _provenance(records: list[Record], planned: int | None) -> list[str]:
@@ -93,26 +95,19 @@ def _provenance(records: list[Record], planned: int | None) -> list[str]:
 def _markdown(title: str, tables: list[Table], figures: list[Figure], provenance: list[str]) -> str:
     blocks = [f"# {title}"]
     for table in tables:
-        lines = ["| " + " | ".join(table.header) + " |", "|" + "---|" * len(table.header)]
-        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table.rows]
-        blocks += [f"## {table.title}", table.note, "\n".join(lines)]
+        rows = [[cell.replace("|", "\\|") for cell in row] for row in table.rows]
+        blocks += [f"## {table.title}", table.note, "\n".join(grid(table.header, rows))]
     blocks += [f"![{one.name}]({one.name}.png)\n\n{one.caption}" for one in figures]
     return "\n\n".join([*blocks, "## Made with", *provenance]) + "\n"
 
 
-def _csv(records: list[Record]) -> str:
-    """Return a line for each row, with numbers and words only, and the key of its job."""
-    flat = [
-        {name: value for name, value in row.items() if isinstance(value, _CELLS)} | {"key": record.job.key}
+def _frame(records: list[Record]) -> pd.DataFrame:
+    """Return a line for each row, with the key, the code and the manifest of its job."""
+    return pd.DataFrame(
+        row | {"key": record.job.key, "code": record.job.code, "manifest": json.dumps(record.manifest)}
         for record in records
         for row in record.rows
-    ]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
+    )
 
 
 def _page(title: str, tables: list[Table], figures: list[Figure], provenance: list[str]) -> str:

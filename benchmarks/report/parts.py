@@ -1,9 +1,11 @@
 """The parts of a report."""
 
+import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from pathlib import Path
 from statistics import mean, variance
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,47 @@ def grouped(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
     for row in rows:
         found.setdefault(itemgetter(*keys)(row), []).append(row)
     return found
+
+
+def grid(header: Sequence[Any], rows: Iterable[Iterable[Any]]) -> list[str]:
+    """Return a table as lines of Markdown."""
+    first, *rest = (f"| {' | '.join(map(str, line))} |" for line in (header, *rows))
+    return [first, f"|{'---|' * len(header)}", *rest]
+
+
+def save_picture(figure: "MatplotlibFigure", path: Path, dpi: int = 110) -> None:
+    """Write a picture as PNG with a palette of 256 colours, a third as large as one without."""
+    from PIL import Image
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=dpi)
+    Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def panels(count: int, columns: int, size: tuple[float, float], wider: float = 0.0, **shared: Any) -> Any:
+    """Return a picture and the axes of so many panels, the rest of the last row left empty.
+
+    Args:
+        count: number of panels.
+        columns: panels in a row, at most.
+        size: width and height of a panel in inches.
+        wider: inches beside the panels.
+        shared: axes in common, as matplotlib names them.
+    """
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+    columns = min(columns, count)
+    lines = math.ceil(count / columns)
+    picture = MatplotlibFigure(figsize=(size[0] * columns + wider, size[1] * lines), layout="constrained")
+    axes = picture.subplots(lines, columns, squeeze=False, **shared).ravel()
+    for axis in axes[count:]:
+        axis.set_axis_off()
+    return picture, axes[:count]
+
+
+def distinct(rows: Iterable[Row], column: str) -> list[Any]:
+    """Return the values of a column, in order of appearance."""
+    return list(dict.fromkeys(row[column] for row in rows))
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,14 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import mean
 
-from benchmarks.report.parts import Figure, Row, Table, standard_error
+from benchmarks.report import regression_figures as draw
+from benchmarks.report.parts import Figure, Row, Table, distinct
+from benchmarks.report.regression_means import QUOTES, Estimate, own_means, published_means
 
 METRICS = {"log_score": ("Mean test log-likelihood", True), "rmse": ("Test RMSE", False)}
 """Name in rows: title, and whether more is better."""
-_PUBLISHED_AS = {"log_score": {"ll": 1.0, "nll": -1.0}, "rmse": {"rmse": 1.0}}
-_NUM_SPLITS = {"protein-tertiary-structure": 5, "YearPredictionMSD": 1}
-_QUOTES = "as quoted there"
 _STANDARD_ERRORS = 2.0
 _INTEGER_TARGETS = ("wine-quality-red",)
 _RIVALS: dict[str, set[str]] = {
@@ -23,69 +20,9 @@ _RIVALS: dict[str, set[str]] = {
 """Title of a table, and the published methods that it compares with; all if none are named."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over splits.
-
-    Attributes:
-        value: the mean.
-        error: its standard error, or None where none was given.
-        mark: a sign that refers to a note, or nothing.
-    """
-
-    value: float
-    error: float | None = None
-    mark: str = ""
-
-    def __str__(self) -> str:
-        spread = "" if self.error is None else f" ± {self.error:.3f}"
-        return f"{self.value:.3f}{spread}{self.mark}"
-
-
-Means = dict[str, dict[str, Estimate]]
-"""By method and data set."""
-
-
-def own_means(rows: Iterable[Row], metric: str) -> Means:
-    """Return the mean over splits of each entry on each data set, with standard errors (deviation over root n)."""
-    values: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        values.setdefault(row["entry"], {}).setdefault(row["data"], []).append(row[metric])
-    return {entry: {data: _estimate(one) for data, one in sets.items()} for entry, sets in values.items()}
-
-
-def _estimate(values: Sequence[float]) -> Estimate:
-    return Estimate(mean(values), standard_error(values) if len(values) > 1 else None)
-
-
-def published_means(published: Iterable[Row], metric: str, data: Sequence[str]) -> Means:
-    """Return published means by method; deviations over splits are made standard errors, negative scores turned.
-
-    Where a document quotes another that is here itself, its quotation is left out.
-    """
-    signs = _PUBLISHED_AS[metric]
-    found: Means = {}
-    for row in published:
-        if row["metric"] not in signs or row["dataset"] not in data or _QUOTES in row["method"]:
-            continue
-        name, earlier = row["method"], found.get(row["method"], {}).get(row["dataset"])
-        if earlier is None or (row["error_kind"] == "stderr"):
-            found.setdefault(name, {})[row["dataset"]] = _published(row, signs[row["metric"]])
-    return found
-
-
-def _published(row: Row, sign: float) -> Estimate:
-    error, mark = row["error"], ""
-    if error is not None and row["error_kind"] == "stddev":
-        error /= math.sqrt(_NUM_SPLITS.get(row["dataset"], 20))
-    elif error is not None and row["error_kind"] != "stderr":
-        mark = " (?)"
-    return Estimate(sign * row["value"], error, mark)
-
-
 def tables(rows: list[Row], published: list[Row]) -> list[Table]:
     """Return tables of scores, of the best of ours beside the best published, of coverage, and of what was chosen."""
-    data = list(dict.fromkeys(row["data"] for row in rows))
+    data = distinct(rows, "data")
     random = [row for row in rows if row.get("splits", "published") == "published"]
     beside = published if random else []
     found = [_score_table(rows, beside, metric, data) for metric in METRICS]
@@ -187,7 +124,7 @@ def _sources(published: list[Row], data: list[str]) -> Table:
     kinds = {"stderr": "standard error", "stddev": "standard deviation over splits", "": "none printed"}
     lines = {}
     for row in published:
-        if row["dataset"] in data and row["metric"] in ("ll", "nll") and _QUOTES not in row["method"]:
+        if row["dataset"] in data and row["metric"] in ("ll", "nll") and QUOTES not in row["method"]:
             kind = kinds.get(row["error_kind"], f"not said ({row['error_kind']})")
             lines[row["method"], kind] = [row["method"], row["source"], kind, row["status"]]
     note = (
@@ -206,8 +143,6 @@ def _in_words(chosen: str) -> str:
 
 def figures(rows: list[Row]) -> list[Figure]:
     """Return forests of log scores, the critical-difference diagram, calibration, and time against log score."""
-    from benchmarks.report import regression_figures as draw
-
     found = [draw.forest(rows), draw.calibration(rows), draw.pareto(rows)]
     diagram = draw.critical_differences(rows)
     return found if diagram is None else [found[0], diagram, *found[1:]]

@@ -9,8 +9,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from benchmarks.published import load_published
-from benchmarks.report.parts import Figure
-from benchmarks.report.regression import Estimate, Row, own_means, published_means
+from benchmarks.report.parts import Figure, Row, distinct, panels
+from benchmarks.report.regression_means import Estimate, own_means, published_means
 
 _OURS, _THEIRS = "#0072B2", "#999999"
 _LEVEL = 0.05
@@ -20,18 +20,13 @@ _MARKERS = "osD^vPX*<>hp"
 
 def forest(rows: list[Row]) -> Figure:
     """Return the log scores of all methods on each data set, best on top, with two standard errors."""
-    data = list(dict.fromkeys(row["data"] for row in rows))
+    data = distinct(rows, "data")
     ours = own_means(rows, "log_score")
     theirs = published_means(load_published(), "log_score", data) if _has_published_splits(rows) else {}
     count = max(sum(name in sets for sets in [*ours.values(), *theirs.values()]) for name in data)
-    columns = min(2, len(data))
-    height = (0.24 * count + 1.0) * math.ceil(len(data) / columns)
-    picture = MatplotlibFigure(figsize=(6.2 * columns, height), layout="constrained")
-    axes = picture.subplots(math.ceil(len(data) / columns), columns, squeeze=False).ravel()
-    for axis, name in zip(axes, data, strict=False):
+    picture, axes = panels(len(data), 2, (6.2, 0.24 * count + 1.0))
+    for axis, name in zip(axes, data, strict=True):
         _forest_of(axis, name, [*_marked(ours, name, _OURS), *_marked(theirs, name, _THEIRS)])
-    for axis in axes[len(data) :]:
-        axis.set_axis_off()
     whose = ": ours in blue, published numbers in grey" if theirs else ""
     caption = (
         f"Mean test log-likelihood over splits, bars of two standard errors where there are any{whose}. Scores far "
@@ -78,7 +73,7 @@ def critical_differences(rows: list[Row]) -> Figure | None:
     "Statistical Comparisons of Classifiers over Multiple Data Sets". Entries that have all sets; None with fewer than
     three entries or sets.
     """
-    data = list(dict.fromkeys(row["data"] for row in rows))
+    data = distinct(rows, "data")
     means = {entry: sets for entry, sets in own_means(rows, "log_score").items() if len(sets) == len(data)}
     if len(means) < 3 or len(data) < 3:
         return None
@@ -112,14 +107,10 @@ def critical_difference(methods: int, sets: int) -> float:
 
 def calibration(rows: list[Row]) -> Figure:
     """Return, for each data set, the share of test targets below each quantile of their predictive distribution."""
-    data = list(dict.fromkeys(row["data"] for row in rows))
-    entries = list(dict.fromkeys(row["entry"] for row in rows))
-    columns = min(3, len(data))
-    lines = math.ceil(len(data) / columns)
-    picture = MatplotlibFigure(figsize=(3.6 * columns + 2, 3.2 * lines), layout="constrained")
-    axes = picture.subplots(lines, columns, squeeze=False, sharey=True).ravel()
+    data, entries = distinct(rows, "data"), distinct(rows, "entry")
+    picture, axes = panels(len(data), 3, (3.6, 3.2), 2, sharey=True)
     levels = np.linspace(0, 1, 11)
-    for axis, name in zip(axes, data, strict=False):
+    for axis, name in zip(axes, data, strict=True):
         for index, entry in enumerate(entries):
             counts = np.array([row["pit"] for row in rows if (row["entry"], row["data"]) == (entry, name)])
             if len(counts):
@@ -129,8 +120,6 @@ def calibration(rows: list[Row]) -> Figure:
         axis.axhline(0, color="black", lw=0.8)
         axis.set_title(name)
         axis.set_xlabel("level of the quantile")
-    for axis in axes[len(data) :]:
-        axis.set_axis_off()
     axes[0].set_ylabel("share of targets below, less level")
     _legend(picture, entries)
     return Figure(
@@ -152,14 +141,10 @@ def _legend(picture: MatplotlibFigure, entries: list[str]) -> None:
 
 def pareto(rows: list[Row]) -> Figure:
     """Return the log score against the seconds that tuning, fitting and scoring of a split took."""
-    data = list(dict.fromkeys(row["data"] for row in rows))
-    entries = list(dict.fromkeys(row["entry"] for row in rows))
+    data, entries = distinct(rows, "data"), distinct(rows, "entry")
     means = own_means(rows, "log_score")
-    columns = min(3, len(data))
-    lines = math.ceil(len(data) / columns)
-    picture = MatplotlibFigure(figsize=(3.6 * columns + 2, 3.2 * lines), layout="constrained")
-    axes = picture.subplots(lines, columns, squeeze=False).ravel()
-    for axis, name in zip(axes, data, strict=False):
+    picture, axes = panels(len(data), 3, (3.6, 3.2), 2)
+    for axis, name in zip(axes, data, strict=True):
         for index, entry in enumerate(entries):
             own = [row for row in rows if (row["entry"], row["data"]) == (entry, name)]
             if own:
@@ -174,8 +159,6 @@ def pareto(rows: list[Row]) -> Figure:
         axis.set_title(name)
         axis.set_xlabel("seconds a split")
         axis.grid(alpha=0.3)
-    for axis in axes[len(data) :]:
-        axis.set_axis_off()
     axes[0].set_ylabel("log-likelihood, nats")
     _legend(picture, entries)
     return Figure(

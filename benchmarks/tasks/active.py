@@ -7,33 +7,19 @@ in each round, both acquisitions and all seeds side by side in one captured grap
 """
 
 import time
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.active import figures, tables
-from benchmarks.tasks.entries import Count, Method, Positive, check_engine, check_table, data_info, methods, num_draws
+from benchmarks.tasks.entries import Count, Method, Positive, check_suite, data_info, methods, num_draws
 from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
-DEFAULTS: dict[str, Any] = {
-    "data": ["digits"],
-    "seeds": 5,
-    "hidden": [50],
-    "first": 20,
-    "acquired": 10,
-    "rounds": 12,
-    "test": 0.3,
-    "steps": 1000,
-    "lr": 0.01,
-    "batch_size": 64,
-    "draws": 100,
-    "engine": "captured",
-}
 ACQUISITIONS = ("uncertainty", "random")
 
 
@@ -43,29 +29,27 @@ class Learner(Method, total=False):
     tuned: bool
 
 
-class Settings(TypedDict, total=False):
+class Settings(BaseModel):
     """A suite."""
 
-    data: list[str]
-    seeds: Count
-    hidden: list[Count]
-    first: Count
-    acquired: Count
-    rounds: Count
-    test: Annotated[float, Field(gt=0, lt=1)]
-    steps: Count
-    lr: Positive
-    batch_size: Count
-    draws: Count
-    engine: Any
+    data: list[str] = ["digits"]
+    seeds: Count = 5
+    hidden: list[Count] = [50]
+    first: Count = 20
+    acquired: Count = 10
+    rounds: Count = 12
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    steps: Count = 1000
+    lr: Positive = 0.01
+    batch_size: Count = 64
+    draws: Count = 100
+    engine: Any = "captured"
     entries: list[dict[str, Any]]
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each data set and method; both acquisitions are in it."""
-    check_table("the suite", suite, Settings)
-    shared = DEFAULTS | {key: value for key, value in suite.items() if key != "entries"}
-    check_engine(shared["engine"])
+    shared = check_suite(suite, Settings)
     learners = methods(suite, Learner, tuned=False)
     for learner in learners:
         check_learner(learner)

@@ -9,16 +9,16 @@ learn side by side in one captured graph; the agents of one seed meet the same m
 import dataclasses
 import itertools
 import time
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.bandit import figures, tables
-from benchmarks.tasks.entries import Count, Method, Positive, Share, check_engine, check_table, methods, num_draws
+from benchmarks.tasks.entries import Count, Method, Positive, Share, check_suite, methods, num_draws
 from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -28,22 +28,6 @@ EDIBLE, POISONOUS = 5.0, -15.0
 UNIT = 10.0
 """Rewards in one unit of the network's output."""
 POINTS = 100
-DEFAULTS: dict[str, Any] = {
-    "mushrooms": 50_000,
-    "seeds": 5,
-    "hidden": [100, 100],
-    "memory": 4096,
-    "batch_size": 64,
-    "first_block": 20,
-    "last_block": 1000,
-    "growth": 0.05,
-    "steps": 300,
-    "lr": 0.003,
-    "noise": 2.0,
-    "averaged": 2,
-    "draws": 32,
-    "engine": "captured",
-}
 
 
 class Agent(Method, total=False):
@@ -52,35 +36,33 @@ class Agent(Method, total=False):
     epsilon: Share
 
 
-class Settings(TypedDict, total=False):
+class Settings(BaseModel):
     """A suite."""
 
-    mushrooms: Count
-    seeds: Count
-    hidden: list[Count]
-    memory: Count
-    batch_size: Count
-    first_block: Count
-    last_block: Count
-    growth: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    steps: Count
-    lr: Positive
-    noise: Positive
-    averaged: Count
-    draws: Count
-    engine: Any
+    mushrooms: Count = 50_000
+    seeds: Count = 5
+    hidden: list[Count] = [100, 100]
+    memory: Count = 4096
+    batch_size: Count = 64
+    first_block: Count = 20
+    last_block: Count = 1000
+    growth: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.05
+    steps: Count = 300
+    lr: Positive = 0.003
+    noise: Positive = 2.0
+    averaged: Count = 2
+    draws: Count = 32
+    engine: Any = "captured"
     entries: list[dict[str, Any]]
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each agent."""
-    check_table("the suite", suite, Settings)
-    shared = {key: value for key, value in suite.items() if key != "entries"}
-    check_engine(shared.get("engine", "captured"))
+    shared = check_suite(suite, Settings)
     agents = methods(suite, Agent, epsilon=0.0)
     for agent in agents:
         check_learner(agent)
-    return [{"data": "mushroom", **DEFAULTS, **shared, **agent} for agent in agents]
+    return [{"data": "mushroom", **shared, **agent} for agent in agents]
 
 
 def datasets(settings: dict[str, Any]) -> tuple[str, ...]:

@@ -52,18 +52,34 @@ def check_table(where: str, table: dict[str, Any], kind: type) -> None:
     Args:
         where: what the table is called in the message.
         table: the table.
-        kind: a `TypedDict` of what it may have.
+        kind: a class with an annotation of each key that it may have.
 
     Raises:
         InputError: with the first of them, and what was expected.
     """
     check_keys(where, table, kind.__annotations__)
+    keys = TypedDict(kind.__name__, kind.__annotations__, total=False)
     try:
-        pydantic.TypeAdapter(kind).validate_python(table, strict=True)
+        pydantic.TypeAdapter(keys).validate_python(table, strict=True)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         path = ".".join(map(str, first["loc"]))
         raise bnn.InputError(f"`{path}` in {where}: {first['msg']}, got {first['input']!r}.") from None
+
+
+def defaults_of(kind: type[pydantic.BaseModel]) -> dict[str, Any]:
+    """Return what a suite has where it does not say so."""
+    return {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
+
+
+def check_suite(suite: dict[str, Any], kind: type[pydantic.BaseModel]) -> dict[str, Any]:
+    """Return the settings of a suite that have defaults, complete; refuse what is no `kind`."""
+    check_table("the suite", suite, kind)
+    defaults = defaults_of(kind)
+    settings = defaults | {key: value for key, value in suite.items() if key in defaults}
+    if "engine" in settings:
+        check_engine(settings["engine"])
+    return settings
 
 
 def check_engine(engine: Any) -> None:

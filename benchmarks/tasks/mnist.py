@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Required, TypedDict
 
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 import pyrobnn as bnn
 from benchmarks.provenance import code_digest
@@ -30,11 +30,11 @@ from benchmarks.tasks.entries import (
     Share,
     candidates,
     changed,
-    check_engine,
     check_entries,
     check_fit,
     check_keys,
     check_names,
+    check_suite,
     check_table,
     make_spec,
     merged,
@@ -56,17 +56,6 @@ from benchmarks.worker import KEPT_IN
 from pyrobnn.runs.spec import RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
-
-DEFAULTS: dict[str, Any] = {
-    "units": [400],
-    "seeds": [0],
-    "num_draws": 100,
-    "num_train": 50_000,
-    "num_held_out": 10_000,
-    "rotations": list(range(0, 181, 15)),
-    "num_rotated": 1000,
-    "engine": "captured",
-}
 
 
 class Sections(TypedDict, total=False):
@@ -96,17 +85,17 @@ class Entry(Sections, total=False):
     laplace: list[dict[str, Any]]
 
 
-class Settings(TypedDict, total=False):
+class Settings(BaseModel):
     """A suite."""
 
-    units: list[Count]
-    seeds: Seeds
-    num_draws: Count
-    num_train: Annotated[int, Field(gt=0, le=NUM_TRAIN)]
-    num_held_out: Annotated[int, Field(gt=0, le=NUM_HELD_OUT)]
-    rotations: list[float]
-    num_rotated: Count
-    engine: Any
+    units: list[Count] = [400]
+    seeds: Seeds = [0]
+    num_draws: Count = 100
+    num_train: Annotated[int, Field(gt=0, le=NUM_TRAIN)] = 50_000
+    num_held_out: Annotated[int, Field(gt=0, le=NUM_HELD_OUT)] = 10_000
+    rotations: list[float] = list(range(0, 181, 15))
+    num_rotated: Count = 1000
+    engine: Any = "captured"
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")]
     base: dict[str, Any]
     entries: list[dict[str, Any]]
@@ -119,11 +108,9 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
         InputError: an unknown key, no entries, an engine that is not one of two, a number that cannot be, or a spec
             that is not valid.
     """
-    check_table("the suite", suite, Settings)
+    settings = check_suite(suite, Settings)
     check_table("[base]", suite.get("base", {}), Sections)
-    settings = DEFAULTS | {key: value for key, value in suite.items() if key in DEFAULTS}
     check_entries(suite, Entry)
-    check_engine(settings["engine"])
     shared = {key: value for key, value in settings.items() if key not in ("units", "seeds")}
     shared |= {key: suite[key] for key in ("device",) if key in suite}
     entries = [_entry(suite.get("base", {}), entry) for entry in suite["entries"]]

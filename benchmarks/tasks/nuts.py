@@ -27,34 +27,20 @@ from typing import Any, TypedDict
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from scipy.stats import wasserstein_distance
 from sklearn.datasets import make_moons
 from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.nuts import FLOOR, figures, tables
-from benchmarks.tasks.entries import (
-    Count,
-    Seeds,
-    check_engine,
-    check_entries,
-    check_fit,
-    check_names,
-    check_table,
-    make_spec,
-)
+from benchmarks.tasks.entries import Count, Seeds, check_entries, check_fit, check_names, check_suite, make_spec
 
 __all__ = ["PROBLEMS", "datasets", "distances", "figures", "jobs", "run", "tables"]
 
 HERE = Path(__file__).parents[1]
 DATA_SEED = 0
 CELLS = 200
-DEFAULTS: dict[str, Any] = {
-    "problems": ["sinusoid", "motorcycle", "moons"],
-    "seeds": [0],
-    "draws": 1000,
-    "engine": "captured",
-}
 
 
 class Entry(TypedDict, total=False):
@@ -65,13 +51,13 @@ class Entry(TypedDict, total=False):
     fit: dict[str, Any]
 
 
-class Settings(TypedDict, total=False):
+class Settings(BaseModel):
     """A suite."""
 
-    problems: list[str]
-    seeds: Seeds
-    draws: Count
-    engine: Any
+    problems: list[str] = ["sinusoid", "motorcycle", "moons"]
+    seeds: Seeds = [0]
+    draws: Count = 1000
+    engine: Any = "captured"
     entries: list[dict[str, Any]]
 
 
@@ -139,9 +125,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {"sinusoid": sinusoid, "motorcycle"
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each problem and entry, and for each problem one with the two halves of NUTS."""
-    check_table("the suite", suite, Settings)
-    settings = DEFAULTS | {key: value for key, value in suite.items() if key != "entries"}
-    check_engine(settings["engine"])
+    settings = check_suite(suite, Settings)
     _check_problems(settings["problems"])
     check_entries(suite, Entry)
     check_names([FLOOR, *(entry["name"] for entry in suite["entries"])])
@@ -195,7 +179,7 @@ def make_reference(name: str, problem: Problem) -> None:
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "problem.npz"
         np.savez(given, x=problem.data.x, y=problem.data.y, test=problem.test, **numbers)
-        command = [uv, "run", "--quiet", "--script", str(HERE / "nuts_reference.py"), str(given)]
+        command = [uv, "run", "--quiet", "--script", str(HERE / "tasks" / "nuts_reference.py"), str(given)]
         subprocess.run([*command, str(reference_path(name))], check=True)
     found = np.load(reference_path(name))
     print(f"{name}: NUTS took {found['seconds']:.0f} s, largest R-hat {found['max_rhat']:.3f}")

@@ -9,22 +9,15 @@ import time
 from typing import Any, TypedDict
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.ood import figures, tables
-from benchmarks.tasks.entries import Count, Positive, check_engine, check_table, data_info, methods, num_draws
+from benchmarks.tasks.entries import Count, Positive, check_suite, check_table, data_info, methods, num_draws
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
-DEFAULTS: dict[str, Any] = {
-    "seeds": 5,
-    "draws": 200,
-    "steps": 2000,
-    "lr": 0.005,
-    "batch_size": 128,
-    "engine": "captured",
-}
 _OF_SET: dict[str, Any] = {"data": None, "without": [], "outside": None, "train": 1000, "test": 400, "hidden": [50]}
 
 
@@ -39,15 +32,15 @@ class Inputs(TypedDict, total=False):
     hidden: list[Count]
 
 
-class Settings(TypedDict, total=False):
+class Settings(BaseModel):
     """A suite."""
 
-    seeds: Count
-    draws: Count
-    steps: Count
-    lr: Positive
-    batch_size: Count
-    engine: Any
+    seeds: Count = 5
+    draws: Count = 200
+    steps: Count = 2000
+    lr: Positive = 0.005
+    batch_size: Count = 128
+    engine: Any = "captured"
     sets: list[dict[str, Any]]
     entries: list[dict[str, Any]]
 
@@ -59,13 +52,11 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
         InputError: an unknown key, a number that cannot be, entries that are none, or no sets, each with either
             `without` or `outside`.
     """
-    check_table("the suite", suite, Settings)
-    shared = {key: value for key, value in suite.items() if key not in ("sets", "entries")}
-    check_engine(shared.get("engine", "captured"))
+    shared = check_suite(suite, Settings)
     if not suite.get("sets"):
         raise bnn.InputError("The suite needs [[sets]], each with `data`.")
     sets = [_set(one) for one in suite["sets"]]
-    return [{**DEFAULTS, **shared, **one, **method} for one in sets for method in methods(suite)]
+    return [{**shared, **one, **method} for one in sets for method in methods(suite)]
 
 
 def _set(one: dict[str, Any]) -> dict[str, Any]:

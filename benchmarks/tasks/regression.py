@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 import pyrobnn as bnn
 from benchmarks.report.regression import figures, tables
@@ -25,6 +25,7 @@ from benchmarks.tasks.entries import (
     check_entries,
     check_fit,
     check_keys,
+    check_suite,
     check_table,
     data_info,
     make_spec,
@@ -36,14 +37,6 @@ from pyrobnn.runs.spec import RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
-DEFAULTS: dict[str, Any] = {
-    "splits": "published",
-    "validation": 0.2,
-    "seed": 0,
-    "num_splits": None,
-    "side_by_side": 20,
-    "tuning_members": None,
-}
 _PIT_BINS = 10
 Parts = list[tuple[bnn.Data, bnn.Data]]
 
@@ -66,16 +59,16 @@ class Entry(Sections, total=False):
     grid: Grid
 
 
-class Settings(TypedDict, total=False):
+class Settings(BaseModel):
     """A suite."""
 
     data: list[str]
-    splits: Literal["published", "gap"]
-    validation: Annotated[float, Field(gt=0, lt=1)]
-    seed: Seed
-    num_splits: Count
-    side_by_side: Count
-    tuning_members: Count
+    splits: Literal["published", "gap"] = "published"
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    seed: Seed = 0
+    num_splits: Count = None
+    side_by_side: Count = 20
+    tuning_members: Count = None
     base: dict[str, Any]
     for_data: dict[str, dict[str, Any]]
     entries: list[dict[str, Any]]
@@ -88,8 +81,7 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
         InputError: an unknown key, no data or entries, data for classification, a number that cannot be, more splits
             than there are, or a bad spec.
     """
-    check_table("the suite", suite, Settings)
-    settings = DEFAULTS | {key: value for key, value in suite.items() if key in DEFAULTS}
+    settings = check_suite(suite, Settings)
     check_entries(suite, Entry)
     if not suite.get("data"):
         raise bnn.InputError("The suite needs `data`, a list of names of data sets.")

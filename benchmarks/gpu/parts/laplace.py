@@ -5,7 +5,6 @@ batches are tensors on the device. Prediction is mean and covariance of the outp
 `evidence_error` is the relative difference of the log evidence to a CPU in float64.
 """
 
-import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -15,22 +14,7 @@ from torch import Tensor, nn
 
 import pyrobnn as bnn
 from benchmarks.gpu.check import Check, Found, NotHere, Setting, milliseconds
-
-_BATCH = 256
-
-
-class _Batches:
-    """The parts of a DataLoader that laplace-torch needs, on a device."""
-
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.dataset, self.batch_size = torch.utils.data.TensorDataset(x, y), _BATCH
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.dataset) / _BATCH)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        x, y = self.dataset.tensors
-        return zip(x.split(_BATCH), y.split(_BATCH), strict=True)
+from benchmarks.measures.laplace_speed import Batches, fit_laplace_torch
 
 
 def checks(setting: Setting) -> Iterator[Check]:
@@ -66,25 +50,12 @@ def _ours(setting: Setting, structure: str) -> Found:
 
 def _theirs(setting: Setting, structure: str) -> Found:
     try:
-        import laplace
         from laplace.curvature import BackPackGGN
     except ImportError as error:
         raise NotHere(str(error)) from None
     net, x, y, test = (value.to(setting.device) for value in _problem(setting))
 
-    def fit() -> Any:
-        fitted = laplace.Laplace(
-            net,
-            "classification",
-            subset_of_weights="all",
-            hessian_structure=structure,
-            prior_precision=1.0,
-            backend=BackPackGGN,
-        )
-        fitted.fit(_Batches(x, y))
-        fitted.log_marginal_likelihood()
-        return fitted
-
+    fit = partial(fit_laplace_torch, net, Batches(x, y), structure, backend=BackPackGGN)
     fit_ms = milliseconds(fit, setting.device, seconds=1, warm_up=1)
     fitted = fit()
     predict_ms = milliseconds(lambda: fitted._glm_predictive_distribution(test), setting.device, seconds=0.5, warm_up=1)

@@ -16,11 +16,9 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.check import Check, Found, NotHere, Setting, milliseconds
-
-sys.path.append(str(Path(__file__).parents[2] / "peers"))
-from cases import MAIN, Case
-from engines import ENGINES
-from workers import Worker, WorkerError
+from benchmarks.peers.cases import MAIN, Case
+from benchmarks.peers.engines import ENGINES
+from benchmarks.peers.workers import Worker, WorkerError
 
 _CASES = {case.name: case for case in MAIN}
 _ENGINES = ("pyrobnn", "pyrobnn_eager", "pyro", "tyxe", "torch_eager", "torch_compiled", "numpyro_scan")

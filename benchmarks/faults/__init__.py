@@ -1,0 +1,1 @@
+"""Parts of the measure `faults`: each breaks something on purpose, many times."""

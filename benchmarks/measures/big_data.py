@@ -1,0 +1,178 @@
+"""Data larger than memory: how much memory fits take from each kind of data, and how many steps a second they do.
+
+The same examples, 400 MB of them, in memory, in .npy files, in Parquet and behind a DataLoader over the mapped files;
+each kind in a new process. Growth of memory counts from the end of a first fit of two steps on other data, and includes
+pages of mapped files. Then steps a second of one process and of two at the same global batch.
+"""
+
+import tempfile
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import pyrobnn as bnn
+from benchmarks.measures.harness import Options, Row, in_process, made_by, resident, short
+from benchmarks.report.parts import grid
+
+KEY = ("data",)
+NUM, WIDTH, BATCH, STEPS = 1_000_000, 100, 256, 200
+GLOBAL_BATCH, PARALLEL_STEPS = 8192, 20
+KINDS = {
+    "Data in memory": lambda folder: bnn.Data(np.load(folder / "x.npy"), np.load(folder / "y.npy")),
+    "StoredData, NumPy": lambda folder: bnn.StoredData.from_numpy(folder / "x.npy", folder / "y.npy", progress=False),
+    "StoredData, Parquet": lambda folder: bnn.StoredData.from_parquet(folder / "xy.parquet", "y", progress=False),
+    "DataLoader, no workers": lambda folder: loader(folder, 0),
+    "DataLoader, 2 workers": lambda folder: loader(folder, 2),
+}
+PROCESSES = {"one process": 1, "two processes": 2}
+OPTIONS: dict[str, Any] = {}
+
+
+class Mapped(Dataset):
+    """The rows of mapped arrays."""
+
+    def __init__(self, folder: Path) -> None:
+        self.x, self.y = (np.load(folder / name, mmap_mode="r") for name in ("x.npy", "y.npy"))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a copy of a row."""
+        return torch.from_numpy(np.array(self.x[row])), torch.tensor(self.y[row])
+
+
+def loader(folder: Path, workers: int) -> DataLoader:
+    """Return shuffled batches of the mapped rows."""
+    return DataLoader(Mapped(folder), batch_size=BATCH, shuffle=True, num_workers=workers)
+
+
+@cache
+def written() -> "tempfile.TemporaryDirectory[str]":
+    """Return a folder with the examples, written a part at a time, which goes when this process ends."""
+    place = tempfile.TemporaryDirectory()
+    folder = Path(place.name)
+    x = np.lib.format.open_memmap(folder / "x.npy", mode="w+", dtype=np.float32, shape=(NUM, WIDTH))
+    generator, y = np.random.default_rng(0), np.empty(NUM, np.float32)
+    names = [f"x{column}" for column in range(WIDTH)]
+    schema = pa.schema([(name, pa.float32()) for name in [*names, "y"]])
+    with pq.ParquetWriter(folder / "xy.parquet", schema) as writer:
+        for start in range(0, NUM, 10_000):
+            part = generator.normal(size=(10_000, WIDTH)).astype(np.float32)
+            x[start : start + 10_000], y[start : start + 10_000] = part, part.mean(1)
+            columns = [*part.T, part.mean(1)]
+            writer.write_table(pa.table([pa.array(np.ascontiguousarray(c)) for c in columns], schema=schema))
+    np.save(folder / "y.npy", y)
+    return place
+
+
+class Peak:
+    """The largest memory of the process within a block, seen every ten milliseconds."""
+
+    def __enter__(self) -> "Peak":
+        self.most, self._ends = resident(), False
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._ends:
+            self.most = max(self.most, resident())
+            time.sleep(0.01)
+
+    def __exit__(self, *error: object) -> None:
+        self._ends = True
+        self._thread.join()
+
+
+def fit(data: Any, *, steps: int, batch_size: int | None, hidden: int = 50, parallel: bool = False) -> float:
+    """Return the seconds from the call to the end of a fit."""
+    model = bnn.BNN(
+        bnn.MLP(WIDTH, [hidden], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.1), prior=bnn.priors.Normal(1.0)
+    )
+    method: Any = bnn.SVI(steps=steps, batch_size=batch_size)
+    started = time.perf_counter()
+    bnn.fit(model, data, bnn.DataParallel(method) if parallel else method, seed=0, engine="eager", progress=False)
+    return time.perf_counter() - started
+
+
+def child(kind: str, place: str) -> Row:
+    """Measure one kind of data in this process."""
+    fit((np.zeros((1000, WIDTH), np.float32), np.zeros(1000, np.float32)), steps=2, batch_size=BATCH)
+    before = resident()
+    with Peak() as peak:
+        started = time.perf_counter()
+        data = KINDS[kind](Path(place))
+        opening = time.perf_counter() - started
+        batch_size = None if kind.startswith("DataLoader") else BATCH
+        brief, long = (fit(data, steps=steps, batch_size=batch_size) for steps in (20, 20 + STEPS))
+    return {"growth": 1024 * (peak.most - before) / 1e6, "opening": opening, "rate": STEPS / (long - brief)}
+
+
+def parallel_child(place: str) -> float:
+    """Return steps a second at the global batch; under torchrun each process has its share."""
+    x = np.load(f"{place}/x.npy", mmap_mode="r")[: 4 * GLOBAL_BATCH]
+    data = bnn.Data(x, np.array(x).mean(1))
+    seconds = [
+        fit(data, steps=steps, batch_size=GLOBAL_BATCH, hidden=400, parallel=True) for steps in (5, 5 + PARALLEL_STEPS)
+    ]
+    return PARALLEL_STEPS / (seconds[1] - seconds[0])
+
+
+def jobs(options: Options) -> list[Row]:
+    """Return one job, so that rates are of one run."""
+    return [{"data": next(iter(KINDS))}]
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Return a row for each kind of data, and for each number of processes; ratios are to the first."""
+    place = written().name
+    rows = [{"data": kind} | in_process(child, kind, place, OMP_NUM_THREADS="1") for kind in KINDS]
+    for name, number in PROCESSES.items():
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"] if number > 1 else []
+        rate = in_process(parallel_child, place, launcher=launcher, OMP_NUM_THREADS="1")
+        rows.append({"data": name, "rate": rate})
+    firsts = [rows[0]] * len(KINDS) + [rows[len(KINDS)]] * len(PROCESSES)
+    return [short(row | {"ratio": row["rate"] / first["rate"]}) for row, first in zip(rows, firsts, strict=True)]
+
+
+def page(rows: list[Row], options: Options) -> list[str]:
+    """Return the tables of both."""
+    kinds = [
+        [row["data"], f"{row['growth']:.0f}", f"{row['opening']:.1f}", f"{row['rate']:.0f}", f"{row['ratio']:.2f}"]
+        for row in rows
+        if row["data"] in KINDS
+    ]
+    processes = [
+        [PROCESSES[row["data"]], f"{row['rate']:.1f}", f"{row['ratio']:.2f}"]
+        for row in rows
+        if row["data"] in PROCESSES
+    ]
+    about = (
+        f"{NUM:,} examples of {WIDTH} float32 numbers, {4 * NUM * WIDTH / 1e6:.0f} MB; an eager fit of a {WIDTH}-50-1 "
+        f"network, batches of {BATCH}, one thread. The files are in the page cache. Two cores that others used "
+        "meanwhile: rates of one run, which may be off by a half."
+    )
+    return [
+        "# Data larger than memory",
+        *made_by("big_data", about),
+        *grid(["data", "growth of memory, MB", "opening, s", "steps a second", "to memory"], kinds),
+        "",
+        "Workers of a DataLoader have memory of their own, which is not counted. Opening includes the pass that checks "
+        "every value.",
+        "",
+        f"Two processes against one, {WIDTH}-400-1, {GLOBAL_BATCH} examples in each batch of all processes, one thread "
+        "each, gloo:",
+        "",
+        *grid(["processes", "steps a second", "to one"], processes),
+        *(f"\n{row['note']}" for row in rows if "note" in row),
+    ]

@@ -1,0 +1,204 @@
+"""Every part by its name alone on eight small problems.
+
+Nothing is set but the name, and nothing was chosen on these seeds (100 and up; rules were made on 0 to 9). Beside the
+parts stand a Gaussian process, a linear model and HistGradientBoosting of scikit-learn.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scipy import special, stats
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.linear_model import LogisticRegressionCV, RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import pyrobnn as bnn
+from benchmarks.measures.harness import Options, Row, chosen, short
+from benchmarks.problems import ALL, PROBLEMS, Problem, model_of
+from benchmarks.report.parts import grid, grouped, save_picture
+from pyrobnn.verdict.baselines import fit_baselines
+
+KEY = ("problem", "kind", "name", "seed")
+FIRST_SEED = 100
+GUIDES = ["mean_field", "low_rank", "full_rank", "matrix_normal", "radial", "dropout", "map", "laplace", "flow"]
+PRIORS = ["normal", "student_t", "laplace", "scale_mixture", "horseshoe", "hierarchical"]
+METHODS: dict[str, Callable[[], Any]] = {
+    "automatic": bnn.Automatic,
+    "nuts": lambda: bnn.NUTS(num_draws=300, warmup=300, num_chains=1),
+    "swag": bnn.SWAG,
+    "ensemble": bnn.Ensemble,
+    "marginal_likelihood": bnn.MarginalLikelihood,
+    "evidence_framework": bnn.EvidenceFramework,
+    "ivon": bnn.IVON,
+    "sgld": bnn.SGLD,
+    "sghmc": bnn.SGHMC,
+}
+KINDS = {"reference": [], "guide": GUIDES, "method": list(METHODS), "prior": PRIORS}
+OPTIONS = {
+    "seeds": 3,
+    "kinds": list(KINDS),
+    "names": [name for names in KINDS.values() for name in names],
+    "problems": list(ALL),
+}
+_AT_ONCE = 300
+
+
+def fitted(problem: Problem, kind: str, name: str, seed: int) -> Any:
+    """Fit what a name stands for, with nothing else set."""
+    data = bnn.Data(problem.x, problem.y, standardize=True)
+    method = METHODS[name]() if kind == "method" else bnn.SVI(guide=name) if kind == "guide" else bnn.SVI()
+    return bnn.fit(model_of(problem, name if kind == "prior" else "normal"), data, method, seed=seed, progress=False)
+
+
+def judge(problem: Problem, prediction: Any) -> dict[str, float]:
+    """Return scores on the test data: error is a share of the spread of the targets, or of labels that are wrong."""
+    found = {"log_score": float(prediction.log_prob(torch.tensor(problem.test_y)).mean())}
+    if problem.is_classification:
+        labels = prediction.class_probs.argmax(-1).cpu().numpy()
+        return found | {"error": float((labels != problem.test_y).mean())}
+    target = problem.test_y if problem.curve is None else problem.curve
+    misses = prediction.mean.double().cpu().numpy().reshape(-1) - target
+    found["error"] = float(np.sqrt((misses**2).mean()) / target.std())
+    low, high = (edge.double().cpu().numpy().reshape(-1) for edge in prediction.interval(0.95))
+    found["coverage"] = float(((low <= problem.test_y) & (problem.test_y <= high)).mean())
+    return found | {"epistemic": float(prediction.epistemic_std.double().mean() / target.std())}
+
+
+def references(problem: Problem) -> dict[str, dict[str, float]]:
+    """Return the scores of scikit-learn's models, and of the linear model of the same likelihood."""
+    found = {}
+    data = bnn.Data(problem.x, problem.y, standardize=problem.is_real)
+    linear = fit_baselines(model_of(problem), data)["linear"].predict(torch.tensor(problem.test_x))
+    found["linear model"] = judge(problem, linear)
+    if problem.is_classification:
+        models = {
+            "Gaussian process": GaussianProcessClassifier(ConstantKernel() * RBF(), random_state=0),
+            "HistGradientBoosting": HistGradientBoostingClassifier(random_state=0),
+            "logistic regression": make_pipeline(StandardScaler(), LogisticRegressionCV()),
+        }
+        for name, one in models.items():
+            probs = one.fit(problem.x, problem.y).predict_proba(problem.test_x)
+            chosen = probs[np.arange(len(probs)), problem.test_y]
+            wrong = float((probs.argmax(1) != problem.test_y).mean())
+            found[name] = {"log_score": float(np.log(chosen.clip(1e-12)).mean()), "error": wrong}
+    elif problem.is_real:
+        kernel = ConstantKernel() * RBF(np.ones(problem.x.shape[1])) + WhiteKernel()
+        process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2, random_state=0)
+        scaler = StandardScaler().fit(problem.x)
+        mean, std = process.fit(scaler.transform(problem.x), problem.y).predict(
+            scaler.transform(problem.test_x), return_std=True
+        )
+        found["Gaussian process"] = _normal(problem, mean, std)
+        trees = HistGradientBoostingRegressor(random_state=0).fit(problem.x, problem.y)
+        found["HistGradientBoosting"] = _normal(problem, trees.predict(problem.test_x), None)
+        ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 20))).fit(problem.x, problem.y)
+        spread = np.std(problem.y - ridge.predict(problem.x))
+        found["ridge"] = _normal(problem, ridge.predict(problem.test_x), np.full(len(problem.test_y), spread))
+    else:
+        trees = HistGradientBoostingRegressor(loss="poisson", random_state=0).fit(problem.x, problem.y)
+        rate = trees.predict(problem.test_x)
+        error = float(np.sqrt(np.mean((rate - problem.test_y) ** 2)) / problem.test_y.std())
+        score = special.xlogy(problem.test_y, rate) - rate - special.gammaln(problem.test_y + 1)
+        found["HistGradientBoosting"] = {"log_score": float(score.mean()), "error": error}
+    return found
+
+
+def _normal(problem: Problem, mean: np.ndarray, std: np.ndarray | None) -> dict[str, float]:
+    target = problem.test_y if problem.curve is None else problem.curve
+    found = {"error": float(np.sqrt(((mean - target) ** 2).mean()) / target.std())}
+    if std is None:
+        return found
+    inside = np.abs(problem.test_y - mean) <= stats.norm.ppf(0.975) * std
+    score = stats.norm(mean, std).logpdf(problem.test_y).mean()
+    return found | {"log_score": float(score), "coverage": float(inside.mean())}
+
+
+def jobs(options: Options) -> list[Row]:
+    """Return what there is to do, in order."""
+    return [
+        {"problem": problem, "kind": kind, "seed": seed} | name
+        for seed in range(FIRST_SEED, FIRST_SEED + options.seeds)
+        for kind in options.kinds
+        for name in ([{"name": name} for name in KINDS[kind] if name in options.names] if KINDS[kind] else [{}])
+        for problem in (PROBLEMS if kind in ("method", "prior") else ALL)
+        if problem in options.problems
+    ]
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Fit and score by one name, or by all references."""
+    posed, started = ALL[job["problem"]](job["seed"]), time.perf_counter()
+    found = references(posed) if job["kind"] == "reference" else {job["name"]: _scored(posed, **job)}
+    seconds = round(time.perf_counter() - started, 1)
+    return [short(job | {"name": name} | scores | {"seconds": seconds}) for name, scores in found.items()]
+
+
+def _scored(posed: Problem, *, kind: str, name: str, seed: int, problem: str) -> Row:
+    try:
+        posterior = fitted(posed, kind, name, seed)
+        found: Row = judge(posed, posterior.predict(posed.test_x, num_draws=_AT_ONCE))
+    except (bnn.InputError, FloatingPointError) as error:
+        return {"note": f"{type(error).__name__}: {str(error)[:80]}"}
+    automatic = posterior.record.automatic
+    return found if automatic is None else found | {"note": automatic.chosen}
+
+
+def page(rows: list[Row], options: Options) -> list[str]:
+    """Return the page, and draw its picture."""
+    seeds = sorted({row["seed"] for row in rows})
+    shown = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"one seed, {seeds[0]}"
+    lines = [
+        "# Every part by its name alone",
+        "",
+        "`python -m benchmarks measure defaults` fits each guide, method and prior with nothing set but its name, to",
+        f"eight small problems ({shown}; the rules were made on seeds 0 to 9). The error is the root",
+        "mean square over the spread of the targets (of the cubic: of its curve), of moons the share of wrong",
+        "labels. The log score is a mean over test examples, in nats. Seconds are of one core beside other work.",
+        "Means over seeds, of which a row tells the number: names without a row are still to come.",
+        "",
+        "![Errors and log scores by problem](defaults.png)",
+        "",
+    ]
+    columns = ("error", "log_score", "coverage", "epistemic", "seconds")
+    header = ["kind", "name", "seeds", "error", "log score", "95 % intervals hold", "epistemic", "seconds", ""]
+    for problem in ALL:
+        cells = []
+        for (kind, name), same in grouped(chosen(rows, problem=problem), "kind", "name").items():
+            notes = ", ".join(dict.fromkeys(row["note"] for row in same if "note" in row))
+            cells.append([kind, name, len(same), *(_mean(same, column) for column in columns), notes])
+        lines += [f"## {problem}", "", *grid(header, cells), ""]
+    save_picture(_picture(rows), options.out / "defaults.png")
+    return lines[:-1]
+
+
+def _mean(rows: list[Row], column: str) -> str:
+    values = [row[column] for row in rows if column in row]
+    return f"{np.mean(values):.3g}" if values else ""
+
+
+def _picture(rows: list[Row]) -> Figure:
+    figure = Figure(figsize=(7.5, 17), layout="constrained")
+    kinds = {"reference": "black", "guide": "C0", "method": "C1", "prior": "C2"}
+    for axis, problem in zip(figure.subplots(4, 2).flat, PROBLEMS, strict=True):
+        groups = grouped([row for row in chosen(rows, problem=problem) if "log_score" in row], "kind", "name")
+        scores = {pair: float(_mean(same, "log_score")) for pair, same in groups.items()}
+        names = sorted(scores, key=scores.__getitem__)
+        lowest = max(scores.values(), default=0.0) - 1.0
+        for place, pair in enumerate(names):
+            look = "o" if scores[pair] >= lowest else "<"
+            axis.plot(max(scores[pair], lowest), place, look, color=kinds[pair[0]], ms=4)
+        axis.set_yticks(range(len(names)), [name for _, name in names], fontsize=8)
+        axis.set_title(problem, fontsize=11)
+        axis.set_xlabel("log score, nats (arrow: lower)", fontsize=9)
+        axis.tick_params(axis="x", labelsize=8)
+    handles = [Line2D([], [], marker="o", ls="", color=color, label=kind) for kind, color in kinds.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9)
+    return figure

@@ -1,0 +1,92 @@
+"""Predictions beside a plain loop of draws and forwards.
+
+ResNet-18 (3 x 32 x 32), 784-400-400-10, an LSTM (28 rows of 28) and a vision transformer (four layers, width 64,
+patches of 4 x 4), ten classes, float32, under a mean-field posterior of a few steps. "predict" is pyrobnn's, with its
+class probabilities; "loop" draws weights of independent normals with torch.randn, runs the network with
+torch.func.functional_call and takes the mean of softmax. CPU seconds of one thread, in one process by turns, medians
+of the rounds after one that does not count; the ratio is the median of the rounds' ratios.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import pyrobnn as bnn
+from benchmarks.gpu.parts.resnet import resnet18
+from benchmarks.measures.harness import Options, Row, by_turns, each, plain_page, short
+from benchmarks.measures.steps import Reader, mlp
+
+
+class VisionTransformer(nn.Module):
+    """Patches of 4 x 4, four layers of attention, and the mean over patches."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, 4)
+        self.places = nn.Parameter(0.02 * torch.randn(64, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
+        patches = self.patches(x).flatten(2).mT + self.places
+        outputs: Tensor = self.head(self.layers(patches).mean(1))
+        return outputs
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
+    "784-400-400-10": (mlp, (784,), 1000, 100),
+    "LSTM": (Reader, (28, 28), 256, 20),
+    "ViT": (VisionTransformer, (3, 32, 32), 64, 20),
+    "ResNet-18": (partial(resnet18, 64), (3, 32, 32), 64, 4),
+}
+"""Network, shape of an example, inputs and draws."""
+
+KEY = ("net",)
+OPTIONS = {"rounds": 11, "nets": list(NETS)}
+
+
+def loop(net: nn.Module, moments: dict[str, tuple[Tensor, Tensor]], x: Tensor, draws: int) -> Tensor:
+    """Return class probabilities by a plain loop."""
+    total = torch.zeros(len(x), 10)
+    with torch.no_grad():
+        for _ in range(draws):
+            weights = {name: mean + std * torch.randn_like(mean) for name, (mean, std) in moments.items()}
+            total += functional_call(net, weights, (x,)).softmax(-1)
+    return total / draws
+
+
+jobs = each("net", "nets")
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Return a row."""
+    make, shape, inputs, draws = NETS[job["net"]]
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = make().eval()
+    x, y = torch.randn(inputs, *shape), torch.randint(0, 10, (inputs,))
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
+    method = bnn.SVI(guide=bnn.guides.MeanField(init_rho=-5.0), steps=2, batch_size=8)
+    data = bnn.Data(x[:16], y[:16], standardize=False)
+    posterior = bnn.fit(model, data, method, seed=0, device="cpu", engine="eager", progress=False)
+    moments = {name: pair for name, pair in posterior.guide.moments().items() if name in posterior.bnn.site_names}
+    state = posterior.bnn.net.state_dict()
+    net.load_state_dict({key: state.get(key, value) for key, value in net.state_dict().items()})
+    works = {
+        "predict": lambda: posterior.predict(x, num_draws=draws).class_probs,
+        "loop": lambda: loop(net, moments, x, draws),
+    }
+    seconds = by_turns(works, options.rounds, clock=time.process_time)
+    ratio = median(one / other for one, other in zip(*seconds.values(), strict=True))
+    medians = {case: median(spent) for case, spent in seconds.items()}
+    return [short(job | {"inputs": inputs, "draws": draws} | medians) | {"ratio": round(ratio, 2)}]
+
+
+page = plain_page("Predictions beside a plain loop", "draws", "CPU seconds of one thread, x86.", {"ratio": ".2f"})

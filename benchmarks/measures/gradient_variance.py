@@ -1,0 +1,124 @@
+"""How much the gradient varies from draw to draw, by the noise that the examples of a mini-batch share, on MNIST.
+
+The network is 784-400-400-10 under a Normal(0, 1) prior, its KL in closed form or from the draw; the mini-batch of 128
+of 60,000 examples stays the same. The variance of each entry of the gradient of the negative ELBO is taken over draws
+of the noise and added up over the entries of a layer. The table has the variance with a shared draw divided by that of
+the estimator: how many shared draws one of its draws is worth. "own weights" is the reference: 128 passes, each with
+weights drawn for one example.
+"""
+
+import pyro
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from torch import Tensor, nn
+
+import pyrobnn as bnn
+from benchmarks.measures.harness import Options, Row, each, made_by
+from benchmarks.report.parts import grid
+
+KEY = ("state", "KL", "noise")
+NUM_DATA, BATCH, STEPS = 60_000, 128, 1000
+ELBOS = {"analytic": TraceMeanField_ELBO, "mc": Trace_ELBO}
+ESTIMATORS = {"shared": "shared", "flipout": "flipout", "local": "local", "own weights": "shared"}
+DRAWS = {"shared": 64, "flipout": 64, "local": 64, "own weights": 4}
+SCALES = {f"start, rho = {rho:g}": rho for rho in (-3.0, -5.0)}
+TRAINED = f"after {STEPS} steps"
+OPTIONS = {"states": [*SCALES, TRAINED]}
+LAYERS = {"0": "layer 1", "2": "layer 2", "4": "layer 3", "all": "all"}
+PARAMETERS = ("loc", "rho")
+Batch = tuple[Tensor, Tensor]
+
+
+def gradient(model: bnn.BNN, guide: nn.Module, batch: Batch, kl: str, num_data: int) -> Tensor:
+    """Return an estimate of the gradient of the negative ELBO, (2, D), mu first."""
+    loss = ELBOS[kl]().differentiable_loss(model, guide, *batch, num_data=num_data)
+    return torch.stack(torch.autograd.grad(loss, [guide.loc, guide.rho]))
+
+
+def estimate(name: str, model: bnn.BNN, guide: nn.Module, batch: Batch, kl: str) -> Tensor:
+    """Return an estimate by one of the estimators, (2, D)."""
+    if name != "own weights":
+        return gradient(model, guide, batch, kl, NUM_DATA)
+    examples = zip(*(part.split(1) for part in batch), strict=True)
+    total = torch.zeros(2, len(guide.loc))
+    for example in examples:
+        total += gradient(model, guide, example, kl, round(NUM_DATA / BATCH))
+    return total
+
+
+def variance(name: str, model: bnn.BNN, guide: nn.Module, batch: Batch, kl: str) -> Tensor:
+    """Return the variance of each entry of the gradient over draws, (2, D)."""
+    torch.manual_seed(1)
+    mean = torch.zeros(2, len(guide.loc))
+    squares = torch.zeros_like(mean)
+    for count in range(1, DRAWS[name] + 1):
+        value = estimate(name, model, guide, batch, kl)
+        change = value - mean
+        mean += change / count
+        squares += change * (value - mean)
+    return squares / (DRAWS[name] - 1)
+
+
+def by_layer(variances: Tensor, guide: nn.Module) -> dict[str, float]:
+    """Return the sum of the variances of each layer and of all of them, by layer and parameter."""
+    sums = {f"{layer} {name}": 0.0 for layer in LAYERS.values() for name in PARAMETERS}
+    start = 0
+    for site, (loc, _) in guide.moments().items():
+        totals = variances[:, start : start + loc.numel()].double().sum(1).tolist()
+        for name, total in zip(PARAMETERS, totals, strict=True):
+            sums[f"{LAYERS[site.split('.')[0]]} {name}"] += total
+            sums[f"all {name}"] += total
+        start += loc.numel()
+    return sums
+
+
+def measure(model: bnn.BNN, trained: dict[str, Tensor], batch: Batch) -> list[Row]:
+    """Return rows for one state of the guide."""
+    rows = []
+    for kl in ELBOS:
+        sums = {}
+        for name, noise in ESTIMATORS.items():
+            if name == "own weights" and kl == "mc":
+                continue  # 128 draws of the KL instead of one: not the same estimator
+            guide = bnn.guides.MeanField(noise=noise).build(model, *batch)
+            guide.load_state_dict(trained)
+            sums[name] = by_layer(variance(name, model, guide, batch, kl), guide)
+            if name != "shared":
+                ratios = {key: float(f"{sums['shared'][key] / value:.3g}") for key, value in sums[name].items()}
+                rows.append({"KL": kl, "noise": name} | ratios)
+    return rows
+
+
+jobs = each("state", "states")
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Return a row for each KL and estimator."""
+    data, _ = bnn.datasets.load("mnist").split(0)
+    model = bnn.BNN(bnn.MLP(784, [400, 400], 10), prior=bnn.priors.Normal(1.0), likelihood="categorical")
+    batch = (data.x[:BATCH], data.y[:BATCH])
+    with pyro.settings.context(module_local_params=True), pyro.validation_enabled(is_validate=False):
+        if job["state"] in SCALES:
+            torch.manual_seed(0)
+            guide = bnn.guides.MeanField(init_rho=SCALES[job["state"]]).build(model, *batch)
+            return [job | row for row in measure(model, guide.state_dict(), batch)]
+        method = bnn.SVI(guide=bnn.guides.MeanField(noise="local"), steps=STEPS, batch_size=BATCH, lr=1e-3)
+        posterior = bnn.fit(model, data, method, seed=0, progress=False)
+        accuracy = bnn.score(posterior.predict(data.x[-5000:], num_draws=10), data.y[-5000:])["accuracy"].value
+        rows = measure(posterior.bnn.train(), posterior.guide.state_dict(), batch)
+    return [job | row | {"accuracy": round(accuracy, 3)} for row in rows]
+
+
+def page(rows: list[Row], options: Options) -> list[str]:
+    """Return the table."""
+    about = (
+        f"MNIST, 784-400-400-10, batch {BATCH}, N = {NUM_DATA}, {DRAWS['shared']} draws (own weights: "
+        f"{DRAWS['own weights']}), seed 1: variance with a shared draw / variance"
+    )
+    columns = [*KEY, *(f"{layer} {name}" for layer in LAYERS.values() for name in PARAMETERS)]
+    cells = [[f"{row[key]:.3g}" if key not in KEY else row[key] for key in columns] for row in rows]
+    reached = [
+        f"Accuracy on 5000 of the training examples {TRAINED}: {value:.3f}."
+        for value in {row["accuracy"] for row in rows if "accuracy" in row}
+    ]
+    return ["# Variance of the gradient", *made_by("gradient_variance", about), *grid(columns, cells), "", *reached]

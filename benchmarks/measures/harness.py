@@ -1,0 +1,205 @@
+"""What all measures share: the command line, rows on file, timing by turns, new processes, and the page.
+
+A measure is a module of `benchmarks.measures` with the names of `Measure`. Its first line says what it measures. Each
+job gives rows, which are appended to `results/NAME.jsonl` as soon as they are there: a measure that was stopped goes on
+where it was. `results/NAME.md` is made from all rows.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tqdm import tqdm
+
+import pyrobnn as bnn
+from benchmarks import RESULTS
+from benchmarks.report.parts import grid
+
+Row = dict[str, Any]
+Options = argparse.Namespace
+
+
+class Measure(Protocol):
+    """The interface of a module of `benchmarks.measures`."""
+
+    KEY: tuple[str, ...]
+    """Columns that tell rows apart: of several rows with the same values the last counts."""
+    OPTIONS: dict[str, Any]
+    """Options with their values by default, a list of all choices (several may be given), or arguments of argparse."""
+    jobs: Callable[[Options], Iterable[Row]]
+    """From options to jobs, in order: columns that the rows of a job have."""
+    run: Callable[[Row, Options], Iterable[Row]]
+    """Do a job, and return its rows."""
+    page: Callable[[list[Row], Options], list[str]]
+    """From all rows to lines of Markdown; none where there is no page."""
+
+
+def names() -> list[str]:
+    """Return the names of all measures."""
+    return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "child", "harness"})
+
+
+def listed() -> list[str]:
+    """Return a line for each measure: its name, and what it measures."""
+    files = {name: Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in names()}
+    return [f"{name:18} {text.splitlines()[0].strip('"')}" for name, text in files.items()]
+
+
+def load_measure(name: str) -> Measure:
+    """Return the module of a measure.
+
+    Raises:
+        InputError: no measure of that name.
+    """
+    if name not in names():
+        raise bnn.InputError(f"There is no measure {name!r}. Measures: {', '.join(names())}.")
+    module: Measure = importlib.import_module(f"benchmarks.measures.{name}")
+    return module
+
+
+def rows_path(name: str, folder: Path = RESULTS) -> Path:
+    """Return the file of the rows of a measure."""
+    return folder / f"{name.replace('_', '-')}.jsonl"
+
+
+def load_rows(name: str, folder: Path = RESULTS) -> list[Row]:
+    """Return the rows of a measure on file, the last of each key, in the order in which their keys came first."""
+    path, key = rows_path(name, folder), load_measure(name).KEY
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return list({tuple(row.get(column) for column in key): row for row in map(json.loads, lines)}.values())
+
+
+def measure(name: str, arguments: Sequence[str]) -> None:
+    """Do the jobs of a measure that have no rows yet, and write its page."""
+    module = load_measure(name)
+    options = _parsed(name, module, arguments)
+    path = rows_path(name, options.out)
+    with warnings.catch_warnings(action="ignore"):
+        if not options.report:
+            _run(module, options, path, [] if options.again else load_rows(name, options.out))
+        rows = load_rows(name, options.out)
+        lines = module.page(rows, options) if rows else []
+    if lines:
+        path.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
+    command = f"python -m benchmarks measure {name}"
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(command, description=(module.__doc__ or ""), formatter_class=plain)
+    for option, default in module.OPTIONS.items():
+        shape: dict[str, Any] = {"type": type(default), "help": f"{default} by default"}
+        if isinstance(default, list):
+            shape = {"nargs": "+", "choices": default, "type": type(default[0]), "metavar": option.upper()}
+            shape["help"] = f"all by default: {', '.join(map(str, default))}"
+        parser.add_argument(f"--{option}", **default if isinstance(default, dict) else {"default": default} | shape)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--again", action="store_true", help="do again what has rows, and let the new rows count")
+    parser.add_argument("--report", action="store_true", help="only write the page from the rows that there are")
+    return parser.parse_args(arguments)
+
+
+def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> None:
+    missing = [job for job in module.jobs(options) if not any(job.items() <= row.items() for row in rows)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for job in tqdm(missing, disable=None):
+        for row in module.run(job, options):
+            tqdm.write(str(row))
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def by_turns(
+    works: Mapping[Any, Callable[[], Any]], rounds: int, *, warm_up: int = 1, clock: Callable[[], float]
+) -> dict[Any, list[float]]:
+    """Return the seconds of each work in each round, in which the works take turns.
+
+    Args:
+        works: by name.
+        rounds: times that each is measured.
+        warm_up: rounds before those that do not count.
+        clock: `time.perf_counter`, or `time.process_time` where other work on the machine is not to count.
+    """
+    seconds: dict[Any, list[float]] = {name: [] for name in works}
+    for turn in range(-warm_up, rounds):
+        for name, work in works.items():
+            started = clock()
+            work()
+            if turn >= 0:
+                seconds[name].append(clock() - started)
+    return seconds
+
+
+def in_process(function: Callable[..., Any], *arguments: Any, launcher: Sequence[str] = (), **environment: str) -> Any:
+    """Return what a function of a module returns in a new process; arguments and result are JSON values.
+
+    Args:
+        function: what to call, by its name and module.
+        arguments: of the function.
+        launcher: arguments of the interpreter before those that start the function.
+        environment: variables to set.
+    """
+    words = [function.__module__, function.__name__, json.dumps(arguments)]
+    command = [sys.executable, *launcher, "-m", "benchmarks.measures.child", *words]
+    done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """Return the seconds of a call, by the clock."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def resident(line: str = "VmRSS") -> int:
+    """Return the memory of this process in KiB, pages of mapped files included; with "VmHWM" the most so far."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(text.split()[1]) for text in lines if text.startswith(line))
+
+
+def short(row: Row) -> Row:
+    """Return a row with floats of four significant digits."""
+    return {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in row.items()}
+
+
+def chosen(rows: Iterable[Row], /, **values: Any) -> list[Row]:
+    """Return the rows that have these values."""
+    return [row for row in rows if values.items() <= row.items()]
+
+
+def each(column: str, option: str) -> Callable[[Options], list[Row]]:
+    """Return the function `jobs` of a measure with a job for each value of an option, in that column."""
+    return lambda options: [{column: value} for value in getattr(options, option)]
+
+
+def plain_page(
+    title: str, name: str, about: str, formats: Mapping[str, str]
+) -> Callable[[list[Row], Options], list[str]]:
+    """Return the function `page` of a measure that shows all columns of its rows.
+
+    Args:
+        title: the heading.
+        name: of the measure.
+        about: what a reader must know of the numbers.
+        formats: of columns, as Python has them.
+    """
+
+    def page(rows: list[Row], options: Options) -> list[str]:
+        cells = [[format(value, formats.get(column, "")) for column, value in row.items()] for row in rows]
+        return [f"# {title}", *made_by(name, about), *grid(list(rows[0]), cells)]
+
+    return page
+
+
+def made_by(name: str, *rest: str) -> list[str]:
+    """Return the lines under a heading that say which command made the page, and more."""
+    return ["", f"Made by `python -m benchmarks measure {name}`, which says what is measured.", *rest, ""]

@@ -1,0 +1,76 @@
+"""The captured step of IVON beside those of a point and of mean-field SVI, by Adam.
+
+One step of a 784-400-400-10 network on mini-batches of 128, one thread, in milliseconds: the methods take turns of 25
+steps in one process. Medians over turns, and medians of the ratios within a turn. The normal numbers of a step, one for
+each weight, are also timed by themselves.
+"""
+
+import statistics
+import time
+from functools import partial
+from typing import Any
+
+import torch
+
+import pyrobnn as bnn
+from benchmarks.measures.harness import Options, Row, by_turns, plain_page
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.denormals import flushed_denormals
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.inference.capture.captured import Captured
+from pyrobnn.inference.training.start import prepare_source, start
+
+KEY = ("step",)
+STEPS = 25
+METHODS = {
+    "point, Adam": bnn.SVI(guide="map", batch_size=128, lr=1e-3),
+    "mean-field, Adam, drawn KL": bnn.SVI(batch_size=128, lr=1e-3, steps=2000, kl="mc"),
+    "mean-field, Adam, closed KL": bnn.SVI(batch_size=128, lr=1e-3, steps=2000, kl="analytic"),
+    "IVON": bnn.IVON(batch_size=128, steps=2000),
+}
+OPTIONS = {"turns": 16}
+POINT, NOISE = "point, Adam", "its noise alone"
+
+
+def begin(method: bnn.SVI, data: bnn.Data) -> Captured:
+    """Return a fit after its first step, captured."""
+    model = bnn.BNN(bnn.MLP(784, [400, 400], 10), prior=bnn.priors.Normal(1.0), likelihood="categorical")
+    source = prepare_source(model, method, data, 0)
+    with seeded(0, "fit"), fast_pyro():
+        _, fit = start(model, method, source, 0, "cpu")
+        fit.bnn.train()
+        fit.advance(1)
+        return Captured([fit])
+
+
+def jobs(options: Options) -> list[Row]:
+    """Return one job, in which the methods take turns."""
+    return [{"step": NOISE}]
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Return a row for each method."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(10_000, 784, generator=generator), torch.randint(10, (10_000,), generator=generator)
+    works: dict[str, Any] = {
+        name: partial(begin(method, bnn.Data(x, y)).advance, STEPS) for name, method in METHODS.items()
+    }
+    noise = torch.empty(478_410)
+    works[NOISE] = lambda: [noise.normal_() for _ in range(STEPS)]
+    with seeded(0), fast_pyro(), flushed_denormals():
+        seconds = by_turns(works, options.turns, warm_up=0, clock=time.perf_counter)
+    rows = []
+    for name, turns in seconds.items():
+        ratio = statistics.median(one / other for one, other in zip(turns, seconds[POINT], strict=True))
+        ms = 1000 * statistics.median(turns) / STEPS
+        rows.append({"step": name, "ms": round(ms, 2), "times the point": round(ratio, 2)})
+    return rows
+
+
+page = plain_page(
+    "The captured step of IVON beside those of a point and of mean-field SVI, by Adam.",
+    "ivon_speed",
+    "Medians over turns.",
+    {"ms": ".2f", "times the point": ".2f"},
+)

@@ -1,0 +1,134 @@
+"""Last-layer Laplace on convolutional networks beside laplace-torch.
+
+A network of three convolutions and a ResNet-18 (both on 3 x 32 x 32, ten classes, untrained), 512 examples, 256 of them
+predicted; float32, one process with one thread, by turns, medians of the rounds after one that does not count. Seconds
+are those of the CPU, so that other work on the machine does not count. "fit" is curvature at the given weights,
+"probit" the closed form, "draws" the mean of the classes' probabilities over 500 draws of the linearised network.
+laplace-torch 0.3 takes batches of 128 and its default backend.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pyrobnn as bnn
+from benchmarks.gpu.parts.resnet import resnet18
+from benchmarks.measures.harness import Options, Row, by_turns, made_by, short
+from benchmarks.report.parts import grid, grouped
+
+EXAMPLES, PREDICTED, DRAWS, BATCH = 512, 256, 500, 128
+STRUCTURES, TASKS = ("kron", "full", "diag"), ("fit", "probit", "draws")
+
+
+def three_convolutions() -> nn.Module:
+    """Return a small network of three convolutions."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "three convolutions": three_convolutions,
+    "ResNet-18": partial(resnet18, 64),
+}
+KEY = ("net", "structure", "task", "engine")
+OPTIONS = {"rounds": 5, "nets": list(NETS)}
+
+
+def ours(net: nn.Module, x: Tensor, y: Tensor, structure: str) -> Any:
+    """Return pyrobnn's posterior."""
+    setting = bnn.guides.Laplace(structure=structure, sites="last_layer", joint_bias=False)
+    return setting.around(net, bnn.Data(x, y, standardize=False), progress=False)
+
+
+def theirs(net: nn.Module, x: Tensor, y: Tensor, structure: str) -> Any:
+    """Return laplace-torch's."""
+    import laplace
+
+    found = laplace.Laplace(net, "classification", subset_of_weights="last_layer", hessian_structure=structure)
+    found.fit(DataLoader(TensorDataset(x, y), batch_size=BATCH))
+    return found
+
+
+ENGINES: dict[str, tuple[Callable[..., Any], Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "pyrobnn": (
+        ours,
+        lambda posterior, x: bnn.functional(posterior, x).class_probs("probit"),
+        lambda posterior, x: posterior.predict(x, num_draws=DRAWS).class_probs,
+    ),
+    "laplace-torch": (
+        theirs,
+        lambda found, x: found(x),
+        lambda found, x: found.predictive_samples(x, n_samples=DRAWS).mean(0),
+    ),
+}
+
+
+def works_on_fits(
+    engines: Mapping[str, Sequence[Callable[..., Any]]], tasks: Sequence[str]
+) -> tuple[dict[tuple[str, str], Callable[[], None]], dict[tuple[str, str], Any]]:
+    """Return works for `by_turns` by engine and task, and a dictionary into which they put their results.
+
+    Args:
+        engines: what fits, and what takes the fit.
+        tasks: names of these.
+    """
+    works: dict[tuple[str, str], Callable[[], None]] = {}
+    found: dict[tuple[str, str], Any] = {}
+
+    def add(engine: str, task: str, work: Callable[..., Any]) -> None:
+        arguments = () if task == tasks[0] else ((engine, tasks[0]),)
+        works[engine, task] = lambda: found.update({(engine, task): work(*(found[key] for key in arguments))})
+
+    for engine, functions in engines.items():
+        for task, work in zip(tasks, functions, strict=True):
+            add(engine, task, work)
+    return works, found
+
+
+def jobs(options: Options) -> list[Row]:
+    """Return the structures on each network."""
+    return [{"net": net, "structure": structure} for net in options.nets for structure in STRUCTURES]
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Return a row for each task and engine, with the largest difference of the probabilities."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = NETS[job["net"]]().eval()
+    x, y = torch.randn(EXAMPLES, 3, 32, 32), torch.randint(0, 10, (EXAMPLES,))
+    engines = {
+        engine: (partial(fit, net, x, y, job["structure"]), *(partial(task, x=x[:PREDICTED]) for task in tasks))
+        for engine, (fit, *tasks) in ENGINES.items()
+    }
+    works, found = works_on_fits(engines, TASKS)
+    spent = by_turns(works, options.rounds, clock=time.process_time)
+    first, second = (found[engine, "probit"].detach() for engine in ENGINES)
+    difference = float(f"{float((first - second).abs().max()):.2g}")
+    return [
+        short(job | {"task": task, "engine": engine, "seconds": median(seconds), "difference": difference})
+        for (engine, task), seconds in spent.items()
+    ]
+
+
+def page(rows: list[Row], options: Options) -> list[str]:
+    """Return the results, the engines side by side."""
+    lines = []
+    for key, pair in grouped(rows, *KEY[:3]).items():
+        own, other = (next(row for row in pair if row["engine"] == engine) for engine in ENGINES)
+        ratio = own["seconds"] / other["seconds"]
+        lines.append([*key, own["seconds"], other["seconds"], f"{ratio:.2f}", own["difference"]])
+    intro = made_by(
+        "last_layer",
+        "CPU seconds of one thread on an x86 server; the ratio is pyrobnn's time over that of laplace-torch. The",
+        "largest difference between the two in any class probability (probit) is in the last column.",
+    )
+    header = ["net", "structure", "task", *ENGINES, "ratio", "difference"]
+    return ["# Last-layer Laplace on convolutional networks", *intro, *grid(header, lines)]

@@ -1,0 +1,194 @@
+"""One SVI step, by engine: every engine on every case by turns. The README of benchmarks/peers says what is timed.
+
+Rows are of a machine, and so is the page, speed-MACHINE.md with its pictures. An engine that fails is a row too, and
+stops nothing. Environments are installed by uv when they are first used, or --python names an interpreter that has the
+packages of the engines wanted.
+"""
+
+import datetime
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks.measures.harness import Options, Row, chosen
+from benchmarks.peers import figure, report
+from benchmarks.peers.cases import CASES, Case
+from benchmarks.peers.engines import ENGINES, Engine
+from benchmarks.peers.ratios import Found
+from benchmarks.peers.workers import Worker, WorkerError
+
+KEY = ("machine", "case", "engine")
+
+
+def describe_machine() -> Row:
+    """Return the processor's model, the number of cores that may be used, and the platform."""
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
+    model = found.group(1).strip() if found else platform.processor() or platform.machine()
+    return {"cpu": model, "cores": os.cpu_count(), "platform": f"{platform.system()} {platform.machine()}"}
+
+
+def machine_name(machine: Row) -> str:
+    """Return a name for files from the processor and its cores."""
+    slug = re.sub(r"[^a-z0-9]+", "-", str(machine["cpu"]).lower()).strip("-")
+    return f"{slug}-{machine['cores']}-cores"
+
+
+def summarize(rounds: list[list[float]], replicates: int) -> Row:
+    """Return median and quartiles over all blocks, and the median of each round, in ms per step and replicate."""
+    per_replicate = [[ms / replicates for ms in blocks] for blocks in rounds]
+    every_block = [ms for blocks in per_replicate for ms in blocks]
+    first, middle, third = quantiles(every_block, n=4, method="inclusive")
+    return {
+        "median": _rounded(middle),
+        "quartiles": [_rounded(first), _rounded(third)],
+        "rounds": [_rounded(median(blocks)) for blocks in per_replicate],
+        "blocks": len(every_block),
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+OPTIONS = {
+    "cases": list(CASES),
+    "engines": list(ENGINES),
+    "rounds": 5,
+    "seconds": 1.0,
+    "machine": machine_name(describe_machine()),
+    "python": "",
+}
+_MOST_COMPILATIONS = 3
+
+
+def jobs(options: Options) -> list[Row]:
+    """Return the cases."""
+    return [{"machine": options.machine, "case": name} for name in options.cases]
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Return a row for each engine."""
+    case = CASES[job["case"]]
+    engines = [ENGINES[name] for name in options.engines if ENGINES[name].takes(case)]
+    stamp = {"date": datetime.date.today().isoformat(), "seconds_per_round": options.seconds}
+    if case.device == "cuda" and not _has_gpu():
+        found = {engine.name: {"status": "not measured", "message": "no GPU"} for engine in engines}
+    elif case.kind == "compile":
+        found = {engine.name: _measure_compilation(engine, case, options) | stamp for engine in engines}
+    else:
+        with tempfile.TemporaryDirectory() as cache:
+            entries = _measure_by_turns(engines, case, options, cache)
+        found = {name: entry | stamp for name, entry in entries.items()}
+    return [job | {"engine": name} | entry | describe_machine() for name, entry in found.items()]
+
+
+def page(rows: list[Row], options: Options) -> list[str]:
+    """Write the page and the pictures of the machine; there is none of all of them."""
+    found: Found = {}
+    for row in chosen(rows, machine=options.machine):
+        found.setdefault(row["case"], {})[row["engine"]] = row
+    if found:
+        path = options.out / f"speed-{options.machine}.md"
+        path.write_text(report.markdown(found, path.stem), encoding="utf-8")
+        figure.draw(found, path)
+    return []
+
+
+def _measure_by_turns(engines: list[Engine], case: Case, options: Options, cache: str) -> dict[str, Row]:
+    entries: dict[str, Row] = {}
+    workers: dict[str, Worker] = {}
+    times: dict[str, list[list[float]]] = {}
+    with ExitStack() as stack:
+        for engine in engines:
+            try:
+                worker = stack.enter_context(_start(engine, case, options, cache))
+                entries[engine.name] = _prepare(worker, case)
+                workers[engine.name], times[engine.name] = worker, []
+            except WorkerError as error:
+                entries[engine.name] = _failure(error)
+        for index in range(options.rounds):
+            for name in _rotated(list(workers), index):
+                try:
+                    answer = workers[name].ask(do="time", seconds=options.seconds)
+                    times[name].append(answer["ms"])
+                    entries[name]["elbo_last"] = answer["elbo"]
+                except WorkerError as error:
+                    entries[name] = _failure(error)
+                    del workers[name]
+        for name, worker in workers.items():
+            try:
+                entries[name] |= summarize(times[name], case.replicates) | _memory(worker)
+            except WorkerError as error:
+                entries[name] = _failure(error)
+    return entries
+
+
+def _start(engine: Engine, case: Case, options: Options, cache: str) -> Worker:
+    environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
+    if case.device == "cpu":
+        environment |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        return Worker(engine.command(options.python or None), threads=case.threads, environment=environment)
+    except OSError as error:
+        raise WorkerError("failed", str(error)) from None
+
+
+def _prepare(worker: Worker, case: Case) -> Row:
+    answer = worker.ask(do="prepare", case=case.to_dict())
+    return {
+        "status": "measured",
+        "first_step_s": round(answer["seconds"], 3),
+        "num_weights": answer["num_weights"],
+        "elbo_first": answer["elbo"],
+        "versions": worker.ready["ready"],
+    }
+
+
+def _memory(worker: Worker) -> dict[str, float]:
+    """Return the peak of the resident set, and how far it lies above that after all imports."""
+    answer = worker.ask(do="memory")
+    peak, resident = answer["peak"], answer["resident"]
+    return {"peak_mib": round(peak, 1), "peak_above_imports_mib": round(peak - resident, 1)}
+
+
+def _measure_compilation(engine: Engine, case: Case, options: Options) -> Row:
+    """Return seconds to the first step in new processes, with an empty compile cache and with a filled one."""
+    seconds: dict[str, list[float]] = {"cold": [], "warm": []}
+    entry: dict[str, Any] = {}
+    try:
+        for _ in range(min(options.rounds, _MOST_COMPILATIONS)):
+            with tempfile.TemporaryDirectory() as cache:
+                for values in seconds.values():
+                    with _start(engine, case, options, cache) as worker:
+                        entry = _prepare(worker, case)
+                        values.append(entry.pop("first_step_s"))
+    except WorkerError as error:
+        return _failure(error)
+    return entry | {
+        "cold_s": median(seconds["cold"]),
+        "warm_s": median(seconds["warm"]),
+        "processes": seconds,
+    }
+
+
+def _failure(error: WorkerError) -> Row:
+    return {"status": error.status, "message": str(error)}
+
+
+def _rotated(names: list[str], by: int) -> list[str]:
+    shift = by % len(names) if names else 0
+    return names[shift:] + names[:shift]
+
+
+def _has_gpu() -> bool:
+    """Whether the driver of a CUDA GPU answers."""
+    tool = shutil.which("nvidia-smi")
+    return tool is not None and subprocess.run([tool, "-L"], capture_output=True, check=False).returncode == 0

@@ -1,0 +1,119 @@
+"""What a user waits for: seconds of a whole process that imports, fits and predicts, by engine and number of steps.
+
+    uv run --group peers python -m benchmarks measure wall
+    uv run --group peers python -m benchmarks measure wall --cases sine --rounds 1
+
+Each job (`wall_jobs.py`) is a new process, from its start to its end. "pyrobnn" has an empty folder for what it
+compiles; for "pyrobnn, filled" the folder holds what the same fit compiled before; JAX keeps nothing between processes.
+Engines take turns in each round. Python's own bytecode of all packages lies on disk, as on any computer where they were
+imported once.
+"""
+
+import datetime
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.report.parts import grid
+
+KEY = ("case", "steps", "engine", "round")
+STEPS = {name: (100, 500, 2_000, 10_000, 50_000) for name in ("sine", "uci")} | {"mnist": (938,)}
+"""938 steps are two epochs of 60,000 rows."""
+MOST_STEPS = {"pyrobnn eager": 500, "pyro": 2_000}
+"""Steps above which an engine does not take part: they only take longer."""
+ENGINES = ("pyrobnn", "pyrobnn, filled", "pyrobnn eager", "numpyro", "pyro")
+OPTIONS = {"cases": list(STEPS), "engines": list(ENGINES), "rounds": 3}
+_SCRIPT = Path(__file__).parents[1] / "peers" / "wall_jobs.py"
+_LONGEST = 600
+
+
+def job(engine: str, case: str, steps: int, folder: str) -> tuple[float, float, list[list[object]]]:
+    """Return the seconds of a process that does a job, those of processors, and what it says of its parts."""
+    settings = os.environ | {"TORCHINDUCTOR_CACHE_DIR": folder, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    settings.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, str(_SCRIPT), engine, case, str(steps)]
+    started, before = time.perf_counter(), _processor()
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True, timeout=_LONGEST)
+    return time.perf_counter() - started, _processor() - before, json.loads(done.stdout.splitlines()[-1])
+
+
+def _processor() -> float:
+    """Return the seconds of processors that all processes started here, and those that they started, have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@cache
+def kept(engine: str, case: str, steps: int) -> "tempfile.TemporaryDirectory[str]":
+    """Return a folder in which a job has been done before: what it compiled, and the bytecode of what it imports."""
+    folder = tempfile.TemporaryDirectory()
+    job(engine, case, steps, folder.name)
+    return folder
+
+
+def jobs(options: Options) -> list[Row]:
+    """Return the processes, by turns."""
+    return [
+        {"case": case, "steps": steps, "engine": engine, "round": number}
+        for number in range(options.rounds)
+        for case in options.cases
+        for steps in STEPS[case]
+        for engine in options.engines
+        if steps <= MOST_STEPS.get(engine, steps)
+    ]
+
+
+def run(wanted: Row, options: Options) -> list[Row]:
+    """Return the row of a process."""
+    case, steps, engine, _ = wanted.values()
+    kept(engine.split(",")[0], "sine", 1)
+    with tempfile.TemporaryDirectory() as fresh:
+        folder = kept(engine, case, steps).name if engine == "pyrobnn, filled" else fresh
+        seconds, busy, parts = job(engine, case, steps, folder)
+    found = {"seconds": round(seconds, 2), "processor": round(busy, 2), "parts": parts}
+    return [wanted | found | {"date": datetime.date.today().isoformat(), "versions": _versions(engine)}]
+
+
+def _versions(engine: str) -> str:
+    packages = {"numpyro": ("numpyro", "jax"), "pyro": ("pyro-ppl", "torch")}.get(engine, ("pyrobnn", "torch"))
+    return " ".join(f"{name} {version(name)}" for name in packages)
+
+
+def page(rows: list[Row], options: Options) -> list[str]:
+    """Return the medians, and what is asked of their ratios."""
+    lines = [
+        "# Time to result",
+        *made_by(
+            "wall",
+            "A new process that imports, fits and predicts: medians over rounds in which the engines take turns, on",
+            "two cores of an x86 server. Seconds of processors are those of a process and all that it starts.",
+            "",
+            "Asked: at most 1.0 of NumPyro with nothing compiled, 0.4 with it, and 1.05 of the eager engine.",
+            "",
+            f"Rounds: {len({row['round'] for row in rows})}.",
+        ),
+    ]
+    for title, field in (("Seconds on the clock", "seconds"), ("Seconds of processors", "processor")):
+        cells = []
+        for case, steps in ((case, steps) for case, all_steps in STEPS.items() for steps in all_steps):
+            found = {name: chosen(rows, case=case, steps=steps, engine=name) for name in ENGINES}
+            times = {name: median(row[field] for row in own) for name, own in found.items() if own}
+            shown = [f"{times[name]:.1f}" if name in times else "" for name in ENGINES]
+            pairs = [("pyrobnn", "numpyro"), ("pyrobnn, filled", "numpyro"), ("pyrobnn", "pyrobnn eager")]
+            cells.append([case, f"{steps:,}", *shown, *(_ratio(times, *pair) for pair in pairs)])
+        header = ["case", "steps", *ENGINES, "pyrobnn / numpyro", "filled / numpyro", "pyrobnn / eager"]
+        lines += [f"## {title}", "", *grid(header, cells), ""]
+    return lines[:-1]
+
+
+def _ratio(times: dict[str, float], one: str, other: str) -> str:
+    return f"{times[one] / times[other]:.2f}" if {one, other} <= times.keys() else ""

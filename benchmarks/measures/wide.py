@@ -1,0 +1,169 @@
+"""Every default on tables with more columns than rows, or nearly, beside a constant and a linear model.
+
+A seed draws the rows to train on, and others to test on: 1,000 new ones where data are simulated, else at most 400. It
+is also the random state.
+
+- "estimator" is BNNRegressor or BNNClassifier with nothing given. The others fit `BNN(MLP(columns, [20], outputs))` to
+  standardised data: "svi" is SVI(), "evidence" EvidenceFramework(), "automatic" no method at all.
+- "constant" is the normal distribution of the training targets, or the frequencies of labels plus one. "linear" is
+  RidgeCV with the standard deviation of its own leave-one-out residuals, or LogisticRegression.
+- Log scores are means over the rows to test on, in original units.
+"""
+
+import itertools
+import time
+
+import numpy as np
+import torch
+from scipy.stats import norm
+from sklearn.datasets import load_diabetes, load_digits, make_friedman1
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.preprocessing import StandardScaler
+
+import pyrobnn as bnn
+from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.measures.tables import Arrays, Table
+from benchmarks.report.parts import grid
+
+KEY = ("data", "method", "seed")
+NUM_NEW, MOST_REAL = 1000, 400
+METHODS = {"svi": bnn.SVI(), "evidence": bnn.EvidenceFramework(), "automatic": bnn.Automatic()}
+Generator = np.random.Generator
+
+
+def one(num: int, columns: int, rng: Generator) -> Table:
+    """Return y = x0 + 0.5 noise, x normal."""
+    x = rng.normal(size=(num, columns))
+    return x, x[:, 0] + 0.5 * rng.normal(size=num)
+
+
+def sparse(num: int, columns: int, rng: Generator) -> Table:
+    """Return y = x0 - x1 + x2 + (x3 + x4 + noise) / 2, x normal."""
+    x = rng.normal(size=(num, columns))
+    return x, x[:, :5] @ [1, -1, 1, 0.5, 0.5] + 0.5 * rng.normal(size=num)
+
+
+def friedman(num: int, columns: int, rng: Generator) -> Table:
+    """Return Friedman's first problem with noise of 1, whose five inputs stand among others."""
+    return make_friedman1(num, columns, noise=1.0, random_state=int(rng.integers(2**30)))
+
+
+def spectra(num: int, columns: int, rng: Generator) -> Table:
+    """Return columns that mix three factors, and a line and a sine of two of these with 0.3 noise."""
+    loadings = np.random.default_rng(7).normal(size=(3, columns))
+    z = rng.normal(size=(num, 3))
+    return z @ loadings + rng.normal(size=(num, columns)), z[:, 0] + np.sin(2 * z[:, 1]) + 0.3 * rng.normal(size=num)
+
+
+def diabetes(num: int, columns: int, rng: Generator) -> Table:
+    """Return rows of diabetes, with columns of noise beside its ten."""
+    x, y = load_diabetes(return_X_y=True)
+    rows = rng.permutation(len(y))[:num]
+    return np.hstack([x[rows] / x.std(0), rng.normal(size=(len(rows), columns - 10))]), y[rows]
+
+
+def shift(num: int, columns: int, rng: Generator) -> Table:
+    """Return two classes whose means lie 2 apart in four columns."""
+    y = rng.integers(0, 2, num)
+    x = rng.normal(size=(num, columns))
+    x[:, :4] += 2 * y[:, None] - 1
+    return x, y
+
+
+def digits(num: int, columns: int, rng: Generator) -> Table:
+    """Return rows of the small digits."""
+    x, y = load_digits(return_X_y=True)
+    rows = rng.permutation(len(y))[:num]
+    return x[rows, :columns], y[rows]
+
+
+SETS = {
+    "one": (one, 20, 25), "one-60": (one, 30, 60), "sparse": (sparse, 60, 100), "friedman": (friedman, 40, 40),
+    "spectra": (spectra, 60, 200), "diabetes": (diabetes, 30, 30), "shift": (shift, 30, 100),
+    "digits": (digits, 50, 64),
+}  # fmt: skip
+"""What makes the data, rows, columns."""
+OPTIONS = {"methods": ["estimator", *METHODS], "sets": list(SETS), "seeds": 10}
+
+
+def split(name: str, seed: int) -> Arrays:
+    """Return inputs and targets to train on, and to test on."""
+    make, rows, columns = SETS[name]
+    num_new = MOST_REAL if name in ("diabetes", "digits") else NUM_NEW
+    x, y = make(rows + num_new, columns, np.random.default_rng(seed))
+    return x[:rows], y[:rows], x[rows:], y[rows:]
+
+
+def references(data: Arrays) -> dict[str, float]:
+    """Return the log scores of a constant and of a linear model."""
+    x, y, x_test, y_test = data
+    scaler = StandardScaler().fit(x)
+    inputs, new = scaler.transform(x), scaler.transform(x_test)
+    if y.dtype.kind == "i":
+        counts = np.bincount(y, minlength=y_test.max() + 1) + 1
+        linear = LogisticRegression(max_iter=2000).fit(inputs, y)
+        scores = of_labels(linear.predict_proba(new), linear.classes_, y_test)
+        return {"constant": float(np.log(counts / counts.sum())[y_test].mean()), "linear": scores}
+    alphas = np.logspace(-2, 4, 25)
+    ridge = RidgeCV(alphas, store_cv_results=True).fit(inputs, y)
+    spread = np.sqrt(ridge.cv_results_[:, np.flatnonzero(alphas == ridge.alpha_)[0]].mean())
+    return {
+        "constant": norm.logpdf(y_test, y.mean(), y.std(ddof=1)).mean(),
+        "linear": norm.logpdf(y_test, ridge.predict(new), spread).mean(),
+    }
+
+
+def of_labels(probs: np.ndarray, classes: np.ndarray, y: np.ndarray) -> float:
+    """Return the mean log probability of labels; classes that the training rows lack share 1 / 1000."""
+    every = np.full((len(y), max(y.max(), classes.max()) + 1), 1e-3)
+    every[:, classes] = probs
+    every /= every.sum(1, keepdims=True)
+    return float(np.log(every[np.arange(len(y)), y].clip(1e-12)).mean())
+
+
+def log_score(method: str, data: Arrays, seed: int) -> float:
+    """Return the log score of a default."""
+    x, y, x_test, y_test = data
+    is_class = y.dtype.kind == "i"
+    if method == "estimator" and is_class:
+        found = bnn.BNNClassifier(random_state=seed).fit(x, y)
+        return of_labels(found.predict_proba(x_test), found.classes_, y_test)
+    if method == "estimator":
+        return float(bnn.BNNRegressor(random_state=seed).fit(x, y).predict_dist(x_test).log_prob(y_test).mean())
+    outputs, likelihood = (max(y.max(), y_test.max()) + 1, "categorical") if is_class else (1, "gaussian")
+    model = bnn.BNN(bnn.MLP(x.shape[1], [20], int(outputs)), likelihood=likelihood)
+    posterior = bnn.fit(model, bnn.Data(x, y, standardize=True), METHODS[method], seed=seed, progress=False)
+    return float(posterior.predict(x_test).log_prob(torch.from_numpy(y_test)).mean())
+
+
+def jobs(options: Options) -> list[Row]:
+    """Return methods and sets, seed by seed."""
+    return [
+        {"data": name, "rows": SETS[name][1], "columns": SETS[name][2], "method": method, "seed": seed}
+        for seed in range(options.seeds)
+        for method in options.methods
+        for name in options.sets
+    ]
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Fit and score a default."""
+    data, started = split(job["data"], job["seed"]), time.perf_counter()
+    score = log_score(job["method"], data, job["seed"])
+    seconds = time.perf_counter() - started
+    return [job | {"log_score": score} | references(data) | {"seconds": seconds}]
+
+
+def page(rows: list[Row], options: Options) -> list[str]:
+    """Return a table of means over seeds, with the smallest difference from the constant."""
+    scores = ("log_score", "constant", "linear")
+    lines = []
+    for (name, (_, *size)), method in itertools.product(SETS.items(), ("estimator", *METHODS)):
+        if found := chosen(rows, data=name, method=method):
+            means = [f"{np.mean([row[column] for row in found]):.3f}" for column in scores]
+            least = min(row["log_score"] - row["constant"] for row in found)
+            seconds = np.mean([row["seconds"] for row in found])
+            lines.append([name, *size, method, len(found), *means, f"{least:+.3f}", f"{seconds:.0f}"])
+    columns = ("data", "rows", "columns", "method", "seeds", *scores, "least beyond the constant", "seconds")
+    title = "# Every default on tables with more columns than rows, or nearly"
+    return [title, *made_by("wide", "Log scores are means over seeds."), *grid(columns, lines)]
