@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 from torch import nn
@@ -173,7 +174,7 @@ def test_a_mixture_at_its_means_has_one_draw_of_each_member(mixture):
 
 
 def test_a_mixture_refuses_what_does_not_belong_together(mixture):
-    with pytest.raises(InputError, match="at least one posterior"):
+    with pytest.raises(InputError, match="needs posteriors, at least one"):
         bnn.Mixture([])
     other = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0)).fit(
         *regression(), seed=0, steps=2, progress=False
@@ -197,3 +198,29 @@ def test_a_mixture_saves_and_loads(mixture, tmp_path):
     (tmp_path / "mixture" / "member_001" / "tensors.safetensors").unlink()
     with pytest.raises(InputError, match="has no tensors.safetensors"):
         bnn.load(tmp_path / "mixture")
+
+
+def test_anchors_leave_the_global_random_state_and_need_no_mean():
+    """Student's t with one degree of freedom has a mode and no mean."""
+    x, y = problem()
+    model = bnn.BNN(
+        nn.Linear(2, 1).double(), prior=bnn.priors.StudentT(1.0, 1.0), likelihood=bnn.likelihoods.Gaussian(NOISE)
+    )
+    state = torch.get_rng_state()
+    method = bnn.Ensemble(bnn.SVI(guide="map", steps=5), members=2, anchored=True)
+    mixture = bnn.fit(model, (x, y), method, seed=0, engine="eager", progress=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert bool(mixture.predict(x).mean.isfinite().all())
+
+
+def test_what_has_neither_mean_nor_mode_is_no_anchor():
+    class Strange(dist.Cauchy):
+        mode = torch.tensor(float("nan"))
+
+    with pytest.raises(InputError, match="has neither a mean nor a mode to be moved from"):
+        bnn.BNN(nn.Linear(2, 1), prior=bnn.priors.Anchored(Strange(0.0, 1.0)))
+
+
+def test_members_are_posteriors():
+    with pytest.raises(InputError, match=r"A mixture needs posteriors, at least one, got \[1\]"):
+        bnn.Mixture([1], seed=0)

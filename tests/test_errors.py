@@ -420,3 +420,14 @@ def test_settings_are_frozen():
 
 def test_autoguide_class_is_understood():
     assert guides.resolve(AutoDelta) == guides.Auto("AutoDelta")
+
+
+@pytest.mark.parametrize("seed", [1.5, "a", None, True])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(bnn.InputError, match="A seed must be a whole number, got"):
+        unannotated(bnn.fit)(make_bnn(net()), bnn.Data(X, Y), bnn.SVI(steps=1), seed=seed)
+
+
+def test_a_number_of_replicates_is_a_whole_number():
+    with pytest.raises(bnn.InputError, match="`replicates` must be a whole number, at least 1"):
+        bnn.fit_replicates(make_bnn(net()), bnn.Data(X, Y), bnn.SVI(steps=1), seed=0, replicates="2")

@@ -185,6 +185,7 @@ def test_the_evidence_of_each_round_is_in_original_units():
     assert found["rounds"][-1] == found["log_evidence"]
 
 
+@pytest.mark.filterwarnings("ignore:Column .* has categories")
 def test_weights_count_as_copies_for_imputed_means_and_categories():
     """With weight 0 there are values of a column that is else missing, and a category that is else not there."""
     x, y, _, y_copied = copies(lambda x: np.sin(x[:, 0]))

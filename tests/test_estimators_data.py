@@ -1,5 +1,7 @@
 """What the estimators take and refuse: frames, categories, missing values, labels, parameters."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -73,6 +75,7 @@ def test_categories_as_numbers():
     np.testing.assert_allclose(found.predict(frame), regressor().fit(codes, Y).predict(codes))
 
 
+@pytest.mark.filterwarnings("ignore:Column .* has categories")
 @pytest.mark.parametrize("categories", ["onehot", "ordinal"])
 def test_a_category_that_training_did_not_have_is_predicted(categories):
     model = regressor(categories=categories).fit(table(), Y)
@@ -352,3 +355,19 @@ def test_chains_of_a_default_fit_are_not_learned_on():
     with pytest.raises(InputError, match="Begin with partial_fit, or give a guide"):
         model.partial_fit(x, y)
     assert model.set_params(method=chains).partial_fit(x, y).classes_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("categories", ["onehot", "ordinal"])
+def test_categories_that_the_fit_had_not_seen_are_named(categories):
+    frame = pd.DataFrame({"a": np.linspace(0, 1, 12), "b": ["u", "v", None] * 4})
+    model = bnn.BNNRegressor(bnn.MLP(hidden=(2,)), steps=2, engine="eager", random_state=0, categories=categories)
+    model.set_params(missing="impute").fit(frame, frame.a)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        known = model.predict(frame)
+    later = frame.assign(b=["zzz", "u", "v"] * 4)
+    with pytest.warns(
+        UserWarning, match="Column 'b' has categories that the fit had not seen, such as 'zzz', in 4 of 12"
+    ):
+        assert np.isfinite(model.predict(later)).all()
+    assert known.shape == (12,)

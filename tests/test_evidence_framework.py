@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 from scipy.optimize import minimize
+from torch import nn
 
 import pyrobnn as bnn
 from benchmarks.measures import wide
@@ -335,7 +337,7 @@ def test_classes_that_no_line_divides_are_told_apart():
 @pytest.mark.parametrize(
     ("model", "match"),
     [
-        ({"prior": "laplace"}, "tune_prior tunes the precision of normal priors"),
+        ({"prior": "laplace"}, "The evidence tunes the precision of normal priors"),
         ({"prior": "hierarchical"}, "has the latent site 'prior."),
         ({"likelihood": bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0})}, "has the latent site"),
     ],
@@ -456,3 +458,22 @@ def test_a_small_table_is_told_of_no_cost(monkeypatch):
     x = torch.randn(600, 2, generator=torch.Generator().manual_seed(0))
     with pytest.raises(Begun):
         fit(bnn.BNN(bnn.MLP(2, [800], 1), prior=bnn.priors.Normal(1.0)), bnn.EvidenceFramework(), x, x[:, 0])
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+@pytest.mark.parametrize("scale", [0.5, (0.5, 0.8), "tuned", "learned"])
+def test_several_columns_of_targets_with_any_noise(scale, rounds):
+    """Where the noise is known, the log evidence of a linear network is exact."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(14, 2, generator=generator, dtype=torch.float64)
+    y = x @ torch.tensor([[1.0, 0.3], [0.0, -1.0]], dtype=torch.float64)
+    y += 0.5 * torch.randn(14, 2, generator=generator, dtype=torch.float64)
+    likelihood = bnn.likelihoods.Gaussian(scale=scale)
+    model = bnn.BNN(nn.Linear(2, 2, bias=False).double(), prior=bnn.priors.Normal(1.3), likelihood=likelihood)
+    posterior = fit(model, bnn.EvidenceFramework(rounds=rounds, starts=1), x, y)
+    assert posterior.predict(x).mean.shape == (14, 2)
+    if rounds == 0 and not isinstance(scale, str):
+        noises = np.broadcast_to(scale, 2)
+        covariances = [1.69 * (x @ x.T).numpy() + noise**2 * np.eye(14) for noise in noises]
+        exact = sum(stats.multivariate_normal(cov=c).logpdf(column) for c, column in zip(covariances, y.T, strict=True))
+        assert posterior.record.laplace.log_evidence == pytest.approx(exact, rel=1e-5)

@@ -248,3 +248,15 @@ def test_several_binary_columns_are_averaged():
     each = [score(Prediction(dist.Bernoulli(logits=logits[..., k])), y[:, k]) for k in range(2)]
     for name in ("accuracy", "brier", "ece_classwise", "auroc", "aurc", "eaurc", "ause"):
         assert scores[name].value == pytest.approx(np.mean([s[name].value for s in each])), name
+
+
+def test_settings_of_scores_are_refused_in_words():
+    real = bnn.Prediction(dist.Normal(torch.zeros(3, 7), 1.0))
+    classes = bnn.Prediction(dist.Bernoulli(torch.full((3, 7), 0.4)))
+    with pytest.raises(bnn.InputError, match="`levels` must be a list of numbers between 0 and 1, got 0.9: pass"):
+        bnn.score(real, [0.0] * 7, levels=0.9)
+    for num_bins in (0, -1, 2.5):
+        with pytest.raises(bnn.InputError, match="`num_bins` must be a whole number, at least 1"):
+            bnn.metrics.reliability_bins(classes, [0] * 7, num_bins=num_bins)
+    with pytest.raises(bnn.InputError, match="inside and outside must have as many columns"):
+        bnn.score_ood(real, bnn.Prediction(dist.Normal(torch.zeros(3, 7, 2), 1.0).to_event(1)))

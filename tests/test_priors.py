@@ -363,3 +363,9 @@ def test_given_distributions_are_not_written_to_files(given, tmp_path):
     for write in (lambda: bnn.save(posterior, tmp_path / "p"), posterior.bnn.as_dict):
         with pytest.raises(InputError, match="cannot be written to a file, since it is no setting"):
             write()
+
+
+@pytest.mark.parametrize("std", [-1.0, 0.0, float("nan")])
+def test_moments_of_a_posterior_have_positive_deviations(std):
+    with pytest.raises(InputError, match="the means of 'weight' must be finite, and its standard deviations positive"):
+        bnn.priors.FromPosterior({"weight": (torch.zeros(1, 2), torch.full((1, 2), std))})

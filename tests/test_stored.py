@@ -486,3 +486,28 @@ def test_files_that_change_during_a_fit_end_it(change, stored, tmp_path):
     method = bnn.SVI(steps=100, batch_size=16)
     with pytest.raises(InputError, match=message):
         bnn.fit(model(), stored, method, seed=0, engine="eager", callbacks=[meddle], **LOUD)
+
+
+def test_chains_on_files_have_mini_batches_of_their_own(tmp_path):
+    """To the same bits as in memory."""
+    np.save(tmp_path / "x.npy", X)
+    stored = StoredData.from_numpy(tmp_path / "x.npy", Y, standardize=True, **LOUD)
+    model = bnn.BNN(nn.Linear(3, 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(1.0))
+    method = bnn.SGLD(num_draws=5, burn_in=5, thinning=2, num_chains=2, batch_size=20, step_size=1e-4)
+    found = [bnn.fit(model, data, method, seed=0, **LOUD) for data in (stored, bnn.Data(X, Y, standardize=True))]
+    one, other = (posterior.guide.chains()["bias"] for posterior in found)
+    torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [0, -1, 2.5])
+def test_parts_have_rows(stored, rows):
+    for data in (stored, bnn.Data(stored[:8].x, stored[:8].y)):
+        with pytest.raises(InputError, match="`num_rows` must be a whole number, at least 1"):
+            list(data.parts(rows))
+
+
+def test_no_rows_of_a_file_are_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((5, 2)))
+    data = bnn.StoredData.from_numpy(tmp_path / "x.npy", np.zeros(5), progress=False)
+    with pytest.raises(InputError):
+        data[3:3]

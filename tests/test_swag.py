@@ -74,3 +74,10 @@ def test_a_path_that_leaves_the_mode_is_refused_with_its_rate():
     method = bnn.SWAG(bnn.SVI(guide="map", steps=20, lr=0.05, batch_size=10), lr=0.05, steps=60, every=10, rank=3)
     with pytest.raises(FloatingPointError, match=r"SWAG left the mode .* lr=0\.05: .* try 0\.005\. The ELBO became"):
         quick(linear_model(0.01), method, problem())
+
+
+def test_the_rate_of_one_row_is_that_of_stability():
+    x = torch.ones(1, 2)
+    model = bnn.BNN(nn.Linear(2, 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.5))
+    method = bnn.SWAG(bnn.SVI(guide="map", steps=5), steps=20, every=2, rank=4)
+    assert bool(bnn.fit(model, (x, x[:, 0]), method, seed=0, progress=False).predict(x).mean.isfinite().all())

@@ -55,6 +55,13 @@ def check_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
+def check_count(value: Any, name: str) -> int:
+    """Return a whole number of at least 1."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise InputError(f"`{name}` must be a whole number, at least 1, got {value!r}.")
+    return int(value)
+
+
 def as_tensor(value: Any, name: str) -> Tensor:
     """Return numbers (tensor, array, data frame, nested list) as a tensor, dense and with all their digits.
 

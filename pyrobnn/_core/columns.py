@@ -1,6 +1,8 @@
 """Tables of numbers and categories as matrices of numbers, by scikit-learn's imputers and encoders."""
 
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from pyrobnn._core.random import seeded
 if TYPE_CHECKING:
     from sklearn.compose import ColumnTransformer
 
+_PACKAGE = str(Path(__file__).parents[1])
 _NUMBERS, _CATEGORIES = "numbers", "categories"
 _NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
 _OTHER_OBJECTS = ("complex", "date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
@@ -51,9 +54,30 @@ def as_table(X: Any, encoder: "ColumnTransformer | None" = None) -> pd.DataFrame
     names = [str(name) for name in frame.columns] if encoder is None else list(encoder.feature_names_in_)
     fitted = {} if encoder is None else {name: step for step, _, of_step in encoder.transformers_ for name in of_step}
     columns = (frame.iloc[:, i].reset_index(drop=True) for i in range(frame.shape[1]))
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {name: _as_column(column, name, fitted.get(name)) for name, column in zip(names, columns, strict=True)}
     )
+    if encoder is not None:
+        _tell_of_new_categories(table, encoder)
+    return table
+
+
+def _tell_of_new_categories(table: pd.DataFrame, encoder: "ColumnTransformer") -> None:
+    """Warn of categories that the fit had not seen, which count as none of those that it had."""
+    known = {
+        name: values
+        for step_name, step, names in encoder.transformers_
+        if step_name == _CATEGORIES
+        for name, values in zip(names, step.categories_, strict=True)
+    }
+    for name, values in known.items():
+        is_new = ~table[name].isin(values) & table[name].notna()
+        if is_new.any():
+            warnings.warn(
+                f"Column {name!r} has categories that the fit had not seen, such as {table[name][is_new].iloc[0]!r}, "
+                f"in {int(is_new.sum())} of {len(table)} rows: they count as none of the known ones.",
+                skip_file_prefixes=(_PACKAGE,),
+            )
 
 
 def _as_column(column: pd.Series, name: str, fitted: str | None) -> pd.Series:

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 
 
 def derive(seed: int, purpose: str) -> int:
     """Return a seed for one purpose, so that the same seed given for two purposes does not give the same numbers."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise InputError(f"A seed must be a whole number, got {seed!r}.")
     return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:4], "little")
 
 

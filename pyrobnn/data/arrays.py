@@ -103,6 +103,8 @@ class _Array:
 
     def _from_file(self, file: SealedFile, offset: int, rows: Sequence[int]) -> np.ndarray:
         found = np.empty((len(rows), *self._values.shape[1:]), self._values.dtype)
+        if not len(rows):
+            return found
         bytes_of_rows, step = found.reshape(len(rows), -1).view(np.uint8), self._values.strides[0]
         dense = isinstance(rows, range) and step == bytes_of_rows.shape[1]
         with open(file.path, "rb", buffering=0) as opened:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_finite, check_flag, check_inputs
+from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, check_finite, check_flag, check_inputs
 from pyrobnn._core.errors import InputError
 
 _FEWEST_INPUTS = 10
@@ -125,6 +125,7 @@ class Data:
             >>> [len(part) for part in bnn.datasets.sinusoid(40).parts(15)]
             [15, 15, 10]
         """
+        check_count(num_rows, "num_rows")
         return (self[start : start + num_rows] for start in range(0, len(self), num_rows))
 
     def split(self, fraction: float, *, seed: int) -> tuple["Data", "Data"]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyrobnn._core.checks import check_flag
+from pyrobnn._core.checks import check_count, check_flag
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.arrays import ArrayStore
 from pyrobnn.data.in_memory import Data, Moments, Scaler, column_names, row_index
@@ -181,6 +181,7 @@ class StoredData:
             >>> [len(part) for part in data.parts(40)]
             [40, 40, 20]
         """
+        check_count(num_rows, "num_rows")
         for x, y in self._store.chunks():
             for pair in zip(x.split(num_rows), y.split(num_rows), strict=True):
                 yield self._in_memory(*pair)

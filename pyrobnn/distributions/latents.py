@@ -147,6 +147,22 @@ class StudentT(dist.StudentT):
         finite = self.scale.pow(2) * self.df / (self.df - 2)
         return finite.where(self.df > 2, torch.inf).where(self.df > 1, torch.nan)
 
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of each entry."""
+        z = (value - self.loc) / self.scale
+        return student_t_constant(self.df).to(z.dtype) - self.scale.log() - student_t_exponent(z, self.df)
+
+
+def student_t_constant(df: Tensor) -> Tensor:
+    """Return the log of the largest density of scale 1, in float64: two log gammas nearly cancel for large df."""
+    half = 0.5 * df.double()
+    return torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * (2 * math.pi * half).log()
+
+
+def student_t_exponent(z: Tensor, df: Tensor) -> Tensor:
+    """Return by how much the log density at standardised values lies below."""
+    return 0.5 * (df + 1) * torch.log1p(z.square() / df)
+
 
 class Beta(dist.Beta):
     """The beta distribution, drawn as G / (G + H) for two gamma variables, which every device has."""

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 
+from pyrobnn.distributions.latents import student_t_constant, student_t_exponent
+
 _ONE_DRAW = torch.Size()
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -74,11 +76,9 @@ class StudentT(_Elementwise):
         return torch.where(self.df > 1, self.scale.square() * ratio, torch.nan)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density; the two log gammas nearly cancel for large df and are taken in double precision."""
+        """Return the log density."""
         z = (self._checked(value) - self.loc) / self.scale
-        half = 0.5 * self.df.double()
-        constant = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * (2 * math.pi * half).log()
-        return constant.to(z.dtype) - self.scale.log() - 0.5 * (self.df + 1) * torch.log1p(z.square() / self.df)
+        return student_t_constant(self.df).to(z.dtype) - self.scale.log() - student_t_exponent(z, self.df)
 
     def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
         """Draw a normal, divided by the root of an independent chi-squared over its degrees of freedom."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import derive
+from pyrobnn._core.random import derive, seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides import Map
@@ -24,7 +24,8 @@ def make_model(net: Any, prior: Any, likelihood: Any, examples: Data, num_output
     widths = {"in_features": examples.x.shape[1], "out_features": num_outputs}
     open_widths = {name: width for name, width in widths.items() if getattr(net, name, 0) is None}
     net = dataclasses.replace(net, **open_widths) if open_widths else net
-    return BNN(net, prior=prior, likelihood=likelihood)
+    with seeded(0, "model"):  # a fit draws the first weights of a declared network anew
+        return BNN(net, prior=prior, likelihood=likelihood)
 
 
 def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, *, seed: int, **arguments: Any) -> Any:

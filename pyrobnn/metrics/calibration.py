@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.checks import as_targets
+from pyrobnn._core.checks import as_targets, check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.distributions.targets import CensoredNormal
@@ -156,6 +156,7 @@ def reliability_bins(
     """
     if not prediction.is_classification:
         raise InputError(f"A reliability diagram needs classes, got {prediction!r}: use `pit` for real targets.")
+    check_count(num_bins, "num_bins")
     labels = as_targets(y, len(prediction)).to(prediction.device)
     confidence = as_columns(prediction.class_probs.amax(-1)).ravel()
     correct = as_columns(prediction.label == labels).ravel()

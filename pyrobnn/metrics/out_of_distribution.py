@@ -79,5 +79,7 @@ def _class_measure(name: str, *predictions: Prediction) -> np.ndarray:
 
 def _real_measure(name: str, inside: Prediction, outside: Prediction) -> np.ndarray:
     variances = [as_columns(getattr(prediction, name)) ** 2 for prediction in (inside, outside)]
+    if variances[0].shape[1] != variances[1].shape[1]:
+        raise InputError(f"Predictions inside and outside must have as many columns, got {inside!r} and {outside!r}.")
     usual = variances[0].mean(0)
     return np.sqrt((np.concatenate(variances) / np.where(usual > 0, usual, 1.0)).mean(1))

@@ -52,8 +52,8 @@ class Mixture(Fitted):
         seed: int | None = None,
         info: FitRecord | Mapping[str, Any] | None = None,
     ) -> None:
-        if not members:
-            raise InputError("A mixture needs at least one posterior.")
+        if not members or not all(isinstance(member, Posterior) for member in members):
+            raise InputError(f"A mixture needs posteriors, at least one, got {list(members)!r}.")
         self.members = tuple(members)
         self.seed = members[0].seed if seed is None else seed
         self.record = FitRecord.of(info or {})

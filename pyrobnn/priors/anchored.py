@@ -12,6 +12,7 @@ from pyro.distributions.transforms import AffineTransform
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.pyro import allow_new_home
 from pyrobnn.priors.base import covered, registry
@@ -57,7 +58,7 @@ class AnchoredPrior(PyroModule):
         for name, value in values.items():
             with torch.no_grad(), poutine.block():
                 distribution = prior(name, value)
-                self.register_buffer(self._buffer_of[name], distribution.sample() - distribution.mean)
+                self.register_buffer(self._buffer_of[name], distribution.sample() - _centre(distribution, name))
         allow_new_home(prior)
         self.prior = prior
 
@@ -69,3 +70,16 @@ class AnchoredPrior(PyroModule):
         if isinstance(base, dist.Normal):
             return dist.Normal(base.loc + shift, base.scale).to_event(value.ndim)
         return dist.TransformedDistribution(distribution, [AffineTransform(shift, 1.0, event_dim=value.ndim)])
+
+
+def _centre(distribution: TorchDistributionMixin, name: str) -> Tensor:
+    """Return the mean, or the mode where there is no mean, as of Student's t with one degree of freedom."""
+    if bool(distribution.mean.isfinite().all()):
+        return distribution.mean
+    try:
+        mode = distribution.mode
+    except NotImplementedError:
+        mode = distribution.mean
+    if bool(mode.isfinite().all()):
+        return mode
+    raise InputError(f"Anchored: the prior of {name!r} has neither a mean nor a mode to be moved from.")

@@ -44,6 +44,12 @@ class FromPosterior:
                 "let pyrobnn.update_prior make it. A spec file cannot hold it."
             )
 
+        for name, (mean, std) in moments.items() if isinstance(moments, Mapping) else ():
+            if not bool(mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
+                raise InputError(
+                    f"FromPosterior: the means of {name!r} must be finite, and its standard deviations positive, too."
+                )
+
     def __repr__(self) -> str:
         return "FromPosterior()"
 

@@ -173,8 +173,8 @@ def normal_of(law: Any, name: str) -> Any:
         law = law.base_dist
     if not isinstance(law, dist.Normal):
         raise InputError(
-            f"tune_prior tunes the precision of normal priors, that of {name!r} is {type(law).__name__}: use "
-            "by='validation' on fits with other settings, or a prior with scales of its own, such as Hierarchical()."
+            f"The evidence tunes the precision of normal priors, that of {name!r} is {type(law).__name__}: compare "
+            "fits with other settings on held-out data, or take a prior with scales of its own, such as Hierarchical()."
         )
     return law
 

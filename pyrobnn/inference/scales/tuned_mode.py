@@ -288,6 +288,7 @@ class TunedMode:
         likelihood = self.closed(declared.settings["likelihood"], source)
         bnn = declared.with_parts(prior=chosen | untuned(declared, list(scales)), likelihood=likelihood).to(like.device)
         bnn.net.load_state_dict(self.bnn.net.state_dict())
+        bnn.scale_targets(source.y_scaler.scale.expand(source.first()[1].shape[1:]))  # a number for each column
         bnn.likelihood.load_state_dict(self.bnn.likelihood.state_dict(), strict=False)
         return bnn
 

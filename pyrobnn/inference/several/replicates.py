@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive, seeded
@@ -130,7 +131,7 @@ def fit_side_by_side(
 
 def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
     """Return a list of R entries for each of the arguments, whether it was given as a list or as one for all."""
-    asked = set() if replicates is None else {replicates}
+    asked = set() if replicates is None else {check_count(replicates, "replicates")}
     lengths = {len(value) for value in given if isinstance(value, list)} | asked
     if len(lengths) != 1:
         raise InputError(
@@ -138,7 +139,7 @@ def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
         )
     count = lengths.pop()
     if count < 1:
-        raise InputError(f"`replicates` must be at least 1, got {count}.")
+        raise InputError("Lists of replicates must not be empty.")
     return tuple(value if isinstance(value, list) else [value] * count for value in given)
 
 

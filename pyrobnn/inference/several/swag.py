@@ -215,7 +215,7 @@ def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> 
         parts = torch.stack(
             [slope(place, slice(start, start + width)) for start in range(0, width * _PARTS, width)][: len(x)]
         )
-    trace = width * float(parts.var(0).sum())
+    trace = width * float(parts.var(0).sum()) if len(parts) > 1 else 0.0
     closest = 2 * (1 - momentum) * batch_size / source.num_data * len(place) / max(trace, _TINY)
     return min(closest, _STABLE / max(steepest, _TINY))
 
