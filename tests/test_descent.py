@@ -126,6 +126,7 @@ def test_validation_and_checkpoints_are_of_steps(tmp_path):
     assert not by_lbfgs(fit(max_steps=200, run={"checkpoint": tmp_path}))
 
 
+@pytest.mark.slow
 def test_members_of_an_ensemble_find_modes_of_their_own():
     ensemble = bnn.fit(model(), DATA, bnn.Ensemble(bnn.SVI(guide="map"), members=3), seed=0, progress=False)
     assert all(by_lbfgs(member) and slope(member) < 1e-3 for member in ensemble.members)

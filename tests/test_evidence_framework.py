@@ -395,6 +395,7 @@ def test_starts_have_shares_by_their_scores(scores, mixes, expected):
     assert _members(scores, mixes=mixes) == expected
 
 
+@pytest.mark.slow
 def test_modes_that_are_about_as_good_share_the_posterior():
     """A wave in 30 rows has several; a linear network has one."""
     x, y = linear_data(30)
@@ -416,6 +417,7 @@ def test_modes_that_are_about_as_good_share_the_posterior():
     assert not isinstance(fit(line, bnn.EvidenceFramework(starts=3, rounds=30), x, y), bnn.Mixture)
 
 
+@pytest.mark.slow
 def test_a_mixture_of_modes_learns_on():
     x, y = linear_data(30)
     method = bnn.EvidenceFramework(starts=3, rounds=3, prior_counts=0.0)
@@ -460,6 +462,7 @@ def test_a_small_table_is_told_of_no_cost(monkeypatch):
         fit(bnn.BNN(bnn.MLP(2, [800], 1), prior=bnn.priors.Normal(1.0)), bnn.EvidenceFramework(), x, x[:, 0])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rounds", [0, 2])
 @pytest.mark.parametrize("scale", [0.5, (0.5, 0.8), "tuned", "learned"])
 def test_several_columns_of_targets_with_any_noise(scale, rounds):

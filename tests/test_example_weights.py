@@ -275,6 +275,7 @@ def test_leaving_one_of_a_row_out_is_the_fit_to_one_less(factor):
     assert found == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_automatic_chooses_by_the_weighted_mean(monkeypatch):
     """As with repeated rows: the same parts, the same mean score and its error, for fits that have no noise."""
     methods = {"flat": bnn.EvidenceFramework(starts=1, rounds=0), "tuned": bnn.EvidenceFramework(starts=1, rounds=2)}

@@ -50,7 +50,7 @@ def test_scores_of_a_linear_model_are_exact(guide):
     np.testing.assert_allclose(found.numpy(), expected, atol=0.02)
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("guide", "likelihood", "num", "is_told"),
     [
@@ -95,6 +95,7 @@ def test_models_keep_their_own_parameters():
     assert not pyro.get_param_store()
 
 
+@pytest.mark.slow
 def test_members_share_their_scores_and_what_costs_too_much_is_left():
     data = sines(40)
     model = bnn.BNN(bnn.MLP(3, [5], 1), prior=bnn.priors.Normal(1.0))

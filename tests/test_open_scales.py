@@ -90,6 +90,7 @@ def test_other_noise_than_gaussian_is_tuned_by_em():
     np.testing.assert_allclose(found["likelihood"].scale, most_probable()[1], rtol=0.02)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("likelihood", "noise"),
     [
@@ -139,6 +140,7 @@ def test_what_is_not_open_or_cannot_be_looked_at_stays():
     assert measured(images, pixels, run, starts_there=True) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hidden",
     [
@@ -153,6 +155,7 @@ def test_a_small_network_measures_the_noise_in_the_place_of_another(hidden):
     assert found.settings["prior"] == TUNED
 
 
+@pytest.mark.slow
 def test_targets_without_a_signal_have_their_spread_for_noise():
     y = np.random.default_rng(2).normal(size=ROWS)
     found = closed(net=bnn.MLP(COLUMNS, [20], 1), data=(X, y)).bnn
@@ -209,6 +212,7 @@ def test_a_fit_of_given_length_takes_the_model_as_it_is():
     assert all(torch.equal(a, b) for a, b in zip(ended.mean().values(), again.mean().values(), strict=True))
 
 
+@pytest.mark.slow
 def test_replicates_have_the_scales_of_a_single_fit():
     model, data = bnn.BNN(bnn.MLP(COLUMNS, [4], 1)), bnn.Data(X, Y)
     arguments = {"seed": 0, "engine": "eager", "progress": False}

@@ -101,6 +101,7 @@ def test_learning_on_leaves_the_global_random_state(posterior):
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_learning_in_two_parts_is_learning_at_once():
     """Orthogonal inputs make the posterior a product of normals, which mean-field holds exactly."""
     x = torch.eye(2).repeat(10, 1).double()
