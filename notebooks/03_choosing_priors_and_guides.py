@@ -196,7 +196,8 @@ pd.DataFrame(
 # curves (in standard deviations of the targets) or of the class probabilities.
 
 # %%
-table = pd.read_csv(RESULTS / "nuts" / "rows.csv")
+records = pd.read_json(RESULTS / "nuts" / "rows.jsonl", lines=True)
+table = pd.DataFrame([row for rows in records["rows"] for row in rows])
 order = list(dict.fromkeys(table["entry"]))
 table.pivot(index="entry", columns="data", values=["predictive", "function"]).loc[order].round(3)
 

@@ -39,7 +39,7 @@ class BNN(PyroModule):
     ones (requires_grad=False) stay as they are, and so does the padding row of an embedding. The targets are the
     observed site "y" in a plate "data" over the examples. It works as it is with `pyro.infer.SVI`, `Predictive`, `NUTS`
     and every autoguide. Call it with a batch x (and y). If the batch is a part of the data set, pass its number of
-    examples N too: the plate then scales the log-likelihood by N / B, here and nowhere else. `fit` keeps all parameters
+    examples N too: the plate then scales the log-likelihood by N / B. `fit` keeps all parameters
     in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`. A network in half precision
     is inferred in float32: squares of its gradients and scales of its weights vanish in float16.
 

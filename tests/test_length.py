@@ -117,7 +117,7 @@ def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000):
         while len(length.state()["cycle_ends"]) == number and length.end is None:
             parameter.fill_(number)
             done += 50
-            length.look(block, done)
+            length.steer(block, done)
             rates.add(fit.cycle_factor)
         trained.append(max(rates))
     length.finish()
@@ -275,15 +275,15 @@ def test_a_fit_is_narrow_at_first_unless_said():
 
 
 def test_the_tolerance_follows_the_number_of_examples():
-    assert [bnn.SVI().nats(number) for number in (10, 100, 250, 10_000)] == [0.05, 0.2, 1.25, 50.0]
-    assert bnn.SVI(tolerance=3.0).nats(10) == 3.0
+    assert [bnn.SVI().tolerance_for(number) for number in (10, 100, 250, 10_000)] == [0.05, 0.2, 1.25, 50.0]
+    assert bnn.SVI(tolerance=3.0).tolerance_for(10) == 3.0
 
 
 def test_the_tolerance_is_that_of_all_data_where_a_process_has_its_share():
     share = SimpleNamespace(method=bnn.SVI(), num_data=998, schedule_steps=100)
     whole = SimpleNamespace(num_data=1000)
     session = Session(posteriors=[], fits=[share], methods=[], sources=[whole], run=None)
-    (length,) = session._lengths(10)
+    (length,) = session._rules(10)
     assert length.record().tolerance == 5.0
 
 

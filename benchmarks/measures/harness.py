@@ -96,11 +96,15 @@ def _parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(command, description=(module.__doc__ or ""), formatter_class=plain)
     for option, default in module.OPTIONS.items():
-        shape: dict[str, Any] = {"type": type(default), "help": f"{default} by default"}
-        if isinstance(default, list):
+        if isinstance(default, dict):
+            shape: dict[str, Any] = default
+        elif isinstance(default, list):
+            help_text = f"all by default: {', '.join(map(str, default))}"
             shape = {"nargs": "+", "choices": default, "type": type(default[0]), "metavar": option.upper()}
-            shape["help"] = f"all by default: {', '.join(map(str, default))}"
-        parser.add_argument(f"--{option}", **default if isinstance(default, dict) else {"default": default} | shape)
+            shape |= {"default": default, "help": help_text}
+        else:
+            shape = {"default": default, "type": type(default), "help": f"{default} by default"}
+        parser.add_argument(f"--{option}", **shape)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--again", action="store_true", help="do again what has rows, and let the new rows count")
     parser.add_argument("--report", action="store_true", help="only write the page from the rows that there are")

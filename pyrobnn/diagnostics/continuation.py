@@ -101,7 +101,7 @@ class Continuation:
         )
         self._source = make_source(train, self._bnn, self._method.batch_size)
         self._example, self._seed = self._source.example(self._bnn), seed
-        self._tolerance = method.nats(self._source.num_data)
+        self._tolerance = method.tolerance_for(self._source.num_data)
         if method.tolerance is None:
             self._tolerance = max(_NEGLIGIBLE, self._tolerance)
         with seeded(seed, "continuation start"):

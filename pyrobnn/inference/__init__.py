@@ -3,7 +3,7 @@
 from pyrobnn.inference.fit import fit, fit_svi
 from pyrobnn.inference.mcmc.mcmc import HMC, NUTS
 from pyrobnn.inference.mcmc.sgmcmc import SGHMC, SGLD
-from pyrobnn.inference.method import BaseMethod, Method, Progress
+from pyrobnn.inference.method import BaseMethod, Method, Offer, Progress, Run
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.automatic import Automatic
@@ -31,7 +31,9 @@ __all__ = [
     "History",
     "MarginalLikelihood",
     "Method",
+    "Offer",
     "Progress",
+    "Run",
     "fit",
     "fit_replicates",
     "fit_svi",

@@ -185,7 +185,7 @@ class SGLD(StochasticGradient):
             None. All draws kept count the same.
         temperature: T; 1 is Bayes, less than 1 a cold posterior, p(z | D)^(1/T).
         init: where each chain starts, as in `NUTS`. "net" is the default: steps are too small for the way from the
-            prior. Where scales were measured, the network's weights are at the mode that was found.
+            prior.
 
     Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
@@ -234,7 +234,7 @@ class SGHMC(StochasticGradient):
         schedule: a schedule for the step size, as in `SGLD`.
         temperature: T, as in `SGLD`.
         init: where each chain starts, as in `NUTS`. "net" is the default: steps are too small for the way from the
-            prior. Where scales were measured, the network's weights are at the mode that was found.
+            prior.
 
     Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)

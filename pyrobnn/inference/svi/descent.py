@@ -130,7 +130,7 @@ class _Descent:
     def run(self) -> Ended:
         """Go to the mode."""
         ends, elbos = list[int](), list[float]()
-        while self._left and not (len(elbos) > 1 and not elbos[-1] - elbos[-2] >= self._tolerance):
+        while self._left and (len(elbos) < 2 or elbos[-1] - elbos[-2] >= self._tolerance):
             limits: dict[str, Any] = _LIMITS | {"maxiter": min(_ITERATIONS, self._left), "maxfun": 2 * _ITERATIONS}
             descend_in_place(self._slope, list(self._tensors.values()), after=self._look, **limits)
             self._anneal(min(self._adam_steps(len(ends)), self._left))
@@ -187,7 +187,7 @@ class _Descent:
             if self._look():
                 break
         optimizer.zero_grad(set_to_none=True)
-        if not self._slope()[0] < before - _MATTERS * self._tolerance:
+        if not self._slope()[0] < before - _MATTERS * self._tolerance:  # nor where it is NaN
             with torch.no_grad():
                 for value, own in zip(values, start, strict=True):
                     value.copy_(own)

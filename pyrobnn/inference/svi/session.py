@@ -42,11 +42,12 @@ class Session:
     Attributes:
         posteriors: what is trained, R of them.
         fits: their steps.
-        methods: their settings; the first one's lengths hold for all.
+        methods: their settings as declared; `fits[i].method` has them as resolved. The first one's length holds for
+            all.
         sources: their data.
         run: the arguments of all together.
         threads: threads that a step uses.
-        descends: whether L-BFGS seeks the modes, in the place of steps.
+        by_lbfgs: whether L-BFGS seeks the modes, in the place of steps.
     """
 
     posteriors: list[Posterior]
@@ -55,7 +56,7 @@ class Session:
     sources: Sequence[Source]
     run: Run
     threads: int = 1
-    descends: bool = False
+    by_lbfgs: bool = False
 
     def steps(
         self,
@@ -69,7 +70,7 @@ class Session:
         method, source = self.fits[0].method, self.sources[0]
         batches = source.batches_per_epoch(method.batch_size)
         num_steps = method.maximal_steps(batches)
-        monitor = Watch(
+        watch = Watch(
             self.posteriors[0].bnn,
             self.posteriors[0].guide,
             num_steps=num_steps,
@@ -79,32 +80,32 @@ class Session:
             eval_every=method.eval_every,
             patience=method.patience,
             block=block,
-            lengths=self._lengths(num_steps) if method.ends_by_itself else [],
+            rules=self._rules(num_steps) if method.ends_by_itself else [],
         )
-        training = Stepper(self.fits, self.run.engine, method.expected_steps(batches))
-        record = train(training, monitor, num_steps, checkpoint=checkpoint, most_rewinds=most_rewinds)
-        monitor.restore_best()
-        return monitor, record
+        stepper = Stepper(self.fits, self.run.engine, method.expected_steps(batches))
+        record = train(stepper, watch, num_steps, checkpoint=checkpoint, most_rewinds=most_rewinds)
+        watch.restore_best()
+        return watch, record
 
-    def _lengths(self, num_steps: int) -> list[ConvergenceRule]:
-        """Return what ends each fit."""
+    def _rules(self, num_steps: int) -> list[ConvergenceRule]:
+        """Return what ends each fit by itself."""
         pairs = zip(self.fits, self._tolerances(), strict=True)
         return [ConvergenceRule(fit, tolerance, num_steps, warmup=fit.method.kl_warmup) for fit, tolerance in pairs]
 
     def _tolerances(self) -> list[float]:
         """Return the tolerance of each fit, which follows all data, of which a process may have its share alone."""
         parts = zip(self.fits, self.sources, strict=True)
-        return [fit.method.nats(source.num_data) for fit, source in parts]
+        return [fit.method.tolerance_for(source.num_data) for fit, source in parts]
 
     def _descended(self) -> list[Ended] | None:
         return descend(self.fits, self._tolerances(), self.run)
 
     def train(self, *, validate: Callable[[], float] | None = None, checkpoint: Checkpoint | None = None) -> None:
         """Do the steps of all fits, and note in each posterior how it was fitted."""
-        ended = self._descended() if self.descends else None
+        ended = self._descended() if self.by_lbfgs else None
         if ended is None:
-            monitor, record = self.steps(validate=validate, checkpoint=checkpoint)
-            ended = monitor.ended(record)
+            watch, record = self.steps(validate=validate, checkpoint=checkpoint)
+            ended = watch.ended(record)
         parts = zip(self.posteriors, self.fits, self.methods, self.sources, ended, strict=True)
         for posterior, fit, method, source, end in parts:
             posterior.history = end.history
@@ -158,9 +159,11 @@ def opened(
         InputError: parts that do not go together.
     """
     pairs = zip(bnns, methods, sources, strict=True)
-    all_descend = processes == 1 and not (run.callbacks and len(bnns) > 1)
-    all_descend = all_descend and all(descends(*parts, run) for parts in pairs)
-    given, methods = methods, [dataclasses.replace(one, batch_size="all") if all_descend else one for one in methods]
+    by_lbfgs = processes == 1 and not (run.callbacks and len(bnns) > 1)
+    by_lbfgs = by_lbfgs and all(descends(*parts, run) for parts in pairs)
+    declared = methods
+    if by_lbfgs:  # which sees all data
+        methods = [dataclasses.replace(method, batch_size="all") for method in methods]
     batch_size = sources[0].batch_size(methods[0].batch_size) // processes
     with running(bnns[0], batch_size, run.seed, "replicates" if replicates else "fit", copies=len(bnns)) as threads:
         begun = []
@@ -169,7 +172,7 @@ def opened(
             with seeded(own, "fit") if replicates else nullcontext():
                 begun.append(start(bnn, method, source, own, run.device))
         posteriors, fits = map(list, zip(*begun, strict=True))
-        yield Session(posteriors, fits, given, sources, run, threads, all_descend)
+        yield Session(posteriors, fits, declared, sources, run, threads, by_lbfgs)
 
 
 def check_parts(bnn: BNN, method: SVI, data: Any, run: Run) -> None:

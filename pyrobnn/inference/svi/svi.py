@@ -149,7 +149,7 @@ class SVI(BaseMethod[Posterior]):
         usual = _USUAL_TO_MODE if isinstance(self.guide, (guides.Map, guides.Laplace)) else _USUAL_STEPS
         return min(most, usual) if self.ends_by_itself else most
 
-    def nats(self, num_data: int) -> float:
+    def tolerance_for(self, num_data: int) -> float:
         """Return the tolerance for that many examples."""
         if self.tolerance is not None:
             return self.tolerance

@@ -110,7 +110,7 @@ class ConvergenceRule:
         would = now.straight or now.start < self._warmup
         return now.gain is None or now.gain >= self._tolerance or would
 
-    def look(self, terms: np.ndarray, done: int) -> None:
+    def steer(self, terms: np.ndarray, done: int) -> None:
         """Take the log-likelihood and KL of a block of steps, (steps, 2), the last of which is number `done`."""
         now, method = self._now, self._fit.method
         if now.end is not None:
@@ -139,7 +139,7 @@ class ConvergenceRule:
         now.cycle_ends.append(done)
         steps, is_lower = (2 * now.steps, False) if self._gained else (now.steps // 2, True)
         left = self._max_steps - done
-        left = min(left - _MOST_MEASURED * block, 10 * left // 11)
+        left = min(left - _MOST_MEASURED * block, 10 * left // 11)  # to measure takes up to a tenth more
         if steps > left:
             steps, is_lower = min(now.steps, left), True
         if self.converged or steps < now.steps // 4:

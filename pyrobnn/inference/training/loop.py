@@ -28,8 +28,8 @@ _log = logging.getLogger("pyrobnn")
 
 
 def train(
-    training: Stepper,
-    monitor: Watch,
+    stepper: Stepper,
+    watch: Watch,
     num_steps: int,
     *,
     checkpoint: Checkpoint | None = None,
@@ -47,40 +47,40 @@ def train(
         FloatingPointError: numbers that are not finite from a state kept on, or too often.
         InputError: a checkpoint of another fit.
     """
-    fits, turns = training.fits, _Turns(training)
+    fits, turns = stepper.fits, _Turns(stepper)
     for fit in fits:
         fit.bnn.train()
-    with monitor, ExitStack() as at_end:
+    with watch, ExitStack() as at_end:
         for fit in fits:
             at_end.callback(fit.batches.close)
-        kept = [_state(training, monitor, 0)]
-        done = 0 if checkpoint is None else _resume(training, monitor, checkpoint, kept)
+        kept = [_state(stepper, watch, 0)]
+        done = 0 if checkpoint is None else _resume(stepper, watch, checkpoint, kept)
         finished = checkpoint is not None and checkpoint.finished
         while done < num_steps and not finished:
-            count = monitor.steps_to_next_look(done, checkpoint.every if checkpoint else None)
-            monitor.recorder.add(turns.advance(count))
+            count = watch.steps_to_next_look(done, checkpoint.every if checkpoint else None)
+            watch.recorder.add(turns.advance(count))
             done += count
-            fault = _fault(training, monitor, done)
+            fault = _fault(stepper, watch, done)
             if fault is not None:
-                done = _go_back(training, monitor, kept, fault, most_rewinds)
+                done = _go_back(stepper, watch, kept, fault, most_rewinds)
                 continue
-            finished = monitor.stops_after(done) or done == num_steps
+            finished = watch.stops_after(done) or done == num_steps
             due = checkpoint is not None and (finished or done % checkpoint.every == 0)
             if done % _KEEP_EVERY == 0:
-                kept[:] = [*kept[-1:], _state(training, monitor, done)]
+                kept[:] = [*kept[-1:], _state(stepper, watch, done)]
             if checkpoint is not None and due:
-                state = kept[-1] if kept[-1]["done"] == done else _state(training, monitor, done)
+                state = kept[-1] if kept[-1]["done"] == done else _state(stepper, watch, done)
                 checkpoint.write(state, kept, finished=finished)
     for fit in fits:
         fit.bnn.eval()
-    return training.record
+    return stepper.record
 
 
 class _Turns:
     """Does steps a tenth of a second at a time, and lets other threads in between that wait."""
 
-    def __init__(self, training: Stepper) -> None:
-        self._training, self._at_once = training, 1
+    def __init__(self, stepper: Stepper) -> None:
+        self._stepper, self._at_once = stepper, 1
 
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
@@ -89,60 +89,60 @@ class _Turns:
             while num_steps:
                 ONE_THREAD.let_waiting_in()
                 count, started = min(num_steps, self._at_once), time.perf_counter()
-                terms.append(self._training.advance(count))
+                terms.append(self._stepper.advance(count))
                 self._at_once = max(1, int(count * _TURN / (time.perf_counter() - started)))
                 num_steps -= count
         return torch.cat(terms)
 
 
-def _resume(training: Stepper, monitor: Watch, checkpoint: Checkpoint, kept: list[dict[str, Any]]) -> int:
+def _resume(stepper: Stepper, watch: Watch, checkpoint: Checkpoint, kept: list[dict[str, Any]]) -> int:
     """Go to the place of a checkpoint, if there is one, with the states kept then, and return the steps done."""
-    found = checkpoint.read(training.fits)
+    found = checkpoint.read(stepper.fits)
     if found is None:
         return 0
     state, kept[:] = found
-    training.resume(state["training"], finished=checkpoint.finished)
-    monitor.restore(state["monitor"], state["done"])
-    monitor.rewinds = state["rewinds"]
+    stepper.resume(state["training"], finished=checkpoint.finished)
+    watch.restore(state["monitor"], state["done"])
+    watch.rewinds = state["rewinds"]
     return int(state["done"])
 
 
-def _state(training: Stepper, monitor: Watch, done: int) -> dict[str, Any]:
-    copied = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, training.state())
-    return {"done": done, "training": copied, "monitor": monitor.state(), "rewinds": [*monitor.rewinds]}
+def _state(stepper: Stepper, watch: Watch, done: int) -> dict[str, Any]:
+    copied = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, stepper.state())
+    return {"done": done, "training": copied, "monitor": watch.state(), "rewinds": [*watch.rewinds]}
 
 
-def _fault(training: Stepper, monitor: Watch, done: int) -> tuple[int, int, float] | None:
+def _fault(stepper: Stepper, watch: Watch, done: int) -> tuple[int, int, float] | None:
     """Return step, replicate and value of the first ELBO that is not finite; a parameter counts as NaN, at the end."""
-    terms = monitor.recorder.fetch()
+    terms = watch.recorder.fetch()
     elbo = (terms[..., 0] - terms[..., 1]).reshape(len(terms), -1)
     good = np.isfinite(elbo)
     if not good.all():
         index, replicate = np.argwhere(~good)[0]
         return done - len(elbo) + int(index) + 1, int(replicate), float(elbo[index, replicate])
-    lost = [index for index, fit in enumerate(training.fits) if not fit.is_finite()]
+    lost = [index for index, fit in enumerate(stepper.fits) if not fit.is_finite()]
     return (done, lost[0], float("nan")) if lost else None
 
 
 def _go_back(
-    training: Stepper, monitor: Watch, kept: list[dict[str, Any]], fault: tuple[int, int, float], most_rewinds: int
+    stepper: Stepper, watch: Watch, kept: list[dict[str, Any]], fault: tuple[int, int, float], most_rewinds: int
 ) -> int:
     """Put everything back to a state kept, with smaller steps, and return its number of steps done."""
     step, replicate, value = fault
-    rewinds = monitor.rewinds
+    rewinds = watch.rewinds
     if step == kept[-1]["done"] + 1 and len(kept) > 1:
         del kept[-1]
     last = int(kept[-1]["done"])
-    what = f"The ELBO{f' of replicate {replicate}' if len(training.fits) > 1 else ''} became {value} at step {step}"
-    training.restore(kept[-1]["training"])
+    what = f"The ELBO{f' of replicate {replicate}' if len(stepper.fits) > 1 else ''} became {value} at step {step}"
+    stepper.restore(kept[-1]["training"])
     if step == last + 1 or len(rewinds) >= most_rewinds:
-        why = explain(training.fits[replicate], step - last)
+        why = explain(stepper.fits[replicate], step - last)
         tried = f", also after going back {len(rewinds)} times with smaller steps" if rewinds else ""
         raise FloatingPointError(
             f"{what}{tried}: {why}. Lower the learning rate, standardise the data, or start the guide narrower."
         )
-    monitor.restore(kept[-1]["monitor"], last)
-    fit = training.fits[replicate]
+    watch.restore(kept[-1]["monitor"], last)
+    fit = stepper.fits[replicate]
     fit.rate_factor *= _SLOWER
     for state in kept:
         state["training"]["fits"][replicate]["rate_factor"] = fit.rate_factor

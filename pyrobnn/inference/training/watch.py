@@ -27,7 +27,7 @@ class Watch:
 
     Attributes:
         recorder: what was noted of each step.
-        lengths: what ends each fit by itself; none where their number of steps is fixed.
+        rules: what ends each fit by itself; none where their number of steps is fixed.
         stop_reason: why the fit ended.
         rewinds: where it went back after numbers had ceased to be finite.
     """
@@ -44,9 +44,9 @@ class Watch:
         eval_every: int,
         patience: int | None,
         block: int,
-        lengths: Sequence[ConvergenceRule] = (),
+        rules: Sequence[ConvergenceRule] = (),
     ) -> None:
-        self._block, self.lengths = block, lengths
+        self._block, self.rules = block, rules
         self.recorder = Recorder()
         self.stop_reason = ALL_STEPS
         self.rewinds: list[dict[str, Any]] = []
@@ -76,7 +76,7 @@ class Watch:
         stop = False
         if done % self._block == 0 or at_end:
             stop = self._report(done)
-        moves = not self.lengths or not all(length.measures for length in self.lengths)
+        moves = not self.rules or not all(rule.measures for rule in self.rules)
         if self._validate is not None and ((done % self._eval_every == 0 and moves) or at_end or stop):
             stop = self._validated_long_ago(done, self._validate) or stop
         return stop
@@ -84,28 +84,28 @@ class Watch:
     def _report(self, done: int) -> bool:
         terms = self.recorder.last(done % self._block or self._block)
         elbo = float((terms[..., 0] - terms[..., 1]).mean())
-        for index, length in enumerate(self.lengths):
-            length.look(terms.reshape(len(terms), -1, 2)[:, index], done)
+        for index, rule in enumerate(self.rules):
+            rule.steer(terms.reshape(len(terms), -1, 2)[:, index], done)
         self._bar.set_postfix_str(self._words(elbo), refresh=False)
         self._show(done)
         state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
-        converged = bool(self.lengths) and all(length.end is not None for length in self.lengths)
+        converged = bool(self.rules) and all(rule.end is not None for rule in self.rules)
         stop = ask(self._callbacks, state)
         if stop and not converged:
             self.stop_reason = f"stopped by a callback after step {done}"
         return stop or converged
 
     def _show(self, done: int) -> None:
-        rest = [length.rest(done) for length in self.lengths]
+        rest = [rule.rest(done) for rule in self.rules]
         if rest:
             self._bar.total = min(self._num_steps, done + max(rest))
         self._bar.update(done - self._bar.n)
 
     def _words(self, elbo: float) -> str:
-        if not self.lengths:
+        if not self.rules:
             return f"elbo={elbo:.1f}"
-        first, others = min(self.lengths, key=lambda length: length.end is not None), len(self.lengths) - 1
-        going = f", {sum(length.end is None for length in self.lengths)} of {others + 1} fits" if others else ""
+        first, others = min(self.rules, key=lambda rule: rule.end is not None), len(self.rules) - 1
+        going = f", {sum(rule.end is None for rule in self.rules)} of {others + 1} fits" if others else ""
         return f"{first}{going}"
 
     def state(self) -> dict[str, Any]:
@@ -114,15 +114,15 @@ class Watch:
             "recorder": self.recorder.state(),
             "best": self._best_state,
             "stop_reason": self.stop_reason,
-            "lengths": [length.state() for length in self.lengths],
+            "lengths": [rule.state() for rule in self.rules],
         }
 
     def restore(self, state: dict[str, Any], done: int) -> None:
         """Go back, or on, to what was seen after that many steps."""
         self.recorder.restore(state["recorder"])
         self._best_state, self.stop_reason = state["best"], state["stop_reason"]
-        for length, own in zip(self.lengths, state["lengths"], strict=True):
-            length.restore(own)
+        for rule, own in zip(self.rules, state["lengths"], strict=True):
+            rule.restore(own)
         self._show(done)
 
     def _rewinds_of(self, replicate: int) -> list[dict[str, Any]] | None:
@@ -146,19 +146,19 @@ class Watch:
 
     def _stop_reason_of(self, replicate: int) -> str:
         """Return why a fit ended."""
-        length = self.lengths[replicate] if self.lengths else None
-        if length is None or (self.stop_reason != ALL_STEPS and length.end is None):
+        rule = self.rules[replicate] if self.rules else None
+        if rule is None or (self.stop_reason != ALL_STEPS and rule.end is None):
             return self.stop_reason
-        return length.reason()
+        return rule.reason()
 
     def ended(self, engine: EngineRecord) -> list[Ended]:
         """Return how each fit ended, with what was noted until then."""
-        ends = [length.end for length in self.lengths] or [None]
+        ends = [rule.end for rule in self.rules] or [None]
         return [
             Ended(
                 history,
                 self._stop_reason_of(index),
-                self.lengths[index].record() if self.lengths else None,
+                self.rules[index].record() if self.rules else None,
                 self._rewinds_of(index),
             )
             for index, history in enumerate(self.recorder.histories(engine, ends))
@@ -169,8 +169,8 @@ class Watch:
         if self._best_state is not None:
             self._trained.load_state_dict(self._best_state)
             return
-        for length in self.lengths:
-            length.finish()
+        for rule in self.rules:
+            rule.finish()
 
 
 def ask(callbacks: Sequence[Callback], state: Progress) -> bool:
