@@ -126,7 +126,6 @@ def test_validation_and_checkpoints_are_of_steps(tmp_path):
     assert not by_lbfgs(fit(max_steps=200, run={"checkpoint": tmp_path}))
 
 
-@pytest.mark.slow
 def test_members_of_an_ensemble_find_modes_of_their_own():
     ensemble = bnn.fit(model(), DATA, bnn.Ensemble(bnn.SVI(guide="map"), members=3), seed=0, progress=False)
     assert all(by_lbfgs(member) and slope(member) < 1e-3 for member in ensemble.members)
@@ -153,7 +152,6 @@ def test_it_ends_after_the_largest_number_of_steps():
     assert posterior.record.stop_reason == "not converged within max_steps=7"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "noise"), [(200, 0.05), (60, 0.005)])
 def test_networks_with_kinks_in_single_precision_end_where_adam_gains_nothing(rows, noise):
     """From the point that is called converged, 2,000 steps of Adam at two rates; L-BFGS alone left 15 to 2,700 nats."""
