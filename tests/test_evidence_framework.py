@@ -140,6 +140,7 @@ class Split(torch.nn.Module):
         return x[:, :2] + self.dead(x[:, 2:])
 
 
+@pytest.mark.filterwarnings("ignore:Column .* has categories")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["a flag", "a category without rows"])
 def test_what_no_row_shows_leaves_predictions_near_the_data_scale(kind):
