@@ -16,6 +16,7 @@ from pyrobnn import likelihoods, nets, priors
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import callers_device
+from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn._torch.layers import LAYERS, padding_rows
@@ -317,7 +318,8 @@ class BNN(PyroModule):
             >>> model.with_parts(prior=bnn.priors.Normal(0.5)).settings["prior"]
             Normal(scale=0.5, loc=0.0)
         """
-        copied = BNN(**(self.settings | parts))
+        with seeded(0, "parts") if parts else nullcontext():  # a fit draws first weights, and anchors, anew
+            copied = BNN(**(self.settings | parts))
         copied.units = self.units
         copied.start_at(self._start)
         if "likelihood" not in parts:

@@ -351,3 +351,10 @@ def test_a_poor_fit_warns(verbose, capfd):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bnn.BNNRegressor(net=bnn.MLP(3, [], 1), random_state=0).fit(x, y)
+
+
+def test_a_fit_leaves_the_global_random_state():
+    x, y = problem(20)
+    state = torch.get_rng_state()
+    bnn.BNNRegressor(steps=2, engine="eager", random_state=0).fit(x, y)
+    assert torch.equal(torch.get_rng_state(), state)

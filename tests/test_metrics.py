@@ -258,5 +258,7 @@ def test_settings_of_scores_are_refused_in_words():
     for num_bins in (0, -1, 2.5):
         with pytest.raises(bnn.InputError, match="`num_bins` must be a whole number, at least 1"):
             bnn.metrics.reliability_bins(classes, [0] * 7, num_bins=num_bins)
+    with pytest.raises(bnn.InputError, match="There are no rows to score"):
+        bnn.score(bnn.Prediction(dist.Normal(torch.zeros(3, 0), 1.0)), [])
     with pytest.raises(bnn.InputError, match="inside and outside must have as many columns"):
         bnn.score_ood(real, bnn.Prediction(dist.Normal(torch.zeros(3, 7, 2), 1.0).to_event(1)))

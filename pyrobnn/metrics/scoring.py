@@ -111,6 +111,8 @@ def compare_scores(a: Prediction, b: Prediction, y: Any, *, levels: Sequence[flo
 
 
 def _statistics(prediction: Prediction, y: Any, levels: Sequence[float]) -> dict[str, Statistic]:
+    if not len(prediction):
+        raise InputError(f"There are no rows to score: {prediction!r}.")
     if not isinstance(levels, Sequence):
         raise InputError(f"`levels` must be a list of numbers between 0 and 1, got {levels!r}: pass [{levels!r}].")
     for level in levels:

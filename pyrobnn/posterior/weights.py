@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.random import derive
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.built import built
@@ -170,8 +170,7 @@ def update_prior(posterior: Posterior) -> BNN:
             )
     prior = FromPosterior(moments)
     is_whole = not any(value.requires_grad for value in bnn.net.parameters())
-    with seeded(posterior.seed, "update_prior"):  # of a declared network, whose first weights are drawn
-        updated = bnn.with_parts(prior=prior if is_whole else dict.fromkeys(moments, prior) | {"*": None})
+    updated = bnn.with_parts(prior=prior if is_whole else dict.fromkeys(moments, prior) | {"*": None})
     updated.units = (posterior.x_scaler, posterior.y_scaler)
     updated.start_at(bnn.state_at({name: mean for name, (mean, _) in moments.items()}))
     return updated

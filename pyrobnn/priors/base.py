@@ -234,7 +234,7 @@ def scale_of(scale: float | str | Tensor, value: Tensor) -> Tensor:
 
     "fan_in" is 1 / sqrt(fan-in), which keeps the prior over functions the same at every width (Neal 1996); "he" is
     sqrt(2 / fan-in), which keeps normal weights from changing the variance of ReLU activations (He et al. 2015). Under
-    both, biases have scale 1. "tuned" is "he" until a fit has measured the scale (`inference.open_scales`).
+    both, biases have scale 1. "tuned" is "he" until a fit has measured the scale (`inference.scales.open_scales`).
     """
     if isinstance(scale, str):
         gain = 1.0 if scale == "fan_in" or value.ndim < 2 else 2.0

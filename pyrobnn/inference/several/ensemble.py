@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, Field
 import pyrobnn
 from pyrobnn import priors
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
@@ -75,8 +74,7 @@ class Ensemble(BaseMethod[Mixture]):
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Mixture:
         """Fit the members and return their mixture."""
-        with seeded(run.seed, "anchors"):  # each member draws its own anew
-            model = bnn.with_parts(prior=priors.Anchored(bnn.settings["prior"])) if self.anchored else bnn
+        model = bnn.with_parts(prior=priors.Anchored(bnn.settings["prior"])) if self.anchored else bnn
         posteriors = self.method.side_by_side(model, data, run, replicates=self.members, bootstrap=self.bootstrap)
         _tell_if_alike(posteriors)
         shared = dataclasses.replace(
