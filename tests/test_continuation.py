@@ -16,12 +16,14 @@ from pyrobnn.diagnostics import continuation
 from pyrobnn.diagnostics.continuation import Gain, continuation_finding
 from pyrobnn.diagnostics.training_checks import ending_finding
 from pyrobnn.inference.capture.captured import Captured
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.report import words
 
 LEVEL = 0.05
 AWAY = 10.0
 """Nats from which a fit has to be caught."""
+NAMES = ("elbo", "length")
 FEATURES, NOISE = 6, 0.3
 
 
@@ -70,7 +72,11 @@ def mean_field(seed, shift=0.0):
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(continuation, "_STAGES", (50, 100))
+    monkeypatch.setattr(continuation, "_STEPS", 100)
+
+
+def gain_of(posterior, data):
+    return continuation._Continuation(posterior, bnn.SVI(), data, 0).gain()
 
 
 @pytest.mark.usefixtures("short")
@@ -91,7 +97,7 @@ def test_the_gain_is_at_most_the_distance_and_close_to_it():
     posterior, data = mean_field(1, shift=3.0)
     away = distance(posterior, data)
     assert away > AWAY
-    gain = continuation.Continuation(posterior, bnn.SVI(), data, 0).gain(LEVEL)
+    gain = gain_of(posterior, data)
     assert away / 2 < gain.mean < away + 4 * gain.stderr
     assert (gain.p_value < 1e-3, gain.tolerance) == (True, 0.5)
     found = continuation_finding(posterior, data, LEVEL, 0)
@@ -102,27 +108,20 @@ def test_the_gain_is_at_most_the_distance_and_close_to_it():
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize(
-    ("method", "words"),
-    [(bnn.SVI(max_steps=50), "raise `max_steps`"), (bnn.SVI(steps=20, patience=3), "Early stopping leaves a fit so")],
-)
-def test_the_advice_suits_the_method(method, words):
+def test_early_stopping_leaves_a_fit_before_its_end():
     posterior, data = mean_field(1, shift=3.0)
-    posterior.record = dataclasses.replace(posterior.record, method=to_dict(method))
+    method = to_dict(bnn.SVI(steps=20, patience=3))
+    posterior.record = dataclasses.replace(posterior.record, method=method)
     found = continuation_finding(posterior, data, LEVEL, 0)
-    assert words in found.text
-    assert found.kind == ("note" if method.patience else "warning")
+    assert found.kind == "note"
+    assert "Early stopping leaves a fit so" in found.text
 
 
 def test_noise_that_hides_a_gain_is_a_note_and_errors_of_zero_are_certain():
-    method = bnn.SVI()
-    of = {"level": LEVEL, "of": "the fit", "converged": True}
-    assert continuation._finding(Gain(1.0, 2.0, 100, 0.01, 0.5), method, **of).kind == "note"
-    assert continuation._finding(Gain(0.1, 0.1, 100, 0.01, 0.5), method, **of).kind == "fine"
-    far = continuation._finding(Gain(9.0, 0.1, 100, 0.01, 0.5), method, **of)
-    assert (far.kind, "lower `tolerance`" in far.text) == ("warning", True)
-    far = continuation._finding(Gain(9.0, 0.1, 100, 0.01, 0.5), method, **of | {"converged": False})
-    assert "raise `max_steps`" in far.text
+    def found(mean, stderr):
+        return continuation._finding(Gain(mean, stderr, 100, 0.01, 0.5), bnn.SVI(), LEVEL, of="the fit").kind
+
+    assert [found(1.0, 2.0), found(0.1, 0.1), found(9.0, 0.1)] == ["note", "fine", "warning"]
     assert [Gain(mean, 0.0, 1, 1.0, 0.5).p_value for mean in (0.4, 0.6)] == [1.0, 0.0]
     assert Gain(0.5 + 1.6449, 1.0, 1, 1.0, 0.5).p_value == pytest.approx(0.05, abs=1e-4)
 
@@ -136,14 +135,20 @@ def test_rates_at_which_steps_fail_tell_nothing():
     assert "too noisy to tell" in found.text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("guide", ["laplace", "map"])
-def test_fits_of_other_kinds_have_their_record_judged_or_are_continued(guide):
+@pytest.mark.parametrize(
+    ("method", "name", "kind"),
+    [
+        (bnn.SVI(guide="laplace", steps=20), "elbo", "note"),
+        (bnn.SWAG(bnn.SVI(guide="map", steps=20), steps=20, every=2, rank=5), "elbo", "note"),
+        (bnn.SVI(guide="map", steps=20), "elbo", "warning"),
+        (bnn.SVI(max_steps=50), "length", "warning"),
+    ],
+)
+def test_fits_are_continued_or_their_convergence_is_unknown_or_follows_from_their_end(method, name, kind):
     model, data = correlated(0)
-    posterior = quick(model, bnn.SVI(guide=guide, steps=300, lr=0.03, schedule="cosine_annealing_lr"), data)
-    (found,) = (f for f in bnn.diagnose(posterior, data, num_draws=20).findings if f.name == "elbo")
-    assert ("last two tenths" in found.text) == (guide == "laplace")
-    assert found.kind != "fine" or guide == "map"
+    (found,) = (f for f in bnn.diagnose(quick(model, method, data), data, num_draws=20).findings if f.name in NAMES)
+    assert (found.name, found.kind) == (name, kind)
+    assert ("Convergence is unknown" in found.text) == (kind == "note")
 
 
 @pytest.mark.usefixtures("short")
@@ -151,7 +156,7 @@ def test_fits_by_other_optimisers_go_on_with_adam():
     model, data = correlated(0)
     found = continuation_finding(quick(model, bnn.IVON(steps=20), data), data, LEVEL, 0)
     assert found.kind == "warning"
-    assert "at a constant learning rate of 0.03" in found.text
+    assert "at a constant learning rate of 0.01" in found.text
 
 
 @pytest.mark.slow
@@ -207,11 +212,11 @@ def cut_short(model, data, schedule, seed, most):
 def continued(posterior, data):
     """A copy of a fit after 6000 steps more, at a rate that goes to zero."""
     longer = copy.deepcopy(posterior)
-    method = bnn.SVI(steps=6000, lr=0.01, schedule="cosine_annealing_lr")
-    run = continuation.Continuation(longer, method, data, 0)
-    run._bnn, run._guide = longer.bnn, longer.guide
-    run._method = method
-    fit = run._fit(1.0)
+    run = continuation._Continuation(posterior, bnn.SVI(), data, 0)
+    method = bnn.SVI(steps=6000, lr=0.01, schedule="cosine_annealing_lr", kl="mc")
+    batches = run._source.batches(longer.bnn, "all", 0)
+    size = {"num_data": len(data), "num_steps": 6000}
+    fit = TrainingState(longer.bnn.train(), longer.guide, method, batches, example=posterior.example, **size)
     fit.advance(1)
     Captured([fit]).advance(5999)
     longer.bnn.eval()

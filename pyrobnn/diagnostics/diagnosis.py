@@ -24,7 +24,7 @@ from pyrobnn.diagnostics.predictive_checks import (
     ranking_finding,
     statistics_of,
 )
-from pyrobnn.diagnostics.training_checks import chain_findings, elbo_is_flat, ending_finding
+from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
 from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -70,10 +70,10 @@ def diagnose(
     For up to 1000 weights and 10,000 examples it notes k-hat. This is about the joint distribution of the weights, and
     no reason to worry where predictions are good. See docs/how-to/warnings.md for what to do about each warning.
 
-    Fits by `SVI` are copied and continued for up to 1000 steps at each of two constant learning rates, within a few
-    seconds or 5 % of the steps of the fit. A gain in the ELBO above the tolerance of `SVI` is a warning, whatever the
-    schedule of the fit was; the fit is at least that many nats from convergence. For other fits (SWAG, a Laplace
-    approximation) the recorded ELBO is judged, which proves nothing where the learning rate went to zero.
+    A fit that ends by itself is judged by how it ended. A fit of fixed length by `SVI` is copied and continued for up
+    to 400 steps at a constant learning rate. A gain in the ELBO above the tolerance of `SVI` is a warning, whatever the
+    schedule of the fit was; the fit is at least that many nats from convergence. Of other fits of fixed length (SWAG,
+    Laplace approximations) convergence is unknown, and a note says so.
 
     Args:
         posterior: what was fitted.
@@ -133,18 +133,9 @@ def _of_training(posterior: Posterior | Mixture, train: Data, level: float, seed
     chains = chains_of(posterior, train)
     found = [] if chains is None else chain_findings(chains)
     endings = [ending for ending in map(ending_finding, members_of(posterior)) if ending is not None]
-    if posterior.history is not None and len(posterior.history):
-        continued = continuation_finding(posterior, train, level, derive(seed, "continuation"))
-        if continued is not None:
-            found.append(continued)
-        elif not endings:
-            found.append(elbo_is_flat(posterior.history.elbo, len(train), level, is_annealed=_is_annealed(posterior)))
+    if posterior.history is not None and len(posterior.history) and not endings:
+        found.append(continuation_finding(posterior, train, level, derive(seed, "continuation")))
     return found + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
-
-
-def _is_annealed(posterior: Posterior | Mixture) -> bool:
-    methods = posterior.record.methods
-    return bool(methods) and bool(methods[-1].get("schedule"))
 
 
 def _against_baselines(

@@ -1,4 +1,4 @@
-"""Has the fit come to its end? Asked of its record, of its steps, or of its Markov chains."""
+"""Has the fit come to its end? Asked of its record, or of its Markov chains."""
 
 import math
 
@@ -10,12 +10,6 @@ from pyrobnn.diagnostics.findings import Finding
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import Convergence
 
-_FEWEST_STEPS = 100
-_BLOCKS = 10
-_NEGLIGIBLE = 1e-3
-"""Nats an example by which an ELBO may still move."""
-_TOO_NOISY = 0.05
-"""Nats an example, of twice the noise, above which nothing is seen."""
 _LARGEST_RHAT = 1.01
 _SMALLEST_ESS = 400
 _LARGEST_ROUGH_RHAT, _SMALLEST_ROUGH_ESS = 1.1, 50
@@ -41,44 +35,6 @@ def _elbo(found: Convergence) -> str:
     error = "" if found.elbo_error is None else f" ± {found.elbo_error:.2g}"
     gain = "there was no second cycle" if found.gain is None else f"the last cycle gained {found.gain:.2g}"
     return f"Its ELBO is {found.elbo:.2f}{error} nats; {gain}, and {found.tolerance:.2g} do not matter."
-
-
-def elbo_is_flat(elbo: np.ndarray, num_data: int, level: float, *, is_annealed: bool = False) -> Finding:
-    """Compare the mean ELBO of the last two tenths of a fit by Welch's t-test on the means of ten blocks in each.
-
-    It is for fits that `continuation_finding` cannot continue. Blocks let neighbouring steps be correlated. A change
-    counts if its p-value is below `level` and it is at least 0.001 nats an example. Where the learning rate was
-    annealed, a flat ELBO proves nothing.
-    """
-    from scipy.stats import ttest_ind_from_stats as welch
-
-    if len(elbo) < _FEWEST_STEPS:
-        text = f"The fit has only {len(elbo)} steps, too few to tell whether the ELBO has levelled off."
-        return Finding("elbo", "warning", text)
-    size = len(elbo) // 10
-    before, last = (_block_means(part) for part in (elbo[-2 * size : -size], elbo[-size:]))
-    change = float(last.mean() - before.mean())
-    moments = [number for part in (before, last) for number in (part.mean(), part.std(ddof=1), _BLOCKS)]
-    noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / _BLOCKS)
-    p_value = float(welch(*moments, equal_var=False).pvalue) if noise > 0 else float(change == 0)
-    numbers = f"its mean changed by {change:+.3g} nats, against a noise of {noise:.2g}"
-    where = f"between the last two tenths of the fit {numbers}"
-    if p_value >= level and 2 * noise > _TOO_NOISY * num_data:
-        text = f"The ELBO is too noisy to tell whether it has levelled off: {where}."
-        return Finding("elbo", "note", text, p_value)
-    if p_value >= level or abs(change) <= _NEGLIGIBLE * num_data:
-        still = "is flat" if p_value >= level else "moves by less than 0.001 nats an example"
-        if is_annealed:
-            text = f"The ELBO {still}, but the learning rate was annealed, so this proves nothing: {where}."
-            return Finding("elbo", "note", text, p_value)
-        return Finding("elbo", "fine", f"The ELBO {still}: {where}.", p_value)
-    word, advice = ("rising", "train longer") if change > 0 else ("falling", "lower the learning rate")
-    text = f"The ELBO was still {word} at the end: {where}. To mend it, {advice}."
-    return Finding("elbo", "warning", text, p_value)
-
-
-def _block_means(values: np.ndarray) -> np.ndarray:
-    return np.array([block.mean() for block in np.array_split(values, _BLOCKS)])
 
 
 def chain_findings(chains: Chains) -> list[Finding]:
