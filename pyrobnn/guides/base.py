@@ -79,7 +79,7 @@ class NoisePerExample:
     that would not be exact, in convolutions and along sequences, it is flipout. Linear and convolutional layers have
     both; others, tied weights, and sites with a constrained support see the shared draw. They cost a second product a
     layer. "auto": "shared" where `SVI` is given its length, `steps` or `epochs`, and where the guide is used without
-    it; else what varies least in the time it takes, by the shapes of layers and mini-batches.
+    it; else "local" where a linear layer takes rows, "flipout" where each step sees all data, and "shared".
     """
 
     noise: Noise

@@ -1,4 +1,4 @@
-"""The choice of noise="auto" and kl="auto": the estimators of least noise for the time they take, by shapes alone."""
+"""The choice of noise="auto" and kl="auto", by two rules: see `choose_noise` and `choose_kl`."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -25,11 +25,6 @@ from pyrobnn.inference.data import Source
 from pyrobnn.inference.svi.objective import KL, follows_draws, site_without, tabulate
 from pyrobnn.inference.svi.svi import SVI
 
-_FEWEST_SIGNS = 8
-"""Examples in a mini-batch from which on flipout pays."""
-_WEIGHT = 200
-"""Products that take as long as a captured step does with a weight beside its products: its noise, KL and update."""
-
 
 class Call(NamedTuple):
     """A call of a layer that can give each example separate noise.
@@ -37,14 +32,10 @@ class Call(NamedTuple):
     Attributes:
         plain: whether inputs are rows (B, units), each of which passes the weight once.
         again: whether the weight was used before in the same pass.
-        weights: the number of entries of the weight.
-        positions: the number of outputs of an example for each unit, such as pixels.
     """
 
     plain: bool
     again: bool
-    weights: int
-    positions: int
 
 
 class _CallNotes:
@@ -56,9 +47,7 @@ class _CallNotes:
     def outputs(self, layer: Layer) -> Tensor:
         """Return the outputs of the layer as it is."""
         result = layer.function(layer.x, self._value, layer.bias)
-        positions = result[0].numel() // result.shape[layer.channel]
-        plain = layer.channel == -1 and layer.x.ndim == 2
-        self._calls.append(Call(plain, bool(layer.memory), self._value.numel(), positions))
+        self._calls.append(Call(layer.channel == -1 and layer.x.ndim == 2, bool(layer.memory)))
         layer.memory["seen"] = result
         return result
 
@@ -83,21 +72,16 @@ def layer_calls(bnn: BNN, x: Tensor) -> dict[str, list[Call]]:
     return {name: found for name, found in calls.items() if found}
 
 
-def choose_noise(calls: list[Call], batch_size: int, num_data: int) -> Noise:
+def choose_noise(calls: list[Call], *, sees_all: bool) -> Noise:
     """Return how the examples of a mini-batch best share the draws of the weights that these calls use.
 
     "local" wherever it is exact: at worst the time of a step doubles, and the gradient of the scales varies many times
-    less. "flipout" divides the variance that a mini-batch of 128 has from draws and from its choice of examples by 1.5,
-    which pays where the second product is no more than half of the step, and by 4 to 12 where all 300 examples are in
-    the batch, which always pays; some examples must be there to differ in their signs. See
-    benchmarks/results/least-noise.md.
+    less. Else "flipout" if each step sees all data, where it divides the variance by 4 to 12, and "shared" in
+    mini-batches, of which the choice of examples is most of the variance. See benchmarks/results/least-noise.md.
     """
     if any(call.plain for call in calls) and not any(call.again for call in calls):
         return "local"
-    weights = sum(call.weights for call in calls if not call.again)
-    products = batch_size * sum(call.weights * call.positions for call in calls)
-    pays = batch_size >= num_data or products <= _WEIGHT * weights
-    return "flipout" if calls and batch_size >= _FEWEST_SIGNS and pays else "shared"
+    return "flipout" if calls and sees_all else "shared"
 
 
 def choose_kl(bnn: BNN, guide: PyroModule, example: Batch) -> KL:
@@ -138,10 +122,10 @@ def with_noise(method: SVI, bnn: BNN, source: Source, seed: int) -> SVI:
         example = source.example(bnn)
         calls = _calls(bnn, example[0])
         names = [site.name for site in latent_sites(bnn, *example)]
-    batch_size = source.batch_size(method.batch_size)
+    sees_all = source.batch_size(method.batch_size) >= source.num_data
 
     def choose(covered: Sequence[str]) -> Noise:
-        return choose_noise([call for name in covered for call in calls.get(name, [])], batch_size, source.num_data)
+        return choose_noise([call for name in covered for call in calls.get(name, [])], sees_all=sees_all)
 
     return dataclasses.replace(method, guide=_with_noise(method.guide, names, choose))
 
