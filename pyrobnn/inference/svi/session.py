@@ -25,7 +25,7 @@ from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.history import Ended
 from pyrobnn.inference.training.loop import MOST_REWINDS, train
-from pyrobnn.inference.training.start import prepare_source, running, start
+from pyrobnn.inference.training.start import build_parts, prepare_source, running, start
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.steps import Stepper
 from pyrobnn.inference.training.watch import BLOCK, Watch
@@ -176,14 +176,14 @@ def opened(
 
 
 def check_parts(bnn: BNN, method: SVI, data: Any, run: Run) -> None:
-    """Refuse model, method and data that do not go together, by beginning a fit.
+    """Build model and guide, to refuse what does not go together.
 
     Raises:
         InputError: with what does not.
     """
     source = prepare_source(bnn, method, data, run.seed)
-    with opened([bnn], [method], [source], [run.seed], run):
-        pass
+    with seeded(run.seed, "check"), fast_pyro():
+        build_parts(bnn, method, source, run.seed, run.device)
 
 
 def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:

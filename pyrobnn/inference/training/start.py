@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
@@ -20,7 +20,8 @@ from pyrobnn._torch.out_of_memory import named_batch_size
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
 from pyrobnn.bnn import BNN
-from pyrobnn.data.batches import Batch, TensorBatches
+from pyrobnn.data.batches import Batch
+from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.guides.laplace import BlockGuide
@@ -29,7 +30,7 @@ from pyrobnn.inference.data import Source, make_source, refuse_checkpoints
 from pyrobnn.inference.laplace.sites import checked_sites
 from pyrobnn.inference.svi.least_noise import with_kl, with_noise
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.state import TrainingState, check_trainable
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
 
@@ -53,14 +54,27 @@ def running(bnn: BNN, batch_size: int, seed: int, purpose: str, *, copies: int =
         yield threads
 
 
-def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, TrainingState]:
-    """Return the untrained posterior, and the fit that trains it.
+class Parts(NamedTuple):
+    """Model and guide, built for the data, and the method with its settings as resolved."""
+
+    bnn: BNN
+    guide: PyroModule
+    method: SVI
+    example: Batch
+
+
+def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> Parts:
+    """Return an untrained copy of the model, and its guide.
 
     Raises:
-        InputError: a guide that has nothing to train, that misses a site, or that does not go with the method.
+        InputError: a guide that has nothing to train, that misses a site, or that does not go with the method; a KL
+            that guide and prior do not have; numbers beyond the precision of the network.
     """
     model, example = fresh_model(bnn, source, device)
     refuse_checkpoints(model, source, training=True)
+    if isinstance(source.data, Data):
+        for values, name in zip(source.scaled(model, *source.data.tensors), ("x", "y", "weights"), strict=False):
+            check_range(values, name)
     if isinstance(method.guide, guides.Laplace):
         _check_laplace(method, model, example)
         source.check_pass()
@@ -72,12 +86,16 @@ def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tupl
     if isinstance(guide, BlockGuide):
         raise InputError("BlockGaussian holds what Laplace computed and has nothing to train: use guides.Laplace().")
     _check_covers(guide, model, example, method)
+    method = with_kl(method, model, guide, source, seed)
+    check_trainable(model, guide, method, example)
+    return Parts(model, guide, method, example)
+
+
+def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, TrainingState]:
+    """Return the untrained posterior, and the fit that trains it."""
+    model, guide, method, example = build_parts(bnn, method, source, seed, device)
     posterior = Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
     batches = source.batches(model, method.batch_size, derive(seed, "batches"))
-    if isinstance(batches, TensorBatches):
-        for values, name in zip(batches.data, ("x", "y", "weights"), strict=False):
-            check_range(values, name)
-    method = with_kl(method, model, guide, source, seed)
     num_steps = method.cycle_steps(source.batches_per_epoch(method.batch_size))
     return posterior, TrainingState(
         model, guide, method, batches, example=example, num_data=source.num_data, num_steps=num_steps

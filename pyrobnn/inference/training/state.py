@@ -33,9 +33,6 @@ class TrainingState:
         rate_factor: factor on the learning rates that the schedule gives, below 1 after the fit diverged.
         cycle_factor: another, of a fit that ends by itself: 0 while it measures, below 1 in cycles at a lower rate.
         all_reduce: averages the gradients and the two terms of the ELBO of a step over processes, in place.
-
-    Raises:
-        InputError: a KL without draws where guide and prior have none, or nothing to optimise.
     """
 
     all_reduce: Callable[[list[Tensor]], None] | None = None
@@ -52,13 +49,8 @@ class TrainingState:
         num_steps: int,
     ) -> None:
         self.parameters = [p for p in (*bnn.parameters(), *guide.parameters()) if p.requires_grad]
-        if not self.parameters:
-            raise InputError("There is nothing to optimise: model and guide have no parameters.")
         if method.kl == "quadrature":
             tabulate(bnn)
-        if method.kl in DIVERGENCES:
-            names = {"guide_name": repr(method.guide), "prior_name": repr(bnn.settings["prior"])}
-            check_divergence(bnn, guide, example, kl=method.kl, **names)
         self.bnn, self.guide, self.method, self.batches, self.num_data = bnn, guide, method, batches, num_data
         self.example = example
         self.optimizer = method.make_optimizer(bnn, guide, self.parameters, example)
@@ -217,6 +209,19 @@ class TrainingState:
     def has_finite_gradients(self) -> bool:
         """Return whether every gradient of the last step is finite."""
         return all(bool(p.grad.isfinite().all()) for p in self.parameters if p.grad is not None)
+
+
+def check_trainable(bnn: BNN, guide: PyroModule, method: SVI, example: Batch) -> None:
+    """Refuse a model and a guide that the method cannot train.
+
+    Raises:
+        InputError: a KL without draws where guide and prior have none, or nothing to optimise.
+    """
+    if not any(p.requires_grad for p in (*bnn.parameters(), *guide.parameters())):
+        raise InputError("There is nothing to optimise: model and guide have no parameters.")
+    if method.kl in DIVERGENCES:
+        names = {"guide_name": repr(method.guide), "prior_name": repr(bnn.settings["prior"])}
+        check_divergence(bnn, guide, example, kl=method.kl, **names)
 
 
 def _moved(value: Any, like: Tensor) -> Any:
