@@ -20,16 +20,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
+from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.batches import LoaderBatches
 from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.capture.compiler import interpret
-from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.record import record
 from pyrobnn.inference.capture.replay import record_as_run, replay
-from pyrobnn.inference.training.cost import Work
+from pyrobnn.inference.training.engines import Work
 from pyrobnn.inference.training.start import prepare_source, start
 from pyrobnn.inference.training.steps import Stepper
 from pyrobnn.testing.captured import require_capturable

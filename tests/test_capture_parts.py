@@ -21,6 +21,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 import pyrobnn as bnn
+from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.denormals import flushed_denormals
 from pyrobnn._torch.pyro import fast_pyro
@@ -28,7 +29,6 @@ from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides import Auto, Map, MeanField
 from pyrobnn.inference.capture import compiler, store
 from pyrobnn.inference.capture.compiler import compile_graph
-from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.loop import make_loop
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized

@@ -16,8 +16,7 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._torch.kept_memory import kept_memory
 from pyrobnn._torch.private import sources_forgotten
-from pyrobnn.inference.capture.replay import record_as_run, replay
-from pyrobnn.inference.capture.slope import recorded_slope
+from pyrobnn.inference.capture.replay import record_as_run, recorded_slope, replay
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other systems have no such thresholds")
 

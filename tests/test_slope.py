@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.inference.capture.slope import recorded_slope
+from pyrobnn.inference.capture.replay import recorded_slope
 from pyrobnn.inference.scales.tuned_mode import TunedMode
 
 X = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

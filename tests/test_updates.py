@@ -12,7 +12,7 @@ import torch
 from torch.func import vmap
 
 from pyrobnn.inference.capture.updates import UPDATES, clip
-from pyrobnn.inference.svi.newton import VariationalNewton
+from pyrobnn.inference.svi.ivon import VariationalNewton
 
 STEPS = 8
 OF_TORCH = sorted(set(UPDATES) - {VariationalNewton}, key=str)

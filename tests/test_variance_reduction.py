@@ -15,8 +15,7 @@ from pyrobnn._torch.per_example import InputNoise, NormalNoise, attach, perturba
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.capture.objective import FreshNoise, Objective
 from pyrobnn.inference.capture.step import _make_estimate
-from pyrobnn.inference.svi.antithetic import RecordedNoise
-from pyrobnn.inference.svi.objective import make_elbo
+from pyrobnn.inference.svi.objective import RecordedNoise, make_elbo
 from pyrobnn.testing.captured import require_capturable
 
 LOCAL, FLIPOUT = guides.MeanField(noise="local"), guides.MeanField(noise="flipout")

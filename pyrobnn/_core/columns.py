@@ -1,20 +1,17 @@
 """Tables of numbers and categories as matrices of numbers, by scikit-learn's imputers and encoders."""
 
-import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.random import seeded
 
 if TYPE_CHECKING:
     from sklearn.compose import ColumnTransformer
 
-_PACKAGE = str(Path(__file__).parents[1])
 _NUMBERS, _CATEGORIES = "numbers", "categories"
 _NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
 _OTHER_OBJECTS = ("complex", "date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
@@ -73,10 +70,9 @@ def _tell_of_new_categories(table: pd.DataFrame, encoder: "ColumnTransformer") -
     for name, values in known.items():
         is_new = ~table[name].isin(values) & table[name].notna()
         if is_new.any():
-            warnings.warn(
+            warn_user(
                 f"Column {name!r} has categories that the fit had not seen, such as {table[name][is_new].iloc[0]!r}, "
-                f"in {int(is_new.sum())} of {len(table)} rows: they count as none of the known ones.",
-                skip_file_prefixes=(_PACKAGE,),
+                f"in {int(is_new.sum())} of {len(table)} rows: they count as none of the known ones."
             )
 
 

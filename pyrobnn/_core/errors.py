@@ -1,8 +1,11 @@
-"""The error for input that cannot be used, the warning of poor fits, and the hint for names that are not known."""
+"""Errors for input that cannot be used and steps that cannot be captured, warnings, and hints for unknown names."""
 
 import difflib
+import warnings
 from collections.abc import Iterable
+from pathlib import Path
 
+_PACKAGE = str(Path(__file__).parents[1])
 REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors with which a network may refuse inputs that nobody gave."""
 
@@ -26,6 +29,10 @@ class InputError(ValueError):
 
     def __init__(self, message: str, *, page: str | None = None) -> None:
         super().__init__(printable(message) + ("" if page is None else f" See docs/{page}.md."))
+
+
+class NotCapturable(Exception):
+    """The step cannot run as a recorded graph; the message says why, and the fit goes on without."""
 
 
 class PoorFitWarning(UserWarning):
@@ -53,6 +60,11 @@ class FewDrawsWarning(UserWarning):
         ...     bnn.Prediction(Poisson(torch.tensor([[1.0]] * 9 + [[99.0]]))).mean  # ten draws at one input
         tensor([10.8000])
     """
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user's code that called the package."""
+    warnings.warn(message, category, skip_file_prefixes=(_PACKAGE,))
 
 
 def printable(text: str) -> str:

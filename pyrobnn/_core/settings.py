@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, dataclass_transform
 
 import pydantic
-from pydantic import AfterValidator, ConfigDict
+from pydantic import AfterValidator, ConfigDict, Field
 
 from pyrobnn._core.errors import InputError
 
@@ -33,6 +33,7 @@ class FrozenDict(dict[str, Any]):
     __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse
 
 
+Count = Annotated[int, Field(gt=0)]
 Options = Annotated[dict[str, Any], AfterValidator(FrozenDict)]
 """Keyword arguments kept in a setting and passed on when the object is built."""
 

@@ -19,7 +19,7 @@ from pyrobnn.guides.pruned import PrunedGuide
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.cost import Work
+from pyrobnn.inference.training.engines import Work
 from pyrobnn.inference.training.start import running
 from pyrobnn.inference.training.state import TrainingState, cloned, put_values
 from pyrobnn.nets import leftovers

@@ -1,6 +1,5 @@
 """Common parts of the estimators: parameters with nested names, checked inputs, fitting, and pickling."""
 
-import warnings
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from pathlib import Path
@@ -22,7 +21,7 @@ from pyrobnn._core.columns import (
     require_complete,
     require_distinct_names,
 )
-from pyrobnn._core.errors import InputError, PoorFitWarning
+from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.tables import Task
 from pyrobnn.bnn import BNN
@@ -38,7 +37,6 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.verdict.comparison import SEE, complaint
 
-_PACKAGE = str(Path(__file__).parents[1])
 _LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24
 """Numbers that predictions of one block of rows may hold."""
@@ -203,7 +201,7 @@ class AbstractBNN(BaseEstimator):
             self.posterior_ = fit_on(self.posterior_, method, examples, **arguments)
         poor = None if self.verbose else complaint(self.posterior_, examples)
         if poor is not None:
-            warnings.warn(f"{poor} {SEE}", PoorFitWarning, skip_file_prefixes=(_PACKAGE,))
+            warn_user(f"{poor} {SEE}", PoorFitWarning)
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:

@@ -1,22 +1,20 @@
 """Stored draws as a guide: what Markov chains leave, in their order."""
 
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import pyro
 import pyro.distributions as dist
 import torch
-from pydantic import Field
 from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import register_kl
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Count, setting
 from pyrobnn.guides.base import BuiltGuide, Model, registry
 from pyrobnn.guides.built import built
 from pyrobnn.guides.sites import Site, latent_sites
 
-Count = Annotated[int, Field(gt=0)]
 _NO_DENSITY = (
     "Stored draws of Markov chains have no density log q(w), so there is no ELBO, KL or importance weight to have: "
     "judge them by `function_rhat` and by predictive scores, and train another guide."

@@ -1,23 +1,19 @@
 """Calls of a network on two examples before a fit: what it does with its weights, and which outputs it can reach."""
 
 import random
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import pyrobnn
-from pyrobnn._core.errors import InputError, PoorFitWarning
+from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import mark, seeded
 from pyrobnn._torch.private import written
 from pyrobnn.bnn import BNN
 from pyrobnn.likelihoods.base import WithLimits
 
-_PACKAGE = str(Path(pyrobnn.__file__).parent)
 _PAGE = "how-to/own-network"
 _ROUNDING = 1e-3
 """Difference of two calls, as a share of the largest output, that the order of sums on a GPU may make."""
@@ -127,10 +123,8 @@ def warn_of_limits(bnn: BNN, x: Tensor, f: Tensor, y: Tensor) -> None:
         complaint = likelihood.limits(low, high, y)
     ending = None if complaint is None else _ending(bnn, x)
     if ending is not None:
-        warnings.warn(
-            f"The network ends in {ending}, and its outputs {complaint} See docs/how-to/likelihoods.md.",
-            PoorFitWarning,
-            skip_file_prefixes=(_PACKAGE,),
+        warn_user(
+            f"The network ends in {ending}, and its outputs {complaint} See docs/how-to/likelihoods.md.", PoorFitWarning
         )
 
 

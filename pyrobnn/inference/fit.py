@@ -2,12 +2,11 @@
 
 import dataclasses
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-from pyrobnn._core.errors import InputError, PoorFitWarning
+from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
@@ -25,7 +24,6 @@ from pyrobnn.posterior.record import EvidenceRecord
 from pyrobnn.verdict.comparison import tell
 
 _OF_FIT = {field.name for field in dataclasses.fields(Run) if field.init}
-_PACKAGE = str(Path(__file__).parents[1])
 
 
 class Arguments(TypedDict, total=False):
@@ -152,11 +150,10 @@ def _in_memory(validation: Any) -> Data:
 
 def _warn_of(constant: Sequence[str]) -> None:
     names = ", ".join(map(repr, constant[:3])) + (f" and {len(constant) - 3} more" if len(constant) > 3 else "")
-    warnings.warn(
+    warn_user(
         f"Inputs that have the same value in all rows: {names}. The data say nothing of their weights, so predictions "
         "for other values are as wide as the prior. Leave out what does not vary.",
         PoorFitWarning,
-        skip_file_prefixes=(_PACKAGE,),
     )
 
 

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pyrobnn._core.errors import InputError
-from pyrobnn.inference.training.history import History
+from pyrobnn.inference.training.watch import History
 from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE
 from pyrobnn.plots._style import Layout, legend, panels, title
 

@@ -1,14 +1,9 @@
 """What the draws of a prediction have in common: their variance, and whether a few of them make up the mean."""
 
-import warnings
-from pathlib import Path
-
 from torch import Tensor
 
-import pyrobnn
-from pyrobnn._core.errors import FewDrawsWarning
+from pyrobnn._core.errors import FewDrawsWarning, warn_user
 
-_PACKAGE = str(Path(pyrobnn.__file__).parent)
 _WIDEST = 2.0
 """Deviation over draws of the mean of counts, as a multiple of their mean, from which the mean is not to be trusted."""
 
@@ -36,10 +31,9 @@ def tell_of_few_draws(rests_on_few: Tensor, num_draws: int) -> None:
     """Warn of inputs at which a few draws make up the mean."""
     few = int(rests_on_few.sum())
     if few:
-        warnings.warn(
+        warn_user(
             f"The mean over {num_draws} draws rests on less than a fifth of them at {few} of {len(rests_on_few)} "
             "inputs: the rates of the others are far smaller. Take the median, `prediction.quantile(0.5)`. See "
             "docs/how-to/likelihoods.md.",
             FewDrawsWarning,
-            skip_file_prefixes=(_PACKAGE,),
         )

@@ -11,7 +11,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import new_folder
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.settings import to_dict
-from pyrobnn.inference.training.history import History
+from pyrobnn.inference.training.watch import History
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.content import CUSTOM

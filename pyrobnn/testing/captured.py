@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
@@ -12,7 +13,6 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import SVI
 from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.capture.compiler import interpret
-from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.training.start import prepare_source, start
 from pyrobnn.inference.training.state import TrainingState

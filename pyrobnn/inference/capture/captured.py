@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pyrobnn._core.errors import NotCapturable
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.capture.compiler import compile_graph
-from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
 from pyrobnn.inference.capture.padding import Seen, padded
 from pyrobnn.inference.capture.replay import replay

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.lock import ONE_THREAD, ignored_warnings
 from pyrobnn._torch.private import MissingFromTorch, in_turns, load, private, replaced
 from pyrobnn.inference.capture import store
-from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.record import ATEN_RANDOM
 
 Program = Callable[[list[Tensor]], Any] | Path

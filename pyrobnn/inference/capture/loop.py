@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._torch.private import private
 from pyrobnn.inference.capture import store
 from pyrobnn.inference.capture.compiler import Program, entry
-from pyrobnn.inference.capture.errors import NotCapturable
 
 _SOURCE = """
 #include <exception>

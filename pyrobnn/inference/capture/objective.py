@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 from torch.overrides import TorchFunctionMode
 
+from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import tree_leaves
 from pyrobnn.bnn import BNN
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.svi.objective import DIVERGENCES, KL
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 
+from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import in_turns, load, private
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.objective import FreshNoise
 
 _aten = torch.ops.aten
@@ -114,6 +114,18 @@ def lift_constants(graph: fx.GraphModule) -> list[Tensor]:
         _replace(node, new)
         constants.append(value)
     return constants
+
+
+def drop_unused(graph: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
+    """Take inputs that nothing reads out of the graph, and return the others."""
+    used = []
+    for node, leaf in zip(graph.graph.find_nodes(op="placeholder"), leaves, strict=True):
+        if node.users:
+            used.append(leaf)
+        else:
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return used
 
 
 def _draw_bernoulli_from_uniform(graph: fx.GraphModule) -> None:

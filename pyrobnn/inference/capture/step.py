@@ -9,18 +9,18 @@ from torch import Tensor, fx
 from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 
+from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import private, tree_map
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.built import rate_factors
 from pyrobnn.inference.capture.compiler import Program, compile_graph
-from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.loop import make_loop
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.capture.record import forget_length, lift_constants, record
+from pyrobnn.inference.capture.record import drop_unused, forget_length, lift_constants, record
 from pyrobnn.inference.capture.replay import record_as_run, replay
 from pyrobnn.inference.capture.updates import UPDATES, clip
-from pyrobnn.inference.svi.antithetic import RecordedNoise
+from pyrobnn.inference.svi.objective import RecordedNoise
 
 MAX_BLOCK = 256
 """Steps for which the tables of a captured step have room."""
@@ -252,15 +252,3 @@ def _adopt(objectives: Sequence[Objective], optimizers: Sequence[Optimizer], tra
         for name, parameter in objective.named_parameters():
             memory = training["optimizer"].get(name, {})
             optimizer.state[parameter].update({key: value[index] for key, value in memory.items()})
-
-
-def drop_unused(graph: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
-    """Take inputs that nothing reads out of the graph, and return the others."""
-    used = []
-    for node, leaf in zip(graph.graph.find_nodes(op="placeholder"), leaves, strict=True):
-        if node.users:
-            used.append(leaf)
-        else:
-            graph.graph.erase_node(node)
-    graph.recompile()
-    return used

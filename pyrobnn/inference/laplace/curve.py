@@ -2,9 +2,7 @@
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +10,7 @@ from pyro import poutine
 from torch import Tensor
 from tqdm.auto import tqdm
 
-import pyrobnn
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
@@ -31,8 +28,6 @@ from pyrobnn.inference.laplace.gaussian import Result, assemble, likelihood_curv
 from pyrobnn.inference.laplace.sites import checked_sites
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import LaplaceRecord
-
-_PACKAGE = str(Path(pyrobnn.__file__).parent)
 
 
 def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[Site], *, progress: bool) -> Posterior:
@@ -165,4 +160,4 @@ def _tell(setting: Laplace, prior: PriorCurvature, found: LaplaceRecord) -> None
     if found.slow:
         lines.append(f"{', '.join(found.slow)} belong to layers of unknown structure, and took a slower path")
     for line in lines:
-        warnings.warn(f"Laplace: {line}.", skip_file_prefixes=(_PACKAGE,))
+        warn_user(f"Laplace: {line}.")

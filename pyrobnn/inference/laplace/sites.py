@@ -1,16 +1,13 @@
 """The weights that are to be Gaussian: picked by patterns, and refused before training where they do not fit."""
 
-import warnings
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
-import pyrobnn
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.globs import assign
 from pyrobnn._torch.forward_mode import missing_forward_mode
 from pyrobnn._torch.symmetric import LARGE
@@ -22,7 +19,6 @@ from pyrobnn.guides.laplace import Laplace, require_real
 from pyrobnn.guides.sites import Site
 from pyrobnn.posterior.tangent import MOST_DERIVATIVES, Tangent
 
-_PACKAGE = str(Path(pyrobnn.__file__).parent)
 _LARGEST = 2**35
 """Bytes that three copies of a matrix in double precision may take."""
 EIGEN_STEPS, _FACTOR_STEPS = 9, 5 / 3
@@ -132,11 +128,10 @@ def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names
     if operations:
         minutes = operations / A_MINUTE
         length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
-        warnings.warn(
+        warn_user(
             f"Laplace: structure={setting.structure!r} takes {what}, in all up to {operations:.0e} operations "
             f"({length} at 20 GFLOPS{fewer}), and {8 * side**2 / 2**30:.1f} GiB: structure='diag' or 'low_rank', or "
-            "sites='last_layer', take less.",
-            skip_file_prefixes=(_PACKAGE,),
+            "sites='last_layer', take less."
         )
 
 

@@ -12,14 +12,13 @@ from tqdm.std import tqdm
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Count, setting
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.kernels import CompiledHMC, CompiledNUTS
 from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potential
 from pyrobnn.inference.method import Run, registry
 
-Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 _TYPICAL_STEPS = 50
 """Leapfrog steps of a transition, for the choice of the engine: a linear model needs 5, a small network up to 1000."""

@@ -15,8 +15,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.empirical import segments
 from pyrobnn.guides.sites import Site
-from pyrobnn.inference.training.cost import Work
-from pyrobnn.inference.training.engines import Choice, Engine, capture, choose
+from pyrobnn.inference.training.engines import Choice, Engine, Work, capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
 ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -158,8 +157,7 @@ class Leapfrog:
         self, log_joint: LogJoint, data: Batch, like: Tensor, compiler: Any, *, num_kept: int = 0, dense: bool = False
     ) -> None:
         from pyrobnn.inference.capture.loop import make_loop  # imports that eager chains do without
-        from pyrobnn.inference.capture.record import lift_constants, record
-        from pyrobnn.inference.capture.step import drop_unused
+        from pyrobnn.inference.capture.record import drop_unused, lift_constants, record
 
         model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
         self._state = State(like.clone(), torch.zeros_like(like), torch.zeros_like(like))

@@ -5,7 +5,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -14,11 +13,10 @@ from torch import Tensor
 from torch.func import vmap
 from tqdm.std import tqdm
 
-import pyrobnn
-from pyrobnn._core.errors import InputError, PoorFitWarning
+from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Count, setting
 from pyrobnn._torch.batching import vmap_or_loop
 from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
@@ -29,7 +27,6 @@ from pyrobnn.inference.method import Run, registry
 from pyrobnn.optimizers import resolve_schedule
 from pyrobnn.posterior.record import EngineRecord
 
-Count = Annotated[int, Field(gt=0)]
 Positive = Annotated[float, Field(gt=0)]
 _BLOCK = 50
 """Steps between two looks at the chains from the host."""
@@ -44,7 +41,6 @@ _PARTS, _LONGER, _DRIFTS = 10, 1.5, 3.5
 """Parts whose mean log densities are compared, the factor to the next look, and standard errors of a trend."""
 _FEWEST_COMPARED = 100
 """Draws of a chain from which their trend is looked at."""
-_PACKAGE = str(Path(pyrobnn.__file__).parent)
 
 
 class StochasticGradient(ChainMethod):
@@ -90,7 +86,7 @@ class StochasticGradient(ChainMethod):
         """
         posteriors, name = _posteriors(type(self).__name__), type(self).__name__
         if run.engine == "captured":
-            warnings.warn(f"The chains run eagerly: {name} has no captured form.", stacklevel=2)
+            warn_user(f"The chains run eagerly: {name} has no captured form.")
         streams = self._streams(target, run.seed)
         batches = _joined(streams)
         first, own_batches = next(batches), len(streams) > 1
@@ -342,11 +338,10 @@ def _trends(densities: Sequence[Tensor]) -> bool:
 
 
 def _tell_of_trend(method: str, burn_in: int) -> None:
-    warnings.warn(
+    warn_user(
         f"The chains of {method} have not forgotten their start after {burn_in} steps: the log density of their draws "
         "still rises or falls. Raise `burn_in`, or `thinning` for longer chains. See docs/how-to/mcmc.md.",
         PoorFitWarning,
-        skip_file_prefixes=(_PACKAGE,),
     )
 
 

@@ -2,17 +2,14 @@
 
 import dataclasses
 import time
-import warnings
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import BeforeValidator, Field
 
-import pyrobnn
 from pyrobnn import guides
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
@@ -21,7 +18,7 @@ from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.around import laplace_around
 from pyrobnn.inference.laplace.sites import A_MINUTE, EIGEN_STEPS
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
-from pyrobnn.inference.scales.hyperprior import FLAT, Hyperprior
+from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI
@@ -31,7 +28,6 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord
 
-_PACKAGE = str(Path(pyrobnn.__file__).parent)
 _BATCH = 4096
 _TEMPERATURE = 8.0
 _SAME = 0.01
@@ -164,10 +160,9 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         minutes = times * EIGEN_STEPS * side**3 / A_MINUTE
         if minutes >= 1:
             length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
-            warnings.warn(
+            warn_user(
                 f"EvidenceFramework takes the eigenvectors of a {side:,} x {side:,} matrix {times} times ({length} at "
-                "20 GFLOPS): fewer starts or rounds take less, and so does MarginalLikelihood.",
-                skip_file_prefixes=(_PACKAGE,),
+                "20 GFLOPS): fewer starts or rounds take less, and so does MarginalLikelihood."
             )
 
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:

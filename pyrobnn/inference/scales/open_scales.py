@@ -17,11 +17,11 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.scales.hyperprior import FLAT, Hyperprior
+from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.cost import Work
+from pyrobnn.inference.training.engines import Work
 from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.likelihoods.noise import NoisePrior, NoisyLikelihood

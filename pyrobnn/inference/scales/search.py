@@ -17,7 +17,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.scales.hyperprior import Hyperprior
+from pyrobnn.inference.scales.evidence import Hyperprior
 from pyrobnn.inference.scales.tuned_mode import TunedMode
 from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.posterior.record import EvidenceRecord

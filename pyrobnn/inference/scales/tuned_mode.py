@@ -22,10 +22,9 @@ from pyrobnn.curvature.linear_model import (
 from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.curvature.prior import prior_laws
 from pyrobnn.data.batches import Batch
-from pyrobnn.inference.capture.slope import recorded_slope
+from pyrobnn.inference.capture.replay import recorded_slope
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.scales.evidence import UNDETERMINED
-from pyrobnn.inference.scales.hyperprior import FLAT, NOISE_SHARE, Hyperprior
+from pyrobnn.inference.scales.evidence import FLAT, NOISE_SHARE, UNDETERMINED, Hyperprior
 from pyrobnn.inference.scales.tune_prior import normal_of, normal_prior, untuned
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import open_numbers

@@ -1,17 +1,14 @@
 """Ensembles: several independent fits of one method, as an equal-weight mixture."""
 
 import dataclasses
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from pydantic import BeforeValidator, Field
 
-import pyrobnn
 from pyrobnn import priors
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
@@ -19,8 +16,6 @@ from pyrobnn.inference.several.swag import SWAG
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-
-_PACKAGE = str(Path(pyrobnn.__file__).parent)
 
 
 @registry.register
@@ -87,9 +82,8 @@ def _tell_if_alike(posteriors: Sequence[Posterior]) -> None:
     """Warn of members that are all the same: one start, one order of batches, and no noise."""
     first, *others = [member.guide.state_dict() for member in posteriors]
     if others and all(torch.equal(first[name], other[name]) for other in others for name in first):
-        warnings.warn(
+        warn_user(
             f"The {len(posteriors)} members of the ensemble are one and the same: they started from the network's own "
             "weights, and saw the same batches without noise. Declare the network (such as MLP(...)), which starts "
-            "each member anew, or use bootstrap=True, anchored=True, or a `batch_size`.",
-            skip_file_prefixes=(_PACKAGE,),
+            "each member anew, or use bootstrap=True, anchored=True, or a `batch_size`."
         )

@@ -18,14 +18,13 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.capture.slope import recorded_slope
+from pyrobnn.inference.capture.replay import recorded_slope
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Progress, Run
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.history import Ended, History
 from pyrobnn.inference.training.start import fresh_model
 from pyrobnn.inference.training.state import TrainingState
-from pyrobnn.inference.training.watch import BLOCK, ask
+from pyrobnn.inference.training.watch import BLOCK, Ended, History, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
 _MOST_PRODUCTS, _MOST_WEIGHTS = 100_000_000, 1_000_000

@@ -9,7 +9,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import Independent
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, NotCapturable
 from pyrobnn._core.globs import assign
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.per_example import Layer, attach
@@ -19,7 +19,6 @@ from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides.base import Noise, NoisePerExample
 from pyrobnn.guides.by_name import ByName
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.capture.errors import NotCapturable
 from pyrobnn.inference.capture.objective import check_reparameterized
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.svi.objective import KL, follows_draws, site_without, tabulate

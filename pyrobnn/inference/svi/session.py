@@ -23,12 +23,11 @@ from pyrobnn.inference.svi.least_noise import noise_of
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule
-from pyrobnn.inference.training.history import Ended
 from pyrobnn.inference.training.loop import MOST_REWINDS, train
 from pyrobnn.inference.training.start import build_parts, prepare_source, running, start
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.steps import Stepper
-from pyrobnn.inference.training.watch import BLOCK, Watch
+from pyrobnn.inference.training.watch import BLOCK, Ended, Watch
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord
 

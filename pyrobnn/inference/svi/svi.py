@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Count, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
@@ -17,7 +17,6 @@ from pyrobnn.inference.svi.objective import KL
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
 
-Count = Annotated[int, Field(gt=0)]
 _FIRST_CYCLE = 2500
 """Steps of the first cycle of a fit that ends by itself."""
 _USUAL_STEPS, _USUAL_TO_MODE = 40_000, 12_000

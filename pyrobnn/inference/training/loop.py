@@ -1,18 +1,23 @@
-"""The loop of a fit: steps, looks, checkpoints, and the way back when numbers cease to be finite."""
+"""The loop of a fit: steps, looks, checkpoints, the way back when numbers cease to be finite, and the site at fault."""
 
 import logging
 import time
+import warnings
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import torch
+from pyro import poutine
 from torch import Tensor
 
 from pyrobnn._core.lock import ONE_THREAD, ignored_warnings
+from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._torch.private import tree_map
+from pyrobnn.data.batches import Batch
 from pyrobnn.inference.training.checkpoint import Checkpoint
-from pyrobnn.inference.training.faults import explain
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.steps import Stepper
 from pyrobnn.inference.training.watch import Watch
 from pyrobnn.posterior.record import EngineRecord
@@ -149,3 +154,64 @@ def _go_back(
     rewinds.append({"step": step, "back_to": last, "replicate": replicate, "lr_factor": fit.rate_factor})
     _log.warning("%s; back to step %d with %g times the learning rate.", what, last, fit.rate_factor)
     return last
+
+
+def explain(fit: TrainingState, num_steps: int) -> str:
+    """Do the steps again, eagerly, after which a fit had failed, and say in words what is not finite first."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pyro warns of what is found here
+        return _replay(fit, num_steps)
+
+
+def _replay(fit: TrainingState, num_steps: int) -> str:
+    for _ in range(num_steps):
+        noise, batch = random_state(), next(fit.batches)
+        terms = fit.differentiate(batch)
+        if not (bool(terms.isfinite().all()) and fit.has_finite_gradients()):
+            set_random_state(noise)
+            return next(_findings(fit, batch), "no single site is to blame")
+        fit.update()
+    if not fit.is_finite():
+        return "the update of the optimiser is not finite, though the gradient is"
+    return "with other rounding the same steps are finite: the fit is at the edge of what its precision can hold"
+
+
+def _findings(fit: TrainingState, batch: Batch) -> Iterator[str]:
+    """Yield what is not finite in a step: the guide's sites, the model's, and then gradients."""
+    guide_trace = poutine.trace(fit.guide).get_trace(*batch, num_data=fit.num_data)
+    for name, node in _sites(guide_trace):
+        if not node["value"].isfinite().all():
+            yield f"the guide draws {_first_bad(node['value'])} at site {name!r}"
+        if node["value"].requires_grad:
+            node["value"].retain_grad()
+        density = node["fn"].log_prob(node["value"])
+        if not density.isfinite().all():
+            yield f"the guide's log density at site {name!r} is {_first_bad(density)}"
+    model = poutine.replay(fit.bnn, trace=guide_trace)
+    model_trace = poutine.trace(model).get_trace(*batch, num_data=fit.num_data)
+    for name, node in _sites(model_trace):
+        density = node["fn"].log_prob(node["value"])
+        if not density.isfinite().all():
+            count = f" for {int((~density.isfinite()).sum())} of {density.numel()} examples" if name == "y" else ""
+            kind = "log-likelihood" if node["is_observed"] else "log prior density"
+            yield f"the {kind} at site {name!r} is {_first_bad(density)}{count}"
+    (model_trace.log_prob_sum() - guide_trace.log_prob_sum()).backward()
+    for name, node in _sites(guide_trace):
+        gradient = node["value"].grad if node["value"].requires_grad else None
+        if gradient is not None and not gradient.isfinite().all():
+            yield f"the gradient at site {name!r} is {_first_bad(gradient)}"
+    for name, parameter in fit.trained.named_parameters():
+        if parameter.grad is not None and not parameter.grad.isfinite().all():
+            yield f"the gradient of the parameter {name.partition('.')[2]!r} is {_first_bad(parameter.grad)}"
+
+
+def _sites(trace: Any) -> list[tuple[str, Any]]:
+    return [
+        (name, node)
+        for name, node in trace.nodes.items()
+        if node["type"] == "sample" and isinstance(node["value"], Tensor) and name != "data"
+    ]
+
+
+def _first_bad(values: Tensor) -> float:
+    return float(values.detach()[~values.detach().isfinite()].reshape(-1)[0])

@@ -60,7 +60,7 @@ class Parts(NamedTuple):
     bnn: BNN
     guide: PyroModule
     method: SVI
-    example: Batch
+    example: tuple[torch.Tensor, torch.Tensor]
 
 
 def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> Parts:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn.data.batches import State
-from pyrobnn.inference.training.cost import Work
-from pyrobnn.inference.training.engines import Choice, Engine, capture, choose
+from pyrobnn.inference.training.engines import Choice, Engine, Work, capture, choose
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.record import EngineRecord
 
