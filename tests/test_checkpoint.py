@@ -253,7 +253,7 @@ def test_other_versions(tmp_path, monkeypatch, caplog):
 
 
 def test_an_interval_or_a_place_that_cannot_be_is_refused_at_once(tmp_path):
-    with pytest.raises(InputError, match="`every` must be a number of steps, at least 1"):
+    with pytest.raises(InputError, match="`every` must be a whole number, at least 1"):
         go(checkpoint=tmp_path, every=0)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="`checkpoint`: cannot write to .*: choose another folder"):

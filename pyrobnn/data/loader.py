@@ -18,6 +18,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.batches import checked_batch, kept_generators
 
@@ -56,8 +57,8 @@ class LoaderData:
         """Refuse what is no loader, and what is no number of examples."""
         if not isinstance(self.loader, DataLoader):
             raise InputError(f"`loader` must be a torch.utils.data.DataLoader, got {type(self.loader).__name__}.")
-        if self.num_data is not None and not (isinstance(self.num_data, int) and self.num_data > 0):
-            raise InputError(f"`num_data` must be a number of examples, at least 1, got {self.num_data!r}.")
+        if self.num_data is not None:
+            check_count(self.num_data, "num_data")
 
     @property
     def head(self) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from pyrobnn._core.checks import as_tensor, check_inputs
+from pyrobnn._core.checks import as_tensor, check_count, check_inputs
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.types import Draws
@@ -166,8 +166,7 @@ def vsbc(
 def _check_counts(num_simulations: int, num_draws: int) -> None:
     if num_simulations < _FEWEST_SIMULATIONS:
         raise InputError(f"`num_simulations` must be at least {_FEWEST_SIMULATIONS}, got {num_simulations}.")
-    if num_draws < 1:
-        raise InputError(f"`num_draws` must be at least 1, got {num_draws}.")
+    check_count(num_draws, "num_draws")
 
 
 def _inputs(x: Any, probes: Any) -> tuple[Tensor, Tensor]:

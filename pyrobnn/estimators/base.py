@@ -1,7 +1,6 @@
 """Common parts of the estimators: parameters with nested names, checked inputs, fitting, and pickling."""
 
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from pyrobnn._core.checks import as_tensor, check_unmasked
+from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
 from pyrobnn._core.columns import (
     as_table,
     encoded_names,
@@ -21,7 +20,7 @@ from pyrobnn._core.columns import (
     require_complete,
     require_distinct_names,
 )
-from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
+from pyrobnn._core.errors import PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.tables import Task
 from pyrobnn.bnn import BNN
@@ -175,8 +174,7 @@ class AbstractBNN(BaseEstimator):
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None, learns_on: bool = False
     ) -> Any:
         """Train on examples: anew, or from the posterior so far; `learns_on` if others follow."""
-        if isinstance(self.num_draws, bool) or not isinstance(self.num_draws, Integral) or self.num_draws < 1:
-            raise InputError(f"`num_draws` must be a positive integer, got {self.num_draws!r}.")
+        check_count(self.num_draws, "num_draws")
         examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
         if self._kept is not None and learns_on and not reset:
             examples, reset = joined(self._kept, examples), True

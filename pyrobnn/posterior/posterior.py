@@ -9,7 +9,7 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._core.checks import as_tensor, check_inputs, check_range
+from pyrobnn._core.checks import as_tensor, check_count, check_inputs, check_range
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import plain_tensors, under
@@ -141,9 +141,7 @@ class Posterior(Fitted):
             num_draws: number of draws S in all blocks together, at least 1.
             seed: seed of the draws; the fit's if not given.
         """
-        if num_draws < 1 or num_draws != int(num_draws):
-            raise InputError(f"`num_draws` must be a whole number, at least 1, got {num_draws}.")
-        num_draws = int(num_draws)
+        num_draws = check_count(num_draws, "num_draws")
         size = draws_at_once(self._num_moving(), self.bnn.like.device)
         sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
         with seeded(self.seed if seed is None else seed, "draws"), fast_pyro(), torch.no_grad():

@@ -10,6 +10,7 @@ import torch
 from pyro import poutine
 
 import pyrobnn
+from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._core.tree_files import digest, read_tree, write_tree
@@ -122,8 +123,7 @@ def open_checkpoint(
     """
     if run.checkpoint is None:
         return None
-    if not isinstance(run.every, int) or run.every < 1:
-        raise InputError(f"`every` must be a number of steps, at least 1, got {run.every!r}.")
+    check_count(run.every, "every")
     path = Path(run.checkpoint)
     try:
         path.mkdir(parents=True, exist_ok=True)
