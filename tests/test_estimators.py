@@ -12,7 +12,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.settings import setting
-from pyrobnn.inference import defaults
+from pyrobnn.inference import default_parts
 
 NOISE, SCALE = 0.5, 0.8
 TO_THE_MODE = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=100, lr=0.005, optimizer="sgd")
@@ -316,8 +316,8 @@ class QuickEvidence(bnn.EvidenceFramework):
 @pytest.mark.parametrize("weights", [None, np.arange(30) % 3], ids=["alike", "weighted"])
 def test_after_chains_a_classifier_learns_on_from_their_rows(weights, monkeypatch):
     """Chains of few rows leave nothing to go on from, so those rows are kept: the posterior is that of all rows."""
-    monkeypatch.setattr(defaults, "_CHAINS", bnn.NUTS(num_draws=5, warmup=5, num_chains=2, max_tree_depth=2))
-    monkeypatch.setattr(defaults, "EvidenceFramework", QuickEvidence)
+    monkeypatch.setattr(default_parts, "_CHAINS", bnn.NUTS(num_draws=5, warmup=5, num_chains=2, max_tree_depth=2))
+    monkeypatch.setattr(default_parts, "EvidenceFramework", QuickEvidence)
     x, numbers = problem(60)
     y = np.where(numbers > 0, "yes", "no")
     ones = np.ones(30)

@@ -11,7 +11,7 @@ from torch import nn
 import pyrobnn as bnn
 from benchmarks.measures import wide
 from pyrobnn._core.errors import InputError
-from pyrobnn.inference.defaults import parts_for
+from pyrobnn.inference.default_parts import parts_for
 from pyrobnn.inference.scales.evidence_framework import _members
 
 QUICK = bnn.EvidenceFramework(starts=1, rounds=30)

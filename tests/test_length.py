@@ -379,7 +379,7 @@ def test_a_divergence_after_a_measurement_lowers_the_rate(monkeypatch):
         terms = step(self, batch)
         return terms * torch.nan if self.done > 1100 and self.rate > 0.005 else terms
 
-    monkeypatch.setattr("pyrobnn.inference.svi.svi._FIRST_CYCLE", 500)
+    monkeypatch.setattr("pyrobnn.inference.defaults.FIRST_CYCLE", 500)
     monkeypatch.setattr(TrainingState, "step", fails_when_fast)
     posterior = bnn.fit(network(), (LINE, SINE), bnn.SVI(max_steps=6000), seed=0, progress=False, engine="eager")
     (rewind,) = posterior.record.rewinds

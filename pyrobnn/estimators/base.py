@@ -28,8 +28,8 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, holds_chains, joined, make_model, require_learning_on, require_moments
-from pyrobnn.inference import defaults
-from pyrobnn.inference.defaults import PARTS
+from pyrobnn.inference import default_parts
+from pyrobnn.inference.default_parts import PARTS
 from pyrobnn.inference.fit import fit
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
 from pyrobnn.posterior.prediction import Prediction
@@ -154,7 +154,7 @@ class AbstractBNN(BaseEstimator):
         found = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
         chosen: dict[str, Any] = {name: found.get(name) for name in ("net", "prior", "guide", "likelihood")}
         known |= {"settings": self._settings(), "standardize": bool(self.standardize)}
-        own = defaults.parts_for(self.TASK, **chosen, **known)
+        own = default_parts.parts_for(self.TASK, **chosen, **known)
         return {"guide": guide_of((own | found)["method"])} | own | found
 
     def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:

@@ -22,16 +22,13 @@ from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Epoch, LoaderData
 from pyrobnn.data.stored import StoredData
 from pyrobnn.data.stored_batches import StoredBatches
+from pyrobnn.inference import defaults
 from pyrobnn.inference.checks import trial, tried, warn_of_limits
 from pyrobnn.nets import leftovers
 
 _NETWORKS = "how-to/own-network"
-_MOST_AT_ONCE, _MOST_PRODUCTS = 500, 20_000_000
-"""Examples in memory that a step sees all of, and products of a weight with an example that it may take for that."""
 _TARGETS = 1000
 """Targets, at most, that are compared with what a network can reach."""
-_USUAL, _USUAL_STORED = 128, 256
-"""Examples in a mini-batch of more, and of data in files."""
 _SHOWN = 2
 """Examples that show a network what inputs look like; statistics of a batch, as in batch normalisation, need two."""
 BatchSize = int | Literal["all"] | None
@@ -89,9 +86,10 @@ class Source:
         if asked is not None:
             return min(asked, self.num_data)
         if isinstance(self.data, StoredData):
-            return min(_USUAL_STORED, self.num_data)
-        suits = self.num_data <= _MOST_AT_ONCE and self.num_data * self.num_weights <= _MOST_PRODUCTS
-        return self.num_data if suits else min(_USUAL, self.num_data)
+            return min(defaults.BATCH_OF_STORED, self.num_data)
+        products = self.num_data * self.num_weights
+        suits = self.num_data <= defaults.MOST_AT_ONCE and products <= defaults.MOST_PRODUCTS_AT_ONCE
+        return self.num_data if suits else min(defaults.BATCH, self.num_data)
 
     def batches_per_epoch(self, asked: BatchSize) -> int:
         """Return the number of batches in one pass."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from pyrobnn._core.registry import Registry
 from pyrobnn.inference import tables as methods
-from pyrobnn.inference.defaults import PARTS
+from pyrobnn.inference.default_parts import PARTS
 from pyrobnn.inference.method import registry
 from pyrobnn.likelihoods import noise
 from pyrobnn.runs.spec_data import OF_ANY_FIT

@@ -19,10 +19,10 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
-from pyrobnn.inference import SVI, defaults
+from pyrobnn.inference import SVI, default_parts
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.defaults import PARTS
+from pyrobnn.inference.default_parts import PARTS
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.spec_data import DataSpec, FitSpec, PredictSpec, optional
@@ -40,7 +40,7 @@ def _with_guide(method: Any, guide: Any) -> Any:
 
 @setting
 class RunSpec:
-    """Everything that determines a run. Sections left out are as in the estimators (`inference.defaults`).
+    """Everything that determines a run. Sections left out are as in the estimators (`inference.default_parts`).
 
     Attributes:
         data: section [data].
@@ -132,10 +132,10 @@ class RunSpec:
         """The method with its guide; None where the spec leaves it to the task (see `method_for`)."""
         return self.fit.method
 
-    def parts_for(self, task: Task, **known: Any) -> defaults.Parts:
+    def parts_for(self, task: Task, **known: Any) -> default_parts.Parts:
         """Return the parts of the estimators for a task and what is known of the table, under the spec's choices."""
         chosen = {"net": self.net, "prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
-        return defaults.parts_for(task, **chosen, **known, settings=self.fit.settings)
+        return default_parts.parts_for(task, **chosen, **known, settings=self.fit.settings)
 
     def method_for(self, task: Task, **known: Any) -> Any:
         """Return the method with its guide, from the spec, or from the estimators with the settings of [fit]."""

@@ -15,7 +15,7 @@ from pyrobnn._core.tables import Task
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
 from pyrobnn.inference import tables as methods
-from pyrobnn.inference.defaults import PARTS
+from pyrobnn.inference.default_parts import PARTS
 from pyrobnn.inference.training.engines import Engine
 
 _TOYS = {"sinusoid": datasets.sinusoid, "quartic": datasets.quartic}

@@ -10,13 +10,8 @@ from torch import Tensor
 from pyrobnn.curvature.base import Curvature, Point
 from pyrobnn.curvature.prior import PriorCurvature
 from pyrobnn.guides.laplace import BlockGuide
+from pyrobnn.inference import defaults
 from pyrobnn.inference.laplace.gaussian import Result, assemble
-
-_COUNTS, _ROWS_FOR_EACH_INPUT = 4.0, 6
-"""Weights that the prior of a precision counts where rows are few, and from how many rows they are not."""
-_PRIOR_SHARE, NOISE_SHARE = 0.02, 0.1
-"""Mean square of counted weights, as a share of the declared variance, and of counted targets, as a share of theirs.
-Weights that interpolate a few rows leave nothing to tell the noise by, and the noise then falls to its least value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +36,8 @@ class Hyperprior:
     def of_real_targets(cls, num_data: float, num_inputs: int, counts: float | None = None) -> "Hyperprior":
         """Return the prior for real targets: that of few rows below six for each input, unless counts are given."""
         if counts is None:
-            counts = _COUNTS if num_data < _ROWS_FOR_EACH_INPUT * num_inputs else 0.0
-        return cls(counts, _PRIOR_SHARE, min(counts, 1.0), penalty=1.0)
+            counts = defaults.FEW_ROW_COUNTS if num_data < defaults.ROWS_FOR_EACH_INPUT * num_inputs else 0.0
+        return cls(counts, defaults.PRIOR_SHARE, min(counts, 1.0), penalty=1.0)
 
 
 FLAT = Hyperprior()

@@ -14,6 +14,7 @@ from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import Laplace
+from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.around import laplace_around
 from pyrobnn.inference.laplace.sites import A_MINUTE, EIGEN_STEPS
@@ -32,8 +33,6 @@ _BATCH = 4096
 _TEMPERATURE = 8.0
 _SAME = 0.01
 """Nats within which two starts have come to the same mode."""
-_MOST_FULL = 3000
-"""Weights whose joint covariance is kept."""
 
 
 @registry.register
@@ -182,7 +181,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     def _structured(self, start: TunedMode) -> Laplace:
         """Return the guide in a structure that can be held."""
-        is_large = self.guide.structure == "full" and len(start.group) > _MOST_FULL
+        is_large = self.guide.structure == "full" and len(start.group) > defaults.MOST_FULL
         return dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
 
 

@@ -15,6 +15,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
+from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
@@ -31,22 +32,10 @@ from pyrobnn.priors.by_name import ByName
 from pyrobnn.verdict.baselines import fit_baselines
 
 _TUNED = "tuned"
-_MOST_ROWS, _FEWEST_ROWS = 500, 100
 _MOST_ENTRIES = 2**25
 """Derivatives of outputs in weights that are held, 256 MiB."""
-_SECONDS = 10.0
-_SMALLEST = 0.05
-"""Prior scale of weights that the data do not need, so that chains can still move."""
-_MOST_INPUTS, _SMALL = 1000, (50,)
-"""Inputs and hidden units of the network that measures the noise in the place of another."""
-_LITTLE = 0.05
-"""Nats a row above a constant: less is no sign that a mode has found anything."""
-_MOST_DETERMINED, _FOLDS = 0.8, 5
-"""Weights that the data determine, as a share of the targets, beyond which few are left to tell the noise by; and parts
-of the rows, of which one is held out then."""
-_PRIOR_COUNTS = 5.0
-"""Counts towards a prior scale of 1, for likelihoods without noise: the evidence of few labels or counts alone takes a
-prior that is too wide, under which guides without correlations are overconfident."""
+_FOLDS = 5
+"""Parts of the rows, of which one is held out where few targets are left to tell the noise by."""
 _MOST_STARTS, _ROUNDS, _ITERATIONS, _TOLERANCE = 4, 12, 100, 1e-6
 
 
@@ -92,9 +81,10 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
         return None
     source = prepare_source(bnn, SVI(), data, run.seed)
     best = _look(bnn, source, data, run)
-    is_table = data.x.ndim == 2 and data.x.shape[1] <= _MOST_INPUTS
-    if numbers and is_table and (best is None or best.score < _constant(bnn, data) + _LITTLE):
-        small = BNN(**(bnn.settings | {"net": MLP(data.x.shape[1], _SMALL, source.outputs), "prior": priors.Normal()}))
+    is_table = data.x.ndim == 2 and data.x.shape[1] <= defaults.MOST_INPUTS_OF_STAND_IN
+    if numbers and is_table and (best is None or best.score < _constant(bnn, data) + defaults.LITTLE_GAIN):
+        net = MLP(data.x.shape[1], defaults.STAND_IN, source.outputs)
+        small = BNN(**(bnn.settings | {"net": net, "prior": priors.Normal()}))
         small.units = bnn.units
         other = _look(small, source, data, run)
         if best is None or (other is not None and other.score > best.score):
@@ -133,7 +123,7 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
     try:
         found, chosen = _modes(bnn, source, data, rows, run, starts=starts)
         best = found[chosen]
-        if "scale" in best.tuned_numbers and best.determined > _MOST_DETERMINED * float(best.counts.sum()):
+        if "scale" in best.tuned_numbers and best.determined > defaults.MOST_DETERMINED * float(best.counts.sum()):
             best.widen_noise(*_missed(bnn, source, data, rows, run))
     except FloatingPointError:
         return None  # the fit itself says what is not finite
@@ -151,7 +141,7 @@ def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, star
     of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
     of_real = of_few if of_few.counts else FLAT
     is_real = isinstance(bnn.settings["likelihood"], NoisyLikelihood)
-    hyperprior = of_real if is_real else Hyperprior(_PRIOR_COUNTS)
+    hyperprior = of_real if is_real else Hyperprior(defaults.PRIOR_COUNTS)
     search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE)
     return tuned_modes(stand_in, source, len(rows), examples, run=run, search=search, held=held)
 
@@ -167,7 +157,7 @@ def _missed(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run) -> tup
 
 def _constant(bnn: BNN, data: Data) -> float:
     """Return the cross-validated log score of a constant, the mean over rows; -infinity where it is not known."""
-    baselines = fit_baselines(bnn, data, most_rows=_MOST_ROWS)
+    baselines = fit_baselines(bnn, data, most_rows=defaults.MOST_MEASURED_ROWS)
     if "constant" not in baselines:
         return -math.inf
     constant = baselines["constant"]
@@ -198,10 +188,12 @@ def _with_normals(bnn: BNN) -> tuple[BNN, list[str]]:
 
 def _affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
     """Return the numbers of examples and of starts that take 10 seconds; None if too few do."""
-    most = min(source.num_data, _MOST_ROWS // source.outputs, _MOST_ENTRIES // (source.outputs * bnn.num_weights))
-    least = min(source.num_data, _FEWEST_ROWS)
+    most_entries = _MOST_ENTRIES // (source.outputs * bnn.num_weights)
+    most = min(source.num_data, defaults.MOST_MEASURED_ROWS // source.outputs, most_entries)
+    least = min(source.num_data, defaults.FEWEST_MEASURED_ROWS)
     for num_rows in sorted({max(least, most // divisor) for divisor in (1, 2, 4)}, reverse=True):
-        starts = min(_MOST_STARTS, int(_SECONDS / _seconds(bnn, source, num_rows))) if num_rows <= most else 0
+        affordable = int(defaults.MEASURING_SECONDS / _seconds(bnn, source, num_rows)) if num_rows <= most else 0
+        starts = min(_MOST_STARTS, affordable)
         if starts >= min(_MOST_STARTS, 2) or (starts and num_rows == least):
             return num_rows, starts
     return None
@@ -238,9 +230,9 @@ def work_of_gradient(bnn: BNN, source: Source, num_rows: int) -> Work:
 def _closed(
     bnn: BNN, mode: TunedMode, source: Source, sites: Mapping[str, Any], *, keeps_noise: bool, starts_there: bool
 ) -> BNN:
-    scales = mode.scales()
+    scales = {name: max(scale, defaults.SMALLEST_PRIOR_SCALE) for name, scale in mode.scales().items()}
     chosen = {
-        name: dataclasses.replace(prior, scale=max(scales[name], _SMALLEST)) if name in sites else prior
+        name: dataclasses.replace(prior, scale=scales[name]) if name in sites else prior
         for name, prior in prior_by_site(bnn).items()
     }
     likelihood = bnn.settings["likelihood"]

@@ -22,9 +22,10 @@ from pyrobnn.curvature.linear_model import (
 from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.curvature.prior import prior_laws
 from pyrobnn.data.batches import Batch
+from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.replay import recorded_slope
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.scales.evidence import FLAT, NOISE_SHARE, UNDETERMINED, Hyperprior
+from pyrobnn.inference.scales.evidence import FLAT, UNDETERMINED, Hyperprior
 from pyrobnn.inference.scales.tune_prior import normal_of, normal_prior, untuned
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import open_numbers
@@ -207,7 +208,7 @@ class TunedMode:
         """
         count = self.hyperprior.noise_counts
         residual = (self.y - f).square() * self.counts[:, None]
-        squares = residual.sum(0) + count * NOISE_SHARE * self._spread().square()
+        squares = residual.sum(0) + count * defaults.NOISE_SHARE * self._spread().square()
         left = (self.counts[:, None] - leverage).sum(0) + count
         found = (squares / left.clamp_min(1e-3 * float(self.counts.sum()))).sqrt().clamp_min(_LEAST_NOISE)
         if not bool(found.isfinite().all()):

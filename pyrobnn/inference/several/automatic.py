@@ -18,6 +18,7 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, drawn_together, same_inputs
+from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.mcmc.mcmc import NUTS
 from pyrobnn.inference.method import BaseMethod, Method, Offer, Run, registry
@@ -28,17 +29,7 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import AutomaticRecord, CandidateRecord
 
-_MOST_FULL, _MOST_KRON = 3_000, 1_000_000
-"""Weights whose joint covariance is kept, and those that have Kronecker factors: of more, only the last layer's."""
-_MOST_SAMPLED = 30_000
-"""Weights times examples for which chains end in time."""
-_FEW = 200
-_FOLDS = {_FEW: (4, 2)}
-"""Up to that many examples: in how many folds they are cut, and how many of these are held out, one after another."""
-_ONE_FOLD = (5, 1)
 _DRAWS = 200
-_SECONDS, _FEWEST_STEPS = 60.0, 1_000
-"""Predicted seconds after which a candidate stops, and steps that it may take however long they are."""
 
 
 @registry.register
@@ -84,7 +75,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             InputError: data in files or loaders, or fewer than 5 examples.
             FloatingPointError: no candidate whose fit stayed finite.
         """
-        if not isinstance(data, Data) or len(data) < _ONE_FOLD[0]:
+        if not isinstance(data, Data) or len(data) < defaults.FOLDS[0]:
             raise InputError(
                 "Without a method, candidates are compared on data in memory, at least 5 examples: pass Data(x, y), or "
                 "a method such as SVI()."
@@ -176,9 +167,9 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
     """Return the methods to try on a model, examples and at most so many steps, by name, the cheapest first."""
     svi = SVI(max_steps=max_steps)
     size = bnn.num_weights
-    if size <= _MOST_FULL:
+    if size <= defaults.MOST_FULL:
         laplace = guides.Laplace(structure="full")
-    elif size <= _MOST_KRON:
+    elif size <= defaults.MOST_KRON:
         laplace = guides.Laplace(structure="kron")
     else:
         laplace = guides.Laplace(structure="kron", sites=("last_layer",))
@@ -186,7 +177,7 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
         "laplace": dataclasses.replace(svi, guide=laplace),
         "mean_field": svi,
     }
-    if size * num_data <= _MOST_SAMPLED:
+    if size * num_data <= defaults.MOST_SAMPLED:
         found["nuts"] = NUTS(num_draws=300, warmup=300, num_chains=2)
     else:
         found["ensemble"] = Ensemble(dataclasses.replace(svi, guide="map"), anchored=True)
@@ -194,10 +185,10 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
 
 
 def _most_steps(bnn: BNN, source: Source) -> int:
-    """Return the steps whose gradients a captured fit is predicted to take in `_SECONDS`."""
+    """Return the steps whose gradients a captured fit is predicted to take in `defaults.CANDIDATE_SECONDS`."""
     work = work_of_gradient(bnn, source, source.batch_size(None))
     step = work.cost(1, "cpu").captured - work.cost(0, "cpu").captured
-    return max(_FEWEST_STEPS, min(SVI().max_steps, int(_SECONDS / step)))
+    return max(defaults.FEWEST_CANDIDATE_STEPS, min(SVI().max_steps, int(defaults.CANDIDATE_SECONDS / step)))
 
 
 def _size(data: Data) -> int:
@@ -211,7 +202,7 @@ def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
     They have the same sizes, so that one compiled step serves all, but where rows of the same inputs are kept together:
     a fit that saw one of them knows the others.
     """
-    folds, used = next((_FOLDS[most] for most in _FOLDS if _size(data) <= most), _ONE_FOLD)
+    folds, used = defaults.FOLDS_OF_FEW if _size(data) <= defaults.FEW_ROWS else defaults.FOLDS
     sizes = [data.total_weight / folds if data.weights is not None else len(data) // folds] * used
     parts, _ = drawn_together(same_inputs(data.x), sizes, seed=seed, weights=data.weights)
     is_held_out = torch.zeros(used, len(data), dtype=torch.bool)

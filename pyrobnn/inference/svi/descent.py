@@ -17,6 +17,7 @@ from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.inference.capture.replay import recorded_slope
 from pyrobnn.inference.data import Source
@@ -27,8 +28,6 @@ from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.watch import BLOCK, Ended, History, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
-_MOST_PRODUCTS, _MOST_WEIGHTS = 100_000_000, 1_000_000
-"""Products of a weight with an example in a pass over the data, and weights, of each of which 40 numbers are kept."""
 _STOCHASTIC = ("optimizer", "lr", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")
 """Settings that ask for steps of another kind where they are given."""
 _ITERATIONS, _MEMORY = 1000, 20
@@ -55,8 +54,8 @@ def descends(bnn: BNN, method: SVI, source: Source, run: Run) -> bool:
         and all(getattr(method, name) == getattr(usual, name) for name in _STOCHASTIC)
         and method.batch_size in (None, "all")
         and isinstance(source.data, Data)
-        and source.num_data * source.num_weights <= _MOST_PRODUCTS
-        and source.num_weights <= _MOST_WEIGHTS
+        and source.num_data * source.num_weights <= defaults.MOST_PRODUCTS_OF_LBFGS
+        and source.num_weights <= defaults.MOST_WEIGHTS_OF_LBFGS
         and run.engine != "captured"
         and run.validation is None
         and run.checkpoint is None

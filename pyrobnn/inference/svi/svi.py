@@ -12,19 +12,11 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Count, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
+from pyrobnn.inference import defaults
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.svi.objective import KL
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
-
-_FIRST_CYCLE = 2500
-"""Steps of the first cycle of a fit that ends by itself."""
-_USUAL_STEPS, _USUAL_TO_MODE = 40_000, 12_000
-"""Steps that a fit which ends by itself is expected to take, and one that looks for a mode: medians on ten problems."""
-_TOLERANCE, _SMALLEST_TOLERANCE = 5e-3, 0.05
-"""Nats an example, and nats."""
-_SMALL = 250
-"""Examples below which a fit is quick, and may take longer for a smaller tolerance."""
 
 
 @registry.register
@@ -140,19 +132,20 @@ class SVI(BaseMethod[Posterior]):
     def cycle_steps(self, batches_per_epoch: int) -> int:
         """Return the number of steps of the schedule: of its first cycle where there are several."""
         most = self.maximal_steps(batches_per_epoch)
-        return min(most, _FIRST_CYCLE) if self.ends_by_itself else most
+        return min(most, defaults.FIRST_CYCLE) if self.ends_by_itself else most
 
     def expected_steps(self, batches_per_epoch: int) -> int:
         """Return the number of steps to plan with."""
         most = self.maximal_steps(batches_per_epoch)
-        usual = _USUAL_TO_MODE if isinstance(self.guide, (guides.Map, guides.Laplace)) else _USUAL_STEPS
+        seeks_mode = isinstance(self.guide, (guides.Map, guides.Laplace))
+        usual = defaults.USUAL_STEPS_TO_MODE if seeks_mode else defaults.USUAL_STEPS
         return min(most, usual) if self.ends_by_itself else most
 
     def tolerance_for(self, num_data: int) -> float:
         """Return the tolerance for that many examples."""
         if self.tolerance is not None:
             return self.tolerance
-        return max(_SMALLEST_TOLERANCE, _TOLERANCE * num_data * min(1, num_data / _SMALL))
+        return max(defaults.SMALLEST_TOLERANCE, defaults.TOLERANCE * num_data * min(1, num_data / defaults.QUICK_FIT))
 
     def kl_weight(self, step: int) -> float:
         """Return the factor on the KL at a step, counted from 0."""
