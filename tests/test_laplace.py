@@ -456,7 +456,7 @@ REFUSALS = {
     "a pass of the DataLoader gave 8 or more": lambda: Laplace().around(
         model_with(), bnn.LoaderData(DataLoader(Endless(X, Y), 4), num_data=6), progress=False, device="cpu"
     ),
-    "BlockGaussian holds what Laplace computed and has nothing to train": lambda: model_with().fit(
+    "BlockGaussian holds what another method computed and has nothing to train": lambda: model_with().fit(
         X, Y, seed=0, guide=around(model_with(), X, Y).info["method"]["guide"], steps=1, progress=False
     ),
     "'0.weight' stands in 2 blocks: keep it in one": lambda: BlockGaussian(

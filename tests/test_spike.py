@@ -22,7 +22,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions import spike
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.inference.svi.objective import tabulate
+from pyrobnn.priors.scale_mixture import tabulate
 from pyrobnn.testing.captured import require_capturable
 
 F64 = torch.float64

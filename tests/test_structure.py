@@ -69,6 +69,53 @@ def imported(path, tree):
             yield from (name for name in dotted if name.startswith("pyrobnn.") and name not in exempt)
 
 
+FAMILIES = ("guides", "priors", "likelihoods")
+KNOWS_CLASSES = {
+    "diagnostics/audit.py": {"PrunedGuide"},
+    "diagnostics/cross_validation.py": {"Bernoulli", "Categorical", "Ordinal"},
+    "diagnostics/diagnosis.py": {"BlockGuide"},
+    "diagnostics/importance.py": {"MaskedPoint"},
+    "estimators/training.py": {"Map"},
+    "inference/default_parts.py": {"Bernoulli", "Categorical", "Laplace", "Normal"},
+    "inference/scales/evidence_framework.py": {"Laplace"},
+    "inference/scales/marginal_likelihood.py": {"Laplace"},
+    "inference/scales/open_scales.py": {"Normal"},
+    "inference/scales/tune_prior.py": {"BlockGuide"},
+    "inference/svi/ivon.py": {"MeanField"},
+    "inference/svi/objective.py": {"RealPart"},
+    "inference/svi/session.py": {"Laplace"},
+    "inference/training/start.py": {"Laplace"},
+    "posterior/linearized.py": {"BlockGuide", "DiagonalBlock", "FullBlock", "KroneckerBlock"},
+    "storage/load.py": {"PosteriorPrior"},
+}
+"""Classes of guides, priors and likelihoods that a file outside their family asks for: it builds, reads or refuses just
+these. All else is a declared property or a function of the family."""
+CONTRACTS = {"WithFisherColumns", "WithLimits"}
+"""Protocols of a family, which parts of users may have too."""
+
+
+def classes_asked_for(tree):
+    """Names of classes of the three families in calls of isinstance and issubclass."""
+    members, modules = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyrobnn"):
+            for alias in node.names:
+                if f"{node.module}.{alias.name}".split(".")[1] in FAMILIES:
+                    (modules if alias.name in FAMILIES else members).add(alias.asname or alias.name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+            for part in ast.walk(node.args[1]):
+                if isinstance(part, ast.Name) and part.id in members - CONTRACTS:
+                    yield part.id
+                elif isinstance(part, ast.Attribute) and getattr(part.value, "id", "") in modules:
+                    yield part.attr
+
+
+def test_classes_of_parts_are_asked_for_inside_their_family_alone():
+    found = {path.relative_to(PACKAGE).as_posix(): {*classes_asked_for(parse(path))} for path in MODULES}
+    assert {name: own for name, own in found.items() if own and name.split("/")[0] not in FAMILIES} == KNOWS_CLASSES
+
+
 def violations(path, tree):
     own = unit(path)
     for target in {name.split(".")[1] for name in imported(path, tree)} - {own, "__version__"}:

@@ -13,9 +13,7 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn.data.batches import Batches
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Finding
-from pyrobnn.guides.empirical import EmpiricalGuide
-from pyrobnn.guides.laplace import BlockGuide
-from pyrobnn.guides.pruned import PrunedGuide
+from pyrobnn.guides.built import built
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.svi import SVI
@@ -175,8 +173,7 @@ def continuation_finding(posterior: Posterior | Mixture, train: Data, level: flo
 def _method_of(posterior: Posterior) -> SVI | None:
     """Return how a fit goes on, which it can after `SVI` and methods of its kind, such as `IVON`; without its guide."""
     table = posterior.record.method
-    trained = not isinstance(posterior.guide, (BlockGuide, EmpiricalGuide, PrunedGuide))
-    if not (trained and isinstance(table, dict) and any(_trainable(posterior))):
+    if not (built(posterior.guide).trainable and isinstance(table, dict) and any(_trainable(posterior))):
         return None
     kind = table.get("type")
     if kind not in registry.names or not issubclass(registry.get(kind), SVI):

@@ -92,6 +92,7 @@ class BuiltGuide:
         vmappable: whether calls can be vmapped over independent draws.
         linearized: whether predictions take the network linearised around the mean.
         path_derivative: whether the gradient follows log q along the draws, without its score.
+        trainable: whether steps of SVI may train it further, which its parameters are for.
 
     Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
@@ -105,6 +106,7 @@ class BuiltGuide:
     vmappable: bool = False
     linearized: bool = False
     path_derivative: bool = False
+    trainable: bool = True
 
     def mean(self) -> dict[str, Tensor] | None:
         """Return the mean of each site by name; None where it takes draws."""

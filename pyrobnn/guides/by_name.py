@@ -1,7 +1,7 @@
 """Different guides for different sites, chosen by patterns of their names."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from pyrobnn._core.globs import assign
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._torch.pyro import allow_new_home
 from pyrobnn.guides.auto import resolve_one
-from pyrobnn.guides.base import NARROW, BuiltGuide, Guide, Model, StartsNarrow
+from pyrobnn.guides.base import NARROW, BuiltGuide, Guide, Model, Noise, NoisePerExample, StartsNarrow
 from pyrobnn.guides.built import built
 from pyrobnn.guides.laplace import BlockGaussian, Laplace
 from pyrobnn.guides.sites import latent_sites
@@ -142,3 +142,31 @@ def resolve(value: Any) -> Guide:
     if isinstance(value, dict) and "type" not in value:
         return ByName(choices=tuple(value.items()))
     return resolve_one(value)
+
+
+def noise_of(guide: Any) -> str | dict[str, str] | None:
+    """Return the noise of a guide, of each by its pattern where there are several, None without any."""
+    if isinstance(guide, NoisePerExample):
+        return guide.noise
+    if isinstance(guide, ByName):
+        found: dict[str, str] = {
+            pattern: own.noise for pattern, own in guide.choices if isinstance(own, NoisePerExample)
+        }
+        return found or None
+    return None
+
+
+def leaves_noise_open(guide: Any) -> bool:
+    """Return whether the noise of a guide, or of a part of it, is "auto"."""
+    found = noise_of(guide)
+    return found is not None and "auto" in (found.values() if isinstance(found, dict) else [found])
+
+
+def with_noise_chosen(guide: Any, names: Sequence[str], choose: Callable[[Sequence[str]], Noise]) -> Any:
+    """Return a guide with the noise that is chosen, for the sites which it covers, where it is "auto"."""
+    if isinstance(guide, ByName):
+        covered = assign([pattern for pattern, _ in guide.choices], names, "guide") if names else {}
+        return ByName(tuple((p, with_noise_chosen(own, covered.get(p, []), choose)) for p, own in guide.choices))
+    if isinstance(guide, NoisePerExample) and guide.noise == "auto":
+        return dataclasses.replace(guide, noise=choose(names))  # type: ignore[type-var]
+    return guide

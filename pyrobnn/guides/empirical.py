@@ -64,7 +64,7 @@ class EmpiricalGuide(BuiltGuide, PyroModule):
         statistics: (chain, draw, number of statistics) in float64.
     """
 
-    vmappable = True
+    vmappable, trainable = True, False
 
     def __init__(self, sites: list[Site], setting: Empirical) -> None:
         super().__init__()

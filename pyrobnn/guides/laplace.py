@@ -18,7 +18,7 @@ from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.blocks import Block, BlockSpec, make_block
 from pyrobnn.guides.density import Part, affine
 from pyrobnn.guides.joint import GuideWithMoments, JointPart, RealPart
-from pyrobnn.guides.map import MapGuide
+from pyrobnn.guides.map import Map, MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
 
 if TYPE_CHECKING:
@@ -183,6 +183,8 @@ class BlockGuide(GuideWithMoments):
         blocks: the blocks.
     """
 
+    trainable = False
+
     def __init__(self, sites: list[Site], setting: BlockGaussian) -> None:
         super().__init__(sites)
         self.linearized = setting.linearized
@@ -254,3 +256,8 @@ def require_real(sites: list[Site], names: list[str]) -> None:
                 "support: leave it out of `sites`.",
                 page="how-to/laplace",
             )
+
+
+def seeks_mode(guide: Any) -> bool:
+    """Return whether what is trained is a point, the mode of the posterior: of a point guide, or before Laplace."""
+    return isinstance(guide, (Map, Laplace))

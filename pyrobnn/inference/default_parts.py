@@ -12,7 +12,7 @@ from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import fields_of, with_guide
-from pyrobnn.likelihoods.noise import NoisePrior, NoisyLikelihood
+from pyrobnn.likelihoods.noise import infers_noise
 
 PARTS: dict[str, ModuleType] = {
     "net": nets,
@@ -111,9 +111,9 @@ def _suits_chains(net: Any, prior: Any, likelihood: Any) -> bool:
 def _suits(prior: Any, guide: Any, likelihood: Any, settings: Collection[str]) -> bool:
     """Return whether the evidence framework takes these parts and settings."""
     takes_guide = guide is None or EvidenceFramework.takes(guide)
-    infers_noise = isinstance(likelihood, NoisyLikelihood) and isinstance(likelihood.scale, NoisePrior)
     takes_settings = set(settings) <= set(fields_of(EvidenceFramework))
-    return isinstance(prior, priors.Normal) and takes_guide and not infers_noise and takes_settings
+    takes_parts = isinstance(prior, priors.Normal) and takes_guide and not infers_noise(likelihood)
+    return takes_parts and takes_settings
 
 
 def _trained_regression(prior: Any, guide: Any) -> Parts:

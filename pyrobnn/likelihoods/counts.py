@@ -1,6 +1,7 @@
 """The Poisson and negative binomial likelihoods for counts, both with a log link."""
 
-from typing import Annotated, ClassVar, Literal
+import dataclasses
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -20,6 +21,7 @@ from pyrobnn.likelihoods.base import (
     require_whole,
     squeeze_single,
 )
+from pyrobnn.likelihoods.noise import noise_scale
 
 _LARGEST_LOG_MEAN = 20.0
 _SMALLEST_DISPERSION = 1e-6
@@ -134,3 +136,12 @@ class NegativeBinomialCounts(PyroModule):
 def _capped(f: Tensor) -> Tensor:
     """Return log means no larger than the largest, with the gradient of f everywhere."""
     return f.clamp_max(_LARGEST_LOG_MEAN).detach() + (f - f.detach())
+
+
+def with_open_noise(likelihood: Any) -> Any:
+    """Return a likelihood that learns its noise, or its dispersion, whatever was known of it."""
+    if noise_scale(likelihood) not in (None, "heteroscedastic"):
+        return dataclasses.replace(likelihood, scale="learned")
+    if isinstance(likelihood, NegativeBinomial):
+        return dataclasses.replace(likelihood, dispersion="learned")
+    return likelihood

@@ -1,5 +1,7 @@
 """The Gaussian likelihood for real targets."""
 
+from typing import Any
+
 import pyro.distributions as dist
 from pyro.nn import PyroModule
 from torch import Tensor
@@ -31,3 +33,8 @@ class Gaussian(NoisyLikelihood):
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps outputs to Normal distributions."""
         return NoisyOutputs(self.scale, like, target_scale, dist.Normal)
+
+
+def has_normal_noise(likelihood: Any) -> bool:
+    """Return whether targets are normal around the outputs, so that the evidence of the noise has a closed form."""
+    return isinstance(likelihood, Gaussian)

@@ -184,6 +184,16 @@ class NoisyLikelihood:
         return None
 
 
+def noise_scale(likelihood: Any) -> Any:
+    """Return the scale of the noise around real targets as it was set; None for likelihoods of other targets."""
+    return likelihood.scale if isinstance(likelihood, NoisyLikelihood) else None
+
+
+def infers_noise(likelihood: Any) -> bool:
+    """Return whether the scale of the noise has a prior and is inferred."""
+    return isinstance(noise_scale(likelihood), NoisePrior)
+
+
 class NoisyOutputs(PyroModule):
     """The module of such a likelihood: it splits outputs into location and scale of a distribution.
 

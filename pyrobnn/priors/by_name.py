@@ -104,3 +104,8 @@ def resolve(value: object) -> Prior:
     if isinstance(value, dict) and "type" not in value:
         return ByName(choices=tuple(value.items()))
     return resolve_one(value)
+
+
+def choices_of(prior: Any) -> tuple[tuple[str, Any], ...]:
+    """Return pairs of a pattern and a prior: those of a `ByName`, and the prior itself for all names otherwise."""
+    return prior.choices if isinstance(prior, ByName) else (("*", prior),)

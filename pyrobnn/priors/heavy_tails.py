@@ -1,11 +1,14 @@
 """Priors with heavier tails than the normal: Student's t and Laplace."""
 
+from typing import Any
+
 import pyro.distributions as dist
 from torch import Tensor
 
 from pyrobnn._core.settings import setting
 from pyrobnn.distributions import latents
 from pyrobnn.priors.base import Positive, Scale, SitePrior, constant, registry, scale_of
+from pyrobnn.priors.normal import Normal
 
 
 @registry.register
@@ -58,3 +61,8 @@ class Laplace(SitePrior):
     def site(self, name: str, value: Tensor) -> dist.Laplace:
         """Return the Laplace distribution with the scale of this parameter."""
         return dist.Laplace(constant(0.0, value), scale_of(self.scale, value))
+
+
+def has_open_scale(prior: Any) -> bool:
+    """Return whether the scale of a prior is "tuned": a fit of open length measures it first."""
+    return isinstance(prior, (Normal, StudentT, Laplace)) and prior.scale == "tuned"

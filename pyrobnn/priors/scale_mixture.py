@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule, PyroParam
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyrobnn._core.errors import InputError
@@ -103,3 +103,10 @@ class ScaleMixturePrior(PyroModule):
             mixture = ScaleMixtureNormal(self.pi, self.sigma1, self.sigma2, table=self.table)
             self._pyro_context.set(key, mixture)
         return mixture
+
+
+def tabulate(model: nn.Module) -> None:
+    """Have the scale mixtures of a model whose numbers stay as they are read their expectations from tables."""
+    for module in model.modules():
+        if isinstance(module, ScaleMixturePrior):
+            module.tabulate()

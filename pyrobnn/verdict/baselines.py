@@ -14,8 +14,8 @@ from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler, same_inputs
-from pyrobnn.likelihoods.counts import NegativeBinomial
-from pyrobnn.likelihoods.noise import NoisyLikelihood
+from pyrobnn.likelihoods.counts import with_open_noise
+from pyrobnn.likelihoods.noise import noise_scale
 from pyrobnn.posterior.prediction import Prediction
 
 _FOLDS = 5
@@ -84,22 +84,13 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
     rows = torch.randperm(len(data), generator=generator)[:size]
     x, y = data.x[rows].cpu(), data.y[rows].cpu()
     with fast_pyro():
-        problem = _Problem.of(_with_free_noise(likelihood), x, y, outputs)
+        problem = _Problem.of(with_open_noise(likelihood), x, y, outputs)
         if problem is None:
             return {}
         found = {"constant": _fit(problem, rows, _nothing, x)}
         if width <= _WIDEST:
             found["linear"] = _fit(problem, rows, _directions(x), x)
     return found
-
-
-def _with_free_noise(likelihood: Any) -> Any:
-    """Return a likelihood that learns its noise: what is known of a network's is not that around a constant."""
-    if isinstance(likelihood, NoisyLikelihood) and likelihood.scale != "heteroscedastic":
-        return dataclasses.replace(likelihood, scale="learned")  # type: ignore[type-var]
-    if isinstance(likelihood, NegativeBinomial):
-        return dataclasses.replace(likelihood, dispersion="learned")
-    return likelihood
 
 
 def _num_outputs(bnn: BNN, data: Data) -> int:
@@ -162,7 +153,7 @@ class _Problem:
         if any(isinstance(part, PyroModule) and part._pyro_samples for part in module.modules()):
             return None
         centre, unit = torch.zeros(outputs, dtype=torch.float64), torch.ones(outputs, dtype=torch.float64)
-        if isinstance(likelihood, NoisyLikelihood):
+        if noise_scale(likelihood) is not None:
             own = Scaler.fit(targets.reshape(len(y), -1))
             centre[: len(own.loc)], unit[: len(own.loc)] = own.loc, own.scale
         return cls(module, targets, scaler, outputs, centre, unit, same_inputs(x) % min(_FOLDS, len(y)))

@@ -20,7 +20,7 @@ from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.likelihoods.base import open_numbers
-from pyrobnn.likelihoods.noise import NoisyLikelihood
+from pyrobnn.likelihoods.noise import noise_scale
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -207,6 +207,6 @@ def _at_prior(posterior: Posterior) -> list[str]:
 def advice(posterior: Posterior | Mixture) -> str:
     """Say what to try with a fit that predicts badly."""
     likelihood = posterior.bnn.settings["likelihood"]
-    learns_noise = isinstance(likelihood, NoisyLikelihood) and "scale" in open_numbers(likelihood)
+    learns_noise = noise_scale(likelihood) is not None and "scale" in open_numbers(likelihood)
     noise = "scale='tuned' for the noise and no `steps`, so that it is measured first, " if learns_noise else ""
     return f"Try {noise}one hidden layer with fewer units, MarginalLikelihood(), or NUTS where weights are few."

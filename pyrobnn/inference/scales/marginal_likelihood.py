@@ -21,6 +21,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import open_numbers
+from pyrobnn.likelihoods.gaussian import has_normal_noise
 from pyrobnn.posterior.posterior import Posterior
 
 _UNEXPLAINED, _FIRST_NOISE = 0.95, 0.3
@@ -125,7 +126,7 @@ def _has_one_scale_to_learn(posterior: Posterior) -> bool:
 
 def _learns_noise(bnn: BNN) -> bool:
     likelihood = bnn.settings["likelihood"]
-    return isinstance(likelihood, Gaussian) and "scale" in open_numbers(likelihood)
+    return has_normal_noise(likelihood) and "scale" in open_numbers(likelihood)
 
 
 def _spread(bnn: BNN, source: Source) -> float:

@@ -36,10 +36,10 @@ from pyrobnn.inference.laplace.gaussian import likelihood_curvature
 from pyrobnn.inference.scales.evidence import LARGEST_LOG, Evidence
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import prepare_source
-from pyrobnn.likelihoods.gaussian import Gaussian
+from pyrobnn.likelihoods.gaussian import has_normal_noise
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.priors.by_name import ByName
+from pyrobnn.priors.by_name import choices_of
 
 By = Literal["evidence", "mackay", "validation"]
 Per = Literal["all", "site", "weight"]
@@ -183,7 +183,7 @@ def _noise_precision(bnn: BNN, others: Mapping[str, Tensor]) -> float:
     """Return 1 / variance of the noise in the units of the model."""
     likelihood = bnn.settings["likelihood"]
     scale = getattr(bnn.likelihood, "scale", None)
-    if not isinstance(likelihood, Gaussian) or others or scale is None or scale.numel() != 1:
+    if not has_normal_noise(likelihood) or others or scale is None or scale.numel() != 1:
         raise InputError(
             f"`noise=True` tunes the one scale of Gaussian noise, known or learned; this is {likelihood!r}."
         )
@@ -315,7 +315,7 @@ def normal_prior(name: str, loc: Tensor, scale: Tensor) -> Any:
 def untuned(old: BNN, sites: list[str]) -> dict[str, Any]:
     """Return the priors of the parameters that were not tuned, by pattern."""
     prior = old.settings["prior"]
-    choices = dict(prior.choices) if isinstance(prior, ByName) else {"*": prior}
+    choices = dict(choices_of(prior))
     names = [name for name, value in old.net.named_parameters() if value.requires_grad] + list(old.site_names)
     remaining = [name for name in names if name not in sites]
     kept = {}

@@ -1,7 +1,7 @@
 """The choice of noise="auto" and kl="auto", by two rules: see `choose_noise` and `choose_kl`."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,19 +10,19 @@ from torch import Tensor
 from torch.distributions import Independent
 
 from pyrobnn._core.errors import InputError, NotCapturable
-from pyrobnn._core.globs import assign
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.per_example import Layer, attach
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.distributions.latents import ScaleMixtureNormal
-from pyrobnn.guides.base import Noise, NoisePerExample
-from pyrobnn.guides.by_name import ByName
+from pyrobnn.guides.base import Noise
+from pyrobnn.guides.by_name import leaves_noise_open, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.capture.objective import check_reparameterized
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.svi.objective import KL, follows_draws, site_without, tabulate
+from pyrobnn.inference.svi.objective import KL, follows_draws, site_without
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.priors.scale_mixture import tabulate
 
 
 class Call(NamedTuple):
@@ -113,10 +113,10 @@ def with_noise(method: SVI, bnn: BNN, source: Source, seed: int) -> SVI:
 
     The choices for a length that is given, in steps or epochs, are those that keep the bits of such a fit: "shared".
     """
-    if _is_resolved(method.guide):
+    if not leaves_noise_open(method.guide):
         return method
     if not method.ends_by_itself:
-        return dataclasses.replace(method, guide=_with_noise(method.guide, [], lambda _: "shared"))
+        return dataclasses.replace(method, guide=with_noise_chosen(method.guide, [], lambda _: "shared"))
     with seeded(seed, "noise"):
         example = source.example(bnn)
         calls = _calls(bnn, example[0])
@@ -126,7 +126,7 @@ def with_noise(method: SVI, bnn: BNN, source: Source, seed: int) -> SVI:
     def choose(covered: Sequence[str]) -> Noise:
         return choose_noise([call for name in covered for call in calls.get(name, [])], sees_all=sees_all)
 
-    return dataclasses.replace(method, guide=_with_noise(method.guide, names, choose))
+    return dataclasses.replace(method, guide=with_noise_chosen(method.guide, names, choose))
 
 
 def with_kl(method: SVI, bnn: BNN, guide: PyroModule, source: Source, seed: int) -> SVI:
@@ -139,35 +139,9 @@ def with_kl(method: SVI, bnn: BNN, guide: PyroModule, source: Source, seed: int)
         return dataclasses.replace(method, kl=choose_kl(bnn, guide, source.example(bnn)))
 
 
-def noise_of(guide: Any) -> str | dict[str, str] | None:
-    """Return the noise of a guide, of each by its pattern where there are several, None without any."""
-    if isinstance(guide, NoisePerExample):
-        return guide.noise
-    if isinstance(guide, ByName):
-        found: dict[str, str] = {
-            pattern: own.noise for pattern, own in guide.choices if isinstance(own, NoisePerExample)
-        }
-        return found or None
-    return None
-
-
 def _calls(bnn: BNN, x: Tensor) -> dict[str, list[Call]]:
     """Return the calls of layers by name, none where noise for each example would be refused."""
     try:
         return layer_calls(bnn, x)
     except InputError:
         return {}
-
-
-def _is_resolved(guide: Any) -> bool:
-    found = noise_of(guide)
-    return found is None or "auto" not in (found.values() if isinstance(found, dict) else [found])
-
-
-def _with_noise(guide: Any, names: Sequence[str], choose: Callable[[Sequence[str]], Noise]) -> Any:
-    if isinstance(guide, ByName):
-        covered = assign([pattern for pattern, _ in guide.choices], names, "guide") if names else {}
-        return ByName(tuple((p, _with_noise(own, covered.get(p, []), choose)) for p, own in guide.choices))
-    if isinstance(guide, NoisePerExample) and guide.noise == "auto":
-        return dataclasses.replace(guide, noise=choose(names))  # type: ignore[type-var]
-    return guide

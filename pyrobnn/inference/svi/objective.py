@@ -11,7 +11,7 @@ from pyro.infer.trace_elbo import _compute_log_r
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.overrides import TorchFunctionMode
 
@@ -19,7 +19,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.guides.built import built
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.guides.joint import RealPart
-from pyrobnn.priors.scale_mixture import ScaleMixturePrior
 
 
 class Draw(NamedTuple):
@@ -106,13 +105,6 @@ _MIRRORS: dict[Any, Callable[..., Tensor]] = _IN_PLACE | {
 
 
 KL = Literal["auto", "mc", "analytic", "quadrature"]
-
-
-def tabulate(model: nn.Module) -> None:
-    """Have the scale mixtures of a model whose numbers stay as they are read their expectations from tables."""
-    for module in model.modules():
-        if isinstance(module, ScaleMixturePrior):
-            module.tabulate()
 
 
 DIVERGENCES: dict[KL, Callable[[Any, Any], Tensor]] = {"analytic": kl_divergence, "quadrature": quadrature_kl}

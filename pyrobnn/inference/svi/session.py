@@ -14,12 +14,12 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.by_name import noise_of
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.svi.descent import descend, descends
-from pyrobnn.inference.svi.least_noise import noise_of
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule

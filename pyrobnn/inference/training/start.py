@@ -22,9 +22,9 @@ from pyrobnn._torch.threads import threads_for
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.empirical import require_density
-from pyrobnn.guides.laplace import BlockGuide
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, make_source, refuse_checkpoints
 from pyrobnn.inference.laplace.sites import checked_sites
@@ -83,8 +83,11 @@ def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -
     method = with_noise(method, model, source, seed)
     guide = method.guide.build(model, *example).to(example[0].device)
     require_density(guide)
-    if isinstance(guide, BlockGuide):
-        raise InputError("BlockGaussian holds what Laplace computed and has nothing to train: use guides.Laplace().")
+    if not built(guide).trainable:
+        raise InputError(
+            f"{type(method.guide).__name__} holds what another method computed and has nothing to train: use a guide "
+            "such as guides.Laplace()."
+        )
     _check_covers(guide, model, example, method)
     method = with_kl(method, model, guide, source, seed)
     check_trainable(model, guide, method, example)

@@ -14,9 +14,10 @@ from pyrobnn._core.lock import ignored_warnings
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, State
 from pyrobnn.guides.built import rate_factors
-from pyrobnn.inference.svi.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo, tabulate
+from pyrobnn.inference.svi.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.optimizers import Schedule
+from pyrobnn.priors.scale_mixture import tabulate
 
 
 class TrainingState:
