@@ -335,7 +335,7 @@ def test_two_epochs_of_mnist_end_before_numpyros():
 
 
 def by_name(problem):
-    """Return the rows of the gallery by kind and name: error, log score, coverage and epistemic deviation by seed."""
+    """Return the rows of a problem by kind and name: error, log score, coverage and epistemic deviation by seed."""
     columns = ("error", "log_score", "coverage", "epistemic")
     return {
         pair: {row["seed"]: {column: row.get(column, math.nan) for column in columns} for row in rows}
