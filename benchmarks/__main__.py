@@ -1,7 +1,7 @@
 """The command line: `run SUITE`, `report FOLDER`, `diff A B`, `rerun FOLDER KEY`, `measure NAME`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,10 +23,10 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the results; benchmarks/results/SUITE if left out.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="local: processes of this machine; ray: a Ray cluster.")] = "local",
+    on: Annotated[str, typer.Option(help="Where jobs are done. local: this machine; ray: a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help='Address of a Ray cluster, "auto" for the one that runs.')] = None,
     workers: Annotated[int, typer.Option(help="Jobs at once.")] = 1,
-    resume: Annotated[bool, typer.Option(help="Keep what other versions of the code have finished.")] = False,
+    any_code: Annotated[bool, typer.Option(help="Keep jobs that other versions of the code have finished.")] = False,
     only: Annotated[str, typer.Option(help="Run jobs whose label has this in it.")] = "",
 ) -> None:
     """Do the jobs of a suite that are not finished, and write its report."""
@@ -38,7 +38,8 @@ def run(
 
     loaded = load_suite(suite)
     folder = out or RESULTS / loaded.name
-    failures = run_suite(loaded, out=folder, engine=engine, address=address, workers=workers, resume=resume, only=only)
+    how: dict[str, Any] = {"on": on, "address": address, "workers": workers, "any_code": any_code, "only": only}
+    failures = run_suite(loaded, out=folder, **how)
     if Store(folder).current():
         for path in write_report(folder):
             typer.echo(path)
@@ -91,12 +92,12 @@ def measure(
     name: Annotated[str, typer.Argument(help="What to measure; all measures are listed where it is left out.")] = "",
 ) -> None:
     """Measure one thing that has no rows yet, and write its page; `measure NAME --help` has the options."""
-    from benchmarks.measures.harness import listed, measure
+    from benchmarks.measures.harness import listed, run_measure
 
     if name in ("", "--help"):
         typer.echo("\n".join(listed()))
     else:
-        measure(name, context.args)
+        run_measure(name, context.args)
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ def find_record(folder: str | Path, key: str) -> Record:
     Raises:
         InputError: no results there, or none or several with this key.
     """
-    records = _some(folder, Store(folder).records())
+    records = _not_none(folder, Store(folder).records())
     found = {record.job.key: record for record in records if record.job.key.startswith(key)}
     if len(found) != 1:
         known = ", ".join(f"{record.job.key} ({record.job.label})" for record in records)
@@ -57,7 +57,7 @@ def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdic
         rows: what it gave now.
         manifest: with what it was done now.
     """
-    if _results(record.rows) == _results(rows):
+    if results(record.rows) == results(rows):
         return Verdict(holds=True, text=f"{record.job.label}: the same bits in {len(rows)} rows.")
     others = [name for name in SAME_KIND if record.manifest.get(name) != manifest.get(name)]
     code = code_digest(record.job.task)
@@ -92,7 +92,7 @@ def differences(before: str | Path, after: str | Path) -> str:
     Raises:
         InputError: no results in one of them, or no job in common.
     """
-    records = (_some(folder, Store(folder).current()) for folder in (before, after))
+    records = (_not_none(folder, Store(folder).current()) for folder in (before, after))
     first, second = ({record.job.work: record for record in found} for found in records)
     shared = [work for work in first if work in second]
     if not shared:
@@ -100,7 +100,7 @@ def differences(before: str | Path, after: str | Path) -> str:
     lines = []
     for work in shared:
         one, other = first[work], second[work]
-        if _results(one.rows) == _results(other.rows):
+        if results(one.rows) == results(other.rows):
             lines.append(f"{one.job.label}: the same bits")
         elif _are_paired(one.rows, other.rows):
             lines += [f"{one.job.label}:", *_lines(_changes(one.rows, other.rows), one.rows, other.rows)]
@@ -112,7 +112,8 @@ def differences(before: str | Path, after: str | Path) -> str:
     return "\n".join(lines)
 
 
-def _some(folder: str | Path, records: list[Record]) -> list[Record]:
+def _not_none(folder: str | Path, records: list[Record]) -> list[Record]:
+    """Return the records of a folder; refuse a folder that has none."""
     if not records:
         raise bnn.InputError(f"There are no results in {folder}: give a folder that `run` has written.")
     return records
@@ -130,7 +131,7 @@ def scores(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def _results(rows: list[Row]) -> str:
+def results(rows: list[Row]) -> str:
     """Return all but times, in words that are equal where the bits are, also for NaN."""
     return json.dumps([{name: value for name, value in row.items() if "seconds" not in name} for row in rows])
 

@@ -21,7 +21,7 @@ import pyrobnn as bnn
 _HERE = Path(__file__).resolve().parent
 _TASK_IMPORT = re.compile(r"^from benchmarks\.tasks\.(\w+) import", re.MULTILINE)
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "scikit-learn", "scipy")
-_CODE = ("../pyrobnn", ":(glob)*.py", "engines", "suites", "tasks")
+_CODE = ("../pyrobnn", ":(glob)*.py", "executors", "suites", "tasks")
 SAME_KIND = ("machine", "cpu", "gpu", "torch", "pyro-ppl", "numpy", "threads")
 """What must be equal for the same bits."""
 

@@ -11,22 +11,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import pyrobnn as bnn
 from benchmarks import RESULTS
-from benchmarks.engines.local import run_locally
+from benchmarks.executors.local import run_locally
 from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Job, Row, Suite, make_job
 from benchmarks.worker import KEPT_IN, Outcome, do
 
-ENGINES = ("local", "ray")
+PLACES = ("local", "ray")
 
 
 def run_suite(
     suite: Suite,
     *,
     out: str | Path | None = None,
-    engine: str = "local",
+    on: str = "local",
     address: str | None = None,
     workers: int = 1,
-    resume: bool = False,
+    any_code: bool = False,
     only: str = "",
 ) -> dict[str, str]:
     """Do the jobs of a suite that are not finished, and return why those that failed did, by label and key.
@@ -37,21 +37,21 @@ def run_suite(
     Args:
         suite: what to run.
         out: folder of the results, `benchmarks/results/<name of the suite>` if not given.
-        engine: "local" or "ray".
-        address: of a Ray cluster.
+        on: where jobs are done: "local", processes of this machine, or "ray", a Ray cluster.
+        address: of the Ray cluster.
         workers: jobs at once.
-        resume: count jobs as finished that another version of the code has done, as when it changed meanwhile.
+        any_code: count jobs as finished that another version of the code has done, as when it changed meanwhile.
         only: run jobs whose label has this in it.
 
     Raises:
-        InputError: an unknown engine, no workers, no job of that label, or results that another runner is at work on.
+        InputError: an unknown place, no workers, no job of that label, or results that another runner is at work on.
     """
-    if engine not in ENGINES:
-        raise bnn.InputError(f"The engine must be one of {', '.join(ENGINES)}, got {engine!r}.")
+    if on not in PLACES:
+        raise bnn.InputError(f"Jobs are done on one of {', '.join(PLACES)}, got {on!r}.")
     if workers < 1:
         raise bnn.InputError(f"The number of workers must be at least 1, got {workers}.")
-    if address is not None and engine != "ray":
-        raise bnn.InputError(f"An address ({address!r}) is that of a Ray cluster: add --engine ray.")
+    if address is not None and on != "ray":
+        raise bnn.InputError(f"An address ({address!r}) is that of a Ray cluster: add --on ray.")
     jobs = tuple(job for job in suite.jobs if only in job.label)
     if not jobs:
         raise bnn.InputError(f"No job has {only!r} in its label. Labels: {', '.join(job.label for job in suite.jobs)}.")
@@ -59,11 +59,11 @@ def run_suite(
     failures = {}
     with store.alone():
         store.plan(suite)
-        done = finished(store.records(), jobs, any_code=resume)
+        done = finished(store.records(), jobs, any_code=any_code)
         open_jobs = [job for job in jobs if job.key not in done]
         with _progress() as progress:
             bar = progress.add_task(suite.name, total=len(jobs), completed=len(done), failed="")
-            for job, outcome in _outcomes(open_jobs, engine, address, workers):
+            for job, outcome in _outcomes(open_jobs, on, address, workers):
                 if outcome.rows is None:
                     failures[f"{job.label} ({job.key})"] = outcome.fault
                     progress.update(bar, failed=f"[red]{len(failures)} failed")
@@ -96,12 +96,12 @@ def rerun(record: Record) -> tuple[list[Row], dict[str, Any]]:
     return outcome.rows, outcome.manifest
 
 
-def _outcomes(jobs: list[Job], engine: str, address: str | None, workers: int) -> Iterator[tuple[Job, Outcome]]:
+def _outcomes(jobs: list[Job], on: str, address: str | None, workers: int) -> Iterator[tuple[Job, Outcome]]:
     if not jobs:
         return iter(())
-    if engine == "local":
+    if on == "local":
         return run_locally(jobs, workers)
-    from benchmarks.engines.cluster import run_on_ray
+    from benchmarks.executors.ray_cluster import run_on_ray
 
     return run_on_ray(jobs, workers, address)
 

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 from benchmarks import RESULTS, __main__, compare, provenance, runner
-from benchmarks.engines import local
+from benchmarks.executors import local
 from benchmarks.measures import harness
+from benchmarks.measures.harness import Page
 from benchmarks.report.page import _bold, write_report
 from benchmarks.report.parts import grid
 from benchmarks.runner import run_suite
@@ -83,14 +84,14 @@ def test_a_job_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("_in_workers")
-@pytest.mark.parametrize("engine", ["local", "ray"])
-def test_a_worker_that_is_killed_costs_no_job_but_one_that_kills_it_every_time(tmp_path, engine, monkeypatch):
-    if engine == "ray":
+@pytest.mark.parametrize("place", ["local", "ray"])
+def test_a_worker_that_is_killed_costs_no_job_but_one_that_kills_it_every_time(tmp_path, place, monkeypatch):
+    if place == "ray":
         pytest.importorskip("ray")
     monkeypatch.setattr(local, "TRIES", 2)
-    always = {"dies_always": 5} if engine == "local" else {}
+    always = {"dies_always": 5} if place == "local" else {}
     suite = load_suite(write_suite(tmp_path, dies=2, **always))
-    failures = run_suite(suite, out=tmp_path / "out", engine=engine, workers=2)
+    failures = run_suite(suite, out=tmp_path / "out", on=place, workers=2)
     assert in_words(failures) == ({"job 5 on none": "the worker died 2 times, exit code -9"} if always else {})
     assert values(tmp_path / "out") == {number: EXPECTED[number] for number in range(6 - len(always))}
     assert (tmp_path / "log.died").exists()
@@ -165,7 +166,7 @@ def test_a_job_is_known_by_task_threads_settings_and_data(other):
     assert finished([Record(other, [], {})], (JOB,), any_code=True) == {}
 
 
-def test_other_code_makes_another_job_unless_it_is_to_be_resumed():
+def test_other_code_makes_another_job_unless_any_code_counts():
     changed = Job(JOB.task, JOB.threads, JOB.settings, JOB.data, "other code")
     assert changed.key != JOB.key
     assert changed.work == JOB.work
@@ -232,9 +233,9 @@ def test_a_suite_that_cannot_be_is_refused(text, message, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"engine": "abacus"}, "The engine must be one of local, ray"),
+        ({"on": "abacus"}, "Jobs are done on one of local, ray"),
         ({"workers": 0}, "at least 1"),
-        ({"address": "auto"}, "add --engine ray"),
+        ({"address": "auto"}, "add --on ray"),
         ({"only": "job 77"}, "No job has 'job 77' in its label"),
     ],
 )
@@ -277,7 +278,7 @@ def test_an_address_without_a_cluster_is_refused(tmp_path):
     pytest.importorskip("ray")
     suite = load_suite(write_suite(tmp_path))
     with pytest.raises(InputError, match="No Ray cluster at 'nowhere'"):
-        run_suite(suite, out=tmp_path / "out", engine="ray", address="nowhere")
+        run_suite(suite, out=tmp_path / "out", on="ray", address="nowhere")
 
 
 def test_text_from_results_is_escaped_on_the_page(tmp_path):
@@ -306,11 +307,11 @@ def test_a_measure_goes_on_where_it_was_and_the_last_row_of_a_key_counts(tmp_pat
         KEY, OPTIONS = ("net",), {"nets": ["a", "b"], "rounds": 1}
         jobs = staticmethod(lambda options: [{"net": net} for net in options.nets])
         run = staticmethod(lambda job, options: done.append(job["net"]) or [job | {"rounds": 10 * options.rounds}])
-        page = staticmethod(lambda rows, options: grid(list(rows[0]), (row.values() for row in rows)))
+        page = staticmethod(lambda rows, options: Page("A", [], grid(list(rows[0]), (row.values() for row in rows))))
 
     monkeypatch.setattr(harness, "load_measure", lambda name: Measure)
     for arguments in (["--nets", "a"], [], ["--again", "--nets", "a", "--rounds", "2"], ["--report"]):
-        harness.measure("some_thing", [*arguments, "--out", str(tmp_path)])
+        harness.run_measure("some_thing", [*arguments, "--out", str(tmp_path)])
     assert done == ["a", "b", "a"]
     assert harness.load_rows("some_thing", tmp_path) == [{"net": "a", "rounds": 20}, {"net": "b", "rounds": 10}]
     assert len((tmp_path / "some-thing.jsonl").read_text().splitlines()) == 3
@@ -438,9 +439,9 @@ def test_rows_do_not_depend_on_where_jobs_are_done(tmp_path):
     pytest.importorskip("ray")
     suite = load_suite(ROOT / "benchmarks" / "suites" / "smoke.toml")
     rows = []
-    for engine in ("local", "ray"):
-        assert run_suite(suite, out=tmp_path / engine, engine=engine, workers=2, only="ensemble") == {}
-        rows.append([compare._results(record.rows) for record in Store(tmp_path / engine).records()])
+    for place in ("local", "ray"):
+        assert run_suite(suite, out=tmp_path / place, on=place, workers=2, only="ensemble") == {}
+        rows.append([compare.results(record.rows) for record in Store(tmp_path / place).records()])
     assert rows[0] == rows[1]
     assert len(rows[0]) == 1
 

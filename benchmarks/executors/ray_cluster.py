@@ -28,7 +28,7 @@ def run_on_ray(jobs: Iterable[Job], workers: int, address: str | None) -> Iterat
     try:
         import ray
     except ImportError:
-        raise bnn.InputError("The engine ray needs Ray: `uv run --extra ray ...`, or --engine local.") from None
+        raise bnn.InputError("`--on ray` needs Ray: `uv run --extra ray ...`, or `--on local`.") from None
     jobs = list(jobs)
     threads = max(job.threads for job in jobs)
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}

@@ -1,1 +1,0 @@
-"""Where jobs are done: processes of this machine, or a Ray cluster."""

@@ -1,0 +1,1 @@
+"""Where the jobs of a suite are done: in processes of this machine, or on a Ray cluster."""
