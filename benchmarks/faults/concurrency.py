@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import pyrobnn as bnn
-from benchmarks.faults.rows import Row
+from benchmarks.faults.rows import Row, row_of
 
 X = torch.linspace(-1, 1, 40)[:, None].repeat(1, 3)
 MODEL = bnn.BNN(bnn.MLP(3, [8], 1), prior=bnn.priors.Normal(1.0))
@@ -67,8 +67,7 @@ def _processes() -> Row:
 
 def _row(what: str, count: int, failures: list[str], started: float) -> Row:
     found = f"{count - len(failures)} identical" + (f", {len(failures)} not" if failures else "")
-    seconds = time.perf_counter() - started
-    return Row(what, count, "the same bits as alone", found, not failures, seconds, tuple(failures[:10]))
+    return row_of(what, count, "the same bits as alone", found, failures=failures, started=started)
 
 
 def main() -> None:

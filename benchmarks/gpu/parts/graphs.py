@@ -13,6 +13,7 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.gpu.check import Check, Found, Setting
+from benchmarks.measures.harness import resident
 
 
 def checks(setting: Setting) -> Iterator[Check]:
@@ -94,5 +95,4 @@ def _memory(setting: Setting) -> Found:
 def _allocated(device: str) -> int:
     if device == "cuda":
         return torch.cuda.memory_allocated()
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * 4096
+    return 1024 * resident()

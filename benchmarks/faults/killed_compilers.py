@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.faults.rows import Row
+from benchmarks.faults.rows import Row, row_of
 
 _FIT = """
 import hashlib, sys, torch
@@ -56,12 +56,11 @@ def run(count: int = 20) -> Iterator[Row]:
         found = _finish(cache, count)[0]
         if found != wanted:
             failures.append(f"the fit afterwards gave {found}, and {wanted} without the kills")
-    seconds = time.perf_counter() - started
     said = f"{count} killed, {in_compiler} of them while g++ ran; {len(failures)} failures"
     asked = (
         "nothing that they started goes on, and the next fit is captured and has the bits of one with an empty cache"
     )
-    yield Row("captured fits of 20 widths, one cache", count, asked, said, not failures, seconds, tuple(failures[:10]))
+    yield row_of("captured fits of 20 widths, one cache", count, asked, said, failures=failures, started=started)
 
 
 def _start(cache: str, width: int) -> "subprocess.Popen[str]":

@@ -1,10 +1,8 @@
 """Many fits in one process: does memory grow?"""
 
 import gc
-import os
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from tqdm import tqdm
 
 import pyrobnn as bnn
 from benchmarks.faults.rows import Row
+from benchmarks.measures.harness import resident
 
 _MOST_MIB = 1.0
 _PER_KIND_WARMUP = 3
@@ -44,14 +43,14 @@ def run(count: int = 200) -> list[Row]:
 
 
 def _row(what: str, kinds: list[dict[str, Any]], count: int, bar: Any) -> Row:
-    started, resident = time.perf_counter(), [_resident()]
+    started, held = time.perf_counter(), [_resident()]
     for index in range(count):
         _once(kinds[index % len(kinds)], index)
-        resident.append(_resident())
+        held.append(_resident())
         bar.update()
-    slope, error = _slope(np.array(resident))
-    mean = (resident[-1] - resident[0]) / count
-    found = f"{mean:+.3f} MiB a fit; slope {slope:+.3f} ± {error:.3f} MiB a fit; {resident[-1]:.0f} MiB at the end"
+    slope, error = _slope(np.array(held))
+    mean = (held[-1] - held[0]) / count
+    found = f"{mean:+.3f} MiB a fit; slope {slope:+.3f} ± {error:.3f} MiB a fit; {held[-1]:.0f} MiB at the end"
     asked = f"less than {_MOST_MIB:g} MiB a fit after a warm-up"
     return Row(what, count, asked, found, mean < _MOST_MIB, time.perf_counter() - started)
 
@@ -70,9 +69,8 @@ def _once(kind: dict[str, Any], index: int) -> None:
 
 
 def _resident() -> float:
-    """Return the resident memory of this process in MiB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    """Return the memory of this process in MiB."""
+    return resident() / 1024
 
 
 def _slope(values: np.ndarray) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The runner of the benchmarks killed (SIGKILL) at random moments, and started again until its suite is done."""
+"""Suites whose process is killed (SIGKILL) at random moments, and started again until all jobs are done."""
 
 import os
 import random
@@ -10,11 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.faults.rows import Row
+from benchmarks.compare import results
+from benchmarks.faults.rows import Row, row_of
+from benchmarks.store import Store
 
 ROOT = Path(__file__).parents[2]
 MOST_JOBS = 4
@@ -63,8 +64,7 @@ def run(count: int = 20) -> Iterator[Row]:
             chains += 1
     found = f"{kills} killed, {at_work} of them with some jobs finished and some not; the same rows at the end"
     asked = "no finished job lost or done twice, and at the end the rows of an undisturbed run, bit for bit"
-    seconds = time.perf_counter() - started
-    yield Row("`python -m benchmarks run`, two workers", kills, asked, found, not failures, seconds, tuple(failures))
+    yield row_of("`python -m benchmarks run`, two workers", kills, asked, found, failures=failures, started=started)
 
 
 def _start(suite: Path, out: Path) -> subprocess.Popen:
@@ -96,9 +96,4 @@ def _lines(out: Path) -> list[str]:
 
 def _table(out: Path) -> Counter[str]:
     """Return how often each row is there, times left out."""
-    from benchmarks.store import Store
-
-    def results(row: dict[str, Any]) -> str:
-        return str({name: value for name, value in row.items() if "seconds" not in name})
-
-    return Counter(results(row) for record in Store(out).records() for row in record.rows)
+    return Counter(results([row]) for record in Store(out).records() for row in record.rows)
