@@ -15,7 +15,7 @@ import pyrobnn as bnn
 from benchmarks.report.mnist import _seconds
 from benchmarks.suite import make_job
 from benchmarks.tasks import mnist
-from benchmarks.tasks.mnist_parts import error_rate, evaluate, evaluate_pruned, load_images, rotated
+from benchmarks.tasks.mnist_scores import error_rate, evaluate, evaluate_pruned, load_images, rotated
 
 SUITES = Path(__file__).parent.parent / "benchmarks" / "suites"
 needs_images = pytest.mark.needs_data("mnist", "fashion-mnist-test")

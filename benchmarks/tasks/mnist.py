@@ -40,7 +40,7 @@ from benchmarks.tasks.entries import (
     merged,
     values_at,
 )
-from benchmarks.tasks.mnist_parts import (
+from benchmarks.tasks.mnist_scores import (
     NUM_HELD_OUT,
     NUM_TRAIN,
     Images,
