@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.measures.likelihoods import LIKELIHOODS as DRAWN
 from benchmarks.measures.likelihoods import ROWS
 from benchmarks.problems import PROBLEMS, Problem, drawn, model_of
@@ -157,10 +157,10 @@ def is_good(row: Row) -> bool:
     return row["over linear"] >= GOOD
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return how many fits of each kind were named, and each way."""
     more = "The difference to a linear model is a mean over seeds, in nats an example, on new data."
-    lines = ["# Bad fits, and whether the line at their end names them", *made_by("alarms", more)]
+    lines = []
     for text, is_meant in (("bad", is_bad), ("good", is_good)):
         named = [row["named"] for row in rows if is_meant(row)]
         lines.append(f"- {sum(named)} of {len(named)} {text} fits were named.")
@@ -172,4 +172,5 @@ def page(rows: list[Row], options: Options) -> list[str]:
             mean = np.mean([row["over linear"] for row in found])
             named = f"{sum(row['named'] for row in found)} of {len(found)}"
             cells.append([way, f"{mean:.2f}", named, sum(map(is_bad, found)), sum(map(is_good, found))])
-    return [*lines, *grid(["way", "over linear", "named", "bad fits", "good fits"], cells)]
+    lines += grid(["way", "over linear", "named", "bad fits", "good fits"], cells)
+    return Page("Bad fits, and whether the line at their end names them", [more], lines)

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, in_process, made_by, resident, short
+from benchmarks.measures.harness import Options, Page, Row, in_process, resident, short
 from benchmarks.report.parts import grid
 
 KEY = ("data",)
@@ -145,7 +145,7 @@ def run(job: Row, options: Options) -> list[Row]:
     return [short(row | {"ratio": row["rate"] / first["rate"]}) for row, first in zip(rows, firsts, strict=True)]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return the tables of both."""
     kinds = [
         [row["data"], f"{row['growth']:.0f}", f"{row['opening']:.1f}", f"{row['rate']:.0f}", f"{row['ratio']:.2f}"]
@@ -162,9 +162,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
         f"network, batches of {BATCH}, one thread. The files are in the page cache. Two cores that others used "
         "meanwhile: rates of one run, which may be off by a half."
     )
-    return [
-        "# Data larger than memory",
-        *made_by("big_data", about),
+    lines = [
         *grid(["data", "growth of memory, MB", "opening, s", "steps a second", "to memory"], kinds),
         "",
         "Workers of a DataLoader have memory of their own, which is not counted. Opening includes the pass that checks "
@@ -176,3 +174,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
         *grid(["processes", "steps a second", "to one"], processes),
         *(f"\n{row['note']}" for row in rows if "note" in row),
     ]
+    return Page("Data larger than memory", [about], lines)

@@ -21,9 +21,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, chosen, short
+from benchmarks.measures.harness import Options, Page, Row, chosen, short
 from benchmarks.problems import ALL, PROBLEMS, Problem, model_of
-from benchmarks.report.parts import grid, grouped, save_picture
+from benchmarks.report.parts import grid, grouped
 from pyrobnn.verdict.baselines import fit_baselines
 
 KEY = ("problem", "kind", "name", "seed")
@@ -151,22 +151,18 @@ def _scored(posed: Problem, *, kind: str, name: str, seed: int, problem: str) ->
     return found if automatic is None else found | {"note": automatic.chosen}
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
-    """Return the page, and draw its picture."""
+def page(rows: list[Row], options: Options) -> Page:
+    """Return a table for each problem, and a picture of all."""
     seeds = sorted({row["seed"] for row in rows})
     shown = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"one seed, {seeds[0]}"
-    lines = [
-        "# Every part by its name alone",
-        "",
-        "`python -m benchmarks measure defaults` fits each guide, method and prior with nothing set but its name, to",
-        f"eight small problems ({shown}; the rules were made on seeds 0 to 9). The error is the root",
-        "mean square over the spread of the targets (of the cubic: of its curve), of moons the share of wrong",
-        "labels. The log score is a mean over test examples, in nats. Seconds are of one core beside other work.",
-        "Means over seeds, of which a row tells the number: names without a row are still to come.",
-        "",
-        "![Errors and log scores by problem](defaults.png)",
-        "",
-    ]
+    about = (
+        "Each guide, method and prior is fitted with nothing set but its name, to eight small problems",
+        f"({shown}; the rules were made on seeds 0 to 9). The error is the root mean square over the spread of",
+        "the targets (of the cubic: of its curve), of moons the share of wrong labels. The log score is a mean over",
+        "test examples, in nats. Seconds are of one core beside other work. Means over seeds, of which a row tells",
+        "the number.",
+    )
+    lines = ["![Log scores by problem](defaults.png)", ""]
     columns = ("error", "log_score", "coverage", "epistemic", "seconds")
     header = ["kind", "name", "seeds", "error", "log score", "95 % intervals hold", "epistemic", "seconds", ""]
     for problem in ALL:
@@ -175,8 +171,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
             notes = ", ".join(dict.fromkeys(row["note"] for row in same if "note" in row))
             cells.append([kind, name, len(same), *(_mean(same, column) for column in columns), notes])
         lines += [f"## {problem}", "", *grid(header, cells), ""]
-    save_picture(_picture(rows), options.out / "defaults.png")
-    return lines[:-1]
+    return Page("Every part by its name alone", about, lines[:-1], {"": _picture(rows)})
 
 
 def _mean(rows: list[Row], column: str) -> str:

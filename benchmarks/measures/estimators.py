@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.report.parts import grid, mean_cell
 
 REGRESSION = ("energy", "concrete", "yacht", "wine-quality-red", "power-plant", "protein-tertiary-structure")
@@ -124,12 +124,12 @@ def run(job: Row, options: Options) -> list[Row]:
     return [job | {"log_score": round(log_score, 5), "error": round(float(error), 5), "seconds": round(seconds, 1)}]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return the page of results."""
     regression, classification = (list(REGRESSION), list(REGRESSORS)), (list(CLASSIFICATION), list(CLASSIFIERS))
     about = __doc__.split("\n\n")[-1].strip()
     more = "Means and standard errors over splits, in original units. Log scores are natural logs, higher is better."
-    lines = ["# Estimators with nothing given, beside scikit-learn's", *made_by("estimators", about, "", more)]
+    lines: list[str] = []
     for title, key, kinds in (
         ("Regression: mean test log score", "log_score", [regression]),
         ("Regression: RMSE", "error", [regression]),
@@ -140,7 +140,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
         lines += [f"## {title}", ""]
         for names, models in kinds:
             lines += [*means(rows, names, models, key), ""]
-    return lines[:-1]
+    return Page("Estimators with nothing given, beside scikit-learn's", [about, "", more], lines[:-1])
 
 
 def means(rows: list[Row], names: list[str], models: list[str], key: str) -> list[str]:

@@ -13,7 +13,7 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, each, made_by
+from benchmarks.measures.harness import Options, Page, Row, each
 from benchmarks.report.parts import grid
 
 KEY = ("state", "KL", "noise")
@@ -109,7 +109,7 @@ def run(job: Row, options: Options) -> list[Row]:
     return [job | row | {"accuracy": round(accuracy, 3)} for row in rows]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return the table."""
     about = (
         f"MNIST, 784-400-400-10, batch {BATCH}, N = {NUM_DATA}, {DRAWS['shared']} draws (own weights: "
@@ -121,4 +121,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
         f"Accuracy on 5000 of the training examples {TRAINED}: {value:.3f}."
         for value in {row["accuracy"] for row in rows if "accuracy" in row}
     ]
-    return ["# Variance of the gradient", *made_by("gradient_variance", about), *grid(columns, cells), "", *reached]
+    return Page("Variance of the gradient", [about], [*grid(columns, cells), "", *reached])

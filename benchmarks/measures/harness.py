@@ -1,8 +1,8 @@
-"""What all measures share: the command line, rows on file, timing by turns, new processes, and the page.
+"""What all measures share: their interface, the command line, rows on file, timing by turns, and new processes.
 
 A measure is a module of `benchmarks.measures` with the names of `Measure`. Its first line says what it measures. Each
 job gives rows, which are appended to `results/NAME.jsonl` as soon as they are there: a measure that was stopped goes on
-where it was. `results/NAME.md` is made from all rows.
+where it was. `results/NAME.md` is the page of all rows.
 """
 
 import argparse
@@ -14,21 +14,63 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tqdm import tqdm
 
 import pyrobnn as bnn
 from benchmarks import RESULTS
-from benchmarks.report.parts import grid
+from benchmarks.report.parts import grid, save_picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Row = dict[str, Any]
 Options = argparse.Namespace
 
 
+@dataclass(frozen=True)
+class Page:
+    """What a measure shows of its rows: `results/NAME.md` and the pictures beside it.
+
+    Attributes:
+        title: the heading.
+        about: what a reader must know of the numbers, line by line; it follows the line that names the command.
+        lines: the tables, in Markdown.
+        pictures: by the end of their names: "" is NAME.png.
+        of: the end of the page's name, where a measure has several pages.
+        dpi: dots per inch of the pictures.
+    """
+
+    title: str
+    about: Sequence[str]
+    lines: list[str]
+    pictures: "Mapping[str, Figure]" = field(default_factory=dict)
+    of: str = ""
+    dpi: int = 110
+
+    def write(self, name: str, path: Path) -> None:
+        """Write the page and its pictures.
+
+        Args:
+            name: of the measure.
+            path: of its rows.
+        """
+        path = path.with_name(f"{path.stem}{self.of}.md")
+        made = f"Made by `python -m benchmarks measure {name}`, which says what is measured."
+        lines = [f"# {self.title}", "", made, *self.about, "", *self.lines]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for end, figure in self.pictures.items():
+            save_picture(figure, path.with_name(f"{path.stem}{end}.png"), self.dpi)
+
+
 class Measure(Protocol):
-    """The interface of a module of `benchmarks.measures`."""
+    """The interface of a module of `benchmarks.measures`.
+
+    `run` only returns rows, and `page` only returns what is shown: files are the harness's.
+    """
 
     KEY: tuple[str, ...]
     """Columns that tell rows apart: of several rows with the same values the last counts."""
@@ -38,8 +80,8 @@ class Measure(Protocol):
     """From options to jobs, in order: columns that the rows of a job have."""
     run: Callable[[Row, Options], Iterable[Row]]
     """Do a job, and return its rows."""
-    page: Callable[[list[Row], Options], list[str]]
-    """From all rows to lines of Markdown; none where there is no page."""
+    page: Callable[[list[Row], Options], Page]
+    """From all rows, at least one, to what is shown of them."""
 
 
 def names() -> list[str]:
@@ -77,7 +119,7 @@ def load_rows(name: str, folder: Path = RESULTS) -> list[Row]:
     return list({tuple(row.get(column) for column in key): row for row in map(json.loads, lines)}.values())
 
 
-def measure(name: str, arguments: Sequence[str]) -> None:
+def run_measure(name: str, arguments: Sequence[str]) -> None:
     """Do the jobs of a measure that have no rows yet, and write its page."""
     module = load_measure(name)
     options = _parsed(name, module, arguments)
@@ -85,10 +127,8 @@ def measure(name: str, arguments: Sequence[str]) -> None:
     with warnings.catch_warnings(action="ignore"):
         if not options.report:
             _run(module, options, path, [] if options.again else load_rows(name, options.out))
-        rows = load_rows(name, options.out)
-        lines = module.page(rows, options) if rows else []
-    if lines:
-        path.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if rows := load_rows(name, options.out):
+            module.page(rows, options).write(name, path)
 
 
 def _parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
@@ -185,25 +225,17 @@ def each(column: str, option: str) -> Callable[[Options], list[Row]]:
     return lambda options: [{column: value} for value in getattr(options, option)]
 
 
-def plain_page(
-    title: str, name: str, about: str, formats: Mapping[str, str]
-) -> Callable[[list[Row], Options], list[str]]:
+def plain_page(title: str, about: str, formats: Mapping[str, str]) -> Callable[[list[Row], Options], Page]:
     """Return the function `page` of a measure that shows all columns of its rows.
 
     Args:
         title: the heading.
-        name: of the measure.
         about: what a reader must know of the numbers.
         formats: of columns, as Python has them.
     """
 
-    def page(rows: list[Row], options: Options) -> list[str]:
+    def page(rows: list[Row], options: Options) -> Page:
         cells = [[format(value, formats.get(column, "")) for column, value in row.items()] for row in rows]
-        return [f"# {title}", *made_by(name, about), *grid(list(rows[0]), cells)]
+        return Page(title, [about], grid(list(rows[0]), cells))
 
     return page
-
-
-def made_by(name: str, *rest: str) -> list[str]:
-    """Return the lines under a heading that say which command made the page, and more."""
-    return ["", f"Made by `python -m benchmarks measure {name}`, which says what is measured.", *rest, ""]

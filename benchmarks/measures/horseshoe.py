@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, each, made_by
-from benchmarks.report.parts import grid, save_picture
+from benchmarks.measures.harness import Options, Page, Row, each
+from benchmarks.report.parts import grid
 from pyrobnn import priors
 
 KEY = ("prior",)
@@ -92,14 +92,13 @@ def run(job: Row, options: Options) -> list[Row]:
     return [job | found | {"weights": [round(value, 3) for value in first.tolist()]}]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
-    """Return the table, and draw a picture of the posterior means of one data set under each prior."""
+def page(rows: list[Row], options: Options) -> Page:
+    """Return the table, and a picture of the posterior means of one data set under each prior."""
     shown = {row["prior"]: row["weights"] for row in rows if "weights" in row}
-    if len(shown) == len(PRIORS):
-        save_picture(picture(shown, make_data(0)[2]), options.out / "horseshoe.png")
+    pictures = {"": picture(shown, make_data(0)[2])} if len(shown) == len(PRIORS) else {}
     cells = [[row["prior"], *("{:.3g} ± {:.1g}".format(*row[score]) for score in SCORES)] for row in rows]
     about = (__doc__ or "").split("\n\n")
-    return [f"# {about[0]}", *made_by("horseshoe"), about[1], *grid(["prior", *SCORES], cells)]
+    return Page(about[0], [about[1].rstrip()], grid(["prior", *SCORES], cells), pictures)
 
 
 def picture(means: dict[str, list[float]], weights: torch.Tensor) -> Figure:

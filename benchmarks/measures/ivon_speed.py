@@ -70,7 +70,6 @@ def run(job: Row, options: Options) -> list[Row]:
 
 page = plain_page(
     "The captured step of IVON beside those of a point and of mean-field SVI, by Adam.",
-    "ivon_speed",
     "Medians over turns.",
     {"ms": ".2f", "times the point": ".2f"},
 )

@@ -14,7 +14,7 @@ import pyro.distributions as dist
 from torch import Tensor
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, made_by, seconds_of
+from benchmarks.measures.harness import Options, Page, Row, seconds_of
 from benchmarks.report.parts import grid
 
 KEY = ("posterior",)
@@ -65,7 +65,7 @@ def run(job: Row, options: Options) -> list[Row]:
     return rows
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return the table."""
     columns = [column for column in rows[0] if column != "training, s"]
     cells = [
@@ -73,4 +73,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
         for row in rows
     ]
     trained = f"Seed 0; training to the mode took {rows[0]['training, s']} s."
-    return ["# Laplace on MNIST, 784-400-400-10", *made_by("laplace_mnist", trained), *grid(columns, cells)]
+    return Page("Laplace on MNIST, 784-400-400-10", [trained], grid(columns, cells))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, by_turns, in_process, made_by, resident
+from benchmarks.measures.harness import Options, Page, Row, by_turns, in_process, resident
 from benchmarks.measures.last_layer import works_on_fits
 from benchmarks.measures.speed import describe_machine
 from benchmarks.report.parts import grid
@@ -152,7 +152,7 @@ def bounds(seconds: dict[str, Row]) -> list[tuple[str, str, float, bool]]:
     return held + [(f"{s} memory, GiB", "< 1", gib, gib < 1) for s, gib in grown.items()]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return times, bounds and memory."""
     found = {row["engine"]: row for row in rows}
     own, tasks = found[OURS], [f"{structure} {task}" for structure in STRUCTURES for task in TASKS]
@@ -170,12 +170,11 @@ def page(rows: list[Row], options: Options) -> list[str]:
     )
     grown = [row for row in rows if "gib" in row]
     shown = ", ".join(f"{row['engine'].removeprefix('memory, ')} {row['gib']:.2f} GiB" for row in grown)
-    return [
-        "# The Laplace approximation beside laplace-torch",
-        *made_by("laplace_speed", about),
+    lines = [
         *grid(["engine", *tasks], cells),
         "",
         *grid(["bound", "asked", "measured"], asked),
         *(["", f"Peak memory of a fit of {grown[0]['weights']:,} weights: {shown}."] if grown else []),
         *(f"\n{row['note']}" for row in rows if "note" in row),
     ]
+    return Page("The Laplace approximation beside laplace-torch", [about], lines)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from benchmarks.gpu.parts.resnet import resnet18
-from benchmarks.measures.harness import Options, Row, by_turns, made_by, short
+from benchmarks.measures.harness import Options, Page, Row, by_turns, short
 from benchmarks.report.parts import grid, grouped
 
 EXAMPLES, PREDICTED, DRAWS, BATCH = 512, 256, 500, 128
@@ -118,17 +118,16 @@ def run(job: Row, options: Options) -> list[Row]:
     ]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return the results, the engines side by side."""
     lines = []
     for key, pair in grouped(rows, *KEY[:3]).items():
         own, other = (next(row for row in pair if row["engine"] == engine) for engine in ENGINES)
         ratio = own["seconds"] / other["seconds"]
         lines.append([*key, own["seconds"], other["seconds"], f"{ratio:.2f}", own["difference"]])
-    intro = made_by(
-        "last_layer",
+    about = (
         "CPU seconds of one thread on an x86 server; the ratio is pyrobnn's time over that of laplace-torch. The",
         "largest difference between the two in any class probability (probit) is in the last column.",
     )
     header = ["net", "structure", "task", *ENGINES, "ratio", "difference"]
-    return ["# Last-layer Laplace on convolutional networks", *intro, *grid(header, lines)]
+    return Page("Last-layer Laplace on convolutional networks", about, grid(header, lines))

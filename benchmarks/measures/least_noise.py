@@ -17,7 +17,7 @@ from sklearn.datasets import make_friedman1
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, by_turns, made_by
+from benchmarks.measures.harness import Options, Page, Row, by_turns
 from benchmarks.report.parts import grid
 from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.svi.objective import make_elbo
@@ -155,7 +155,7 @@ def run(job: Row, options: Options) -> list[Row]:
     return rows
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return the table."""
     about = [
         f"Variance of the gradient over {DRAWS} steps (seed 1): that with a shared draw and the KL from draws",
@@ -167,4 +167,4 @@ def page(rows: list[Row], options: Options) -> list[str]:
         [*(row[key] for key in KEY), "auto" * row["chosen"], *(f"{row[name]:.3g}" for name in NUMBERS)] for row in rows
     ]
     header = [*KEY, "chosen", *NUMBERS]
-    return ["# Least noise", *made_by("least_noise", *about), *grid(header, cells)]
+    return Page("Least noise", about, grid(header, cells))

@@ -15,7 +15,7 @@ import torch
 from scipy import special, stats
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, chosen, short
+from benchmarks.measures.harness import Options, Page, Row, chosen, short
 from benchmarks.problems import drawn
 from benchmarks.report.parts import grid
 from pyrobnn.verdict.baselines import fit_baselines
@@ -140,19 +140,16 @@ def run(job: Row, options: Options) -> list[Row]:
     return [short(job | row | {"seconds": seconds})]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return the page."""
     seeds = sorted({row["seed"] for row in rows})
-    lines = [
-        "# Every likelihood by its name alone",
-        "",
-        f"`python -m benchmarks measure likelihoods` draws {ROWS} rows with four inputs from each likelihood, around a",
-        "function that is not linear, and fits MLP(4, [50]) with nothing set but the likelihood. Log scores are of",
-        f"1,000 other rows, in nats, means over seeds {seeds[0]} to {seeds[-1]}. The way is the share of the distance",
-        "from the linear model of the same likelihood to the true distribution. The noise is the learned scale over",
-        "the true one: the median, and the range. Seconds are of one core.",
-        "",
-    ]
+    about = (
+        f"{ROWS} rows with four inputs are drawn from each likelihood, around a function that is not linear, and",
+        "MLP(4, [50]) is fitted with nothing set but the likelihood. Log scores are of 1,000 other rows, in nats,",
+        f"means over seeds {seeds[0]} to {seeds[-1]}. The way is the share of the distance from the linear model of",
+        "the same likelihood to the true distribution. The noise is the learned scale over the true one: the median,",
+        "and the range. Seconds are of one core.",
+    )
     cells = []
     for name in LIKELIHOODS:
         if own := chosen(rows, likelihood=name):
@@ -163,7 +160,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
             seconds = f"{mean(row['seconds'] for row in own):.0f}"
             cells.append([name, *scores, f"{mean(ways):.2f}", f"{min(ways):.2f}", shown, seconds])
     columns = ["likelihood", "network", "linear", "truth", "way", "least way", "noise", "seconds"]
-    return [*lines, *grid(columns, cells)]
+    return Page("Every likelihood by its name alone", about, grid(columns, cells))
 
 
 def way(row: Row) -> float:

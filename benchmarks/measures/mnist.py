@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, made_by
+from benchmarks.measures.harness import Options, Page, Row
 from benchmarks.report.parts import grid, grouped
 
 KEY = ("network",)
@@ -76,12 +76,12 @@ def run(job: Row, options: Options) -> list[Row]:
     return rows
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return means and ranges."""
     columns = max(rows, key=len)
     cells = [[_cell(row.get(column, ""), column) for column in columns] for row in rows]
     about = "Seeds 0, 1, 2: mean (smallest to largest). AUROC: Fashion-MNIST against digits."
-    return ["# Bayes by Backprop on MNIST, 784-128-10", *made_by("mnist", about), *grid(list(columns), cells)]
+    return Page("Bayes by Backprop on MNIST, 784-128-10", [about], grid(list(columns), cells))
 
 
 def _cell(value: str | list[float], column: str) -> str:

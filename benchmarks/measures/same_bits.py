@@ -11,7 +11,7 @@ import tempfile
 import time
 from functools import cache
 
-from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.report.parts import grid
 
 KEY = ("call", "process")
@@ -76,15 +76,14 @@ def run(job: Row, options: Options) -> list[Row]:
     return [row | {"digest": found[:16], "seconds": round(time.perf_counter() - started, 1)}]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return how many results differ."""
     lines = []
     for call in dict.fromkeys(row["call"] for row in rows):
         digests = [row["digest"] for row in chosen(rows, call=call)]
         lines.append([call, len(digests), len(set(digests))])
-    intro = made_by(
-        "same_bits",
+    about = (
         "Each call runs in new processes with one seed, half of them with nothing compiled before, half beside a busy",
         "process, on two cores of an x86 server.",
     )
-    return ["# The same call gives the same bits", *intro, *grid(["call", "processes", "different results"], lines)]
+    return Page("The same call gives the same bits", about, grid(["call", "processes", "different results"], lines))

@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.measures.harness import Options, Row, chosen
+import pyrobnn as bnn
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.peers import figure, report
 from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.engines import ENGINES, Engine
@@ -90,16 +91,21 @@ def run(job: Row, options: Options) -> list[Row]:
     return [job | {"engine": name} | entry | describe_machine() for name, entry in found.items()]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
-    """Write the page and the pictures of the machine; there is none of all of them."""
+def page(rows: list[Row], options: Options) -> Page:
+    """Return the page and the pictures of a machine.
+
+    Raises:
+        InputError: no rows of it.
+    """
     found: Found = {}
     for row in chosen(rows, machine=options.machine):
         found.setdefault(row["case"], {})[row["engine"]] = row
-    if found:
-        path = options.out / f"speed-{options.machine}.md"
-        path.write_text(report.markdown(found, path.stem), encoding="utf-8")
-        figure.draw(found, path)
-    return []
+    if not found:
+        known = ", ".join(dict.fromkeys(row["machine"] for row in rows))
+        raise bnn.InputError(f"There are no rows of the machine {options.machine!r}. Machines with rows: {known}.")
+    some = next(iter(next(iter(found.values())).values()))
+    title, of = f"One SVI step, by engine: {some['cpu']}, {some['cores']} cores", f"-{options.machine}"
+    return Page(title, [report.ABOUT], report.tables(found, f"speed{of}"), figure.pictures(found), of, dpi=130)
 
 
 def _measure_by_turns(engines: list[Engine], case: Case, options: Options, cache: str) -> dict[str, Row]:

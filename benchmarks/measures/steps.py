@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import pyrobnn as bnn
 from benchmarks.gpu.parts.resnet import resnet18
-from benchmarks.measures.harness import Options, Row, chosen, in_process, made_by, resident
+from benchmarks.measures.harness import Options, Page, Row, chosen, in_process, resident
 from benchmarks.report.parts import grid
 
 KEY = ("net", "step")
@@ -142,11 +142,11 @@ def run(job: Row, options: Options) -> list[Row]:
     ]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return the results, the plain step of a network first."""
     cells = []
     for row in (row for net in NETS for row in chosen(rows, net=net)):
         net, step, ms, of_plain, peak_mib, of_peak = row.values()
         cells.append([net, step, ms, f"{of_plain:.2f}", peak_mib, f"{of_peak:.2f}"])
-    intro = made_by("steps", "CPU time of one thread on an x86 server.")
-    return ["# Training steps beside plain PyTorch", *intro, *grid(list(rows[0]), cells)]
+    about = "CPU time of one thread on an x86 server."
+    return Page("Training steps beside plain PyTorch", [about], grid(list(rows[0]), cells))

@@ -37,7 +37,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.report.parts import grid
 
 KEY = ("task", "data", "rows", "seed")
@@ -235,13 +235,13 @@ def run(job: Row, options: Options) -> list[Row]:
     return [job | {name: float(value) for name, value in scores.items()}]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return a table for each task."""
-    title = "# The estimators with nothing given on tables, beside scikit-learn's"
-    lines = [title, *made_by("tables", "Means over seeds.")]
+    lines: list[str] = []
     for task in TASKS:
         lines += [f"## {task.capitalize()}", "", *table(rows, task), ""]
-    return lines[:-1]
+    title = "The estimators with nothing given on tables, beside scikit-learn's"
+    return Page(title, ["Means over seeds."], lines[:-1])
 
 
 def table(rows: list[Row], task: str) -> list[str]:

@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.report.parts import grid
 
 KEY = ("case", "steps", "engine", "round")
@@ -88,20 +88,17 @@ def _versions(engine: str) -> str:
     return " ".join(f"{name} {version(name)}" for name in packages)
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return the medians, and what is asked of their ratios."""
-    lines = [
-        "# Time to result",
-        *made_by(
-            "wall",
-            "A new process that imports, fits and predicts: medians over rounds in which the engines take turns, on",
-            "two cores of an x86 server. Seconds of processors are those of a process and all that it starts.",
-            "",
-            "Asked: at most 1.0 of NumPyro with nothing compiled, 0.4 with it, and 1.05 of the eager engine.",
-            "",
-            f"Rounds: {len({row['round'] for row in rows})}.",
-        ),
-    ]
+    about = (
+        "A new process that imports, fits and predicts: medians over rounds in which the engines take turns, on",
+        "two cores of an x86 server. Seconds of processors are those of a process and all that it starts.",
+        "",
+        "Asked: at most 1.0 of NumPyro with nothing compiled, 0.4 with it, and 1.05 of the eager engine.",
+        "",
+        f"Rounds: {len({row['round'] for row in rows})}.",
+    )
+    lines: list[str] = []
     for title, field in (("Seconds on the clock", "seconds"), ("Seconds of processors", "processor")):
         cells = []
         for case, steps in ((case, steps) for case, all_steps in STEPS.items() for steps in all_steps):
@@ -112,7 +109,7 @@ def page(rows: list[Row], options: Options) -> list[str]:
             cells.append([case, f"{steps:,}", *shown, *(_ratio(times, *pair) for pair in pairs)])
         header = ["case", "steps", *ENGINES, "pyrobnn / numpyro", "filled / numpyro", "pyrobnn / eager"]
         lines += [f"## {title}", "", *grid(header, cells), ""]
-    return lines[:-1]
+    return Page("Time to result", about, lines[:-1])
 
 
 def _ratio(times: dict[str, float], one: str, other: str) -> str:

@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, chosen, made_by
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.measures.tables import Arrays, Table
 from benchmarks.report.parts import grid
 
@@ -154,7 +154,7 @@ def run(job: Row, options: Options) -> list[Row]:
     return [job | {"log_score": score} | references(data) | {"seconds": seconds}]
 
 
-def page(rows: list[Row], options: Options) -> list[str]:
+def page(rows: list[Row], options: Options) -> Page:
     """Return a table of means over seeds, with the smallest difference from the constant."""
     scores = ("log_score", "constant", "linear")
     lines = []
@@ -165,5 +165,5 @@ def page(rows: list[Row], options: Options) -> list[str]:
             seconds = np.mean([row["seconds"] for row in found])
             lines.append([name, *size, method, len(found), *means, f"{least:+.3f}", f"{seconds:.0f}"])
     columns = ("data", "rows", "columns", "method", "seeds", *scores, "least beyond the constant", "seconds")
-    title = "# Every default on tables with more columns than rows, or nearly"
-    return [title, *made_by("wide", "Log scores are means over seeds."), *grid(columns, lines)]
+    title = "Every default on tables with more columns than rows, or nearly"
+    return Page(title, ["Log scores are means over seeds."], grid(columns, lines))

@@ -1,6 +1,5 @@
 """The results as pictures: a dot for each engine in each case, and growth curves. Shapes carry what colours do."""
 
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,7 +9,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from benchmarks.peers.cases import CASES, MAIN
 from benchmarks.peers.engines import ENGINES
 from benchmarks.peers.ratios import Found
-from benchmarks.report.parts import save_picture
 
 _INK, _GREY, _PALE = "#1c1c1c", "#767676", "#dde3ea"
 _OURS, _OTHERS = "#0b4f8a", "#d9822b"
@@ -36,10 +34,9 @@ _LINES = {
 }
 
 
-def draw(found: Found, path: Path) -> None:
-    """Write the figures beside the page of a machine."""
-    save_picture(_draw_cases(found), path.with_suffix(".png"), dpi=130)
-    save_picture(_draw_growth(found), path.with_name(f"{path.stem}-growth.png"), dpi=130)
+def pictures(found: Found) -> dict[str, Figure]:
+    """Return the figures beside the page of a machine, by the end of their names."""
+    return {"": _draw_cases(found), "-growth": _draw_growth(found)}
 
 
 def _draw_cases(found: Found) -> Figure:

@@ -11,18 +11,20 @@ from benchmarks.report.parts import grid
 _GIVEN = {True: "pass", False: "**fail**", None: "not measured"}
 
 
-def markdown(found: Found, stem: str) -> str:
-    """Return the tables of the rows of a machine.
+ABOUT = (
+    "Medians over alternating rounds, in ms per step (predict: per call; replicates: per step and replicate). "
+    "How it was measured stands in benchmarks/peers/README.md."
+)
+
+
+def tables(found: Found, stem: str) -> list[str]:
+    """Return the tables of the rows of a machine, as lines of Markdown.
 
     Args:
         found: the rows.
         stem: name of the files without their endings.
     """
-    some = next(row for rows in found.values() for row in rows.values())
     parts = [
-        f"# One SVI step, by engine: {some['cpu']}, {some['cores']} cores",
-        "Medians over alternating rounds, in ms per step (predict: per call; replicates: per step and replicate). "
-        "How it was measured stands in benchmarks/peers/README.md.",
         _table(found, [case for case in MAIN if case.kind != "compile"]),
         f"![Milliseconds per step by case and engine]({stem}.png)",
         "## Required ratios",
@@ -42,7 +44,7 @@ def markdown(found: Found, stem: str) -> str:
         "## Versions",
         _versions(found),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts).split("\n")
 
 
 def _table(found: Found, cases: Iterable[Case], column: str = "median") -> str:
