@@ -9,7 +9,6 @@ of the rounds after one that does not count; the ratio is the median of the roun
 
 import time
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 
 import torch
@@ -17,34 +16,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import pyrobnn as bnn
-from benchmarks.gpu.parts.resnet import resnet18
 from benchmarks.measures.harness import Options, Row, by_turns, each, plain_page, short
-from benchmarks.measures.steps import Reader, mlp
-
-
-class VisionTransformer(nn.Module):
-    """Patches of 4 x 4, four layers of attention, and the mean over patches."""
-
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, 4, 4)
-        self.places = nn.Parameter(0.02 * torch.randn(64, width))
-        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-        self.head = nn.Linear(width, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs."""
-        patches = self.patches(x).flatten(2).mT + self.places
-        outputs: Tensor = self.head(self.layers(patches).mean(1))
-        return outputs
-
+from benchmarks.networks import LSTM, VisionTransformer, perceptron, resnet18
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
-    "784-400-400-10": (mlp, (784,), 1000, 100),
-    "LSTM": (Reader, (28, 28), 256, 20),
+    "784-400-400-10": (perceptron, (784,), 1000, 100),
+    "LSTM": (LSTM, (28, 28), 256, 20),
     "ViT": (VisionTransformer, (3, 32, 32), 64, 20),
-    "ResNet-18": (partial(resnet18, 64), (3, 32, 32), 64, 4),
+    "ResNet-18": (resnet18, (3, 32, 32), 64, 4),
 }
 """Network, shape of an example, inputs and draws."""
 

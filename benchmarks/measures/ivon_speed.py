@@ -13,12 +13,8 @@ from typing import Any
 import torch
 
 import pyrobnn as bnn
+from benchmarks.captured_fits import captured, running
 from benchmarks.measures.harness import Options, Row, by_turns, plain_page
-from pyrobnn._core.random import seeded
-from pyrobnn._torch.denormals import flushed_denormals
-from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.inference.capture.captured import Captured
-from pyrobnn.inference.training.start import prepare_source, start
 
 KEY = ("step",)
 STEPS = 25
@@ -32,17 +28,6 @@ OPTIONS = {"turns": 16}
 POINT, NOISE = "point, Adam", "its noise alone"
 
 
-def begin(method: bnn.SVI, data: bnn.Data) -> Captured:
-    """Return a fit after its first step, captured."""
-    model = bnn.BNN(bnn.MLP(784, [400, 400], 10), prior=bnn.priors.Normal(1.0), likelihood="categorical")
-    source = prepare_source(model, method, data, 0)
-    with seeded(0, "fit"), fast_pyro():
-        _, fit = start(model, method, source, 0, "cpu")
-        fit.bnn.train()
-        fit.advance(1)
-        return Captured([fit])
-
-
 def jobs(options: Options) -> list[Row]:
     """Return one job, in which the methods take turns."""
     return [{"step": NOISE}]
@@ -53,12 +38,13 @@ def run(job: Row, options: Options) -> list[Row]:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     x, y = torch.rand(10_000, 784, generator=generator), torch.randint(10, (10_000,), generator=generator)
-    works: dict[str, Any] = {
-        name: partial(begin(method, bnn.Data(x, y)).advance, STEPS) for name, method in METHODS.items()
-    }
-    noise = torch.empty(478_410)
-    works[NOISE] = lambda: [noise.normal_() for _ in range(STEPS)]
-    with seeded(0), fast_pyro(), flushed_denormals():
+    data, noise = bnn.Data(x, y), torch.empty(478_410)
+    model = bnn.BNN(bnn.MLP(784, [400, 400], 10), prior=bnn.priors.Normal(1.0), likelihood="categorical")
+    with running(model, 128, 0, "speed of IVON"):
+        works: dict[str, Any] = {
+            name: partial(captured(model, data, method).advance, STEPS) for name, method in METHODS.items()
+        }
+        works[NOISE] = lambda: [noise.normal_() for _ in range(STEPS)]
         seconds = by_turns(works, options.turns, warm_up=0, clock=time.perf_counter)
     rows = []
     for name, turns in seconds.items():

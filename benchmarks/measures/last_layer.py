@@ -18,26 +18,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
-from benchmarks.gpu.parts.resnet import resnet18
 from benchmarks.measures.harness import Options, Page, Row, by_turns, short
+from benchmarks.networks import resnet18, three_convolutions
 from benchmarks.report.parts import grid, grouped
 
 EXAMPLES, PREDICTED, DRAWS, BATCH = 512, 256, 500, 128
 STRUCTURES, TASKS = ("kron", "full", "diag"), ("fit", "probit", "draws")
 
 
-def three_convolutions() -> nn.Module:
-    """Return a small network of three convolutions."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
-        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-
-
-NETS: dict[str, Callable[[], nn.Module]] = {
-    "three convolutions": three_convolutions,
-    "ResNet-18": partial(resnet18, 64),
-}
+NETS: dict[str, Callable[[], nn.Module]] = {"three convolutions": three_convolutions, "ResNet-18": resnet18}
 KEY = ("net", "structure", "task", "engine")
 OPTIONS = {"rounds": 5, "nets": list(NETS)}
 

@@ -17,11 +17,10 @@ from sklearn.datasets import make_friedman1
 from torch import Tensor, nn
 
 import pyrobnn as bnn
+from benchmarks.captured_fits import begin, captured, running
 from benchmarks.measures.harness import Options, Page, Row, by_turns
 from benchmarks.report.parts import grid
-from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.svi.objective import make_elbo
-from pyrobnn.inference.training.start import prepare_source, running, start
 
 KEY = ("model", "noise", "KL")
 NUMBERS = ("loc", "rho", "ms", "slower", "gain loc", "gain rho")
@@ -94,18 +93,11 @@ def problems() -> list[Problem]:
     ]
 
 
-def begin(problem: Problem, method: bnn.SVI) -> Any:
-    """Return the posterior and the steps of a fit that begins."""
-    source = prepare_source(problem.model, method, problem.data, 0)
-    return start(problem.model, method, source, 0, "cpu")
-
-
 def variance(problem: Problem, kind: Kind, trained: dict[str, Tensor]) -> list[float]:
     """Return the variance of the gradient by the means and by the parameters of the scales."""
-    posterior, fit = begin(problem, problem.method(*kind, steps=1))
+    posterior, fit = begin(problem.model, problem.data, problem.method(*kind, steps=1))
     guide, elbo = posterior.guide, make_elbo(kind[1], 1)
     guide.load_state_dict(trained)
-    fit.bnn.train()
     torch.manual_seed(1)
     mean = squares = torch.zeros(2, len(guide.loc), dtype=torch.float64)
     for count in range(1, DRAWS + 1):
@@ -120,10 +112,8 @@ def times(problem: Problem, kinds: list[Kind]) -> dict[Kind, float]:
     """Return the milliseconds of a captured step of each estimator, by turns."""
     works = {}
     for kind in kinds:
-        _, fit = begin(problem, problem.method(*kind, steps=100_000))
-        fit.bnn.train()
-        fit.advance(1)
-        works[kind] = partial(Captured([fit]).advance, problem.timed)
+        fit = captured(problem.model, problem.data, problem.method(*kind, steps=100_000))
+        works[kind] = partial(fit.advance, problem.timed)
     seconds = by_turns(works, ROUNDS, clock=time.perf_counter)
     return {kind: 1e3 * statistics.median(spent) / problem.timed for kind, spent in seconds.items()}
 
@@ -142,7 +132,7 @@ def run(job: Row, options: Options) -> list[Row]:
     method = problem.method("shared", "mc", steps=problem.steps)
     trained = bnn.fit(problem.model, problem.data, method, seed=0, progress=False).guide.state_dict()
     with running(problem.model, problem.rows(), 0, "least noise"):
-        chosen = begin(problem, problem.method("auto", "auto"))[1].method
+        chosen = begin(problem.model, problem.data, problem.method("auto", "auto"))[1].method
         variances = {kind: variance(problem, kind, trained) for kind in kinds}
         milliseconds = times(problem, kinds)
     rows = []

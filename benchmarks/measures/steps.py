@@ -2,16 +2,15 @@
 
 ResNet-18 (3 x 32 x 32, batch 64), 784-400-400-10 (batch 128) and an LSTM (28 rows of 28, 128 units, batch 128),
 float32, Adam, ten classes. "plain" is PyTorch's loop with weights of one point, "map" and "mean-field" (shared noise)
-are fits of pyrobnn. Each is a process of its own, by turns; a step lasts from one run of the network to the next, and
-the first three do not count. CPU seconds of one thread, so that other work on the machine does not count; captured
-steps, which do not call the network, are blocks of steps between two callbacks. "peak" is how far the memory of the
-process grew at most.
+are pyrobnn's. Each is a process of its own, by turns; the plain step takes turns with the steps of each engine. Eager
+steps are those of a fit, each from one run of the network to the next; captured ones are a block. The first steps do
+not count. CPU seconds of one thread, so that other work on the machine does not count; medians of the rounds. "peak" is
+how far the memory of the process grew at most, with what pyrobnn imports.
 """
 
 import itertools
 import time
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -19,43 +18,22 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.gpu.parts.resnet import resnet18
 from benchmarks.measures.harness import Options, Page, Row, chosen, in_process, resident
+from benchmarks.networks import LSTM, perceptron, resnet18
 from benchmarks.report.parts import grid
 
-KEY = ("net", "step")
-EXAMPLES, WARM_UP, BLOCK = 512, 3, 50
-
-
-class Reader(nn.Module):
-    """An LSTM that reads the rows of an image."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell, self.head = nn.LSTM(28, 128, batch_first=True), nn.Linear(128, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs after the last row."""
-        last: Tensor = self.head(self.cell(x)[0][:, -1])
-        return last
-
-
-def mlp() -> nn.Module:
-    """Return 784-400-400-10."""
-    hidden = (nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU())
-    return nn.Sequential(*hidden, nn.Linear(400, 10))
-
-
+KEY = ("net", "engine", "step")
+EXAMPLES, WARM_UP = 512, 3
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
-    "ResNet-18": (partial(resnet18, 64), (3, 32, 32), 64, 5),
-    "784-400-400-10": (mlp, (784,), 128, 60),
-    "LSTM": (Reader, (28, 28), 128, 40),
+    "ResNet-18": (resnet18, (3, 32, 32), 64, 5),
+    "784-400-400-10": (perceptron, (784,), 128, 60),
+    "LSTM": (LSTM, (28, 28), 128, 40),
 }
 """Network, shape of an example, batch size, and timed steps."""
 GUIDES: dict[str, Any] = {"map": bnn.guides.Map(), "mean-field": bnn.guides.MeanField(init_rho=-5.0, noise="shared")}
-ENGINES = ["eager", "captured"]
-OPTIONS = {"rounds": 3, "nets": list(NETS), "engines": ENGINES}
-ENDS: list[float] = []
+STEPS = ("plain", *GUIDES)
+OPTIONS = {"rounds": 3, "nets": list(NETS), "engines": ["eager", "captured"]}
+STARTS: list[float] = []
 
 
 class Timed(nn.Module):
@@ -68,7 +46,7 @@ class Timed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Run the network."""
         if self.training:
-            ENDS.append(time.process_time())
+            STARTS.append(time.process_time())
         outputs: Tensor = self.net(x)
         return outputs
 
@@ -84,69 +62,67 @@ def plain(net: nn.Module, x: Tensor, y: Tensor, batch: int, steps: int) -> None:
         optimizer.step()
 
 
-def ours(net: nn.Module, x: Tensor, y: Tensor, batch: int, steps: int, *, guide: str, engine: Any) -> None:
-    """Fit."""
-    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
-    method = bnn.SVI(guide=GUIDES[guide], steps=steps, lr=1e-3, batch_size=batch)
-    notes = [lambda _: ENDS.append(time.process_time())] if engine == "captured" else []
-    data = bnn.Data(x, y, standardize=False)
-    posterior = bnn.fit(model, data, method, seed=0, device="cpu", engine=engine, progress=False, callbacks=notes)
-    if posterior.info["engine"]["used"] != engine:
-        raise RuntimeError(posterior.info["engine"]["reason"])
+def block(model: bnn.BNN, data: bnn.Data, method: bnn.SVI, steps: int) -> float:
+    """Return the CPU seconds of a captured step."""
+    from benchmarks.captured_fits import captured, running  # what it imports belongs to the peak, as that of a fit does
+
+    with running(model, method.batch_size or EXAMPLES, 0, "steps"):
+        fit = captured(model, data, method)
+        fit.advance(WARM_UP)
+        started = time.process_time()
+        fit.advance(steps)
+        return (time.process_time() - started) / steps
 
 
-def measure(name: str, case: str) -> dict[str, float]:
-    """Return milliseconds of a step, and the peak of this process in MiB."""
+def cost(name: str, engine: str, step: str) -> dict[str, float]:
+    """Return the milliseconds of a step, and the peak of this process in MiB."""
     torch.set_num_threads(1)
     before = resident("VmHWM")
     make, shape, batch, steps = NETS[name]
     torch.manual_seed(0)
-    net = Timed(make())
+    net = make()
     x, y = torch.randn(EXAMPLES, *shape), torch.randint(0, 10, (EXAMPLES,))
-    guide, _, engine = case.partition(", ")
-    if case == "plain":
-        plain(net, x, y, batch, steps + WARM_UP)
-    elif engine == "eager":
-        ours(net, x, y, batch, steps + WARM_UP, guide=guide, engine=engine)
+    data, total = bnn.Data(x, y, standardize=False), steps + WARM_UP
+    if step == "plain":
+        plain(Timed(net), x, y, batch, total)
     else:
-        ours(net, x, y, batch, 2 * BLOCK, guide=guide, engine=engine)
-        ENDS[:] = ENDS[-2:]
-    spent = [end - start for start, end in itertools.pairwise(ENDS)]
-    seconds = spent[-1] / BLOCK if engine == "captured" else median(spent[WARM_UP - 1 :])
+        model = bnn.BNN(
+            net if engine == "captured" else Timed(net), prior=bnn.priors.Normal(1.0), likelihood="categorical"
+        )
+        method = bnn.SVI(guide=GUIDES[step], steps=total, lr=1e-3, batch_size=batch)
+        if engine == "captured":
+            seconds = block(model, data, method, steps)
+        else:
+            bnn.fit(model, data, method, seed=0, device="cpu", engine="eager", progress=False)
+    if STARTS:
+        seconds = median([end - start for start, end in itertools.pairwise(STARTS)][WARM_UP - 1 :])
     return {"ms": 1000 * seconds, "peak": (resident("VmHWM") - before) / 1024}
 
 
 def jobs(options: Options) -> list[Row]:
-    """Return the networks with each engine; the plain step is measured beside both."""
-    return [{"net": net, "step": f"mean-field, {engine}"} for net in options.nets for engine in options.engines]
+    """Return the networks with each engine."""
+    return [{"net": net, "engine": engine} for net in options.nets for engine in options.engines]
 
 
 def run(job: Row, options: Options) -> list[Row]:
-    """Return a row for each case: medians of rounds, and what they are of the plain step."""
-    engine = job["step"].partition(", ")[2]
-    cases = ["plain", *(f"{guide}, {engine}" for guide in GUIDES)]
-    found: dict[str, list[dict[str, float]]] = {case: [] for case in cases}
-    for _, case in itertools.product(range(options.rounds), cases):
-        found[case].append(in_process(measure, job["net"], case))
-    middle = {case: {key: median(one[key] for one in each) for key in each[0]} for case, each in found.items()}
+    """Return a row for each step: medians of rounds, and what they are of the plain step beside them."""
+    costs: dict[str, list[dict[str, float]]] = {step: [] for step in STEPS}
+    for _, step in itertools.product(range(options.rounds), STEPS):
+        costs[step].append(in_process(cost, job["net"], job["engine"], step))
+    ms, peak = ({step: median(one[key] for one in costs[step]) for step in STEPS} for key in ("ms", "peak"))
     return [
-        {
-            "net": job["net"],
-            "step": case,
-            "ms": float(f"{own['ms']:.4g}"),
-            "of plain": round(own["ms"] / middle["plain"]["ms"], 2),
-            "peak MiB": round(own["peak"]),
-            "of plain's peak": round(own["peak"] / middle["plain"]["peak"], 2),
-        }
-        for case, own in middle.items()
+        job
+        | {"step": step, "ms": float(f"{ms[step]:.4g}"), "of plain": round(ms[step] / ms["plain"], 2)}
+        | {"peak MiB": round(peak[step]), "of plain's peak": round(peak[step] / peak["plain"], 2)}
+        for step in STEPS
     ]
 
 
 def page(rows: list[Row], options: Options) -> Page:
-    """Return the results, the plain step of a network first."""
+    """Return the results, each with the plain step beside which it was measured."""
     cells = []
     for row in (row for net in NETS for row in chosen(rows, net=net)):
-        net, step, ms, of_plain, peak_mib, of_peak = row.values()
-        cells.append([net, step, ms, f"{of_plain:.2f}", peak_mib, f"{of_peak:.2f}"])
+        *key, ms, of_plain, peak_mib, of_peak = row.values()
+        cells.append([*key, ms, f"{of_plain:.2f}", peak_mib, f"{of_peak:.2f}"])
     about = "CPU time of one thread on an x86 server."
     return Page("Training steps beside plain PyTorch", [about], grid(list(rows[0]), cells))

@@ -15,6 +15,7 @@ from torch.func import functional_call
 
 import pyrobnn as bnn
 from benchmarks.gpu.check import Check, Found, Setting, milliseconds
+from benchmarks.networks import resnet18
 
 _LEARNING_RATE = 1e-3
 _INIT_RHO = -5.0
@@ -27,34 +28,6 @@ def checks(setting: Setting) -> Iterator[Check]:
     yield "torch by hand, eager", partial(_by_hand, setting, compiled=False)
     if not setting.rehearse:
         yield "torch by hand, torch.compile", partial(_by_hand, setting, compiled=True)
-
-
-def resnet18(width: int) -> nn.Sequential:
-    """Return ResNet-18 (He et al. 2016) with a first convolution for small images; the paper has 64 channels there."""
-    first = [nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-    blocks, inputs = [], width
-    for stage in range(4):
-        for stride in (1 if stage == 0 else 2, 1):
-            blocks.append(_Block(inputs, width * 2**stage, stride))
-            inputs = width * 2**stage
-    return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
-
-
-class _Block(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.main = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
-        shorter = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-        self.beside = nn.Identity() if stride == 1 and inputs == outputs else shorter
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.main(x) + self.beside(x))
 
 
 def _problem(setting: Setting) -> tuple[nn.Module, Tensor, Tensor, int]:

@@ -1,0 +1,23 @@
+"""Fits up to their captured step, for measures that time the step alone; within `running`, which sets the process."""
+
+from typing import Any
+
+import pyrobnn as bnn
+from pyrobnn.inference.capture.captured import Captured
+from pyrobnn.inference.training.start import prepare_source, running, start
+
+__all__ = ["begin", "captured", "running"]
+
+
+def begin(model: bnn.BNN, data: bnn.Data, method: bnn.SVI) -> tuple[bnn.Posterior, Any]:
+    """Return the posterior and the steps of a fit that begins, in training mode."""
+    posterior, fit = start(model, method, prepare_source(model, method, data, 0), 0, "cpu")
+    fit.bnn.train()
+    return posterior, fit
+
+
+def captured(model: bnn.BNN, data: bnn.Data, method: bnn.SVI) -> Captured:
+    """Return a fit after its first step, captured: `advance` does steps of it."""
+    _, fit = begin(model, data, method)
+    fit.advance(1)
+    return Captured([fit])
