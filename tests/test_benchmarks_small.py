@@ -9,7 +9,7 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.tasks import active, bandit, mnist, nuts, ood, regression
-from benchmarks.tasks.entries import METHOD, check_table, defaults_of
+from benchmarks.tasks.entries import METHOD, check_suite
 
 SUITES = Path(__file__).parents[1] / "benchmarks" / "suites"
 ENTRIES = [{"name": "mean-field", "guide": {"type": "mean_field"}}, {"name": "ensemble", "members": 2}]
@@ -76,8 +76,8 @@ def test_suites_with_mistakes_are_refused(task, tables, message):
 
 @pytest.mark.parametrize("task", [active, bandit, mnist, nuts, ood, regression])
 def test_defaults_are_what_a_suite_may_say(task):
-    defaults = {key: value for key, value in defaults_of(task.Settings).items() if value is not None}
-    check_table("the suite", defaults, task.Settings)
+    defaults = task.Settings().model_dump()
+    assert check_suite(defaults, task.Settings) == defaults
 
 
 class Told:
@@ -92,7 +92,7 @@ class Told:
 
 
 def test_uncertainty_labels_the_most_doubtful_of_those_that_have_no_label():
-    settings = {**defaults_of(active.Settings), **ACTIVE, **METHOD, "data": "diabetes", "entry": "told"}
+    settings = {**active.Settings().model_dump(), **ACTIVE, **METHOD, "data": "diabetes", "entry": "told"}
     lane, chance = (active.Lane(settings, 0, how) for how in active.ACQUISITIONS)
     assert torch.equal(lane.labelled, chance.labelled)
     assert abs(float(lane.pool.x.mean())) < 1e-5
@@ -107,7 +107,7 @@ def test_uncertainty_labels_the_most_doubtful_of_those_that_have_no_label():
 
 
 def test_the_test_part_has_no_row_of_the_pool():
-    settings = {**defaults_of(active.Settings), "data": "diabetes"}
+    settings = {**active.Settings().model_dump(), "data": "diabetes"}
     pool, test = active.pool_and_test(settings, 3)
     assert (len(pool), len(test)) == (309, 133)
     assert not (torch.cdist(pool.x.double(), test.x.double()) < 1e-9).any()
@@ -141,7 +141,7 @@ def test_real_targets_are_learned_with_their_noise():
 
 
 def test_classes_left_out_are_outside_and_nowhere_else():
-    settings = {**defaults_of(ood.Settings), **ood._OF_SET, **DIGITS}
+    settings = {**ood.Settings().model_dump(), **ood._OF_SET, **DIGITS}
     parts = ood.parts_of(settings, 0)
     digits = bnn.datasets.load("digits").data
     outside = {tuple(row) for row in (digits.x[torch.isin(digits.y, torch.tensor([0, 9]))] / 16).float().tolist()}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.active import figures, tables
-from benchmarks.tasks.entries import Count, Method, Positive, check_suite, data_info, methods, num_draws
+from benchmarks.tasks.entries import Count, Method, Positive, Tables, check_suite, data_info, methods, num_draws
 from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -30,7 +30,7 @@ class Learner(Method, total=False):
 
 
 class Settings(BaseModel):
-    """A suite."""
+    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
     data: list[str] = ["digits"]
     seeds: Count = 5
@@ -44,7 +44,7 @@ class Settings(BaseModel):
     batch_size: Count = 64
     draws: Count = 100
     engine: Any = "captured"
-    entries: list[dict[str, Any]]
+    entries: Tables = []
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.bandit import figures, tables
-from benchmarks.tasks.entries import Count, Method, Positive, Share, check_suite, methods, num_draws
+from benchmarks.tasks.entries import Count, Method, Positive, Share, Tables, check_suite, methods, num_draws
 from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -37,7 +37,7 @@ class Agent(Method, total=False):
 
 
 class Settings(BaseModel):
-    """A suite."""
+    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
     mushrooms: Count = 50_000
     seeds: Count = 5
@@ -53,7 +53,7 @@ class Settings(BaseModel):
     averaged: Count = 2
     draws: Count = 32
     engine: Any = "captured"
-    entries: list[dict[str, Any]]
+    entries: Tables = []
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:

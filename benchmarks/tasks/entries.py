@@ -3,7 +3,8 @@
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, TypedDict
 
 import pydantic
@@ -17,6 +18,9 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Seeds = Annotated[list[Seed], Field(min_length=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
+NOT_SHARED = Field(exclude=True)
+"""Marks what a suite has for single jobs, such as [[entries]]: no setting that all jobs share."""
+Tables = Annotated[list[dict[str, Any]], NOT_SHARED]
 Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 """Values to choose among, by paths such as `prior.scale`."""
 
@@ -52,34 +56,43 @@ def check_table(where: str, table: dict[str, Any], kind: type) -> None:
     Args:
         where: what the table is called in the message.
         table: the table.
-        kind: a class with an annotation of each key that it may have.
+        kind: the TypedDict that it is to be.
 
     Raises:
         InputError: with the first of them, and what was expected.
     """
     check_keys(where, table, kind.__annotations__)
-    keys = TypedDict(kind.__name__, kind.__annotations__, total=False)
+    with _refused_in(where):
+        pydantic.TypeAdapter(kind).validate_python(table, strict=True)
+
+
+@contextmanager
+def _refused_in(where: str) -> Iterator[None]:
+    """Turn the first mistake that pydantic finds in the block into a refusal."""
     try:
-        pydantic.TypeAdapter(keys).validate_python(table, strict=True)
+        yield
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         path = ".".join(map(str, first["loc"]))
         raise bnn.InputError(f"`{path}` in {where}: {first['msg']}, got {first['input']!r}.") from None
 
 
-def defaults_of(kind: type[pydantic.BaseModel]) -> dict[str, Any]:
-    """Return what a suite has where it does not say so."""
-    return {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
-
-
 def check_suite(suite: dict[str, Any], kind: type[pydantic.BaseModel]) -> dict[str, Any]:
-    """Return the settings of a suite that have defaults, complete; refuse what is no `kind`."""
-    check_table("the suite", suite, kind)
-    defaults = defaults_of(kind)
-    settings = defaults | {key: value for key, value in suite.items() if key in defaults}
+    """Return the settings that the jobs of a suite share, with defaults for those that it leaves out.
+
+    Args:
+        suite: the tables of the suite.
+        kind: what a suite of the task may have; fields that are `NOT_SHARED` are checked and left out.
+
+    Raises:
+        InputError: an unknown key, or a value of another type or beyond its bounds.
+    """
+    check_keys("the suite", suite, kind.model_fields)
+    with _refused_in("the suite"):
+        settings = kind.model_validate(suite, strict=True).model_dump()
     if "engine" in settings:
         check_engine(settings["engine"])
-    return settings
+    return settings | {key: suite[key] for key in settings if key in suite}
 
 
 def check_engine(engine: Any) -> None:

@@ -24,10 +24,12 @@ import pyrobnn as bnn
 from benchmarks.provenance import code_digest
 from benchmarks.report.mnist import figures, tables
 from benchmarks.tasks.entries import (
+    NOT_SHARED,
     Count,
     Grid,
     Seeds,
     Share,
+    Tables,
     candidates,
     changed,
     check_entries,
@@ -58,6 +60,9 @@ from pyrobnn.runs.spec import RunSpec
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
 
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")]
+
+
 class Sections(TypedDict, total=False):
     """Parts of a spec, which [base] and an entry have."""
 
@@ -86,7 +91,7 @@ class Entry(Sections, total=False):
 
 
 class Settings(BaseModel):
-    """A suite."""
+    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
     units: list[Count] = [400]
     seeds: Seeds = [0]
@@ -96,9 +101,9 @@ class Settings(BaseModel):
     rotations: list[float] = list(range(0, 181, 15))
     num_rotated: Count = 1000
     engine: Any = "captured"
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")]
-    base: dict[str, Any]
-    entries: list[dict[str, Any]]
+    device: Annotated[Device | None, NOT_SHARED] = None
+    base: Annotated[dict[str, Any], NOT_SHARED] = {}
+    entries: Tables = []
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.nuts import FLOOR, figures, tables
-from benchmarks.tasks.entries import Count, Seeds, check_entries, check_fit, check_names, check_suite, make_spec
+from benchmarks.tasks.entries import Count, Seeds, Tables, check_entries, check_fit, check_names, check_suite, make_spec
 
 __all__ = ["PROBLEMS", "datasets", "distances", "figures", "jobs", "run", "tables"]
 
@@ -52,13 +52,13 @@ class Entry(TypedDict, total=False):
 
 
 class Settings(BaseModel):
-    """A suite."""
+    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
     problems: list[str] = ["sinusoid", "motorcycle", "moons"]
     seeds: Seeds = [0]
     draws: Count = 1000
     engine: Any = "captured"
-    entries: list[dict[str, Any]]
+    entries: Tables = []
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.ood import figures, tables
-from benchmarks.tasks.entries import Count, Positive, check_suite, check_table, data_info, methods, num_draws
+from benchmarks.tasks.entries import Count, Positive, Tables, check_suite, check_table, data_info, methods, num_draws
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
@@ -33,7 +33,7 @@ class Inputs(TypedDict, total=False):
 
 
 class Settings(BaseModel):
-    """A suite."""
+    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
     seeds: Count = 5
     draws: Count = 200
@@ -41,8 +41,8 @@ class Settings(BaseModel):
     lr: Positive = 0.005
     batch_size: Count = 128
     engine: Any = "captured"
-    sets: list[dict[str, Any]]
-    entries: list[dict[str, Any]]
+    sets: Tables = []
+    entries: Tables = []
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:

@@ -17,9 +17,11 @@ from pydantic import BaseModel, Field
 import pyrobnn as bnn
 from benchmarks.report.regression import figures, tables
 from benchmarks.tasks.entries import (
+    NOT_SHARED,
     Count,
     Grid,
     Seed,
+    Tables,
     candidates,
     check_engine,
     check_entries,
@@ -60,18 +62,18 @@ class Entry(Sections, total=False):
 
 
 class Settings(BaseModel):
-    """A suite."""
+    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
-    data: list[str]
+    data: Annotated[list[str], NOT_SHARED] = []
     splits: Literal["published", "gap"] = "published"
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.2
     seed: Seed = 0
-    num_splits: Count = None
+    num_splits: Count | None = None
     side_by_side: Count = 20
-    tuning_members: Count = None
-    base: dict[str, Any]
-    for_data: dict[str, dict[str, Any]]
-    entries: list[dict[str, Any]]
+    tuning_members: Count | None = None
+    base: Annotated[dict[str, Any], NOT_SHARED] = {}
+    for_data: Annotated[dict[str, dict[str, Any]], NOT_SHARED] = {}
+    entries: Tables = []
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
