@@ -125,7 +125,7 @@ def test_a_learner_goes_on_from_where_it_stopped():
     model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.3), prior=bnn.priors.Normal(1.0))
     settings = {"steps": 2, "lr": 1e-6}
     on, anew = (
-        Growing(model, bnn.guides.Map(), size=8, settings=settings, resume=resume, engine="eager")
+        Growing(model, bnn.guides.Map(), size=8, settings=settings, warm_start=resume, engine="eager")
         for resume in (True, False)
     )
     first, second = (on.fit([(x, y)], seed=seed)[0].mean()["0.weight"] for seed in (0, 1))

@@ -15,7 +15,17 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.active import figures, tables
-from benchmarks.tasks.entries import Count, Method, Positive, Tables, check_suite, data_info, methods, num_draws
+from benchmarks.tasks.entries import (
+    Count,
+    Method,
+    Positive,
+    Tables,
+    check_suite,
+    data_info,
+    methods,
+    model_of,
+    num_draws,
+)
 from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -61,11 +71,16 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
 def _check_pool(name: str, settings: dict[str, Any]) -> None:
     rows = data_info(name).rows
     pool = rows - max(1, round(settings["test"] * rows))
-    labelled = settings["first"] + settings["acquired"] * settings["rounds"]
+    labelled = _most_labels(settings)
     if labelled >= pool:
         raise bnn.InputError(
             f"The pool of {name} has {pool} rows, and {labelled} are labelled in the end: ask for fewer `rounds`."
         )
+
+
+def _most_labels(settings: dict[str, Any]) -> int:
+    """Return the number of examples that are labelled in the end."""
+    return settings["first"] + settings["acquired"] * settings["rounds"]
 
 
 def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
@@ -143,17 +158,9 @@ def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
 def _networks(settings: dict[str, Any], pool: bnn.Data) -> Growing:
     is_real = pool.y.is_floating_point()
     outputs = 1 if is_real else int(pool.y.max()) + 1
-    net = bnn.MLP(pool.x.shape[1], settings["hidden"], outputs)
     likelihood = bnn.likelihoods.Gaussian(scale="learned") if is_real else bnn.likelihoods.Categorical()
-    return Growing(
-        bnn.BNN(net, prior=bnn.priors.resolve(settings["prior"]), likelihood=likelihood),
-        bnn.guides.resolve(settings["guide"]),
-        size=settings["first"] + settings["acquired"] * settings["rounds"],
-        settings={key: settings[key] for key in ("steps", "lr", "batch_size")} | {"schedule": "cosine_annealing_lr"},
-        members=settings["members"],
-        tuned=settings["tuned"],
-        engine=settings["engine"],
-    )
+    model = model_of(settings, pool.x.shape[1], outputs, likelihood)
+    return Growing.of(settings, model, size=_most_labels(settings), tuned=settings["tuned"])
 
 
 def _doubt(posterior: Fitted, x: Tensor, draws: int, seed: int) -> Tensor:

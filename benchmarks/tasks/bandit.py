@@ -18,7 +18,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.bandit import figures, tables
-from benchmarks.tasks.entries import Count, Method, Positive, Share, Tables, check_suite, methods, num_draws
+from benchmarks.tasks.entries import Count, Method, Positive, Share, Tables, check_suite, methods, model_of, num_draws
 from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -120,16 +120,8 @@ def blocks(settings: dict[str, Any]) -> list[slice]:
 def learner(settings: dict[str, Any], num_inputs: int) -> Growing:
     """Return the networks of all seeds of an agent, which learn on from where they stopped."""
     likelihood = bnn.likelihoods.Gaussian(scale=settings["noise"] / UNIT)
-    net = bnn.MLP(num_inputs, settings["hidden"], 1)
-    return Growing(
-        bnn.BNN(net, prior=bnn.priors.resolve(settings["prior"]), likelihood=likelihood),
-        bnn.guides.resolve(settings["guide"]),
-        size=settings["memory"],
-        settings={key: settings[key] for key in ("steps", "lr", "batch_size")} | {"schedule": "cosine_annealing_lr"},
-        members=settings["members"],
-        resume=True,
-        engine=settings["engine"],
-    )
+    model = model_of(settings, num_inputs, 1, likelihood)
+    return Growing.of(settings, model, size=settings["memory"], warm_start=True)
 
 
 class Chooser:

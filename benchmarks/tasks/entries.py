@@ -3,7 +3,7 @@
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, TypedDict
 
@@ -13,6 +13,7 @@ from pydantic import Field
 import pyrobnn as bnn
 from pyrobnn.runs.spec import RunSpec
 
+Fitted = bnn.Posterior | bnn.Mixture
 Count = Annotated[int, Field(gt=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Seeds = Annotated[list[Seed], Field(min_length=1)]
@@ -214,6 +215,22 @@ def _method(entry: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     bnn.guides.resolve(settings["guide"])
     bnn.priors.resolve(settings["prior"])
     return {"entry": entry["name"], **settings}
+
+
+def model_of(settings: dict[str, Any], inputs: int, outputs: int, likelihood: Any) -> bnn.BNN:
+    """Return the network of a job, with the prior that its entry has."""
+    net = bnn.MLP(inputs, settings["hidden"], outputs)
+    return bnn.BNN(net, prior=bnn.priors.resolve(settings["prior"]), likelihood=likelihood)
+
+
+def of_svi(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of SVI that a job has beside its guide."""
+    return {key: settings[key] for key in ("steps", "lr", "batch_size")} | {"schedule": "cosine_annealing_lr"}
+
+
+def mixed(fits: Sequence[bnn.Posterior], members: int) -> list[Fitted]:
+    """Return fits that follow each other as mixtures of so many members; as they are where that is one."""
+    return list(fits) if members == 1 else [bnn.Mixture(group) for group in itertools.batched(fits, members)]
 
 
 def num_draws(settings: dict[str, Any]) -> int:

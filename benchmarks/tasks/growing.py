@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 import pyrobnn as bnn
-
-Fitted = bnn.Posterior | bnn.Mixture
+from benchmarks.tasks.entries import Fitted, mixed, of_svi
 
 
 def check_learner(method: dict[str, Any]) -> None:
@@ -49,7 +48,7 @@ class Growing:
         size: number of examples of the largest data.
         members: fits for each data set; more than one are an ensemble.
         settings: of `SVI`, beside the guide and the temperature.
-        resume: start each call from where the last one stopped.
+        warm_start: start each call from where the last one stopped.
         tuned: choose the scale of the prior of each site by the marginal likelihood; Laplace only.
         engine: of the fits.
     """
@@ -59,10 +58,16 @@ class Growing:
     size: int
     settings: dict[str, Any]
     members: int = 1
-    resume: bool = False
+    warm_start: bool = False
     tuned: bool = False
     engine: str = "captured"
     _states: list[dict[str, Tensor] | None] = dataclasses.field(default_factory=list, init=False)
+
+    @classmethod
+    def of(cls, settings: dict[str, Any], model: bnn.BNN, **more: Any) -> "Growing":
+        """Return the fits that the settings of a job ask for, with more attributes."""
+        guide, how = bnn.guides.resolve(settings["guide"]), {key: settings[key] for key in ("members", "engine")}
+        return cls(model, guide, settings=of_svi(settings), **how, **more)
 
     def fit(self, parts: list[tuple[Tensor, Tensor]], seed: int) -> list[Fitted]:
         """Return the posterior of each data set (x, y), all of one length."""
@@ -75,12 +80,11 @@ class Growing:
         methods = [bnn.SVI(guide=From(guide, state), temperature=self.size / num, **self.settings) for state in states]
         arguments: dict[str, Any] = {"seed": seed, "device": "cpu", "engine": self.engine, "progress": False}
         fits = bnn.fit_replicates(self.model, data, methods, **arguments)
-        if self.resume:
+        if self.warm_start:
             self._states = [fit.guide.state_dict() for fit in fits]
         if is_laplace:
             return [self._curved(fit, part) for fit, part in zip(fits, parts, strict=True)]
-        groups = [fits[first : first + self.members] for first in range(0, len(fits), self.members)]
-        return [bnn.Mixture(group) if len(group) > 1 else group[0] for group in groups]
+        return mixed(fits, self.members)
 
     def _curved(self, fit: bnn.Posterior, data: tuple[Tensor, Tensor]) -> bnn.Posterior:
         how: dict[str, Any] = {"seed": fit.seed, "device": "cpu", "progress": False}

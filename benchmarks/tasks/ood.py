@@ -14,7 +14,20 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.ood import figures, tables
-from benchmarks.tasks.entries import Count, Positive, Tables, check_suite, check_table, data_info, methods, num_draws
+from benchmarks.tasks.entries import (
+    Count,
+    Fitted,
+    Positive,
+    Tables,
+    check_suite,
+    check_table,
+    data_info,
+    methods,
+    mixed,
+    model_of,
+    num_draws,
+    of_svi,
+)
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
@@ -119,26 +132,19 @@ def _rows(x: Tensor, scale: float) -> Tensor:
     return x.float().flatten(1) / scale
 
 
-def _model_and_method(settings: dict[str, Any], pixels: int, classes: int) -> tuple[bnn.BNN, bnn.SVI]:
-    net = bnn.MLP(pixels, settings["hidden"], classes)
-    model = bnn.BNN(net, prior=bnn.priors.resolve(settings["prior"]), likelihood=bnn.likelihoods.Categorical())
-    numbers = {key: settings[key] for key in ("steps", "lr", "batch_size")}
-    return model, bnn.SVI(guide=settings["guide"], schedule="cosine_annealing_lr", **numbers)
-
-
 def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Fit all seeds side by side, and score them inside and outside; a row for each seed."""
     started = time.perf_counter()
     parts = [parts_of(settings, seed) for seed in range(settings["seeds"])]
     first, members = parts[0].train, settings["members"]
-    model, method = _model_and_method(settings, first.x.shape[1], int(first.y.max()) + 1)
+    model = model_of(settings, first.x.shape[1], int(first.y.max()) + 1, bnn.likelihoods.Categorical())
+    method = bnn.SVI(guide=settings["guide"], **of_svi(settings))
     data = [part.train for part in parts for _ in range(members)]
     how: dict[str, Any] = {"seed": 0, "device": "cpu", "engine": settings["engine"], "progress": False}
     fits = bnn.fit_replicates(model, data, method, **how)
-    groups = [fits[start : start + members] for start in range(0, len(fits), members)]
     rows = []
-    for seed, (part, group) in enumerate(zip(parts, groups, strict=True)):
-        scores = _scores(bnn.Mixture(group) if members > 1 else group[0], part, num_draws(settings), seed)
+    for seed, (part, posterior) in enumerate(zip(parts, mixed(fits, members), strict=True)):
+        scores = _scores(posterior, part, num_draws(settings), seed)
         rows.append({"entry": settings["entry"], "data": _name(settings), "seed": seed, **scores})
     seconds = (time.perf_counter() - started) / len(rows)
     return [row | {"seconds": seconds} for row in rows]
@@ -149,7 +155,7 @@ def _name(settings: dict[str, Any]) -> str:
     return f"{settings['data']} against {settings['outside'] or f'its classes {without}'}"
 
 
-def _scores(posterior: bnn.Posterior | bnn.Mixture, part: Parts, draws: int, seed: int) -> dict[str, float | None]:
+def _scores(posterior: Fitted, part: Parts, draws: int, seed: int) -> dict[str, float | None]:
     """Return scores inside and of telling outside apart; of a point None where its mutual information, 0, is needed."""
     inside = posterior.predict(part.inside.x, num_draws=draws, seed=seed)
     outside = posterior.predict(part.outside, num_draws=draws, seed=seed)

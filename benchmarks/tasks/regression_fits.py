@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyrobnn as bnn
+from benchmarks.tasks.entries import Fitted
 from pyrobnn.runs.spec import RunSpec
 
-Fitted = bnn.Posterior | bnn.Mixture
 Pairs = Sequence[tuple[RunSpec, bnn.Data]]
 
 
