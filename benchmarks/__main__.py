@@ -18,16 +18,16 @@ _console = Console(stderr=True)
 
 @app.command()
 def run(
-    suite: Annotated[Path, typer.Argument(help="A suite file, such as benchmarks/suites/uci-quick.toml.")],
+    suite: Annotated[Path, typer.Argument(help="Suite file, such as benchmarks/suites/uci-quick.toml.")],
     *,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the results; benchmarks/results/SUITE if left out.")
     ] = None,
     on: Annotated[str, typer.Option(help="Where jobs are done. local: this machine; ray: a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help='Address of a Ray cluster, "auto" for the one that runs.')] = None,
-    workers: Annotated[int, typer.Option(help="Jobs at once.")] = 1,
+    workers: Annotated[int, typer.Option(help="Number of jobs at a time.")] = 1,
     any_code: Annotated[bool, typer.Option(help="Keep jobs that other versions of the code have finished.")] = False,
-    only: Annotated[str, typer.Option(help="Run jobs whose label has this in it.")] = "",
+    only: Annotated[str, typer.Option(help="Run only jobs whose label contains this text.")] = "",
 ) -> None:
     """Do the jobs of a suite that are not finished, and write its report."""
     from benchmarks import RESULTS
@@ -60,10 +60,10 @@ def report(folder: Annotated[Path, typer.Argument(help="A folder of results.")])
 
 @app.command()
 def diff(
-    before: Annotated[Path, typer.Argument(help="A folder of results.")],
-    after: Annotated[Path, typer.Argument(help="Another one.")],
+    before: Annotated[Path, typer.Argument(help="A folder of earlier results.")],
+    after: Annotated[Path, typer.Argument(help="A folder of later results.")],
 ) -> None:
-    """Compare the results of two runs, job by job: what changed, and whether by more than chance."""
+    """Compare the results of two runs, job by job: which scores changed, and whether by more than chance."""
     from benchmarks.compare import differences
 
     typer.echo(differences(before, after))
@@ -72,7 +72,7 @@ def diff(
 @app.command()
 def rerun(
     folder: Annotated[Path, typer.Argument(help="A folder of results.")],
-    key: Annotated[str, typer.Argument(help="The key of a job, or the start of it.")],
+    key: Annotated[str, typer.Argument(help="Key of a job, or its first characters.")],
 ) -> None:
     """Do a finished job again from its manifest, and say whether the same rows come out."""
     from benchmarks.compare import find_record, verdict
@@ -91,7 +91,7 @@ def measure(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="What to measure; all measures are listed where it is left out.")] = "",
 ) -> None:
-    """Measure one thing that has no rows yet, and write its page; `measure NAME --help` has the options."""
+    """Do the jobs of a measure that have no rows yet, and write its page; `measure NAME --help` has the options."""
     from benchmarks.measures.harness import listed, run_measure
 
     if name in ("", "--help"):

@@ -1,4 +1,4 @@
-"""Two sets of results of the same jobs: the same bits, within chance, or changed."""
+"""Comparison of two results of the same jobs: the same bits, within chance, or changed."""
 
 import json
 import math
@@ -28,7 +28,7 @@ class Verdict:
     Attributes:
         holds: the same bits with the same code on the same kind of machine; otherwise all scores of which a standard
             error is known are within two of them.
-        text: what was found.
+        text: which scores changed, and by how much.
     """
 
     holds: bool
@@ -36,10 +36,10 @@ class Verdict:
 
 
 def find_record(folder: str | Path, key: str) -> Record:
-    """Return the finished job with this key, or the start of one.
+    """Return the finished job whose key starts with these characters.
 
     Raises:
-        InputError: no results there, or none or several with this key.
+        InputError: no results there, or not exactly one such key.
     """
     records = _not_none(folder, Store(folder).records())
     found = {record.job.key: record for record in records if record.job.key.startswith(key)}
@@ -55,7 +55,7 @@ def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdic
     Args:
         record: the finished job.
         rows: what it gave now.
-        manifest: with what it was done now.
+        manifest: machine, versions and code of now.
     """
     if results(record.rows) == results(rows):
         return Verdict(holds=True, text=f"{record.job.label}: the same bits in {len(rows)} rows.")
@@ -74,7 +74,10 @@ def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdic
 
 
 def _judged(changes: "list[Change]") -> tuple[bool, str]:
-    """Return whether all scores of which a standard error is known are within two of them, at least one, and words."""
+    """Return whether scores are within two standard errors, and the sentence that says so.
+
+    Only scores with a known standard error count; there must be at least one.
+    """
     known = [change for change in changes if not math.isnan(change.error)]
     beyond = [change.name for change in known if not change.is_small]
     if beyond:
@@ -113,7 +116,7 @@ def differences(before: str | Path, after: str | Path) -> str:
 
 
 def _not_none(folder: str | Path, records: list[Record]) -> list[Record]:
-    """Return the records of a folder; refuse a folder that has none."""
+    """Refuse a folder without results; return its records otherwise."""
     if not records:
         raise bnn.InputError(f"There are no results in {folder}: give a folder that `run` has written.")
     return records
@@ -132,7 +135,7 @@ def scores(rows: Iterable[Row]) -> list[str]:
 
 
 def results(rows: list[Row]) -> str:
-    """Return all but times, in words that are equal where the bits are, also for NaN."""
+    """Return rows without times as text, which is equal where the bits are equal, also for NaN."""
     return json.dumps([{name: value for name, value in row.items() if "seconds" not in name} for row in rows])
 
 
@@ -143,7 +146,7 @@ def _are_paired(before: list[Row], after: list[Row]) -> bool:
 
 
 def _method(row: Row) -> tuple[str, ...]:
-    """Return what tells a row from those that are replicates of it."""
+    """Return the columns that replicates of a row share."""
     return tuple(value for name, value in row.items() if isinstance(value, str) and name not in _FOUND)
 
 
@@ -155,8 +158,8 @@ class Change:
         name: of the score, and of the method where a job has several.
         before: mean of the earlier rows.
         by: change of the mean.
-        error: standard error of the earlier mean, over splits and seeds, or of the later where all earlier rows are
-            equal; of one row that which it states of itself, NaN where it does not.
+        error: standard error of the earlier mean over splits and seeds; of the later mean where all earlier rows are
+            equal; of a single row the error that it states, or NaN.
         paired: standard error of the mean change of a row.
     """
 
@@ -183,7 +186,7 @@ class Change:
 
 
 def _lines(changes: list[Change], before: list[Row], after: list[Row]) -> list[str]:
-    """Return a line for each score that changed, and one with the names of all else that did."""
+    """Return a line for each score that changed, and a line with the names of other columns that changed."""
     names = dict.fromkeys(name for row in (*before, *after) for name in row if "seconds" not in name)
     rest = [name for name in names if name not in scores(before) and _column(before, name) != _column(after, name)]
     return [f"  {change}" for change in changes] + ([f"  changed too: {', '.join(rest)}"] if rest else [])

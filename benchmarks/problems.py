@@ -1,4 +1,4 @@
-"""Small problems that a seed draws, for measures that try every part on them."""
+"""Small problems, drawn from a seed, on which measures try every part."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ import pyrobnn as bnn
 
 
 class Problem(NamedTuple):
-    """Training and test data; the curve where there is one, for the error; the network's widths, and a likelihood."""
+    """Training and test data, the true curve if it is known, the widths of the network, and a likelihood."""
 
     x: np.ndarray
     y: np.ndarray

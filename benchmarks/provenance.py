@@ -1,4 +1,4 @@
-"""With what a job was done: code, versions, machine."""
+"""Says what did a job: code, versions and machine."""
 
 import ast
 import datetime
@@ -31,7 +31,7 @@ def code_digest(task: str) -> str:
     """Return a digest of what the library and a task execute: not of comments, docstrings or layout.
 
     Args:
-        task: name of a module of `benchmarks.tasks`, or the path of another one.
+        task: name of a module of `benchmarks.tasks`, or the dotted path of another module.
     """
     library = Path(bnn.__file__).parent
     files = {file.relative_to(library.parent): file for file in library.rglob("*.py")}
@@ -42,7 +42,7 @@ def code_digest(task: str) -> str:
 
 
 def _of_task(task: str) -> dict[Path, Path]:
-    """Return the modules of a task: its own, others of its folder if it has a path, and used tasks."""
+    """Return the modules of a task, of its folder if it has a dotted path, and of the tasks that it imports."""
     if "." not in task:
         return _imported([task])
     spec = importlib.util.find_spec(task)
@@ -58,7 +58,7 @@ def _imports(file: Path) -> list[str]:
 
 
 def _imported(tasks: list[str]) -> dict[Path, Path]:
-    """Return modules of `benchmarks.tasks`, and the ones among them that they import."""
+    """Return modules of `benchmarks.tasks`, and the modules of that folder that they import."""
     found: dict[Path, Path] = {}
     waiting = list(tasks)
     while waiting:
@@ -117,7 +117,7 @@ def _cpu() -> str:
 
 
 def git_commit() -> dict[str, Any] | None:
-    """Return the commit of this checkout and whether its code has changes; None outside one."""
+    """Return the commit of this checkout and whether its code has changes; None outside a checkout."""
     try:
         commit, changes = (_git_output(*words) for words in (("rev-parse", "HEAD"), ("status", "-s", "--", *_CODE)))
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""Running a suite: jobs that are not finished yet, each kept as soon as it is."""
+"""Runs a suite: does the jobs that are not finished, and keeps each as soon as it is done."""
 
 import os
 import sys
@@ -31,17 +31,17 @@ def run_suite(
 ) -> dict[str, str]:
     """Do the jobs of a suite that are not finished, and return why those that failed did, by label and key.
 
-    A job is finished when its line is in `rows.jsonl`; it is not done again. So a run that was killed goes on where it
-    was, with the same command.
+    A job is finished when its line is in `rows.jsonl`; it is not done again. So the same
+    command goes on after a kill.
 
     Args:
         suite: what to run.
         out: folder of the results, `benchmarks/results/<name of the suite>` if not given.
         on: where jobs are done: "local", processes of this machine, or "ray", a Ray cluster.
         address: of the Ray cluster.
-        workers: jobs at once.
-        any_code: count jobs as finished that another version of the code has done, as when it changed meanwhile.
-        only: run jobs whose label has this in it.
+        workers: number of jobs at a time.
+        any_code: count jobs as finished that another version of the code has done.
+        only: run only jobs whose label contains this text.
 
     Raises:
         InputError: an unknown place, no workers, no job of that label, or results that another runner is at work on.
@@ -78,10 +78,10 @@ def run_suite(
 def rerun(record: Record) -> tuple[list[Row], dict[str, Any]]:
     """Do a finished job again from what its record says, and return its rows and the manifest of now.
 
-    Fits that were kept when it was done before are left alone.
+    Checkpoints of the first time are left alone.
 
     Raises:
-        InputError: it fails, or its data differ from the record.
+        InputError: the job fails, or its data differ from the record.
     """
     job = make_job(record.job.task, record.job.threads, record.job.settings)
     if job.data != record.job.data:

@@ -20,7 +20,7 @@ class Record:
     Attributes:
         job: what was done.
         rows: the result.
-        manifest: with what it was done.
+        manifest: machine, versions and code that did it.
     """
 
     job: Job

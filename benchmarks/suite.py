@@ -1,4 +1,4 @@
-"""Suites and jobs: a TOML file as a list of jobs, each known by what it does."""
+"""Suites and jobs: reads a TOML file as a list of jobs, each identified by what it does."""
 
 import hashlib
 import importlib
@@ -43,7 +43,7 @@ class Job:
     Attributes:
         task: name of the task.
         threads: threads of torch that it has, since bits depend on them.
-        settings: what to do, complete, in JSON values.
+        settings: all settings of the job, in JSON values.
         data: SHA-256 of each data set that it reads.
         code: digest of the code that does it.
     """
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """The identity of the job: a digest of all of it."""
+        """The identity of the job: a digest of its work and the code."""
         return _digest([self.work, self.code])
 
     @property

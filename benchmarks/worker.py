@@ -1,4 +1,4 @@
-"""A job is done here, in whichever process."""
+"""Does a job, in whichever process calls it."""
 
 import json
 import time
@@ -12,9 +12,9 @@ from benchmarks.provenance import code_digest, git_commit, manifest
 from benchmarks.suite import Job, Row, get_task
 
 KEPT_IN = "PYROBNN_KEPT_FITS"
-"""Environment variable with a folder in which long fits keep their place, to go on there after an interruption."""
+"""Environment variable that names a folder for checkpoints of long fits: they resume there after an interruption."""
 TRIES = 3
-"""How often a job is given to a worker that dies of it."""
+"""Times that a job is tried if its worker dies."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Outcome:
 
     Attributes:
         rows: its rows; None if it failed.
-        manifest: with what it was done.
+        manifest: machine, versions and code that did it.
         fault: why it failed, in a line; empty if it did not.
         details: where it failed.
     """
@@ -50,5 +50,5 @@ def do(job: Job) -> Outcome:
 
 
 def lost(why: str) -> Outcome:
-    """Return the outcome of a job of which nothing came."""
+    """Return the outcome of a job without a result."""
     return Outcome(None, {}, why)

@@ -1,4 +1,4 @@
-"""Jobs in processes of this machine, a process for each worker, which does one job after the other."""
+"""Runs jobs in processes of this machine: each worker is a process that does jobs one after the other."""
 
 import multiprocessing
 import os
@@ -71,7 +71,7 @@ class _Worker:
             self.pipe.send(job)
 
     def result(self) -> Outcome | None:
-        """Return what came of the job, or None if the worker died."""
+        """Return the outcome of the job, or None if the worker died."""
         self.task = None
         try:
             return self.pipe.recv()
@@ -80,7 +80,7 @@ class _Worker:
             return None
 
     def end(self) -> None:
-        """Let an idle worker go home; end one that is at work."""
+        """Let an idle worker end by itself; terminate a busy worker."""
         self.pipe.close()
         if self.task is None:
             self._process.join(_PATIENCE)
@@ -100,7 +100,7 @@ def _serve(pipe: Connection, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process once its parent is another one: the runner was killed."""
+    """End this process when its parent changes, because the runner was killed."""
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster, or on Ray's processes of this machine."""
+"""Runs jobs on a Ray cluster, or on Ray's processes of this machine."""
 
 import os
 import sys
@@ -14,13 +14,13 @@ from benchmarks.worker import TRIES, Outcome, do, lost
 def run_on_ray(jobs: Iterable[Job], workers: int, address: str | None) -> Iterator[tuple[Job, Outcome]]:
     """Yield each job with its result, in the order in which they end.
 
-    Each job takes as many CPUs as it has threads; Ray gives the job of a worker that died to another one. A cluster is
+    Each job takes as many CPUs as it has threads; Ray gives the job of a dead worker to another worker. A cluster is
     sent the code of `pyrobnn` and `benchmarks`; what they depend on, and the data, must be on its nodes.
 
     Args:
         jobs: what to do.
         workers: jobs at once.
-        address: of a running cluster, "auto" for the local cluster; without one Ray is started here, and stopped.
+        address: of a running cluster, "auto" for the local cluster; without it Ray is started here, and stopped.
 
     Raises:
         InputError: Ray is not installed, there is no cluster at that address, or no node of it has the CPUs of a job.

@@ -33,7 +33,7 @@ _SECONDS_TO_END = 60.0
 
 
 def run(count: int = 20) -> Iterator[Row]:
-    """Yield the row of so many kills."""
+    """Yield the row of all kills."""
     started, failures, generator, in_compiler = time.perf_counter(), [], random.Random(0), 0
     with tempfile.TemporaryDirectory() as alone, tempfile.TemporaryDirectory() as cache:
         began = time.perf_counter()
@@ -64,7 +64,7 @@ def run(count: int = 20) -> Iterator[Row]:
 
 
 def _start(cache: str, width: int) -> "subprocess.Popen[str]":
-    """Start a fit of a network of so many units: of another width, nothing compiled before is found again."""
+    """Start a fit of a network with this many units; steps compiled for another width do not serve it."""
     settings = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache}
     command = [sys.executable, "-c", _FIT, str(width)]
     return subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True, start_new_session=True)

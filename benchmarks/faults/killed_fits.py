@@ -1,4 +1,4 @@
-"""Processes killed (SIGKILL) at random moments of a fit, again and again, and gone on with until the fit is done."""
+"""Processes killed (SIGKILL) at random moments of a fit, again and again, and resumed until the fit is done."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ from pyrobnn.runs.spec import RunSpec
 
 KILLS_A_CHAIN = 20
 LONGEST_LIFE = {"eager": 2.5, "captured": 5.0}
-"""Seconds after which a process is killed at the latest; compiled steps take a while to be found."""
+"""Seconds after which a process is killed at the latest; compiled steps take longer to load."""
 X = torch.linspace(-1, 1, 64)[:, None]
 Y = (3 * X).sin()[:, 0]
 
@@ -63,7 +63,7 @@ SPEC = {
 
 
 def run(count: int = 240) -> Iterator[Row]:
-    """Yield a row for each kind of fit, and one for whole runs; the kills are shared out among them."""
+    """Yield a row for each kind of fit, and a row for whole runs; each has an equal share of the kills."""
     with tempfile.TemporaryDirectory() as name, tqdm(total=count, desc="kill -9", unit="kill") as bar:
         folder, share = Path(name), count // (len(CHAINS) + 1)
         for what, (every, settings) in CHAINS.items():
@@ -133,7 +133,7 @@ class _Chain:
         return False
 
     def note(self, progress: Any) -> None:
-        """Say from inside the process how far it is."""
+        """Report the number of steps from inside the process."""
         self.steps[:] = struct.pack("q", progress.step)
 
     def steps_said(self) -> int:
@@ -148,11 +148,11 @@ class _Chain:
         return max(0, self.steps_said() - kept)
 
     def result(self) -> str:
-        """Return what came of the work."""
+        """Return the result of the work."""
         return self.outcome.read_text()
 
     def work(self) -> None:
-        """Go on to the end."""
+        """Work from the last checkpoint to the end."""
         raise NotImplementedError
 
 

@@ -19,9 +19,9 @@ from benchmarks.store import Store
 
 ROOT = Path(__file__).parents[2]
 MOST_JOBS = 4
-"""Jobs that a runner may finish at most before it is killed."""
+"""Most jobs that a runner finishes before it is killed."""
 LONGEST_WAIT = 1.0
-"""Seconds for which it then goes on at most."""
+"""Most seconds from then to the kill."""
 JOBS = 16
 SUITE = """task = "regression"
 data = ["diabetes"]
@@ -39,7 +39,7 @@ predict = { num_draws = 1 }
 
 
 def run(count: int = 20) -> Iterator[Row]:
-    """Yield the row of so many kills."""
+    """Yield the row of all kills."""
     started, generator, failures = time.perf_counter(), random.Random(0), []
     kills = at_work = chains = 0
     with tempfile.TemporaryDirectory() as folder, tqdm(total=count, desc="runners killed", unit="kill") as bar:
@@ -73,7 +73,7 @@ def _start(suite: Path, out: Path) -> subprocess.Popen:
 
 
 def _kill(suite: Path, out: Path, wanted: int, seconds: float) -> None:
-    """Start a runner, and kill it so many seconds after that many jobs are finished."""
+    """Start a runner, and kill it `seconds` after the number of finished jobs is `wanted`."""
     runner = _start(suite, out)
     while len(_lines(out)) < wanted and runner.poll() is None:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Many fits in one process: does memory grow?"""
+"""Many fits in one process, and how much memory grows."""
 
 import gc
 import time
@@ -26,11 +26,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "captured, map": {"guide": "map", "engine": "captured"},
     "captured, mini-batches": {"guide": "mean_field", "engine": "captured", "batch_size": 16},
 }
-"""Fits that take turns; captured ones find their compiled step from the first time."""
+"""Fits that take turns; captured fits load the step that the first of them compiled."""
 
 
 def run(count: int = 200) -> list[Row]:
-    """Return a row for all fits together and one for each kind alone, a share of the fits each."""
+    """Return a row for all kinds by turns, and a row for each kind alone with a tenth of the fits."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with tqdm(total=count + len(KINDS) * (_PER_KIND_WARMUP + count // 10), desc="soak", unit="fit") as bar:
@@ -56,7 +56,7 @@ def _row(what: str, kinds: list[dict[str, Any]], count: int, bar: Any) -> Row:
 
 
 def _once(kind: dict[str, Any], index: int) -> None:
-    """Fit data of one of three shapes with one of two widths, and predict."""
+    """Fit data whose shape the index chooses among three, and predict."""
     rows, columns = [(40, 3), (64, 3), (40, 5)][index % 3]
     x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(index))
     model = bnn.BNN(

@@ -12,13 +12,13 @@ class Row:
     """An action and its result.
 
     Attributes:
-        what: what was done.
-        count: how often.
-        asked: what must come of it.
+        what: the action.
+        count: how often it was done.
+        asked: the result that is asked for.
         found: the result.
-        holds: whether that is what was asked.
-        seconds: how long all of it took.
-        failures: what went wrong, at most ten.
+        holds: whether the result is as asked.
+        seconds: of all actions together.
+        failures: messages of the first ten failures.
     """
 
     what: str
@@ -42,7 +42,7 @@ def count_outcomes(
     check: Callable[[Any], str],
     progress: Callable[[], None] = lambda: None,
 ) -> Row:
-    """Return the row of many cases, each of which `check` names the outcome of; an exception is a failure."""
+    """Return the row of many cases: `check` names the outcome of each, and an exception is a failure."""
     started, outcomes, failures = time.perf_counter(), Counter[str](), []
     for case in cases:
         try:

@@ -26,7 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rehearse", action="store_true", help="every part small: for a machine without a card")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--only", choices=PARTS, metavar="PART", help=f"one of {', '.join(PARTS)}")
-    parser.add_argument("--resume", action="store_true", help="keep the rows on file that did not fail")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with an interrupted run: keep the rows that did not fail"
+    )
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch finds no CUDA device here: rehearse with --device cpu --rehearse")

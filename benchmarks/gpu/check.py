@@ -1,4 +1,4 @@
-"""The checks of a part of the GPU kit: named checks, each of which yields one row."""
+"""Runs the checks of a part of the GPU kit: each has a name and gives a row."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ Check = tuple[str, Callable[[], Found]]
 
 
 class NotHere(Exception):
-    """Something that a row needs is not on this machine; the message says what."""
+    """A row needs something that is not on this machine; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Setting:
 
 
 def rows(checks: Iterator[Check], setting: Setting, skip: set[str]) -> Iterator[Found]:
-    """Do checks one after the other and yield a row for each; one that fails is a row too.
+    """Do checks one after the other and yield a row for each, also for a check that fails.
 
     The status of a row is "ok"; "wrong" where what was checked does not hold; "failed", with an error; "not here"; or
     "no time".

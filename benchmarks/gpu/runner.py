@@ -66,7 +66,7 @@ def run_parts(
         device: "cuda" or "cpu".
         rehearse: run everything small.
         resume: keep the rows on file of these parts that did not fail.
-        grace: seconds that a part may go on after its time, if not the usual ones.
+        grace: seconds that a part may go on after its time; by default 25, or 240 in a rehearsal.
     """
     found = _read(out)
     kept = [row for row in found["rows"] if row["part"] not in parts or (resume and row["status"] in _KEPT)]
@@ -92,7 +92,7 @@ def _read(out: Path) -> dict[str, Any]:
 
 
 def _rows(part: Part, setting: Setting, skip: list[str], grace: float) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a part from a separate process, and one more if that hangs or ends before its time."""
+    """Yield the rows of a part from a separate process, and another row if that hangs or ends before its time."""
     command = [sys.executable, "-m", "benchmarks.gpu.child", part.module]
     path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
     late = threading.Event()

@@ -1,1 +1,1 @@
-"""Measures: a file for each thing that is measured, with its options, jobs, rows and page. `harness` runs them."""
+"""Measures: each file measures what no suite does. `harness` says what such a file has, and runs it."""

@@ -1,4 +1,4 @@
-"""Does the line at the end of a fit name bad fits, and only these?
+"""Whether the line at the end of a fit names bad fits, and only these.
 
 Fits are made bad in 28 ways, and made as a user makes them in others, on small problems that a seed draws
 (`benchmarks.problems`, `likelihoods`; rules were made on other seeds). A fit counts as bad if its log score on 1,000

@@ -106,7 +106,7 @@ def fit(data: Any, *, steps: int, batch_size: int | None, hidden: int = 50, para
 
 
 def child(kind: str, place: str) -> Row:
-    """Measure one kind of data in this process."""
+    """Measure a kind of data in this process."""
     fit((np.zeros((1000, WIDTH), np.float32), np.zeros(1000, np.float32)), steps=2, batch_size=BATCH)
     before = resident()
     with Peak() as peak:
@@ -129,7 +129,7 @@ def parallel_child(place: str) -> float:
 
 
 def jobs(options: Options) -> list[Row]:
-    """Return one job, so that rates are of one run."""
+    """Return a single job, so that all rates are of the same run."""
     return [{"data": next(iter(KINDS))}]
 
 

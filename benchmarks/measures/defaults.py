@@ -52,7 +52,7 @@ _AT_ONCE = 300
 
 
 def fitted(problem: Problem, kind: str, name: str, seed: int) -> Any:
-    """Fit what a name stands for, with nothing else set."""
+    """Fit with the part of that name, with nothing else set."""
     data = bnn.Data(problem.x, problem.y, standardize=True)
     method = METHODS[name]() if kind == "method" else bnn.SVI(guide=name) if kind == "guide" else bnn.SVI()
     return bnn.fit(model_of(problem, name if kind == "prior" else "normal"), data, method, seed=seed, progress=False)
@@ -122,7 +122,7 @@ def _normal(problem: Problem, mean: np.ndarray, std: np.ndarray | None) -> dict[
 
 
 def jobs(options: Options) -> list[Row]:
-    """Return what there is to do, in order."""
+    """Return the parts and references on each problem, seed by seed."""
     return [
         {"problem": problem, "kind": kind, "seed": seed} | name
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds)
@@ -134,7 +134,7 @@ def jobs(options: Options) -> list[Row]:
 
 
 def run(job: Row, options: Options) -> list[Row]:
-    """Fit and score by one name, or by all references."""
+    """Fit and score a part by its name, or all references."""
     posed, started = ALL[job["problem"]](job["seed"]), time.perf_counter()
     found = references(posed) if job["kind"] == "reference" else {job["name"]: _scored(posed, **job)}
     seconds = round(time.perf_counter() - started, 1)

@@ -1,4 +1,4 @@
-"""Things broken on purpose, many times: files damaged or strange, processes killed, much at once."""
+"""What happens when files are damaged, processes are killed, and many threads or processes work at once."""
 
 import dataclasses
 import importlib

@@ -3,7 +3,7 @@
 The network is 784-400-400-10 under a Normal(0, 1) prior, its KL in closed form or from the draw; the mini-batch of 128
 of 60,000 examples stays the same. The variance of each entry of the gradient of the negative ELBO is taken over draws
 of the noise and added up over the entries of a layer. The table has the variance with a shared draw divided by that of
-the estimator: how many shared draws one of its draws is worth. "own weights" is the reference: 128 passes, each with
+the estimator: how many shared draws each of its draws is worth. "own weights" is the reference: 128 passes, each with
 weights drawn for one example.
 """
 
@@ -36,7 +36,7 @@ def gradient(model: bnn.BNN, guide: nn.Module, batch: Batch, kl: str, num_data: 
 
 
 def estimate(name: str, model: bnn.BNN, guide: nn.Module, batch: Batch, kl: str) -> Tensor:
-    """Return an estimate by one of the estimators, (2, D)."""
+    """Return an estimate by the estimator of that name, (2, D)."""
     if name != "own weights":
         return gradient(model, guide, batch, kl, NUM_DATA)
     examples = zip(*(part.split(1) for part in batch), strict=True)
@@ -72,8 +72,8 @@ def by_layer(variances: Tensor, guide: nn.Module) -> dict[str, float]:
     return sums
 
 
-def measure(model: bnn.BNN, trained: dict[str, Tensor], batch: Batch) -> list[Row]:
-    """Return rows for one state of the guide."""
+def rows_of(model: bnn.BNN, trained: dict[str, Tensor], batch: Batch) -> list[Row]:
+    """Return the rows of a state of the guide."""
     rows = []
     for kl in ELBOS:
         sums = {}
@@ -101,11 +101,11 @@ def run(job: Row, options: Options) -> list[Row]:
         if job["state"] in SCALES:
             torch.manual_seed(0)
             guide = bnn.guides.MeanField(init_rho=SCALES[job["state"]]).build(model, *batch)
-            return [job | row for row in measure(model, guide.state_dict(), batch)]
+            return [job | row for row in rows_of(model, guide.state_dict(), batch)]
         method = bnn.SVI(guide=bnn.guides.MeanField(noise="local"), steps=STEPS, batch_size=BATCH, lr=1e-3)
         posterior = bnn.fit(model, data, method, seed=0, progress=False)
         accuracy = bnn.score(posterior.predict(data.x[-5000:], num_draws=10), data.y[-5000:])["accuracy"].value
-        rows = measure(posterior.bnn.train(), posterior.guide.state_dict(), batch)
+        rows = rows_of(posterior.bnn.train(), posterior.guide.state_dict(), batch)
     return [job | row | {"accuracy": round(accuracy, 3)} for row in rows]
 
 

@@ -33,7 +33,7 @@ Options = argparse.Namespace
 
 @dataclass(frozen=True)
 class Page:
-    """What a measure shows of its rows: `results/NAME.md` and the pictures beside it.
+    """The page of a measure: `results/NAME.md` and the pictures beside it.
 
     Attributes:
         title: the heading.
@@ -75,13 +75,13 @@ class Measure(Protocol):
     KEY: tuple[str, ...]
     """Columns that tell rows apart: of several rows with the same values the last counts."""
     OPTIONS: dict[str, Any]
-    """Options with their values by default, a list of all choices (several may be given), or arguments of argparse."""
+    """Options: a value by default, a list of all choices (several may be given), or a dict of arguments of argparse."""
     jobs: Callable[[Options], Iterable[Row]]
     """From options to jobs, in order: columns that the rows of a job have."""
     run: Callable[[Row, Options], Iterable[Row]]
     """Do a job, and return its rows."""
     page: Callable[[list[Row], Options], Page]
-    """From all rows, at least one, to what is shown of them."""
+    """From all rows on file (never none) to the page."""
 
 
 def names() -> list[str]:
@@ -113,7 +113,7 @@ def rows_path(name: str, folder: Path = RESULTS) -> Path:
 
 
 def load_rows(name: str, folder: Path = RESULTS) -> list[Row]:
-    """Return the rows of a measure on file, the last of each key, in the order in which their keys came first."""
+    """Return the rows of a measure on file: the last row of each key, in the order of their first rows."""
     path, key = rows_path(name, folder), load_measure(name).KEY
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return list({tuple(row.get(column) for column in key): row for row in map(json.loads, lines)}.values())

@@ -29,7 +29,7 @@ POINT, NOISE = "point, Adam", "its noise alone"
 
 
 def jobs(options: Options) -> list[Row]:
-    """Return one job, in which the methods take turns."""
+    """Return a single job, in which the methods take turns."""
     return [{"step": NOISE}]
 
 

@@ -40,7 +40,7 @@ def row(name: str, make: Callable[[], Any], predict: Callable[[Any], Tensor], te
 
 
 def jobs(options: Options) -> list[Row]:
-    """Return one job, as all posteriors are put around one network."""
+    """Return a single job, since all posteriors are put around the same network."""
     return [{"posterior": "mode"}]
 
 

@@ -115,7 +115,7 @@ def memory(structure: str) -> Row:
 
 
 def jobs(options: Options) -> list[Row]:
-    """Return one job, in which the engines take turns, and one for the memory of each structure."""
+    """Return a job in which the engines take turns, and a job for the memory of each structure."""
     return [{"engine": OURS}, *({"engine": f"memory, {structure}"} for structure in STRUCTURES)]
 
 

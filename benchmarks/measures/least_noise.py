@@ -36,7 +36,7 @@ class Problem:
     """A model with data.
 
     Attributes:
-        name: what it is.
+        name: network, data and batch.
         data: training data.
         model: the network with its parts.
         batch_size: examples in a mini-batch, or None for all.

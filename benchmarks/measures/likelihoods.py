@@ -26,7 +26,7 @@ ROWS = 200
 
 
 class Drawn(NamedTuple):
-    """Targets, the log score of the true distribution at the test rows, and the true noise scale where there is one."""
+    """Targets, the log score of the true distribution at the test rows, and the true noise scale, or None."""
 
     y: np.ndarray
     truth: float
@@ -120,7 +120,7 @@ def jobs(options: Options) -> list[Row]:
 
 
 def run(job: Row, options: Options) -> list[Row]:
-    """Fit one likelihood, with nothing else set, and score it on 1,000 other rows."""
+    """Fit a likelihood, with nothing else set, and score it on 1,000 other rows."""
     name, seed = job["likelihood"], job["seed"]
     g, x, f = drawn(seed, ROWS, 4)
     given = LIKELIHOODS[name](g, x, f)
@@ -164,5 +164,5 @@ def page(rows: list[Row], options: Options) -> Page:
 
 
 def way(row: Row) -> float:
-    """Return how far a fit has come from the linear model to the truth."""
+    """Return the share of the way from the linear model to the truth that a fit has come."""
     return (row["log_score"] - row["linear"]) / (row["truth"] - row["linear"])

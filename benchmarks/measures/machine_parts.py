@@ -1,4 +1,4 @@
-"""A captured mean-field step beside what the machine needs for its parts.
+"""A captured mean-field step beside its matrix products, normal numbers and Adam alone.
 
 784-400-400-10 and 784-1200-1200-10, batch 128, float32, one draw of all weights a step, Adam. The parts are the matrix
 products of a forward and a backward pass (torch.mm), as many normal numbers as there are weights (torch.randn), and
@@ -33,7 +33,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def parts(widths: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
-    """Return what a step cannot do without, each as a function."""
+    """Return the parts of a step as functions."""
     pairs = list(itertools.pairwise(widths))
     x = [torch.randn(BATCH, width) for width in widths]
     w = [torch.randn(*pair) for pair in pairs]

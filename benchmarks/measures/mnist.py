@@ -36,7 +36,7 @@ def auroc(at_home: torch.Tensor, away: torch.Tensor) -> float:
     return float(roc_auc_score([0] * len(at_home) + [1] * len(away), torch.cat([at_home, away])))
 
 
-def measure(name: str, seed: int, train: bnn.Data, test: bnn.Data, clothes: torch.Tensor) -> list[Row]:
+def rows_of(name: str, seed: int, train: bnn.Data, test: bnn.Data, clothes: torch.Tensor) -> list[Row]:
     """Fit once and return a row of results for each number of draws."""
     model = bnn.BNN(bnn.MLP(784, [128], 10), prior=PRIORS[name], likelihood="categorical")
     posterior = bnn.fit(model, train, METHODS[name], seed=seed)
@@ -66,7 +66,7 @@ def run(job: Row, options: Options) -> list[Row]:
     train, test = bnn.datasets.load("mnist").split(0)
     clothes = bnn.datasets.load("fashion-mnist-test").data.x
     name = job["network"].partition(",")[0]
-    every = [row for seed in range(options.seeds) for row in measure(name, seed, train, test, clothes)]
+    every = [row for seed in range(options.seeds) for row in rows_of(name, seed, train, test, clothes)]
     rows = []
     for network, own in grouped(every, "network").items():
         columns = {column: [row[column] for row in own] for column in own[0] if column != "network"}

@@ -1,4 +1,4 @@
-"""Seconds until things are ready, in new processes.
+"""Seconds until a captured step and an estimator are ready, in new processes.
 
 "compile" is the wait for a captured step: the imports of the compiler, recording, lowering and g++, of a network of
 which nothing is kept ("empty"), and of one whose library is ("kept"). "regressor" and "classifier" are `fit` and
@@ -95,7 +95,7 @@ def estimate(name: str) -> Times:
 
 
 def jobs(options: Options) -> list[Row]:
-    """Return what is waited for."""
+    """Return the networks to compile, and the estimators."""
     return [{"what": what} for what in (*(f"compile {net}" for net in NETS), "regressor", "classifier")]
 
 

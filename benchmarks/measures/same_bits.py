@@ -1,4 +1,4 @@
-"""The same call, the same bits.
+"""Whether the same call gives the same bits in every process.
 
 Default calls run in 20 processes each, every second one with nothing compiled before, and half of them beside another
 busy process. The digest of each result is a row; the page counts how many differ.

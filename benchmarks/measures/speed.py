@@ -159,7 +159,7 @@ def _prepare(worker: Worker, case: Case) -> Row:
 
 
 def _memory(worker: Worker) -> dict[str, float]:
-    """Return the peak of the resident set, and how far it lies above that after all imports."""
+    """Return the peak of the resident set, and its growth since all imports."""
     answer = worker.ask(do="memory")
     peak, resident = answer["peak"], answer["resident"]
     return {"peak_mib": round(peak, 1), "peak_above_imports_mib": round(peak - resident, 1)}

@@ -2,10 +2,10 @@
 
 ResNet-18 (3 x 32 x 32, batch 64), 784-400-400-10 (batch 128) and an LSTM (28 rows of 28, 128 units, batch 128),
 float32, Adam, ten classes. "plain" is PyTorch's loop with weights of one point, "map" and "mean-field" (shared noise)
-are pyrobnn's. Each is a process of its own, by turns; the plain step takes turns with the steps of each engine. Eager
-steps are those of a fit, each from one run of the network to the next; captured ones are a block. The first steps do
+are pyrobnn's. Each runs in a new process, by turns; the plain step takes turns with the steps of each engine. Eager
+steps belong to a fit, and last from a run of the network to the next; captured steps are a block. The first steps do
 not count. CPU seconds of one thread, so that other work on the machine does not count; medians of the rounds. "peak" is
-how far the memory of the process grew at most, with what pyrobnn imports.
+the largest growth of the memory of the process; it includes what a fit imports.
 """
 
 import itertools

@@ -245,7 +245,7 @@ def page(rows: list[Row], options: Options) -> Page:
 
 
 def table(rows: list[Row], task: str) -> list[str]:
-    """Return a table of means over seeds, with the smallest and largest value of our own score."""
+    """Return a table of means over seeds, with the smallest and largest value of pyrobnn's score."""
     columns = COLUMNS[task]
     own = columns[0]
     lines = []

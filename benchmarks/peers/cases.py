@@ -25,7 +25,7 @@ LENET = (1, 28, 28)
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a network.
+    """A layer of a network.
 
     Attributes:
         kind: what it does; only "dense" and "conv" have weights.
@@ -55,7 +55,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the benchmark.
+    """A case of the benchmark: what is timed.
 
     Attributes:
         name: unique name.

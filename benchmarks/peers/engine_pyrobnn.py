@@ -60,7 +60,7 @@ def fit(case: Case, steps: int, callbacks: tuple[Any, ...] = ()) -> Any:
 
 
 class FitJob:
-    """Steps of one long fit, which goes on when asked."""
+    """Steps of a long fit, which halts between requests."""
 
     def __init__(self, case: Case) -> None:
         self._changed = threading.Condition()

@@ -1,4 +1,4 @@
-"""The engines: how each is started, and which cases it takes part in."""
+"""The engines: the command that starts each, and the cases that it takes part in."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Engine:
-    """One column of the benchmark.
+    """An engine: a column of the tables.
 
     Attributes:
         name: unique name.

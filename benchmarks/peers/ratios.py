@@ -1,4 +1,4 @@
-"""The ratios that the project holds itself to, and how the rows of a machine fare against them."""
+"""Bounds on ratios of times, and whether the rows of a machine keep them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ class Requirement:
     Attributes:
         text: what is compared, "slower engine / pyrobnn" or the other way round.
         top: the value above the line.
-        bottom: the value below it, if there is one.
+        bottom: the value below it, or None for a single value.
         bound: "at least" or "at most".
         number: the bound.
     """

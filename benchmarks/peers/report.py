@@ -103,7 +103,7 @@ def _memory(found: Found) -> str:
 
 
 def _notes(found: Found) -> list[str]:
-    """Return what went wrong, and how far the rounds lay apart."""
+    """Return the failures, and the largest ratio between rounds."""
     lines, drifts = [], []
     for case, entries in found.items():
         for engine, entry in entries.items():

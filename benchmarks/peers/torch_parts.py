@@ -93,10 +93,10 @@ def log_prior(w: Tensor) -> Tensor:
 
 
 class LoopJob:
-    """Calls of a Python function, one a step.
+    """Steps that are calls of a Python function.
 
     Args:
-        step: does one step or one prediction, and returns its loss (a number or a tensor) or anything else.
+        step: does a step or a prediction, and returns its loss (a number or a tensor) or anything else.
         device: where it runs.
         has_loss: whether what it returns is the negative ELBO.
     """
@@ -132,7 +132,7 @@ def moments(f: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def refuse_replicates(case: Case) -> None:
-    """Say that an engine fits one model at a time."""
+    """Refuse replicates: the engine fits a single model at a time."""
     if case.replicates > 1:
         raise Unsupported("one fit at a time; a replicate costs what the case sine does")
     if case.kind == "compile":

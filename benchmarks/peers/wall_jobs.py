@@ -1,4 +1,4 @@
-"""One job of `wall.py` in this process, as a user would write it: import, fit, predict.
+"""Does a job of the measure `wall` as a user would write it: import, fit, predict.
 
     wall_jobs.py ENGINE CASE STEPS
 

@@ -1,4 +1,4 @@
-"""Worker processes, as the driver sees them."""
+"""Starts worker processes of engines, and asks them."""
 
 import json
 import os
@@ -27,7 +27,7 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """A resident process of one engine.
+    """A resident process of an engine.
 
     Args:
         command: starts it.

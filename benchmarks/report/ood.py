@@ -1,4 +1,4 @@
-"""Tables and picture of inputs of another kind."""
+"""Tables and picture of out-of-distribution inputs."""
 
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure

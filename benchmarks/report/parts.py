@@ -1,4 +1,4 @@
-"""The parts of a report."""
+"""Tables, figures and statistics that all reports use."""
 
 import io
 import math
@@ -22,7 +22,7 @@ def mean_cell(values: Sequence[float], digits: int) -> str:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of the mean of values; 0 of a single one, where none is known."""
+    """Return the standard error of the mean of values; 0 of a single value, whose error is unknown."""
     # not `stdev` or `math.sqrt`, which fail where a value is not finite
     return variance(values) ** 0.5 / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
@@ -42,7 +42,7 @@ def grid(header: Sequence[Any], rows: Iterable[Iterable[Any]]) -> list[str]:
 
 
 def save_picture(figure: "MatplotlibFigure", path: Path, dpi: int = 110) -> None:
-    """Write a picture as PNG with a palette of 256 colours, a third as large as one without."""
+    """Write a picture as PNG with a palette of 256 colours, which makes the file a third as large."""
     from PIL import Image
 
     drawn = io.BytesIO()
@@ -51,7 +51,7 @@ def save_picture(figure: "MatplotlibFigure", path: Path, dpi: int = 110) -> None
 
 
 def panels(count: int, columns: int, size: tuple[float, float], wider: float = 0.0, **shared: Any) -> Any:
-    """Return a picture and the axes of so many panels, the rest of the last row left empty.
+    """Return a picture and the axes of its panels; the rest of the last row stays empty.
 
     Args:
         count: number of panels.

@@ -1,1 +1,1 @@
-"""The tasks of a suite, one module each."""
+"""Tasks of suites: each module does the jobs of a kind of suite."""

@@ -1,9 +1,10 @@
 """The mushroom bandit of Blundell et al. (2015, sections 5.3 and 6.3): to eat or not to eat, with regret.
 
-An agent is offered one mushroom after the other. Eating an edible one is worth 5, a poisonous one -35 or 5 with equal
-odds, leaving it 0. Its network maps features and action to the expected reward. Agents learn after blocks of mushrooms
-that grow, from where they stopped, from the last interactions. All seeds of an agent (and all members of an ensemble)
-learn side by side in one captured graph; the agents of one seed meet the same mushrooms with the same luck.
+An agent is offered mushrooms, one after the other. A mushroom that is eaten is worth 5 if it is edible, and -35 or 5 with
+equal odds if it is poisonous; a mushroom that is left is worth 0. The network maps features and action to the expected
+reward. Agents learn after blocks of mushrooms that grow, from where they stopped, from the last interactions. All seeds
+of an agent (and all members of an ensemble) learn side by side in one captured graph; the agents of one seed meet the
+same mushrooms with the same luck.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 EDIBLE, POISONOUS = 5.0, -15.0
 """Expected reward of eating."""
 UNIT = 10.0
-"""Rewards in one unit of the network's output."""
+"""Rewards in a unit of the network's output."""
 POINTS = 100
 
 
@@ -103,7 +104,7 @@ def make_world(data: bnn.Data, num: int, seed: int) -> World:
 
 
 def with_action(x: Tensor, eaten: Tensor) -> Tensor:
-    """Return inputs of the network: features and the action as one of two, (N, features + 2)."""
+    """Return inputs of the network: features, and the action as two columns of 0 and 1, (N, features + 2)."""
     return torch.cat([x, torch.stack([eaten, 1 - eaten], 1).to(x)], 1)
 
 

@@ -1,4 +1,4 @@
-"""Common parts of the suites of several tasks: [[entries]], grids of settings, and refusals."""
+"""What the suites of several tasks share: [[entries]], grids of settings, and refusals."""
 
 import copy
 import itertools
@@ -36,7 +36,7 @@ class Method(TypedDict, total=False):
 
 
 METHOD: dict[str, Any] = {"guide": {"type": "map"}, "prior": {"type": "normal", "scale": 1.0}, "members": 1}
-"""What an entry has beside its name where it does not say so."""
+"""Defaults of an entry."""
 _SAID_ELSEWHERE = {
     "seed": "seeds are those of the suite",
     "device": "fits are done on the CPU; the task mnist has a `device` of the suite",
@@ -57,7 +57,7 @@ def check_table(where: str, table: dict[str, Any], kind: type) -> None:
     Args:
         where: what the table is called in the message.
         table: the table.
-        kind: the TypedDict that it is to be.
+        kind: the TypedDict with its keys and types.
 
     Raises:
         InputError: with the first of them, and what was expected.
@@ -121,7 +121,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def check_fit(name: str, tables: dict[str, Any], *more: str) -> None:
-    """Refuse settings of [fit] that an entry has no say in: `seed`, `device`, and more that the task names."""
+    """Refuse settings of [fit] that the suite sets for all entries: `seed`, `device`, and more that the task names."""
     for key in ("seed", "device", *more):
         if key in tables.get("fit", {}):
             raise bnn.InputError(f"`fit.{key}` in entry {name} has no effect ({_SAID_ELSEWHERE[key]}): leave it out.")
@@ -204,7 +204,7 @@ def methods(suite: dict[str, Any], kind: type = Method, **more: Any) -> list[dic
         more: defaults of what the task has beside `METHOD`.
 
     Raises:
-        InputError: no entries, one that is no `kind`, or a guide or prior that is not one.
+        InputError: no entries, a key or value that `kind` does not have, or an unknown guide or prior.
     """
     check_entries(suite, kind)
     return [_method(entry, METHOD | more) for entry in suite["entries"]]
@@ -229,11 +229,11 @@ def of_svi(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def mixed(fits: Sequence[bnn.Posterior], members: int) -> list[Fitted]:
-    """Return fits that follow each other as mixtures of so many members; as they are where that is one."""
+    """Return mixtures of `members` fits that follow each other; the fits themselves if `members` is 1."""
     return list(fits) if members == 1 else [bnn.Mixture(group) for group in itertools.batched(fits, members)]
 
 
 def num_draws(settings: dict[str, Any]) -> int:
-    """Return how many draws to predict with: `draws`, or one of each member where members are points."""
+    """Return how many draws to predict with: `draws`, or the number of members where these are points."""
     is_point = isinstance(bnn.guides.resolve(settings["guide"]), bnn.guides.Map)
     return settings["members"] if is_point else settings["draws"]

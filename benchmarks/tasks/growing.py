@@ -21,7 +21,7 @@ def check_learner(method: dict[str, Any]) -> None:
 
 @dataclasses.dataclass
 class From:
-    """A guide that starts at the parameters of an earlier one, if there are any."""
+    """A guide that starts at given parameters, or as usual without them."""
 
     guide: Any
     state: dict[str, Tensor] | None
@@ -46,7 +46,7 @@ class Growing:
         model: the model.
         guide: what to train. Laplace is a MAP fit and then the curvature of the data, not repeated.
         size: number of examples of the largest data.
-        members: fits for each data set; more than one are an ensemble.
+        members: fits for each data set; several are an ensemble.
         settings: of `SVI`, beside the guide and the temperature.
         warm_start: start each call from where the last one stopped.
         tuned: choose the scale of the prior of each site by the marginal likelihood; Laplace only.
@@ -70,7 +70,7 @@ class Growing:
         return cls(model, guide, settings=of_svi(settings), **how, **more)
 
     def fit(self, parts: list[tuple[Tensor, Tensor]], seed: int) -> list[Fitted]:
-        """Return the posterior of each data set (x, y), all of one length."""
+        """Return the posterior of each data set (x, y), all of the same length."""
         num = len(parts[0][1])
         repeat = repeated(num, self.size, seed)
         data = [(x[repeat], y[repeat]) for x, y in parts for _ in range(self.members)]

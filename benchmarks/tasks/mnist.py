@@ -110,8 +110,8 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each entry, width and seed; its candidates are whole specs.
 
     Raises:
-        InputError: an unknown key, no entries, an engine that is not one of two, a number that cannot be, or a spec
-            that is not valid.
+        InputError: an unknown key, no entries, an unknown engine, a number out of its bounds, or a spec that is not
+            valid.
     """
     settings = check_suite(suite, Settings)
     check_table("[base]", suite.get("base", {}), Sections)
@@ -205,7 +205,7 @@ def _fit(settings: dict[str, Any], candidate: dict[str, Any], train: bnn.Data) -
 
 
 def _kept(settings: dict[str, Any], candidate: dict[str, Any]) -> Path | None:
-    """Return the folder in which a fit keeps its place, if the user wants that: one for what decides its bits."""
+    """Return the folder of the checkpoints of a fit, named by all that decides its bits; None if none are kept."""
     if not os.environ.get(KEPT_IN):
         return None
     fit = {name: settings.get(name) for name in ("units", "seed", "num_train", "engine", "device")}

@@ -57,7 +57,7 @@ def model(x: Any, y: Any, widths: tuple[int, ...], kind: str, noise: float) -> N
 
 
 def main(problem_file: str, out_file: str) -> None:
-    """Sample one problem."""
+    """Sample the posterior of a problem."""
     given = np.load(problem_file)
     widths, kind = tuple(int(width) for width in given["widths"]), str(given["kind"])
     settings = {"widths": widths, "kind": kind, "noise": float(given["noise"])}

@@ -1,7 +1,7 @@
-"""Inputs of another kind: does the uncertainty of a posterior tell them from the data?
+"""Out-of-distribution inputs: whether the uncertainty of a posterior tells them from the data.
 
 Either classes that were left out of training, or another data set with inputs of the same shape. Inputs of any
-shape are made one row, and scaled to [0, 1] by the largest value in the training part.
+shape become a row, and are scaled to [0, 1] by the largest value in the training part.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ _OF_SET: dict[str, Any] = {"data": None, "without": [], "outside": None, "train"
 
 
 class Inputs(TypedDict, total=False):
-    """One of [[sets]]: data, and what is outside."""
+    """A table of [[sets]]: data, and what is outside."""
 
     data: str
     without: list[int]

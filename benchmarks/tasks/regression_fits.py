@@ -1,4 +1,4 @@
-"""Many specs fitted to many data sets of one size, side by side where one graph serves."""
+"""Fits many specs to many data sets of the same size, side by side where they share a captured graph."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""The life of a fit: a checkpoint, a kill, a resume, a save, a load on a CPU; one data-parallel process; too much."""
+"""The life of a fit: checkpoint, kill, resume, save, load on a CPU, a data-parallel process, and too little memory."""
 
 import multiprocessing
 import os
@@ -51,7 +51,7 @@ def _fit_until_killed(device: str, engine: str, folder: str) -> None:
 
 
 def _killed(setting: Setting, engine: str) -> Found:
-    """Compare the bits of a fit that a signal killed, resumed here, with the bits of one that ran through."""
+    """Compare the bits of a fit that was killed and resumed with those of an uninterrupted fit."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = (setting.device, engine, folder)
         child = multiprocessing.get_context("spawn").Process(target=_fit_until_killed, args=arguments)
@@ -77,7 +77,7 @@ def _loaded(setting: Setting) -> Found:
 
 
 def _parallel(setting: Setting) -> Found:
-    """Compare one data-parallel process with the fit that it is."""
+    """Compare a fit by a single data-parallel process with the plain fit."""
     model, data = _problem()
     method = bnn.SVI(steps=50, batch_size=50)
     shared: dict[str, Any] = {"seed": 0, "device": setting.device, "engine": "eager", "progress": False}

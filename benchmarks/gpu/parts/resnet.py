@@ -37,7 +37,7 @@ def _problem(setting: Setting) -> tuple[nn.Module, Tensor, Tensor, int]:
 
 
 def _ours(setting: Setting, engine: Any) -> Found:
-    """Time the blocks of 50 steps between callbacks, without the first ones, in which things are compiled."""
+    """Time the blocks of 50 steps between callbacks, without the first blocks, in which the step is compiled."""
     net, x, y, batch = _problem(setting)
     ends: list[float] = []
 
