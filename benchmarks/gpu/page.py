@@ -6,6 +6,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report.parts import grid
+
 _FIRST, _LAST = ("name", "status"), ("seconds", "error")
 
 
@@ -39,7 +41,7 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     found = dict.fromkeys(key for row in rows for key in row if key not in (*_FIRST, *_LAST, "part"))
     columns = [*_FIRST, *found, *_LAST]
     cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
-    return [f"| {' | '.join(line)} |" for line in [columns, ["---"] * len(columns), *cells]]
+    return grid(columns, cells)
 
 
 def _cell(value: Any) -> str:

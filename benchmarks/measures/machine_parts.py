@@ -9,27 +9,21 @@ thread, so that other work on the machine does not count; medians of rounds.
 import itertools
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, each, plain_page, short
+from benchmarks.captured_fits import captured, running
+from benchmarks.measures.harness import Options, Row, by_turns, each, plain_page, short
 
 NETS = {"784-400-400-10": (784, 400, 400, 10), "784-1200-1200-10": (784, 1200, 1200, 10)}
 
 KEY = ("net",)
 OPTIONS = {"nets": list(NETS)}
-BATCH, BLOCK, ROUNDS, REPEATS = 128, 50, 9, 20
-
-
-def timed(work: Callable[[], Any]) -> float:
-    """Return milliseconds of one call."""
-    started = time.process_time()
-    for _ in range(REPEATS):
-        work()
-    return 1000 * (time.process_time() - started) / REPEATS
+BATCH, BLOCK, ROUNDS = 128, 20, 9
 
 
 def parts(widths: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
@@ -53,37 +47,32 @@ def parts(widths: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
     return {"products": products, "normals": lambda: torch.randn(size), "Adam": adam.step}
 
 
-def measured(widths: tuple[int, ...]) -> dict[str, float]:
-    """Return medians in milliseconds: the step, and each part."""
-    own, found = parts(widths), dict[str, list[float]]()
-    ends: list[float] = []
+def repeated(work: Callable[[], Any]) -> Callable[[], None]:
+    """Return the function that works as often as a block has steps."""
 
-    def look(_: Any) -> None:
-        if ends:
-            found.setdefault("step", []).append(1000 * (time.process_time() - ends[-1]) / BLOCK)
-        for name, work in own.items():
-            found.setdefault(name, []).append(timed(work))
-        ends.append(time.process_time())
+    def works() -> None:
+        for _ in range(BLOCK):
+            work()
 
-    inputs, *hidden, outputs = widths
-    x, y = torch.randn(4000, inputs), torch.randint(0, outputs, (4000,))
-    model = bnn.BNN(
-        bnn.MLP(inputs, hidden, outputs), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Categorical()
-    )
-    guide = bnn.guides.MeanField(init_rho=-5.0, noise="shared")
-    method = bnn.SVI(guide=guide, steps=BLOCK * (ROUNDS + 1), lr=1e-3, batch_size=BATCH)
-    run: dict[str, Any] = {"seed": 0, "device": "cpu", "engine": "captured", "progress": False, "callbacks": [look]}
-    bnn.fit(model, bnn.Data(x, y, standardize=False), method, **run)
-    return {name: median(values) for name, values in found.items()}
+    return works
 
 
 jobs = each("net", "nets")
 
 
 def run(job: Row, options: Options) -> list[Row]:
-    """Return a row."""
+    """Return a row: the milliseconds of a step and of each part."""
     torch.set_num_threads(1)
-    found = measured(NETS[job["net"]])
+    inputs, *hidden, outputs = widths = NETS[job["net"]]
+    data = bnn.Data(torch.randn(4000, inputs), torch.randint(0, outputs, (4000,)), standardize=False)
+    model = bnn.BNN(bnn.MLP(inputs, hidden, outputs), prior=bnn.priors.Normal(1.0), likelihood="categorical")
+    guide = bnn.guides.MeanField(init_rho=-5.0, noise="shared")
+    method = bnn.SVI(guide=guide, steps=BLOCK * (ROUNDS + 2), lr=1e-3, batch_size=BATCH)
+    with running(model, BATCH, 0, "parts of a step"):
+        works = {"step": partial(captured(model, data, method).advance, BLOCK)}
+        works |= {part: repeated(work) for part, work in parts(widths).items()}
+        seconds = by_turns(works, ROUNDS, clock=time.process_time)
+    found = {name: 1000 * median(spent) / BLOCK for name, spent in seconds.items()}
     ratio = found["step"] / sum(value for part, value in found.items() if part != "step")
     return [short(job | found) | {"ratio": round(ratio, 2)}]
 

@@ -4,49 +4,45 @@ Default calls run in 20 processes each, every second one with nothing compiled b
 busy process. The digest of each result is a row; the page counts how many differ.
 """
 
-import os
+import hashlib
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
-from benchmarks.measures.harness import Options, Page, Row, chosen
+import numpy as np
+
+import pyrobnn as bnn
+from benchmarks.measures.harness import Options, Page, Row, chosen, in_process
 from benchmarks.report.parts import grid
 
 KEY = ("call", "process")
-CALLS = {
-    "mean_field, 57 x 4, its own length": (
-        "bnn.fit(bnn.BNN(bnn.MLP(4, [20], 1)), data, bnn.SVI(), seed=0, progress=False)"
-    ),
-    "mean_field, 57 x 4, 4,000 steps": (
-        "bnn.fit(bnn.BNN(bnn.MLP(4, [20], 1)), data, bnn.SVI(steps=4000), seed=0, progress=False)"
-    ),
-    "no method, 57 x 4": "bnn.fit(bnn.BNN(bnn.MLP(4, [5], 1)), data, seed=0, progress=False)",
-    "BNNRegressor(), 57 x 4": "bnn.BNNRegressor(random_state=0).fit(x, y).posterior_",
+CALLS: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
+    "mean_field, 57 x 4, its own length": lambda x, y: fit(x, y, 20, bnn.SVI()),
+    "mean_field, 57 x 4, 4,000 steps": lambda x, y: fit(x, y, 20, bnn.SVI(steps=4000)),
+    "no method, 57 x 4": lambda x, y: fit(x, y, 5),
+    "BNNRegressor(), 57 x 4": lambda x, y: bnn.BNNRegressor(random_state=0).fit(x, y).posterior_,
 }
 OPTIONS = {"times": 20, "calls": list(CALLS)}
-_CODE = """
-import hashlib, warnings
-import numpy as np
-warnings.simplefilter("ignore")
-import pyrobnn as bnn
-g = np.random.default_rng(0)
-x = g.normal(size=(57, 4))
-y = x @ [1.0, -2.0, 0.5, 0.0] + 0.3 * g.normal(size=57)
-data = bnn.Data(x, y)
-prediction = {call}.predict(x, num_draws=50)
-print(hashlib.sha256(prediction.draw_means.numpy().tobytes()).hexdigest())
-"""
 _BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 """Ends with the process that started it, also where that is killed."""
 
 
-def digest(call: str, cache: str) -> str:
-    """Return the digest of what a call predicts, in a new process with this folder for compiled steps."""
-    code, settings = _CODE.format(call=call), os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache}
-    done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, check=True)
-    return done.stdout.split()[-1]
+def fit(x: np.ndarray, y: np.ndarray, units: int, *method: Any) -> Any:
+    """Return the posterior of a network with so many hidden units."""
+    return bnn.fit(bnn.BNN(bnn.MLP(4, [units], 1)), bnn.Data(x, y), *method, seed=0, progress=False)
+
+
+def digest(call: str) -> str:
+    """Return the digest of what a call predicts."""
+    g = np.random.default_rng(0)
+    x = g.normal(size=(57, 4))
+    y = x @ [1.0, -2.0, 0.5, 0.0] + 0.3 * g.normal(size=57)
+    prediction = CALLS[call](x, y).predict(x, num_draws=50)
+    return hashlib.sha256(prediction.draw_means.numpy().tobytes()).hexdigest()
 
 
 @cache
@@ -67,7 +63,7 @@ def run(job: Row, options: Options) -> list[Row]:
     started = time.perf_counter()
     try:
         with tempfile.TemporaryDirectory() as fresh:
-            found = digest(CALLS[job["call"]], fresh if is_cold else kept().name)
+            found = in_process(digest, job["call"], TORCHINDUCTOR_CACHE_DIR=fresh if is_cold else kept().name)
     finally:
         if busy is not None:
             busy.kill()

@@ -17,17 +17,7 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import norm
-from sklearn.datasets import (
-    load_breast_cancer,
-    load_diabetes,
-    load_iris,
-    load_wine,
-    make_friedman1,
-    make_friedman2,
-    make_friedman3,
-    make_hastie_10_2,
-    make_moons,
-)
+from sklearn import datasets
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -64,27 +54,27 @@ def bend(num: int, rng: np.random.Generator) -> Table:
 
 def friedman1(num: int, rng: np.random.Generator) -> Table:
     """Return Friedman's first problem with noise of 1; five of the ten inputs do not matter."""
-    return make_friedman1(num, noise=1.0, random_state=int(rng.integers(2**30)))
+    return datasets.make_friedman1(num, noise=1.0, random_state=int(rng.integers(2**30)))
 
 
 def friedman2(num: int, rng: np.random.Generator) -> Table:
     """Return Friedman's second problem with noise of 125, a third of the spread."""
-    return make_friedman2(num, noise=125.0, random_state=int(rng.integers(2**30)))
+    return datasets.make_friedman2(num, noise=125.0, random_state=int(rng.integers(2**30)))
 
 
 def friedman3(num: int, rng: np.random.Generator) -> Table:
     """Return Friedman's third problem with noise of 0.1."""
-    return make_friedman3(num, noise=0.1, random_state=int(rng.integers(2**30)))
+    return datasets.make_friedman3(num, noise=0.1, random_state=int(rng.integers(2**30)))
 
 
 def moons(num: int, rng: np.random.Generator) -> Table:
     """Return two half moons with noise of 0.2."""
-    return make_moons(num, noise=0.2, random_state=int(rng.integers(2**30)))
+    return datasets.make_moons(num, noise=0.2, random_state=int(rng.integers(2**30)))
 
 
 def hastie(num: int, rng: np.random.Generator) -> Table:
     """Return whether ten normal numbers lie outside a sphere that holds half of them."""
-    x, y = make_hastie_10_2(num, random_state=int(rng.integers(2**30)))
+    x, y = datasets.make_hastie_10_2(num, random_state=int(rng.integers(2**30)))
     return x, (y > 0).astype(int)
 
 
@@ -103,16 +93,16 @@ SIMULATED = {
     "moons": moons, "hastie": hastie,
 }  # fmt: skip
 LOADED: dict[str, Callable[[], Table]] = {
-    "diabetes": lambda: load_diabetes(return_X_y=True),
+    "diabetes": lambda: datasets.load_diabetes(return_X_y=True),
     "yacht": published("yacht"),
     "concrete": published("concrete"),
     "energy": published("energy"),
     "wine-quality-red": published("wine-quality-red"),
     "power-plant": published("power-plant"),
     "protein": published("protein-tertiary-structure"),
-    "iris": lambda: load_iris(return_X_y=True),
-    "wine": lambda: load_wine(return_X_y=True),
-    "breast-cancer": lambda: load_breast_cancer(return_X_y=True),
+    "iris": lambda: datasets.load_iris(return_X_y=True),
+    "wine": lambda: datasets.load_wine(return_X_y=True),
+    "breast-cancer": lambda: datasets.load_breast_cancer(return_X_y=True),
     "spambase": published("spambase"),
 }
 SETS = {

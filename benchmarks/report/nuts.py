@@ -1,9 +1,8 @@
 """Tables and picture of the distances to NUTS."""
 
 import numpy as np
-from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Row, Table, distinct, grouped, mean_cell, standard_error
+from benchmarks.report.parts import Figure, Row, Table, distinct, grouped, mean_cell, panels_of_methods, standard_error
 
 FLOOR = "NUTS, half of it"
 """Name of the entry that compares two halves of NUTS."""
@@ -62,9 +61,8 @@ def figures(rows: list[Row]) -> list[Figure]:
     """Return the distance of the predictive distributions, a panel a problem."""
     problems = distinct(rows, "data")
     methods = [FLOOR, *dict.fromkeys(row["entry"] for row in rows if row["entry"] != FLOOR)]
-    height = 1.2 + 0.22 * len(methods)
-    picture = MatplotlibFigure(figsize=(2.2 + 3.0 * len(problems), height), layout="constrained")
-    axes = picture.subplots(1, len(problems), sharey=True, squeeze=False)[0]
+    size = (2.2 + 3.0 * len(problems), 1.2 + 0.22 * len(methods))
+    picture, axes = panels_of_methods(problems, methods, "total variation distance to NUTS", size)
     for axis, problem in zip(axes, problems, strict=True):
         own = {name: [row["predictive"] for row in found] for name, found in _of(rows, problem).items()}
         places = [methods.index(name) for name in own]
@@ -73,11 +71,7 @@ def figures(rows: list[Row]) -> list[Figure]:
         axis.errorbar(
             means, places, xerr=[standard_error(v) for v in own.values()], fmt="o", color="#0b4f8a", capsize=2
         )
-        axis.set(title=problem, xlabel="total variation distance to NUTS", yticks=range(len(methods)))
-        axis.set_yticklabels(methods)
-        axis.spines[["top", "right"]].set_visible(False)
         axis.set_xlim(left=0)
-    axes[0].invert_yaxis()
     several = any(len(found) > 1 for problem in problems for found in _of(rows, problem).values())
     bars = "; bars are standard errors over seeds" if several else ""
     caption = f"Total variation distance between the predictions of each method and of NUTS{bars}."

@@ -1,9 +1,8 @@
 """Tables and picture of out-of-distribution inputs."""
 
 import numpy as np
-from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Row, Table, distinct, grouped, mean_cell, standard_error
+from benchmarks.report.parts import Figure, Row, Table, distinct, grouped, mean_cell, panels_of_methods, standard_error
 
 _MEASURES = {"mutual_information": "mutual information", "entropy": "entropy", "max_prob": "1 - largest probability"}
 _LOOKS = {"mutual_information": ("#0b4f8a", "o"), "entropy": ("#d9822b", "s"), "max_prob": ("#555555", "^")}
@@ -53,20 +52,15 @@ def figures(rows: list[Row]) -> list[Figure]:
     sets = _sets(rows)
     methods = distinct(rows, "entry")
     size = (2.4 + 3.2 * len(sets), 1.7 + 0.34 * len(methods))
-    picture = MatplotlibFigure(figsize=size, layout="constrained")
-    axes = picture.subplots(1, len(sets), sharey=True, squeeze=False)[0]
-    for axis, (data, own) in zip(axes, sets.items(), strict=True):
+    picture, axes = panels_of_methods(list(sets), methods, "AUROC", size)
+    for axis, own in zip(axes, sets.values(), strict=True):
         for shift, (measure, (colour, marker)) in enumerate(_LOOKS.items()):
             all_values = {name: [row[f"auroc_{measure}"] for row in found] for name, found in own.items()}
             values = {name: found for name, found in all_values.items() if None not in found}
             places = [methods.index(name) + 0.18 * (shift - 1) for name in values]
             means, errors = [float(np.mean(v)) for v in values.values()], [standard_error(v) for v in values.values()]
             axis.errorbar(means, places, xerr=errors, fmt=marker, color=colour, capsize=2, label=_MEASURES[measure])
-        axis.set(title=data, xlabel="AUROC", yticks=range(len(methods)))
-        axis.set_yticklabels(methods)
         axis.grid(axis="x", color="0.92", linewidth=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].invert_yaxis()
     picture.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     caption = (
         "How well each measure of uncertainty tells inputs outside from inside; bars are standard errors over seeds."

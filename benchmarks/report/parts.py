@@ -71,6 +71,27 @@ def panels(count: int, columns: int, size: tuple[float, float], wider: float = 0
     return picture, axes[:count]
 
 
+def panels_of_methods(data: Sequence[str], methods: Sequence[str], label: str, size: tuple[float, float]) -> Any:
+    """Return a picture and its axes: a panel for each data set, side by side, in which methods are lines.
+
+    Args:
+        data: titles of the panels.
+        methods: names of the lines, from top to bottom.
+        label: below each panel.
+        size: of the picture in inches.
+    """
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+    picture = MatplotlibFigure(figsize=size, layout="constrained")
+    axes = picture.subplots(1, len(data), sharey=True, squeeze=False)[0]
+    for axis, title in zip(axes, data, strict=True):
+        axis.set(title=title, xlabel=label, yticks=range(len(methods)))
+        axis.set_yticklabels(methods)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()
+    return picture, axes
+
+
 def distinct(rows: Iterable[Row], column: str) -> list[Any]:
     """Return the values of a column, in order of appearance."""
     return list(dict.fromkeys(row[column] for row in rows))

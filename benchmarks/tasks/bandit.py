@@ -1,10 +1,10 @@
 """The mushroom bandit of Blundell et al. (2015, sections 5.3 and 6.3): to eat or not to eat, with regret.
 
-An agent is offered mushrooms, one after the other. A mushroom that is eaten is worth 5 if it is edible, and -35 or 5 with
-equal odds if it is poisonous; a mushroom that is left is worth 0. The network maps features and action to the expected
-reward. Agents learn after blocks of mushrooms that grow, from where they stopped, from the last interactions. All seeds
-of an agent (and all members of an ensemble) learn side by side in one captured graph; the agents of one seed meet the
-same mushrooms with the same luck.
+An agent is offered mushrooms, one after the other. A mushroom that is eaten is worth 5 if it is edible, and -35 or 5
+with equal odds if it is poisonous; a mushroom that is left is worth 0. The network maps features and action to the
+expected reward. Agents learn after blocks of mushrooms that grow, from where they stopped, from the last interactions.
+All seeds of an agent (and all members of an ensemble) learn side by side in one captured graph; the agents of one seed
+meet the same mushrooms with the same luck.
 """
 
 import dataclasses

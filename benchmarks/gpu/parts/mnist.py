@@ -15,11 +15,10 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.gpu.check import Check, Found, NotHere, Setting
+from benchmarks.tasks.mnist_scores import UNIT
 
 _BATCH = 128
 _SECONDS = 14.0
-_UNIT = 126 / 255
-"""What pixels in [0, 1] are divided by (Blundell et al. 2015, section 5.1)."""
 
 
 def checks(setting: Setting) -> Iterator[Check]:
@@ -41,7 +40,7 @@ def _images(num_train: int, num_test: int) -> tuple[bnn.Data, bnn.Data, str]:
             for n in (num_train, num_test)
         ]
         return parts[0], parts[1], "noise: MNIST is not on this machine"
-    train, test = (bnn.Data(part.x / _UNIT, part.y, standardize=False) for part in (train[:num_train], test[:num_test]))
+    train, test = (bnn.Data(part.x / UNIT, part.y, standardize=False) for part in (train[:num_train], test[:num_test]))
     return train, test, "MNIST"
 
 
