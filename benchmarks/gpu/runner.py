@@ -93,7 +93,7 @@ def _read(out: Path) -> dict[str, Any]:
 
 def _rows(part: Part, setting: Setting, skip: list[str], grace: float) -> Iterator[dict[str, Any]]:
     """Yield the rows of a part from a separate process, and another row if that hangs or ends before its time."""
-    command = [sys.executable, "-m", "benchmarks.gpu.child", part.module]
+    command = [sys.executable, "-m", "benchmarks.gpu.part_process", part.module]
     path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
     late = threading.Event()
     with (

@@ -86,7 +86,7 @@ class Measure(Protocol):
 
 def names() -> list[str]:
     """Return the names of all measures."""
-    return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "child", "harness"})
+    return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "harness", "new_process"})
 
 
 def listed() -> list[str]:
@@ -192,7 +192,7 @@ def in_process(function: Callable[..., Any], *arguments: Any, launcher: Sequence
         environment: variables to set.
     """
     words = [function.__module__, function.__name__, json.dumps(arguments)]
-    command = [sys.executable, *launcher, "-m", "benchmarks.measures.child", *words]
+    command = [sys.executable, *launcher, "-m", "benchmarks.measures.new_process", *words]
     done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -16,7 +16,7 @@ from protocol import Job, serve
 from pyro.infer import SVI, Predictive, Trace_ELBO
 from pyro.infer.autoguide import AutoDiagonalNormal, init_to_value
 from pyro.nn import PyroModule
-from pyro_parts import ScaleMixture
+from pyro_prior import ScaleMixture
 from torch import Tensor
 from torch_parts import Batches, apply_layer, initial_parameters, job_of, moments, refuse_replicates, set_up
 

@@ -17,7 +17,7 @@ import torch
 import tyxe
 from cases import INIT_SCALE, LEARNING_RATE, NOISE, NUM_DRAWS, Case, prediction_inputs
 from protocol import Job, serve
-from pyro_parts import ScaleMixture
+from pyro_prior import ScaleMixture
 from torch import Tensor
 from torch_parts import STEPS_BEFORE_PREDICTION, Batches, LoopJob, make_net, refuse_replicates, set_up
 

@@ -1,4 +1,4 @@
-"""A function in a new process: `python -m benchmarks.measures.child MODULE NAME ARGUMENTS`.
+"""Calls a function in a new process: `python -m benchmarks.measures.new_process MODULE NAME ARGUMENTS`.
 
 Arguments and result are JSON. Nothing is imported beside that module, so the function sees a process that is new.
 """

@@ -1,4 +1,7 @@
-"""The process of one part: `python -m benchmarks.gpu.child MODULE` reads its setting and prints rows, all as JSON."""
+"""Does the checks of a part in a process: `python -m benchmarks.gpu.part_process MODULE`.
+
+It reads its setting from standard input and prints rows, all as JSON.
+"""
 
 import json
 import os

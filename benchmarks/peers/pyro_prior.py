@@ -1,4 +1,4 @@
-"""Common parts of the engines on Pyro: the prior as a distribution."""
+"""The prior of all engines as a distribution of Pyro."""
 
 from typing import Any
 
