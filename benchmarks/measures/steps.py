@@ -80,21 +80,20 @@ def cost(name: str, engine: str, step: str) -> dict[str, float]:
     before = resident("VmHWM")
     make, shape, batch, steps = NETS[name]
     torch.manual_seed(0)
-    net = make()
+    is_captured = engine == "captured" and step != "plain"
+    net = make() if is_captured else Timed(make())
     x, y = torch.randn(EXAMPLES, *shape), torch.randint(0, 10, (EXAMPLES,))
     data, total = bnn.Data(x, y, standardize=False), steps + WARM_UP
     if step == "plain":
-        plain(Timed(net), x, y, batch, total)
+        plain(net, x, y, batch, total)
     else:
-        model = bnn.BNN(
-            net if engine == "captured" else Timed(net), prior=bnn.priors.Normal(1.0), likelihood="categorical"
-        )
+        model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
         method = bnn.SVI(guide=GUIDES[step], steps=total, lr=1e-3, batch_size=batch)
-        if engine == "captured":
+        if is_captured:
             seconds = block(model, data, method, steps)
         else:
             bnn.fit(model, data, method, seed=0, device="cpu", engine="eager", progress=False)
-    if STARTS:
+    if not is_captured:
         seconds = median([end - start for start, end in itertools.pairwise(STARTS)][WARM_UP - 1 :])
     return {"ms": 1000 * seconds, "peak": (resident("VmHWM") - before) / 1024}
 
