@@ -116,8 +116,16 @@ def fit(
     method = Automatic() if method is None else checked_method(method, data)
     data = as_data(data)
     held_out = None if validation is None else _in_memory(validation)
-    kept: dict[str, Any] = {"validation": held_out, "checkpoint": checkpoint, "every": every}
-    run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
+    run = Run(
+        seed=seed,
+        device=device,
+        engine=engine,
+        progress=progress,
+        callbacks=callbacks,
+        validation=held_out,
+        checkpoint=checkpoint,
+        every=every,
+    )
     check_offered(method, run)
     if isinstance(data, Data) and data.constant_inputs:
         _warn_of(data.constant_inputs)

@@ -173,8 +173,9 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             training = SVI(guide=self.guide, steps=self.guide_steps, schedule=schedule, batch_size="all")
             return training.infer(tuned, data, run)
         setting = self._structured(best)
-        at: dict[str, Any] = {"seed": run.seed, "device": run.device, "progress": run.progress}
-        posterior = laplace_around(tuned, data, setting, weights=best.weights, **at)
+        posterior = laplace_around(
+            tuned, data, setting, weights=best.weights, seed=run.seed, device=run.device, progress=run.progress
+        )
         used = EngineRecord(run.engine, "eager", "L-BFGS runs no steps that could be captured")
         posterior.record = dataclasses.replace(posterior.record, engine=used, threads=best.threads)
         return posterior

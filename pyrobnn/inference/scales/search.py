@@ -9,9 +9,7 @@ from tqdm.auto import tqdm
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.linear_model import (
-    check_entries,
-)
+from pyrobnn.curvature.linear_model import check_entries
 from pyrobnn.curvature.tracker import refuse_mixed_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.sites import latent_sites

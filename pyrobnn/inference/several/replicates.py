@@ -86,8 +86,15 @@ def fit_replicates(
     if any(isinstance(one, SVI) for one in (data if isinstance(data, list) else [data])):
         raise InputError("The data come before the method: fit_replicates(model, data, method, seed=0).")
     data = [as_data(part) for part in data] if isinstance(data, list) else as_data(data)
-    kept: dict[str, Any] = {"checkpoint": checkpoint, "every": every}
-    run = Run(seed=seed, device=device, engine=engine, progress=progress, callbacks=callbacks, **kept)
+    run = Run(
+        seed=seed,
+        device=device,
+        engine=engine,
+        progress=progress,
+        callbacks=callbacks,
+        checkpoint=checkpoint,
+        every=every,
+    )
     if all(one.ends_by_itself for one in (method if isinstance(method, list) else [method])):
         bnn = _measured(bnn, data, run, replicates)
     return fit_side_by_side(bnn, method, data, run, replicates=replicates, bootstrap=bootstrap)
