@@ -92,14 +92,16 @@ def isolated(monkeypatch, tmp_path):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the cases that `one_in` leaves to the slow tests."""
+    """Mark the cases that `one_in` leaves to the slow and to the nightly tests."""
     seen = collections.Counter()
     for item in items:
         mark = item.get_closest_marker("one_in")
         if mark is not None:
-            function = item.nodeid.partition("[")[0]
-            if seen[function] % mark.args[0]:
-                item.add_marker(pytest.mark.slow)
+            function, (fast, slow) = item.nodeid.partition("[")[0], (*mark.args, 1)[:2]
+            index = seen[function]
+            if not fast or index % fast:
+                left = index - (index // fast + 1 if fast else 0)
+                item.add_marker(pytest.mark.nightly if left % slow else pytest.mark.slow)
             seen[function] += 1
 
 

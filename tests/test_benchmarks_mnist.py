@@ -33,7 +33,7 @@ SUITE = {
         {
             "name": "SGD",
             "guide": {"type": "map"},
-            "laplace": [{"name": "Kronecker", "structure": "kron", "tuned": True}],
+            "laplace": [{"name": "Kronecker", "structure": "kron", "sites": "last_layer", "tuned": True}],
         },
         {
             "name": "Bayes by Backprop",

@@ -272,6 +272,7 @@ def noisy(name, seed=0):
     return mixture_model(NOISY[name]())
 
 
+@pytest.mark.one_in(3, 2)
 @pytest.mark.parametrize("how", [interpret, replay])
 @pytest.mark.parametrize("name", NOISY)
 def test_networks_with_noise_draw_that_of_eager_steps(name, how, monkeypatch):
@@ -284,7 +285,7 @@ def test_antithetic_pairs_of_networks_with_noise_draw_that_of_eager_steps(monkey
     assert_same(*both(noisy("dropout"), *problem(), steps=6, num_particles=2, antithetic=True, kl="mc"))
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(0, 3)
 @pytest.mark.parametrize("name", ["dropout", "of a GRU", "slopes", "randint"])
 def test_compiled_networks_with_noise_draw_that_of_eager_steps(name):
     """Some draws come from outside of the compiled step, and others from within it."""
@@ -309,7 +310,8 @@ class Drops(nn.Module):
         return (mask * self.layer(x)).sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("how", [interpret, replay])
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("how", [replay, interpret])
 def test_dropout_of_replicates_keeps_its_share_and_is_new_at_each_step_row_unit_and_replicate(how, monkeypatch):
     """400 steps: sums of independent draws lie within 5 standard errors, and those of two fits are uncorrelated."""
     captured_by_interpretation(monkeypatch, how)
@@ -543,6 +545,7 @@ for method in (bnn.SVI(steps=300, schedule="cosine_annealing_lr"), bnn.IVON(step
 """
 
 
+@pytest.mark.slow
 def test_short_fits_do_without_the_compiler():
     """It takes two seconds to import, and torch's optimisers import it unless they are kept from that."""
     run = subprocess.run([sys.executable, "-c", OPTIMIZER], check=True, capture_output=True, text=True)

@@ -49,7 +49,7 @@ def fit(num_rows, net=None, guide="mean_field", *, weights=False, **settings):
     return bnn.fit(model(net), data(num_rows, weights=weights), method, seed=0, engine="captured", progress=False)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(5, 3)
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("guide", ["mean_field", "dropout", "full_rank"])
 @pytest.mark.parametrize("lengths", [SMALL, LARGE], ids=["all rows", "mini-batches"])
@@ -82,6 +82,7 @@ def test_no_rows_are_added_where_they_would_change_something(net, programs):
     assert len(set(programs)) == 2
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("net", [None, with_batch_statistics])
 def test_fits_of_any_length_are_the_eager_ones(net, programs):
     for length in (100, 101, 104):
@@ -154,6 +155,7 @@ APART = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TOGETHER)
 def test_no_rows_are_added_where_a_hidden_part_of_the_network_would_see_them(name, programs):
     """A look at the first parameters alone does not show it."""
@@ -174,6 +176,7 @@ def started(name):
     return bnn.BNN(TOGETHER[name](), prior=bnn.priors.Normal(1.0), likelihood="gaussian")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["batch normalisation", "attention", "a count"])
 def test_fits_of_networks_whose_rows_meet_are_the_eager_ones(name, programs):
     given = data(97)
@@ -186,6 +189,7 @@ def test_fits_of_networks_whose_rows_meet_are_the_eager_ones(name, programs):
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("length", [100, 101, 700])
 @pytest.mark.parametrize("likelihood", ["poisson", "student_t", "negative_binomial", "bernoulli"])
 def test_fits_of_all_likelihoods_are_the_eager_ones(likelihood, length, programs):
@@ -215,7 +219,8 @@ class Own:
         return OwnGuide({name: value.shape for name, value in model.initial_values.items()})
 
 
-@pytest.mark.parametrize("length", [97, 101, 700])
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("length", [101, 97, 700])
 def test_a_guide_that_takes_no_weights_of_examples_fits_as_eagerly(length, programs):
     given = data(length)
     assert_same(*both(model(), given.x.float(), given.y.float(), guide=Own(), steps=20))

@@ -70,14 +70,15 @@ def test_it_ends_no_lower_than_steps_of_adam():
     """From the same start: its ELBO is at least that of the steps less their tolerance."""
     net = NET.build()
     found = fit(model(net)).record.convergence
-    steps = fit(model(net), run={"engine": "captured"})
+    steps = fit(model(net), max_steps=20_000, run={"engine": "captured"})
     assert not by_lbfgs(steps)
     assert found.elbo >= steps.record.convergence.elbo - steps.record.convergence.tolerance
 
 
 def test_eager_and_replayed_descents_agree():
     net = NET.build()
-    first, second = (fit(model(net), run={"engine": engine}) for engine in ("auto", "eager"))
+    first, second = (fit(model(net), max_steps=300, run={"engine": engine}) for engine in ("auto", "eager"))
+    assert len(first.history) == len(second.history) == 300
     assert first.history.elbo[-1] == pytest.approx(second.history.elbo[-1], abs=1e-4)
     assert first.history.elbo[:10] == pytest.approx(second.history.elbo[:10], rel=1e-9)
 
@@ -152,7 +153,7 @@ def test_it_ends_after_the_largest_number_of_steps():
     assert posterior.record.stop_reason == "not converged within max_steps=7"
 
 
-@pytest.mark.parametrize(("rows", "noise"), [(200, 0.05), (60, 0.005)])
+@pytest.mark.parametrize(("rows", "noise"), [(60, 0.005), pytest.param(200, 0.05, marks=pytest.mark.nightly)])
 def test_networks_with_kinks_in_single_precision_end_where_adam_gains_nothing(rows, noise):
     """From the point that is called converged, 2,000 steps of Adam at two rates; L-BFGS alone left 15 to 2,700 nats."""
     g = np.random.default_rng(1)

@@ -16,8 +16,9 @@ from pyrobnn.distributions.targets import Poisson, StudentT
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3
 TESTED = {"elbo", "bias", "spread", "coverage", "surprise", "confidence"}
 RATE = 0.01
+FEW = {"false_alarm_rate": 0.1}
+"""A rate that takes a fifth of the simulations."""
 SEEDS = range(10)
-BAD_SEEDS = range(4)
 
 
 def linear_problem(seed, likelihood=None):
@@ -59,19 +60,30 @@ def diagnosed(seed, **change):
 # A good fit
 
 
+def linear_truths_are_no_alarm(found):
+    return {f.kind for one in found for f in one.findings if f.name == "baseline"} <= {"note", "fine"}
+
+
 @pytest.mark.slow
+def test_silence_on_a_good_fit():
+    found = diagnosed(0)
+    assert found.warnings == ()
+    assert linear_truths_are_no_alarm([found])
+
+
+@pytest.mark.nightly
 def test_silence_on_good_fits():
     """10 exact posteriors at a rate of 1 %: 2 or more with a warning have a probability of 0.4 %."""
     found = [diagnosed(seed) for seed in SEEDS]
     assert sum(bool(one.warnings) for one in found) <= 1
-    assert {f.kind for one in found for f in one.findings if f.name == "baseline"} <= {"note", "fine"}  # linear truths
+    assert linear_truths_are_no_alarm(found)
     p_values = {name: [f.p_value for one in found for f in one.findings if f.name == name] for name in TESTED}
     for name in ("bias", "spread", "surprise"):
         assert len(p_values[name]) == len(SEEDS)
         assert 0.02 < float(np.mean(np.array(p_values[name]) < 0.5)) < 0.98  # not all alike: 0.2 % if uniform
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_null_p_values_are_uniform():
     """Also where training data are few, and test targets share an error: 40 problems, Kolmogorov-Smirnov at 0.1 %."""
     from scipy.stats import kstest
@@ -93,7 +105,7 @@ def test_null_p_values_are_uniform():
 # Four bad ones
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("num", [pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("change", "names", "words"),
     [
@@ -102,11 +114,11 @@ def test_null_p_values_are_uniform():
         ({"shift": 6.0}, {"surprise"}, "less likely than the fit expects"),
     ],
 )
-def test_posteriors_that_are_wrong_are_caught(change, names, words):
+def test_posteriors_that_are_wrong_are_caught(change, names, words, num):
     """Of 4 exact posteriors made wrong, in all but one; so a single bad fit is caught in most cases."""
-    found = [diagnosed(seed, **change) for seed in BAD_SEEDS]
-    assert sum(bool(names & set(one.names)) for one in found) >= 3
-    assert sum(words in " ".join(one.warnings) for one in found) >= 3
+    found = [diagnosed(seed, **change) for seed in range(num)]
+    assert sum(bool(names & set(one.names)) for one in found) >= num - num // 4
+    assert sum(words in " ".join(one.warnings) for one in found) >= num - num // 4
 
 
 @pytest.mark.one_in(2)
@@ -146,7 +158,7 @@ def test_a_fit_that_was_cut_short():
     model, train, test = linear_problem(0)
     options = {"seed": 0, "progress": False, "engine": "eager"}
     short = bnn.fit(model, train, bnn.SVI(steps=150, lr=0.01), **options)
-    assert "elbo" in bnn.diagnose(short, train, test, num_draws=100).names
+    assert "elbo" in bnn.diagnose(short, train, test, num_draws=100, **FEW).names
     long = bnn.fit(
         model, train, bnn.SVI(guide="full_rank", steps=1500, lr=0.03, schedule="cosine_annealing_lr"), **options
     )
@@ -232,7 +244,7 @@ def test_uncertainties_without_an_order_are_not_judged():
     assert ranking_finding(normal_prediction(0.0), torch.arange(5.0), 0.05, seed=0) is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_orders_by_chance_give_alarm_at_their_rate():
     """30 sets at 10 %: at most 10 % + 3 standard errors of 5.5 %."""
     found = [ranking_finding(*heteroscedastic(0, 50, seed), 0.1, seed=seed).kind for seed in range(30)]
@@ -262,11 +274,11 @@ def test_without_held_out_data_it_says_so():
 @pytest.mark.slow
 def test_khat_is_noted_and_never_warned_of_and_points_have_none():
     model, train, test = linear_problem(0)
-    found = bnn.diagnose(exact_posterior(model, train, scale=0.3), train, test, num_draws=100)
+    found = bnn.diagnose(exact_posterior(model, train, scale=0.3), train, test, num_draws=100, **FEW)
     assert any("k-hat of the joint weights" in note for note in found.notes)
     assert "k-hat" not in found.names
     point = model.fit(train, seed=0, guide="map", steps=200, lr=0.05, progress=False, engine="eager")
-    found = bnn.diagnose(point, train, test, num_draws=10)
+    found = bnn.diagnose(point, train, test, num_draws=10, **FEW)
     assert "epistemic" in found.names
     assert "k-hat" not in {finding.name for finding in found.findings}
 
@@ -276,7 +288,7 @@ def test_ensembles_are_judged_like_others():
     model, train, test = linear_problem(0)
     method = bnn.Ensemble(bnn.SVI(steps=120, lr=0.05), members=2)
     mixture = bnn.fit(model, train, method, seed=0, progress=False, engine="eager")
-    names = {finding.name for finding in bnn.diagnose(mixture, train, test, num_draws=50).findings}
+    names = {finding.name for finding in bnn.diagnose(mixture, train, test, num_draws=50, **FEW).findings}
     assert {"elbo", "bias", "surprise", "baseline", "epistemic"} <= names
 
 
@@ -294,8 +306,8 @@ def test_few_examples_are_called_few_and_a_rate_is_a_probability():
 def test_many_members_are_simulated_too(monkeypatch):
     monkeypatch.setattr("pyrobnn.diagnostics.predictive_checks._FEWEST_SIMULATIONS", 1)
     model, train, test = linear_problem(0)
-    mixture = bnn.Mixture([exact_posterior(model, train)] * 60)
-    assert bnn.diagnose(mixture, train, test, num_draws=60, false_alarm_rate=0.5).findings
+    mixture = bnn.Mixture([exact_posterior(model, train)] * 30)
+    assert bnn.diagnose(mixture, train, test, num_draws=30, false_alarm_rate=0.5).findings
 
 
 @pytest.mark.slow
@@ -306,7 +318,7 @@ def test_counts_take_fewer_draws():
     posterior = bnn.BNN(bnn.MLP(1, [3], 1), likelihood="poisson", prior=bnn.priors.Normal(1.0)).fit(
         data, seed=0, steps=150, lr=0.02, progress=False, engine="eager"
     )
-    assert {"bias", "spread"} <= {f.name for f in bnn.diagnose(posterior, data, data, num_draws=500).findings}
+    assert {"bias", "spread"} <= {f.name for f in bnn.diagnose(posterior, data, data, num_draws=500, **FEW).findings}
 
 
 @pytest.mark.slow
@@ -317,7 +329,7 @@ def test_at_most_a_thousand_examples_are_taken(monkeypatch):
     original = type(posterior).predict
     monkeypatch.setattr(type(posterior), "predict", lambda self, x, **o: seen.append(len(x)) or original(self, x, **o))
     many = bnn.Data(test.x.repeat(5, 1), test.y.repeat(5), standardize=False)
-    bnn.diagnose(posterior, train, many, num_draws=10)
+    bnn.diagnose(posterior, train, many, num_draws=10, **FEW)
     assert seen[0] == 1000
 
 
@@ -327,8 +339,8 @@ def test_the_same_seed_gives_the_same_diagnosis_also_of_pairs():
     posterior = exact_posterior(model, train)
     before = torch.random.get_rng_state()
     pairs = [(each.x, each.y) for each in (train, test)]
-    first = bnn.diagnose(copy.copy(posterior), train, test, num_draws=20, seed=3)
-    assert first == bnn.diagnose(posterior, *pairs, num_draws=20, seed=3)
+    first = bnn.diagnose(copy.copy(posterior), train, test, num_draws=20, seed=3, **FEW)
+    assert first == bnn.diagnose(posterior, *pairs, num_draws=20, seed=3, **FEW)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 

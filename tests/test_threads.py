@@ -253,6 +253,7 @@ def nothing_compiled(monkeypatch):
     monkeypatch.setattr(compiler, "compile_graph", compiler.interpret)
 
 
+@pytest.mark.one_in(2, 3)
 @pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("share", [0.2, 0.6, 1.0])
 @pytest.mark.parametrize("name", [*METHODS, "captured", "evidence"])
