@@ -101,7 +101,7 @@ def pytest_collection_modifyitems(items):
             index = seen[function]
             if not fast or index % fast:
                 left = index - (index // fast + 1 if fast else 0)
-                item.add_marker(pytest.mark.nightly if left % slow else pytest.mark.slow)
+                item.add_marker(pytest.mark.slow if slow and not left % slow else pytest.mark.nightly)
             seen[function] += 1
 
 

@@ -458,8 +458,8 @@ def test_doing_a_job_again_leaves_kept_fits_alone(tmp_path, monkeypatch):
     assert os.environ[KEPT_IN] == "somewhere"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("entry", ["mean-field", "ensemble"])
+@pytest.mark.one_in(0, 2)
+@pytest.mark.parametrize("entry", ["ensemble", "mean-field"])
 def test_a_committed_row_comes_out_again(entry):
     """On file from two kinds of processors."""
     committed = [one for one in Store(RESULTS / "smoke").records() if one.job.settings["entry"] == entry]

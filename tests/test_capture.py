@@ -337,7 +337,7 @@ def test_dropout_of_replicates_keeps_its_share_and_is_new_at_each_step_row_unit_
 @pytest.mark.slow
 def test_particles_have_masks_of_their_own(monkeypatch):
     """The variance of an average over 4 particles is a quarter of that of one, up to a factor of 1.5 (300 steps)."""
-    captured_by_interpretation(monkeypatch)
+    captured_by_interpretation(monkeypatch, replay)
     options = {"guide": bnn.guides.MeanField(init_rho=-15), "lr": 1e-9, "kl": "mc", "steps": 300, "batch_size": "all"}
     one, four = (
         noisy("dropout").fit(*problem(), seed=3, progress=False, engine="captured", num_particles=count, **options)
@@ -650,7 +650,7 @@ def test_replicates_compiled_are_reproducible_independent_and_on_their_own():
     assert not torch.equal(draws[0] - fits[0][0].guide.mean()["0.bias"], draws[1] - fits[0][1].guide.mean()["0.bias"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_replicates_are_in_law_separate_fits(monkeypatch):
     """The ELBO after 20 steps: mean and spread of 60 replicates and 60 fits agree within 4 standard errors."""
     captured_by_interpretation(monkeypatch)

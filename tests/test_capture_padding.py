@@ -74,6 +74,7 @@ def with_noise():
     return nn.Sequential(nn.Linear(3, 6), nn.Dropout(0.2), nn.Linear(6, 1))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("net", [with_batch_statistics, with_noise])
 def test_no_rows_are_added_where_they_would_change_something(net, programs):
     """Examples that are treated together, or have noise of their own, keep their number."""
@@ -164,6 +165,7 @@ def test_no_rows_are_added_where_a_hidden_part_of_the_network_would_see_them(nam
     assert len(set(programs)) == 2
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", APART)
 def test_rows_are_added_where_they_change_nothing(name, programs):
     for length in (97, 98):

@@ -92,8 +92,7 @@ def test_captured_fits_go_on_to_the_same_bits(tmp_path):
     assert again.info["engine"]["from_step"] == straight.info["engine"]["from_step"] == 2
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("engine", ["eager", "captured"])
+@pytest.mark.parametrize("engine", ["eager", pytest.param("captured", marks=pytest.mark.nightly)])
 def test_replicates_go_on_to_the_same_bits(engine, tmp_path):
     method = bnn.Ensemble(bnn.SVI(steps=STEPS, batch_size=16, guide="mean_field"), members=2, bootstrap=True)
     interrupted(tmp_path, method=method, engine=engine)
@@ -115,7 +114,7 @@ def loader_of(y, generator=None):
     return DataLoader(TensorDataset(X, y), batch_sampler=rows)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(3, 2)
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 @pytest.mark.parametrize("workers", [0, None, 2])
 def test_loaders_go_on_to_the_same_bits(workers, tmp_path):

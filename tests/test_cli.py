@@ -286,7 +286,7 @@ def bytecode(tmp_path_factory):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(0, 2)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -196,7 +196,7 @@ def test_infinite_variances_and_columns_of_other_units():
     assert "variance is zero" in epistemic_finding(both).text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_single_errors_of_confident_classifiers_are_no_alarm():
     """Exact predictions of 0.999 for 100 labels, 80 times: at 0.01 a share of 0.01 + 3 standard errors of 0.011."""
     prediction = bnn.Prediction(dist.Categorical(probs=torch.tensor([0.999, 0.001]).expand(2, 100, 2)))

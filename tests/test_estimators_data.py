@@ -1,5 +1,6 @@
 """What the estimators take and refuse: frames, categories, missing values, labels, parameters."""
 
+import functools
 import warnings
 
 import numpy as np
@@ -34,6 +35,12 @@ def regressor(**settings):
     return bnn.BNNRegressor(**(QUICK | settings))
 
 
+@functools.cache
+def of_the_table():
+    """A regressor fitted to the table, for predictions alone."""
+    return regressor().fit(table(), Y)
+
+
 def one_hot(places):
     return np.array([[place == name for name in "abc"] for place in places], dtype=float)
 
@@ -63,7 +70,7 @@ def test_text_becomes_columns_of_zero_and_one_and_booleans_numbers():
     ids=["polars", "polars categories", "categories", "nullable", "objects"],
 )
 def test_kinds_of_columns_and_frames_do_not_matter(frame):
-    model = regressor().fit(table(), Y)
+    model = of_the_table()
     np.testing.assert_array_equal(model.predict(frame), model.predict(table()))
     np.testing.assert_array_equal(regressor().fit(frame, Y).predict(frame), model.predict(table()))
 
@@ -87,7 +94,7 @@ def test_a_category_that_training_did_not_have_is_predicted(categories):
 
 
 def test_columns_must_be_those_of_training_and_finite():
-    model = regressor().fit(table(), Y)
+    model = of_the_table()
     with pytest.raises(ValueError, match="feature names should match"):
         model.predict(table().rename(columns={"size": "length"}))
     with pytest.raises(ValueError, match="feature names should match"):
@@ -360,8 +367,7 @@ def test_chains_of_a_default_fit_are_not_learned_on():
 @pytest.mark.parametrize("categories", ["onehot", "ordinal"])
 def test_categories_that_the_fit_had_not_seen_are_named(categories):
     frame = pd.DataFrame({"a": np.linspace(0, 1, 12), "b": ["u", "v", None] * 4})
-    model = bnn.BNNRegressor(bnn.MLP(hidden=(2,)), steps=2, engine="eager", random_state=0, categories=categories)
-    model.set_params(missing="impute").fit(frame, frame.a)
+    model = regressor(categories=categories, missing="impute").fit(frame, frame.a)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         known = model.predict(frame)

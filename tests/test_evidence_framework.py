@@ -101,6 +101,7 @@ def with_a_constant_column(num_data=40):
     return x, y
 
 
+@pytest.mark.one_in(3, 2)
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
 @pytest.mark.parametrize("num_data", [40, 15])
 @pytest.mark.parametrize("hidden", [[], [6]], ids=["linear", "network"])
@@ -114,7 +115,7 @@ def test_weights_of_an_input_that_never_varies_keep_their_declared_prior(likelih
     np.testing.assert_allclose(precision[..., 2], 0.7**-2)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6, 2)
 @pytest.mark.parametrize("by", ["evidence", "mackay"])
 @pytest.mark.parametrize(("per", "structure"), [("weight", "full"), ("weight", "diag"), ("site", "full")])
 def test_tuning_afterwards_leaves_the_prior_of_weights_that_do_nothing(by, per, structure):

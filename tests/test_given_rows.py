@@ -155,6 +155,7 @@ def test_a_replayed_fit_looks_up_the_codes_of_the_data():
     assert torch.equal(*found)
 
 
+@pytest.mark.one_in(3, 2)
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("how", ["svi", "autoguide", "nuts"])
 def test_a_network_sees_rows_of_the_data_alone(name, how, tmp_path):

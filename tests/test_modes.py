@@ -130,7 +130,10 @@ FEW_FITS, LONG_FITS = ("eager", "replayed", "laplace"), ("nuts", "measured scale
     [
         *((kind, "inference") for kind in FITS if kind not in LONG_FITS),
         *(pytest.param(kind, "inference", marks=pytest.mark.slow) for kind in LONG_FITS),
-        *itertools.product(FEW_FITS, set_aside("inference")),
+        *(
+            pytest.param(kind, mode, marks=[pytest.mark.slow] * ((row + column) % 2))
+            for (row, kind), (column, mode) in itertools.product(*map(enumerate, (FEW_FITS, set_aside("inference"))))
+        ),
     ],
 )
 def test_a_fit_is_the_same_in_every_mode(kind, mode, without):

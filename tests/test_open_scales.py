@@ -265,7 +265,7 @@ def test_without_a_method_several_are_tried(monkeypatch, tmp_path):
     """A constant cannot win where the targets are linear, and the record says what was tried."""
     methods = {
         "bad": bnn.SVI(guide="map", steps=1, lr=1e-9),
-        "good": bnn.SVI(guide=bnn.guides.MeanField(init_rho=-4.0), steps=400, lr=0.05),
+        "good": bnn.SVI(guide=bnn.guides.MeanField(init_rho=-4.0), steps=200, lr=0.05),
     }
     monkeypatch.setattr(automatic, "candidates", lambda *_: methods)
     found = bnn.fit(bnn.BNN(Linear()), bnn.Data(X, Y), seed=0, progress=False)

@@ -253,6 +253,7 @@ def test_without_a_friction_it_is_a_tenth_of_the_fastest_frequency():
     torch.testing.assert_close(found.guide.draws, expected.guide.draws, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", [bnn.SGLD, bnn.SGHMC])
 def test_without_a_step_size_a_narrow_posterior_does_not_diverge(kind):
     model = bnn.BNN(bnn.MLP(2, [20], 1), likelihood=bnn.likelihoods.Gaussian(0.01), prior=bnn.priors.Normal(1.0))

@@ -59,6 +59,7 @@ def with_gradients(function, loc, scale):
     return torch.stack([value.detach(), *torch.autograd.grad(value.sum(), [loc, scale])]).double()
 
 
+@pytest.mark.one_in(4)
 @every_mixture
 @pytest.mark.parametrize(("dtype", "bounds"), [(F64, (1.2e-6, 2e-5)), (torch.float32, (3e-6, 2e-4))], ids=str)
 def test_the_table_agrees_with_a_fine_rule(parameters, dtype, bounds):

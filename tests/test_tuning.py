@@ -161,6 +161,7 @@ def test_a_posterior_is_tuned_to_the_data_that_are_given():
     assert numbers(bnn.tune_prior(half, data, noise=True)) == pytest.approx(numbers(whole), rel=1e-8)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore:Laplace")
 @pytest.mark.parametrize("precision", [16.0, 4.0, 1e-3])
 def test_in_single_precision_every_start_ends_at_the_maximum(precision):
