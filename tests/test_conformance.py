@@ -118,7 +118,7 @@ def test_likelihood(part, check):
     check(part)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(7, 3)
 @parametrize_with_checks(GUIDES, quick(GUIDE_CHECKS))
 def test_guide(part, check):
     check(part)
@@ -129,7 +129,7 @@ def of_each(index):
     return [parts[index % len(parts)] for parts in (PRIORS, LIKELIHOODS, GUIDES)]
 
 
-@pytest.mark.one_in(24)
+@pytest.mark.one_in(24, 6)
 @pytest.mark.parametrize("index", range(max(map(len, (PRIORS, LIKELIHOODS, GUIDES)))), ids=lambda i: repr(of_each(i)))
 def test_parts_are_captured(index):
     prior, likelihood, guide = of_each(index)
@@ -158,7 +158,7 @@ def trainable(registry):
 TOGETHER = [trainable(registry) for registry in (priors.registry, likelihoods.registry, guides.registry)]
 
 
-@pytest.mark.one_in(17)
+@pytest.mark.one_in(17, 4)
 @pytest.mark.filterwarnings("ignore:Laplace:UserWarning")
 @parametrize_combinations(*TOGETHER)
 def test_parts_work_together(prior, likelihood, guide):

@@ -14,7 +14,7 @@ REGRESSOR = bnn.BNNRegressor(bnn.MLP(hidden=(4,), dtype="float64"), **QUICK)
 CLASSIFIER = bnn.BNNClassifier(bnn.MLP(hidden=(), dtype="float64"), **QUICK, missing="impute")
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(8, 3)
 @parametrize_with_checks([REGRESSOR, CLASSIFIER])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

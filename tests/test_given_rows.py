@@ -177,7 +177,7 @@ def test_a_network_sees_rows_of_the_data_alone(name, how, tmp_path):
     assert torch.equal(again.predict(x, num_draws=4).draw_means, before)
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(0, 3)
 @pytest.mark.parametrize("name", [name for name in NETS if name != "statistics of a batch"])
 @pytest.mark.parametrize("how", [how for how in METHODS if how not in ("svi", "autoguide", "nuts")])
 def test_every_method_shows_a_network_rows_of_the_data_alone(name, how, tmp_path):

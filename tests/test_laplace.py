@@ -759,7 +759,7 @@ def test_a_layer_too_wide_for_memory_is_refused_before_the_fit():
         model.fit(x, x[:, 0], guide="laplace", steps=1, seed=0, progress=False, callbacks=[reached])
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(0, 2)
 @pytest.mark.filterwarnings("ignore:Laplace. structure='kron' takes the eigenvectors")
 @pytest.mark.parametrize("width", [4200, 6000])
 def test_a_wide_layer_of_few_examples_has_the_exact_posterior_in_seconds(width):

@@ -147,7 +147,7 @@ def equal(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.one_in(11)
+@pytest.mark.one_in(11, 3)
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("guide", all_guides(), ids=repr)
 def test_every_guide_takes_every_layer(guide, name, tmp_path):

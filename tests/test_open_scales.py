@@ -237,7 +237,7 @@ def cubic(seed):
     return bnn.Data(x, x[:, 0] ** 3 + 3 * g.normal(size=20), standardize=True)
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(0, 4)
 @pytest.mark.parametrize("guide", ["mean_field", "low_rank", "full_rank", "matrix_normal", "radial", "dropout", "map"])
 def test_no_guide_by_its_name_collapses_on_the_cubic(guide):
     """Noise learned. NUTS has an error of 2 to 3 inside the data; the curve's own spread is 24."""
@@ -324,7 +324,7 @@ def test_swag_finds_a_rate_that_neither_leaves_the_mode_nor_stays_a_point():
     assert (drawn / exact < 5).all()
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(0, 3)
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t"])
 @pytest.mark.parametrize("guide", ["mean_field", "map"])
 def test_weights_that_take_up_most_targets_do_not_choose_the_noise(likelihood, guide):
@@ -350,7 +350,7 @@ class Slow(nn.Module):
         return self.line(x)
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(0, 4)
 @pytest.mark.parametrize("scale", ["tuned", 0.3])
 @pytest.mark.parametrize("seconds", [0.01, 0.1])
 def test_automatic_ends_in_time_however_slow_a_network_is(seconds, scale):

@@ -108,7 +108,7 @@ KINDS = {
 }
 
 
-@pytest.mark.one_in(11)
+@pytest.mark.one_in(11, 3)
 @pytest.mark.filterwarnings("ignore:Laplace:UserWarning")  # not at a mode; a prior that is no product
 @pytest.mark.parametrize(("kind", "per"), [(k, p) for k in KINDS for p in GROUPS if k != "subnetwork" or p == "all"])
 @pytest.mark.parametrize("noise", [True, False])

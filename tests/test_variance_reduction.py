@@ -529,7 +529,7 @@ def test_noise_for_each_example_is_captured(name, noise, options):
     require_capturable(model, bnn.Data(x, y), guide=PER_EXAMPLE[noise], **options)
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(0, 2)
 @pytest.mark.parametrize("guide", [FLIPOUT, guides.Auto("AutoDiagonalNormal")], ids=["flipout", "auto"])
 def test_antithetic_particles_are_captured(guide):
     model, _, x, y = make()
