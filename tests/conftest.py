@@ -46,6 +46,14 @@ def no_report(monkeypatch):
     monkeypatch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.Rendered("page", {}))
 
 
+@pytest.fixture
+def nothing_compiled(monkeypatch):
+    """Captured steps run operation by operation, in far less time than compiling them takes."""
+    from pyrobnn.inference.capture import compiler
+
+    monkeypatch.setattr(compiler, "compile_graph", compiler.interpret)
+
+
 @functools.cache
 def _available() -> set[str]:
     from pyrobnn import datasets

@@ -18,7 +18,6 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.inference.capture.compiler import interpret
 
 MODULES = ["", "datasets", "guides", "likelihoods", "metrics", "plots", "priors", "report", "testing"]
 METHODS = {
@@ -97,9 +96,8 @@ def test_what_is_no_class_has_its_docstring_below():
 
 @pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", NAMES)
-def test_example_runs(name, tmp_path, monkeypatch):
+def test_example_runs(name, tmp_path, monkeypatch, nothing_compiled):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     example = doctest.DocTestParser().get_doctest(docstring(name), {"bnn": bnn, "torch": torch}, name, None, None)
     told = io.StringIO()
     result = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=told.write)

@@ -25,7 +25,6 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.guides import Dropout, Map
 from pyrobnn.guides.fed_weights import fed_weights
-from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.testing.captured import require_capturable
 
@@ -530,8 +529,7 @@ def test_rates_by_name():
     assert set(posterior.mean()) == set(posterior.bnn.site_names)
 
 
-def test_replicates_have_rates_of_their_own(monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
+def test_replicates_have_rates_of_their_own(nothing_compiled):
     methods = [bnn.SVI(guide=Dropout(rate, input_rate=rate), steps=30) for rate in (0.0, 0.5)]
     none, half = bnn.fit_replicates(make(), (X, Y), methods, seed=0, engine="captured", progress=False)
     assert none.info["engine"]["used"] == "captured"

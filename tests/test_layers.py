@@ -15,7 +15,6 @@ from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.kernels import plain_kernels
-from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.inference.data import make_source, refuse_checkpoints
 from pyrobnn.storage import load_posterior, save_posterior
 from pyrobnn.testing.captured import require_capturable
@@ -224,8 +223,7 @@ def assert_exact_statistics(posterior, data, updates=STEPS):
 
 
 @pytest.mark.parametrize("engine", ["eager", "captured"])
-def test_running_statistics_follow_the_batches(monkeypatch, engine):
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
+def test_running_statistics_follow_the_batches(nothing_compiled, engine):
     data = linear_data()
     posterior = fit(normalised(), data, engine=engine)
     assert posterior.history.engine.used == engine
@@ -247,8 +245,7 @@ def test_running_statistics_follow_the_batches(monkeypatch, engine):
 
 
 @pytest.mark.parametrize("engine", ["eager", "captured"])
-def test_replicates_have_running_statistics_of_their_own(monkeypatch, engine):
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
+def test_replicates_have_running_statistics_of_their_own(nothing_compiled, engine):
     sets = [linear_data(2), linear_data(3)]
     model, method = make_model(normalised()), bnn.SVI(steps=STEPS)
     posteriors = bnn.fit_replicates(model, sets, method, seed=0, engine=engine, device="cpu", progress=False)

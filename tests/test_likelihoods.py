@@ -12,7 +12,6 @@ import pyrobnn as bnn
 from pyrobnn import Prediction, likelihoods
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.likelihoods import CensoredGaussian, Gaussian, Laplace, NegativeBinomial, Ordinal, Poisson, StudentT, noise
 
 F = torch.linspace(-3, 4, 8, dtype=torch.float64)[:, None]
@@ -351,9 +350,8 @@ def test_refused(name):
     assert message in str(caught.value)
 
 
-def test_replicates_have_priors_of_their_own_for_the_noise(monkeypatch):
+def test_replicates_have_priors_of_their_own_for_the_noise(nothing_compiled):
     """One graph, two priors of the noise: each replicate follows its own, as the fits alone do."""
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     x = torch.linspace(-1, 1, 8)[:, None]
     models = [
         bnn.BNN(nn.Linear(1, 1), likelihood=Gaussian(noise.Gamma(200.0, rate)), prior=bnn.priors.Normal(1.0))

@@ -14,7 +14,6 @@ from scipy import optimize, special, stats
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.likelihoods import CensoredGaussian, Gaussian, NegativeBinomial, Ordinal, Poisson, StudentT, noise
 
 NUM = 400
@@ -122,14 +121,13 @@ def test_fit_recovers_the_truth_as_maximum_likelihood_does(name):
 
 
 @pytest.mark.slow
-def test_noise_under_a_prior_has_the_posterior_of_quadrature(monkeypatch):
+def test_noise_under_a_prior_has_the_posterior_of_quadrature(nothing_compiled):
     """One weight with a N(0, 1) prior, integrated out in closed form; the log of the noise scale on a grid.
 
     Weight and log scale are independent in the Fisher information, so that a mean-field guide is off by the skewness of
     the log scale alone, of the order N^-1/2 = 0.1 standard deviations: allowed are 0.1 of one in the mean, 10 % in the
     standard deviation, 0.03 nats in the ELBO, and 4 Monte Carlo errors each (4000 draws, seeds 1 and 0).
     """
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     num, prior = 100, noise.HalfNormal(0.3)
     x = torch.linspace(-1, 1, num, dtype=torch.float64)[:, None]
     y = 0.7 * x[:, 0] + 0.5 * torch.randn(num, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -27,7 +27,6 @@ from pyrobnn._core.settings import setting
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ReparameterizedNormal, ScaleMixtureNormal
 from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.testing.captured import require_capturable
@@ -397,8 +396,7 @@ def test_gradient_varies_less_than_from_draws_and_has_the_same_mean():
 
 
 @pytest.mark.slow
-def test_fit_reaches_the_optimum_of_a_long_fit_with_draws(monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
+def test_fit_reaches_the_optimum_of_a_long_fit_with_draws(nothing_compiled):
     found, long = fit(kl="quadrature", steps=500, num_particles=4), fit(kl="mc", steps=1000, num_particles=16)
     assert found.history.engine.used == long.history.engine.used == "captured"
     assert exact_elbo(found) == pytest.approx(exact_elbo(long), abs=0.02)

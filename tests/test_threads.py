@@ -19,7 +19,6 @@ from pyro.poutine.runtime import _PYRO_STACK
 import pyrobnn as bnn
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
-from pyrobnn.inference.capture import compiler
 
 X = torch.linspace(-1, 1, 20)[:, None]
 MODEL = bnn.BNN(bnn.MLP(1, [4], 1), prior=bnn.priors.Normal(1.0))
@@ -246,11 +245,6 @@ def process_state():
         "warnings": [*warnings.filters],
         "lock": (ONE_THREAD._owner, ONE_THREAD._depth, ONE_THREAD._changes, ONE_THREAD._lock.locked()),
     }
-
-
-@pytest.fixture
-def nothing_compiled(monkeypatch):
-    monkeypatch.setattr(compiler, "compile_graph", compiler.interpret)
 
 
 @pytest.mark.one_in(2, 3)
