@@ -26,7 +26,7 @@ def block_covariance(guide):
     sizes = {name: part.numel() for name, part in guide.points().items()}
     starts = dict(zip(sizes, np.cumsum([0, *sizes.values()])[:-1], strict=True))
     whole = torch.zeros(sum(sizes.values()), sum(sizes.values()), dtype=torch.float64)
-    for block in guide.covered():
+    for block in guide.gaussian_blocks():
         index = torch.cat([torch.arange(starts[name], starts[name] + sizes[name]) for name in block.shapes])
         root = block.root(torch.eye(len(index), dtype=torch.float64))
         whole[index[:, None], index] = root @ root.T

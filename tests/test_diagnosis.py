@@ -45,7 +45,7 @@ def exact_posterior(model, train, scale=1.0, shift=0.0):
     weights = {"weight": mode[None]}
     posterior = bnn.guides.Laplace(structure="full").around(model, train, weights=weights, progress=False)
     with torch.no_grad():
-        (block,) = posterior.guide.covered()
+        (block,) = posterior.guide.gaussian_blocks()
         posterior.guide.loc.add_(shift * block.spread())
         block.factor.mul_(scale)
     return posterior

@@ -695,7 +695,7 @@ def test_networks_on_which_pyros_laplace_raises(hidden):
     found = posterior.info["laplace"]
     assert found["dimension"] == 15 * hidden + 1
     assert math.isfinite(found["log_evidence"])
-    (block,) = posterior.guide.covered()
+    (block,) = posterior.guide.gaussian_blocks()
     assert bool((block.factor.diagonal() > 0).all())
     assert bool(block.spread().isfinite().all())
     prediction = posterior.predict(x[:5], num_draws=20)

@@ -72,22 +72,17 @@ def imported(path, tree):
 
 FAMILIES = ("guides", "priors", "likelihoods")
 KNOWS_CLASSES = {
-    "diagnostics/audit.py": {"PrunedGuide"},
     "diagnostics/cross_validation.py": {"Bernoulli", "Categorical", "Ordinal"},
-    "diagnostics/diagnosis.py": {"BlockGuide"},
     "diagnostics/importance.py": {"MaskedPoint"},
     "estimators/training.py": {"Map"},
     "inference/default_parts.py": {"Bernoulli", "Categorical", "Laplace", "Normal"},
     "inference/scales/evidence_framework.py": {"Laplace"},
     "inference/scales/marginal_likelihood.py": {"Laplace"},
     "inference/scales/open_scales.py": {"Normal"},
-    "inference/scales/tune_prior.py": {"BlockGuide"},
     "inference/svi/ivon.py": {"MeanField"},
     "inference/svi/objective.py": {"RealPart"},
     "inference/svi/session.py": {"Laplace"},
     "inference/training/start.py": {"Laplace"},
-    "posterior/linearized.py": {"BlockGuide", "DiagonalBlock", "FullBlock", "KroneckerBlock"},
-    "storage/load.py": {"PosteriorPrior"},
 }
 """Classes of guides, priors and likelihoods that a file outside their family asks for: it builds, reads or refuses just
 these. All else is a declared property or a function of the family."""

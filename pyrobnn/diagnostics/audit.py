@@ -14,8 +14,8 @@ from pyrobnn._core.random import derive
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.stored import StoredData
 from pyrobnn.diagnostics.groups import log_likelihoods
+from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
-from pyrobnn.guides.pruned import PrunedGuide
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
@@ -145,7 +145,7 @@ def elbo_report(
     if not isinstance(data, (Data, StoredData)):
         raise InputError(f"`elbo_report` takes Data(x, y) or StoredData, got {type(data).__name__}.")
     require_density(posterior.guide)
-    if isinstance(posterior.guide, PrunedGuide) and posterior.guide.has_points:
+    if built(posterior.guide).pruned_sites():
         raise InputError(
             "`elbo_report`: pruned weights are points at zero, so q has no density beside the prior's, and no ELBO: "
             "take the posterior before pruning."

@@ -25,7 +25,7 @@ from pyrobnn.diagnostics.predictive_checks import (
     statistics_of,
 )
 from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
-from pyrobnn.guides.laplace import BlockGuide
+from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -186,7 +186,7 @@ def _of_layers(posterior: Posterior | Mixture, verdict: Verdict | None) -> list[
     if len(names) == len(weights) and (verdict is None or verdict.kind != "fine"):
         text += "Nothing is left that learns: train longer, and check that the noise is not too large."
         return [Finding("prior", "warning", text)]
-    is_joint = any(isinstance(member.guide, BlockGuide) for member in members_of(posterior))
+    is_joint = any(built(member.guide).gaussian_blocks() for member in members_of(posterior))
     if is_joint and verdict is not None and verdict.kind == "fine":
         return []  # of correlated weights each alone may stay near the prior
     is_bad = verdict is not None and verdict.kind == "warning"

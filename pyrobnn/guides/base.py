@@ -116,6 +116,14 @@ class BuiltGuide:
         """Return the names of the sites whose value is the same in every draw."""
         return frozenset()
 
+    def pruned_sites(self) -> frozenset[str]:
+        """Return the names of the sites some of whose entries are set to zero in every draw."""
+        return frozenset()
+
+    def gaussian_blocks(self) -> list[Any]:
+        """Return the blocks of a Gaussian with a known covariance, as `Laplace` makes it; none for other guides."""
+        return []
+
     def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
         """Return mean and standard deviation of each site by name, on the unconstrained side for constrained sites.
 

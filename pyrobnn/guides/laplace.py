@@ -190,19 +190,19 @@ class BlockGuide(GuideWithMoments):
         self.linearized = setting.linearized
         shapes = {site.name: site.start.shape for site in sites}
         self.blocks = nn.ModuleList(make_block(spec, shapes, self.loc.detach()) for spec in setting.blocks)
-        require_real(sites, [name for block in self.covered() for name in block.shapes])
+        require_real(sites, [name for block in self.gaussian_blocks() for name in block.shapes])
 
-    def covered(self) -> Iterator[Block]:
+    def gaussian_blocks(self) -> list[Block]:
         """Return the blocks."""
-        return (block for block in self.blocks if isinstance(block, Block))
+        return [block for block in self.blocks if isinstance(block, Block)]
 
     def fixed_sites(self) -> frozenset[str]:
         """Return the sites without a block."""
-        return frozenset(self.points()).difference(*(block.shapes for block in self.covered()))
+        return frozenset(self.points()).difference(*(block.shapes for block in self.gaussian_blocks()))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw every site once and return the values by name; sites without a block are always at their point."""
-        drawn = {name: part for block in self.covered() for name, part in self._draw(block)}
+        drawn = {name: part for block in self.gaussian_blocks() for name, part in self._draw(block)}
         points = zip(self._named(), self._split(self.loc), strict=True)
         values = {}
         for (name, transform), point in points:
@@ -228,7 +228,7 @@ class BlockGuide(GuideWithMoments):
 
     def spread(self) -> Tensor:
         """Return the standard deviation of every entry, flat; 0 for what stays at the point."""
-        spreads = {name: part for block in self.covered() for name, part in block.split(block.spread()).items()}
+        spreads = {name: part for block in self.gaussian_blocks() for name, part in block.split(block.spread()).items()}
         points = self.points().items()
         return torch.cat([spreads.get(name, torch.zeros_like(point)).reshape(-1) for name, point in points])
 
@@ -237,13 +237,13 @@ class BlockGuide(GuideWithMoments):
         points = self.points()
         return [
             affine(list(block.shapes), torch.cat([points[name].reshape(-1) for name in block.shapes]), block.transform)
-            for block in self.covered()
+            for block in self.gaussian_blocks()
             if block.dimension == sum(block.sizes)
         ]
 
     def log_det(self) -> Tensor:
         """Return the log determinant of the precision of all blocks together, ()."""
-        return torch.stack([block.log_det() for block in self.covered()]).sum()
+        return torch.stack([block.log_det() for block in self.gaussian_blocks()]).sum()
 
 
 def require_real(sites: list[Site], names: list[str]) -> None:

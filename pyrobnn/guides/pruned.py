@@ -81,10 +81,9 @@ class PrunedGuide(BuiltGuide, PyroModule):
             return StoredDraw(value, event_dim=value.ndim)
         return dist.Delta(value, log_density=node["fn"].log_prob(node["value"]).sum(), event_dim=value.ndim)
 
-    @property
-    def has_points(self) -> bool:
-        """Whether any weight is at zero, so that the draws have no density."""
-        return not all(bool(self.get_buffer(name).all()) for name in self._buffer_of.values())
+    def pruned_sites(self) -> frozenset[str]:
+        """Return the sites with a weight at zero, where draws have no density."""
+        return frozenset(name for name, buffer in self._buffer_of.items() if not bool(self.get_buffer(buffer).all()))
 
     def fixed_sites(self) -> frozenset[str]:
         """Return the fixed sites of the guide that draws."""

@@ -12,8 +12,8 @@ from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
 from pyrobnn.curvature.uses import Use
-from pyrobnn.guides.blocks import Block, DiagonalBlock, FullBlock, KroneckerBlock
-from pyrobnn.guides.laplace import BlockGuide
+from pyrobnn.guides.blocks import Block
+from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
 
@@ -139,7 +139,8 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     """
     require_single(posterior, "functional")
     guide = posterior.guide
-    if not isinstance(guide, BlockGuide):
+    blocks = built(guide).gaussian_blocks()
+    if not blocks:
         raise InputError(
             "The distribution of the outputs has a closed form for Laplace guides alone, this is "
             f"{type(guide).__name__}: use predict(x, linearized=True)."
@@ -147,7 +148,6 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     inputs = posterior.inputs(x)
     values = guide.mean()
     weights = {name: values[name] for name in posterior.bnn.site_names}
-    blocks = list(guide.covered())
     sites = [name for block in blocks for name in block.shapes]
     means, covariances, roots = [], [], []
     with seeded(posterior.seed, "functional"):
@@ -183,17 +183,17 @@ def _root(block: Block, pulled: Pulled) -> Tensor:
     return block.root(rows.flatten(0, 1)).view(*rows.shape[:2], -1)
 
 
-def _covariance(block: Block, pulled: Pulled) -> Tensor:
+def _covariance(block: Any, pulled: Pulled) -> Tensor:
     """Return the part of the covariance of the outputs that a block makes, (B, C, C)."""
     whole = _whole_layer_of(block, pulled)
-    if isinstance(block, FullBlock) and whole is not None:
+    if whole is not None:
         return _covariance_of_layer(block, *whole)
     layer = _layer_of(block, pulled)
     if layer is None:
         root = _root(block, pulled)
         return torch.einsum("cbr,dbr->bcd", root, root)
     g, a, use = layer
-    if isinstance(block, KroneckerBlock):
+    if block.spec.kind == "kron":
         g, a, variance = g @ block.left, a @ block.right, block.scale.square()
     else:
         shape = (a.shape[1], g.shape[2]) if use.transposed else (g.shape[2], a.shape[1])
@@ -208,7 +208,7 @@ def _layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Use] | None
 
     None if it has another, or if an example passes the layer several times.
     """
-    if not isinstance(block, (DiagonalBlock, KroneckerBlock)):
+    if block.spec.kind not in ("diag", "kron"):
         return None
     names = set(block.shapes)
     for use, g in zip(pulled.uses, pulled.gradients, strict=True):
@@ -219,11 +219,11 @@ def _layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Use] | None
 
 def _whole_layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return `Pulled.only_matrix` of a block with all correlations of one linear layer, None for other blocks."""
-    is_whole = isinstance(block, FullBlock) and block.spec.size is None
+    is_whole = block.spec.kind == "full" and block.spec.size is None
     return pulled.only_matrix(list(block.shapes)) if is_whole else None
 
 
-def _covariance_of_layer(block: FullBlock, g: Tensor, a: Tensor, order: Tensor) -> Tensor:
+def _covariance_of_layer(block: Any, g: Tensor, a: Tensor, order: Tensor) -> Tensor:
     """Return the covariance by one layer with all correlations: inputs times the root first, then derivatives."""
     root = torch.empty_like(block.factor)
     root[order] = block.factor

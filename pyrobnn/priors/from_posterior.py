@@ -8,7 +8,7 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.priors.base import registry
@@ -78,6 +78,12 @@ class FromPosterior:
             if found != tuple(value.shape):
                 raise InputError(f"FromPosterior: {name!r} has shape {tuple(value.shape)}, the posterior has {found}.")
         return PosteriorPrior({name: moments[name] for name in values})
+
+
+def kept_moments(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the moments that the priors of a model keep of an earlier posterior, by parameter name."""
+    parts = (module.moments() for module in model.modules() if isinstance(module, PosteriorPrior))
+    return {name: pair for part in parts for name, pair in part.items()}
 
 
 class PosteriorPrior(PyroModule):

@@ -20,7 +20,7 @@ from pyrobnn.data.in_memory import Scaler
 from pyrobnn.inference.training.watch import History
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.priors.from_posterior import FromPosterior, PosteriorPrior
+from pyrobnn.priors.from_posterior import FromPosterior, kept_moments
 from pyrobnn.storage.budget import Budget
 from pyrobnn.storage.content import CUSTOM, SavedMixture, SavedPosterior, parse
 from pyrobnn.storage.files import SETTINGS, TENSORS, check_parts, member_name, read_settings, read_tensors
@@ -179,9 +179,9 @@ def _build(
 
 def _keep_moments(bnn: BNN, saved: SavedPosterior, units: tuple[Scaler, Scaler]) -> None:
     """Put the moments of an earlier posterior, which are tensors, back into the setting of a prior made of them."""
-    found = [module.moments() for module in bnn.modules() if isinstance(module, PosteriorPrior)]
-    if found:
-        prior = FromPosterior({name: pair for part in found for name, pair in part.items()})
+    moments = kept_moments(bnn)
+    if moments:
+        prior = FromPosterior(moments)
         bnn.settings["prior"] = priors.resolve(_with_prior(saved.parts["prior"], prior))
         bnn.units = units
         bnn.start_at(bnn.state_at(bnn.initial_values))

@@ -108,9 +108,9 @@ def laplace_record(
     """
     with torch.no_grad():
         laws = prior_laws(point.bnn, point.weights, others)
-        log_prior = sum(_log_prior_of(block, laws, point.weights) for block in guide.covered())
+        log_prior = sum(_log_prior_of(block, laws, point.weights) for block in guide.gaussian_blocks())
         log_det = float(guide.log_det())
-    dimension = sum(block.dimension for block in guide.covered())
+    dimension = sum(block.dimension for block in guide.gaussian_blocks())
     return LaplaceRecord(
         setting=setting,
         log_evidence=fit + log_prior + 0.5 * dimension * math.log(2 * math.pi) - 0.5 * log_det,

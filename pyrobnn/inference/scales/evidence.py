@@ -142,7 +142,7 @@ class Evidence:
 
     def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return, for the entries that are Gaussian, 1, the squares, and the variances; 0 for others."""
-        spreads = {name: s for block in self.guide.covered() for name, s in block.split(block.spread()).items()}
+        spreads = {name: s for block in self.guide.gaussian_blocks() for name, s in block.split(block.spread()).items()}
         variance = self.point.flat(spreads).square()
         is_covered = (variance > 0).to(variance)
         return is_covered, self.squares * is_covered, variance

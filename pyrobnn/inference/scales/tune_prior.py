@@ -25,7 +25,8 @@ from pyrobnn.curvature.base import Point, conditioned_likelihood
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
 from pyrobnn.data.given import as_data
-from pyrobnn.guides.laplace import BlockGuide, Laplace
+from pyrobnn.guides.built import built
+from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.curve import (
     examples,
@@ -108,7 +109,7 @@ def _checked(posterior: Posterior, by: str, per: str, validation: Any) -> Laplac
     """Return the setting of the approximation; refuse what cannot be tuned."""
     require_single(posterior, "tune_prior")
     laplace = posterior.record.laplace
-    if not isinstance(posterior.guide, BlockGuide) or laplace is None:
+    if not built(posterior.guide).gaussian_blocks() or laplace is None:
         raise InputError(
             f"tune_prior takes the posterior of a Laplace guide, this is {type(posterior.guide).__name__}."
         )
@@ -142,7 +143,7 @@ def _problem(
     others = {name: value for name, value in values.items() if name not in weights}
     if any(name.startswith("prior.") for name in others):
         raise InputError("tune_prior: the prior has scales of its own, which were inferred: there is nothing to tune.")
-    covered = {name for block in guide.covered() for name in block.shapes}
+    covered = {name for block in guide.gaussian_blocks() for name in block.shapes}
     sites = [name for name in bnn.site_names if name in covered]
     laws = prior_laws(bnn, weights, others)
     normals = {name: normal_of(laws[name], name) for name in sites}
