@@ -194,7 +194,7 @@ def test_targets_of_any_type_of_number():
 
 @pytest.mark.parametrize("num_draws", [0, -1, "a", 2.5, None, True])
 def test_numbers_of_draws_are_refused_before_training(num_draws):
-    with pytest.raises(InputError, match="`num_draws` must be a positive integer, got"):
+    with pytest.raises(InputError, match="`num_draws` must be a whole number, at least 1, got"):
         regressor(num_draws=num_draws).fit(X, Y)
 
 

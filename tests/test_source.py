@@ -289,7 +289,7 @@ def test_what_is_no_loader_or_number_is_refused():
     with pytest.raises(bnn.InputError, match="`loader` must be a torch.utils.data.DataLoader, got TensorDataset"):
         bnn.LoaderData(ROWS)
     for number in (0, 2.5):
-        with pytest.raises(bnn.InputError, match="`num_data` must be a number of examples"):
+        with pytest.raises(bnn.InputError, match="`num_data` must be a whole number"):
             bnn.LoaderData(loader, number)
     with pytest.raises(bnn.InputError, match="The DataLoader yields no batch any more"):
         fit_loader(bnn.LoaderData(DataLoader(OnceOnly(), 30), NUM), steps=6)

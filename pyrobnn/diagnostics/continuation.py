@@ -173,7 +173,8 @@ def continuation_finding(posterior: Posterior | Mixture, train: Data, level: flo
 def _method_of(posterior: Posterior) -> SVI | None:
     """Return how a fit goes on, which it can after `SVI` and methods of its kind, such as `IVON`; without its guide."""
     table = posterior.record.method
-    if not (built(posterior.guide).trainable and isinstance(table, dict) and any(_trainable(posterior))):
+    guide = built(posterior.guide)
+    if guide.pruned_sites() or not (guide.trainable and isinstance(table, dict) and any(_trainable(posterior))):
         return None
     kind = table.get("type")
     if kind not in registry.names or not issubclass(registry.get(kind), SVI):

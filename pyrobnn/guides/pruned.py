@@ -52,8 +52,6 @@ class PrunedGuide(BuiltGuide, PyroModule):
         masks: zeros for what is pruned, ones for the rest, for every site by name.
     """
 
-    trainable = False
-
     def __init__(self, guide: PyroModule, masks: Mapping[str, Tensor]) -> None:
         super().__init__()
         allow_new_home(guide)
