@@ -49,9 +49,9 @@ def no_report(monkeypatch):
 @pytest.fixture
 def nothing_compiled(monkeypatch):
     """Captured steps run operation by operation, in far less time than compiling them takes."""
-    from pyrobnn.inference.capture import compiler
+    from pyrobnn.inference.capture.replay import replay
 
-    monkeypatch.setattr(compiler, "compile_graph", compiler.interpret)
+    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", replay)
 
 
 @functools.cache

@@ -312,8 +312,7 @@ def test_a_mistake_is_named_within_a_second(arguments, here, bytecode):
     assert arguments == ("--help",) or done.stderr.startswith("error: ")
 
 
-@pytest.mark.slow
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(0, 2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("target", ["y", "city"])
 def test_a_fit_that_learns_nothing_at_a_large_rate_fails_and_names_it(target, here):

@@ -289,7 +289,7 @@ def test_the_default_network_follows_from_the_rows_for_each_input(task, num_inpu
     assert parts_for(task, num_data=100, num_inputs=num_inputs)["net"].activation == activation
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_line_through_few_of_many_inputs_is_told_from_noise():
     """Sixty rows of a hundred inputs: under smooth units the evidence took a constant, as the best of its starts."""
     x, y, new, truth = wide.split("sparse", 1000)
@@ -325,7 +325,7 @@ def test_scales_of_the_prior_of_chains_are_measured_where_inputs_have_units_of_t
     assert parts_for("classification", prior=bnn.priors.Normal(0.3))["prior"] == bnn.priors.Normal(0.3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_classes_that_no_line_divides_are_told_apart():
     from sklearn.datasets import make_moons
     from sklearn.linear_model import LogisticRegression

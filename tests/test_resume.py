@@ -256,7 +256,7 @@ def test_the_command_takes_a_spec_or_a_run(tmp_path):
     assert "leave out --set" in with_changes.output
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(0, 2)
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_signals_end_a_run_cleanly(number, tmp_path):

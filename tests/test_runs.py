@@ -96,8 +96,7 @@ def test_predictions_for_a_table_of_numbers(whole, tmp_path):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(0, 2)
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli"])
 def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, table, tmp_path, no_report):
     data = {"path": str(table), "target": "kind", "validation": 0.2}
@@ -178,7 +177,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(4, 3)
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_failing_report_keeps_the_fit(view, error, tmp_path, no_report, monkeypatch):

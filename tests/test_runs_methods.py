@@ -59,7 +59,7 @@ def invoke(*arguments):
     return done
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(5, 2)
 @pytest.mark.parametrize(("section", "heading", "sentence"), METHODS.values(), ids=METHODS.keys())
 @pytest.mark.filterwarnings("ignore:.* draws diverged")
 def test_a_run_from_its_file_to_predictions(section, heading, sentence, tmp_path, monkeypatch):
