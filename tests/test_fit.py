@@ -1,5 +1,6 @@
 """Fitting: the gradients, the scaling of mini-batches, the settings of SVI, and reproducibility."""
 
+import dataclasses
 import random
 
 import numpy as np
@@ -493,3 +494,36 @@ def test_other_inputs_are_not(x, recwarn):
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(x[0].numel(), 1))
     bnn.fit(bnn.BNN(net), (x, torch.randn(len(x))), bnn.SVI(steps=1), seed=0, progress=False)
     assert not [one for one in recwarn if "same value" in str(one.message)]
+
+
+class Picky(bnn.inference.BaseMethod):
+    """Refuses everything before it is asked to infer."""
+
+    def infer(self, model, data, run):
+        raise AssertionError("not reached")
+
+    def check(self, model, data, run):
+        raise bnn.InputError("Picky: not this.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Around(bnn.inference.BaseMethod):
+    """A method around another."""
+
+    method: object
+
+    def offer(self):
+        return bnn.inference.Offer(inner=self.method)
+
+
+@pytest.mark.parametrize(
+    "method", [Picky(), Around(Picky()), Around(Around(Picky()))], ids=["alone", "inside", "twice"]
+)
+def test_a_method_of_ones_own_is_asked_whether_it_takes_model_and_data(method):
+    with pytest.raises(bnn.InputError, match=r"Picky: not this"):
+        bnn.fit(bnn.BNN(bnn.MLP(1, [5], 1)), bnn.datasets.sinusoid(), method, seed=0, progress=False)
+
+
+def test_the_start_of_a_run_is_no_argument_of_a_fit():
+    with pytest.raises(bnn.InputError, match="started"):
+        bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), seed=0, started=1.0)

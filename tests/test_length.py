@@ -154,6 +154,13 @@ def test_what_is_left_of_max_steps_runs_at_a_lower_rate():
     assert not length.record().converged
 
 
+def test_a_cycle_at_a_lower_rate_that_is_cut_off_has_not_converged():
+    """Here `max_steps` ends the fit between the first look at a lower rate and the end of that cycle."""
+    length, *_ = run_cycles([10.0, 10.5])
+    assert (length.end, length.converged, length.record().converged) == (None, False, False)
+    assert length.reason().startswith("not converged within max_steps")
+
+
 def test_a_gain_below_the_tolerance_twice_ends_the_fit():
     assert run_cycles([10.0, 10.9])[0].end is None
     assert run_cycles([10.0, 10.9, 11.8])[0].record().converged

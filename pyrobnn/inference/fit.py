@@ -16,14 +16,11 @@ from pyrobnn.inference.scales.open_scales import measured
 from pyrobnn.inference.several.automatic import Automatic
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.tables import innermost
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EvidenceRecord
 from pyrobnn.verdict.comparison import tell
-
-_OF_FIT = {field.name for field in dataclasses.fields(Run) if field.init}
 
 
 class Arguments(TypedDict, total=False):
@@ -36,6 +33,9 @@ class Arguments(TypedDict, total=False):
     callbacks: Sequence[Callback]
     checkpoint: str | Path | None
     every: int
+
+
+_OF_FIT = {*Arguments.__annotations__}
 
 
 @overload
@@ -127,6 +127,7 @@ def fit(
         every=every,
     )
     check_offered(method, run)
+    method.check(bnn, data, run)
     if isinstance(data, Data) and data.constant_inputs:
         _warn_of(data.constant_inputs)
     model, evidence = _with_measured_scales(bnn, data, method, run)
@@ -144,7 +145,6 @@ def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> tuple[B
     offer = method.offer()
     if not offer.wants_measured_scales:
         return bnn, None
-    innermost(method).check(bnn, data, run)
     closed = measured(bnn, data, run, starts_there=offer.guide is not None)
     return (bnn, None) if closed is None else (closed.bnn, closed.record)
 

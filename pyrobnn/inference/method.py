@@ -109,7 +109,7 @@ class Method[R](Protocol):
         ...
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
-        """Refuse model and data that do not go with the method, before scales are measured, which takes seconds."""
+        """Refuse model and data that do not go with the method, before work that takes seconds."""
         ...
 
 
@@ -140,11 +140,14 @@ class BaseMethod[R]:
         return Offer()
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
-        """Refuse model and data that do not go with the method, before scales are measured, which takes seconds.
+        """Refuse model and data that do not go with the method, or the one inside, before work that takes seconds.
 
         Raises:
             InputError: with what does not.
         """
+        inner = self.offer().inner
+        if inner is not None:
+            inner.check(bnn, data, run)
 
 
 class AroundAnother[R](BaseMethod[R]):

@@ -95,7 +95,9 @@ def fit_replicates(
         checkpoint=checkpoint,
         every=every,
     )
-    if all(one.ends_by_itself for one in (method if isinstance(method, list) else [method])):
+    methods = method if isinstance(method, list) else [method]
+    _check_methods(methods)
+    if all(one.ends_by_itself for one in methods):
         bnn = _measured(bnn, data, run, replicates)
     return fit_side_by_side(bnn, method, data, run, replicates=replicates, bootstrap=bootstrap)
 

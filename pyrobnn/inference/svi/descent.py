@@ -24,7 +24,7 @@ from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Progress, Run
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import fresh_model
-from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.state import TrainingState, cloned, put_values
 from pyrobnn.inference.training.watch import BLOCK, Ended, History, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
@@ -89,7 +89,7 @@ def descend(fits: Sequence[TrainingState], tolerances: Sequence[float], run: Run
     L-BFGS stops where the network has a kink, or where rounding hides what it gains; Adam goes on there, and comes out
     of poor modes. A fit has converged when a cycle gains less than the tolerance.
     """
-    starts = [[value.detach().clone() for value in fit.parameters] for fit in fits]
+    starts = [cloned(fit.parameters) for fit in fits]
     found = []
     with tqdm(disable=not run.progress, desc="L-BFGS", unit="step") as bar:
         for fit, tolerance in zip(fits, tolerances, strict=True):
@@ -99,9 +99,7 @@ def descend(fits: Sequence[TrainingState], tolerances: Sequence[float], run: Run
     if all(np.isfinite(one.history.elbo).all() for one in found) and all(fit.is_finite() for fit in fits):
         return found
     for fit, start in zip(fits, starts, strict=True):
-        with torch.no_grad():
-            for parameter, value in zip(fit.parameters, start, strict=True):
-                parameter.copy_(value)
+        put_values(fit.parameters, start)
         fit.optimizer.state.clear()
         fit.begin_schedule(fit.schedule_steps)
     return None
@@ -174,7 +172,7 @@ class _Descent:
     def _anneal(self, steps: int) -> None:
         """Run Adam, and take it back if it gains nothing that matters."""
         values, optimizer = list(self._tensors.values()), self._fit.optimizer
-        before, start = self._slope()[0], [value.detach().clone() for value in values]
+        before, start = self._slope()[0], cloned(values)
         for step in range(steps):
             gradient = self._slope()[1:].split([value.numel() for value in values])
             for value, own in zip(values, gradient, strict=True):
@@ -186,9 +184,7 @@ class _Descent:
                 break
         optimizer.zero_grad(set_to_none=True)
         if not self._slope()[0] < before - _MATTERS * self._tolerance:  # nor where it is NaN
-            with torch.no_grad():
-                for value, own in zip(values, start, strict=True):
-                    value.copy_(own)
+            put_values(values, start)
 
     def _slope(self) -> Tensor:
         ONE_THREAD.let_waiting_in()

@@ -97,7 +97,14 @@ class Session:
         return [fit.method.tolerance_for(source.num_data) for fit, source in parts]
 
     def _descended(self) -> list[Ended] | None:
-        return descend(self.fits, self._tolerances(), self.run)
+        """Seek the modes by L-BFGS; where that fails the fits are at their start again, with batches as declared."""
+        ended = descend(self.fits, self._tolerances(), self.run)
+        if ended is None:
+            parts = zip(self.fits, self.methods, self.sources, self.posteriors, strict=True)
+            for fit, method, source, posterior in parts:
+                fit.method = dataclasses.replace(fit.method, batch_size=method.batch_size)
+                fit.batches = source.batches(fit.bnn, method.batch_size, derive(posterior.seed, "batches"))
+        return ended
 
     def train(self, *, validate: Callable[[], float] | None = None, checkpoint: Checkpoint | None = None) -> None:
         """Do the steps of all fits, and note in each posterior how it was fitted."""

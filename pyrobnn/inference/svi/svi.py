@@ -99,10 +99,11 @@ class SVI(BaseMethod[Posterior]):
         )
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
-        """Refuse model and data that do not go with the method."""
+        """Refuse model and data that do not go with the method; a fit of given length does so when it begins."""
         from pyrobnn.inference.svi.session import check_parts
 
-        check_parts(bnn, self, data, run)
+        if self.ends_by_itself:
+            check_parts(bnn, self, data, run)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit one posterior."""

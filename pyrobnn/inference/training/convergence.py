@@ -101,6 +101,10 @@ class ConvergenceRule:
     @property
     def converged(self) -> bool:
         """Whether neither more steps nor a lower rate gained the tolerance."""
+        return self._now.end is not None and self._gained_nothing
+
+    @property
+    def _gained_nothing(self) -> bool:
         return self._now.lowered and not self._gained
 
     @property
@@ -142,7 +146,7 @@ class ConvergenceRule:
         left = min(left - _MOST_MEASURED * block, 10 * left // 11)  # to measure takes up to a tenth more
         if steps > left:
             steps, is_lower = min(now.steps, left), True
-        if self.converged or steps < now.steps // 4:
+        if self._gained_nothing or steps < now.steps // 4:
             now.end = done
             return
         now.lowered = not self._gained
@@ -216,7 +220,7 @@ class ConvergenceRule:
             (now.elbo, now.error) if now.best else (float(np.mean(now.blocks or [now.latest])), _error(now.blocks))
         )
         return Convergence(
-            converged=now.end is not None and self.converged,
+            converged=self.converged,
             elbo=elbo,
             elbo_error=error if known else None,
             gain=now.gain,
