@@ -1,6 +1,8 @@
 """Baselines against scikit-learn and closed forms, the comparison with them, and what the end of a fit says."""
 
+import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pyro.distributions as dist
@@ -92,6 +94,39 @@ def test_a_linear_truth_is_found_under_every_likelihood(name):
         beyond = baseline.predict(new.x).log_prob(new.y)
         error = float((within.var() / len(within) + beyond.var() / len(beyond)).sqrt())
         assert abs(float(within.mean() - beyond.mean())) < 5 * error
+
+
+@dataclasses.dataclass(frozen=True)
+class Silent:
+    """A likelihood of another package, which says nothing of its noise."""
+
+    scale: Any = 0.01
+    standardizes_targets = True
+    integer_targets = False
+
+    def build(self, like, target_scale):
+        return likelihoods.Gaussian(self.scale).build(like, target_scale)
+
+    def num_outputs(self, y):
+        return 1
+
+    def check_targets(self, y, outputs):
+        pass
+
+
+class Says(Silent, likelihoods.BaseLikelihood):
+    """The same, which says that its noise is known."""
+
+    noise = "known"
+
+
+def test_a_likelihood_of_another_package_may_say_what_its_noise_is(monkeypatch):
+    """Around a constant the noise is learned then, as for ours."""
+    for name, likelihood in {"known": Says(), "silent": Silent()}.items():
+        monkeypatch.setitem(LIKELIHOODS, name, (likelihood, 1))
+    (said, new), (silent, _), (ours, _) = fitted("known"), fitted("silent"), fitted("student_t")
+    assert score(said["constant"], new) == pytest.approx(score(ours["constant"], new), abs=0.05)
+    assert score(silent["constant"], new) < -100
 
 
 def test_real_targets_are_those_of_least_squares():

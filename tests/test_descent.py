@@ -65,6 +65,24 @@ def test_the_gradient_is_zero_at_the_mode_that_the_history_leads_to(guide):
         assert slope(posterior) < 1e-3
 
 
+class Silent:
+    """A point guide of another package, which says nothing of itself."""
+
+    def build(self, model, *args):
+        return bnn.guides.Map().build(model, *args)
+
+
+class Says(Silent, bnn.guides.BaseGuide):
+    """The same, which says what it trains."""
+
+    seeks_mode = True
+
+
+def test_a_guide_of_another_package_may_say_that_it_seeks_a_mode():
+    assert by_lbfgs(fit(guide=Says()))
+    assert not by_lbfgs(fit(guide=Silent(), max_steps=50))
+
+
 @pytest.mark.slow
 def test_it_ends_no_lower_than_steps_of_adam():
     """From the same start: its ELBO is at least that of the steps less their tolerance."""

@@ -33,7 +33,7 @@ METHODS = {
     "guides.Laplace": ["around"],
 }
 """Methods that need an example too."""
-FEWEST = 187
+FEWEST = 190
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

@@ -1,8 +1,11 @@
 """Scales that a model leaves open, and methods that nobody chose."""
 
+import dataclasses
 import time
+from typing import Any
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 from scipy import optimize, stats
@@ -15,6 +18,7 @@ from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.open_scales import measured
 from pyrobnn.inference.several import automatic
+from pyrobnn.priors.base import scale_of
 
 ROWS, COLUMNS = 60, 3
 _RNG = np.random.default_rng(0)
@@ -189,6 +193,29 @@ def test_evidence_of_some_rows_is_in_the_units_of_these_rows():
     for before, after in zip(one.record.starts, ten.record.starts, strict=True):
         assert before.log_evidence - after.log_evidence == pytest.approx(500 * np.log(10), rel=1e-6)
         assert before.log_left_out - after.log_left_out == pytest.approx(500 * np.log(10), rel=1e-6)
+
+
+@dataclasses.dataclass(frozen=True)
+class Silent(bnn.priors.SitePrior):
+    """A prior of another package, whose field `scale` could mean anything."""
+
+    scale: Any = "tuned"
+
+    def site(self, name, value):
+        return dist.Normal(value.new_tensor(0.0), scale_of(self.scale, value))
+
+
+class Says(Silent):
+    """The same, which says that its scale is open."""
+
+    has_open_scale = True
+
+
+def test_a_prior_of_another_package_may_say_that_its_scale_is_open():
+    (said,) = dict(closed(prior=Says()).bnn.settings["prior"].choices).values()
+    assert type(said) is Says
+    assert said.scale == pytest.approx(most_probable()[0], rel=2e-3)
+    assert closed(prior=Silent()).bnn.settings["prior"] == Silent()
 
 
 def test_a_tuned_prior_keeps_its_mean():

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyrobnn._core.random import seeded
 from pyrobnn.distributions import targets
-from pyrobnn.likelihoods.base import WithFisherColumns
+from pyrobnn.likelihoods.base import known_fisher_columns
 
 _DRAWS = 256
 _NODES = 64
@@ -36,9 +36,8 @@ def fisher_columns(likelihood: Likelihood, f: Tensor) -> Tensor:
         likelihood: maps outputs (B, C) to the distribution of targets, of batch shape (B,).
         f: outputs (B, C).
     """
-    if isinstance(likelihood, WithFisherColumns):
-        return likelihood.fisher_columns(f.detach())
-    return columns_by_autograd(likelihood, f)
+    known = known_fisher_columns(likelihood, f.detach())
+    return columns_by_autograd(likelihood, f) if known is None else known
 
 
 def columns_by_autograd(likelihood: Likelihood, f: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.comparison import mark
 from pyrobnn.diagnostics.folds import as_folds, assign_folds, folds_of_inputs, in_memory
 from pyrobnn.diagnostics.refits import fit_each
-from pyrobnn.likelihoods import Bernoulli, Categorical, Ordinal
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -135,5 +135,5 @@ def kfold(
 
 def _classes(model: BNN, data: Data) -> np.ndarray | None:
     """Return the class of each example, or None if the targets are not single labels."""
-    has_classes = isinstance(model.settings["likelihood"], (Bernoulli, Categorical, Ordinal))
+    has_classes = as_likelihood(model.settings["likelihood"]).has_labels
     return data.y.cpu().numpy().astype(np.int64) if has_classes and data.y.ndim == 1 else None

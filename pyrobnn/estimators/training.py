@@ -9,7 +9,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides import Map
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.built import built
 from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
 from pyrobnn.inference.fit import fit
@@ -90,7 +90,8 @@ def joined(first: Data, second: Data) -> Data:
 def require_learning_on(method: Any) -> None:
     """Refuse, before the first fit, a method that leaves points, from which nothing can be learned on."""
     guide = guide_of(method)
-    if isinstance(guide, Map) and not isinstance(method, SWAG) and not isinstance(innermost(method), SWAG):
+    leaves_point = as_guide(guide).seeks_mode and as_guide(guide).curvature is None
+    if leaves_point and not isinstance(method, SWAG) and not isinstance(innermost(method), SWAG):
         raise InputError(
             f"partial_fit makes the posterior so far the prior of the next batch, and {guide!r} leaves points without "
             "a spread: use another guide, such as 'mean_field' or 'laplace'."

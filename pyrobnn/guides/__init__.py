@@ -1,7 +1,7 @@
 """Guides: families of approximate posteriors over the latent sites of a model."""
 
 from pyrobnn.guides.auto import Auto, autoguide_names
-from pyrobnn.guides.base import BuiltGuide, Guide, Model, registry
+from pyrobnn.guides.base import BaseGuide, BuiltGuide, Guide, Model, registry
 from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import ByName, resolve
 from pyrobnn.guides.dropout import Dropout
@@ -19,6 +19,7 @@ from pyrobnn.guides.sites import Site, latent_sites
 
 __all__ = [
     "Auto",
+    "BaseGuide",
     "BlockGaussian",
     "BuiltGuide",
     "ByName",

@@ -1,7 +1,7 @@
 """Guides: settings whose `build` gives a Pyro guide over the latent sites, and the interface of a built guide."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from pyro.nn import PyroModule
 from torch import Tensor
@@ -54,6 +54,28 @@ class Guide(Protocol):
             names.
         """
         ...
+
+
+class BaseGuide:
+    """What is asked of a guide setting beside `build`; one that does not inherit from it has these defaults.
+
+    Attributes:
+        seeks_mode: whether a point is trained, the mode of the posterior.
+        curvature: the curvature that makes a Gaussian of this point after training, by a guide with the fields of
+            `Laplace`; None for guides that training completes.
+
+    Examples:
+        >>> bnn.guides.Laplace().seeks_mode, bnn.guides.Laplace().curvature
+        (True, 'ggn')
+    """
+
+    seeks_mode: ClassVar[bool] = False
+    curvature: str | None = None
+
+
+def as_guide(guide: Any) -> BaseGuide:
+    """Return a setting as what is asked of it: itself, or the defaults where it does not inherit from the base."""
+    return guide if isinstance(guide, BaseGuide) else BaseGuide()
 
 
 class StartsNarrow:

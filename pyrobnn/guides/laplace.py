@@ -3,7 +3,7 @@
 import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pyro
 import pyro.distributions as dist
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.base import BaseGuide, Model, registry
 from pyrobnn.guides.blocks import Block, BlockSpec, make_block
 from pyrobnn.guides.density import Part, affine
 from pyrobnn.guides.joint import GuideWithMoments, JointPart, RealPart
-from pyrobnn.guides.map import Map, MapGuide
+from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _as_patterns(value: Any) -> Any:
 
 @registry.register
 @setting
-class Laplace:
+class Laplace(BaseGuide):
     """The Laplace approximation: `fit` finds a mode of the log joint density, then puts a Gaussian around it.
 
     Its precision is the curvature of the negative log-likelihood at the mode, over all data, plus the curvature of the
@@ -72,6 +72,7 @@ class Laplace:
         11
     """
 
+    seeks_mode: ClassVar[bool] = True
     curvature: Curvature = "ggn"
     structure: Structure = "kron"
     sites: Annotated[tuple[str, ...], BeforeValidator(_as_patterns)] = ("*",)
@@ -256,8 +257,3 @@ def require_real(sites: list[Site], names: list[str]) -> None:
                 "support: leave it out of `sites`.",
                 page="how-to/laplace",
             )
-
-
-def seeks_mode(guide: Any) -> bool:
-    """Return whether what is trained is a point, the mode of the posterior: of a point guide, or before Laplace."""
-    return isinstance(guide, (Map, Laplace))

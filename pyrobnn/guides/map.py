@@ -1,6 +1,6 @@
 """The delta guide: maximum a posteriori as variational inference with a point mass."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro
 import pyro.distributions as dist
@@ -9,13 +9,13 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyrobnn._core.settings import setting
-from pyrobnn.guides.base import BuiltGuide, Model, registry
+from pyrobnn.guides.base import BaseGuide, BuiltGuide, Model, registry
 from pyrobnn.guides.sites import Site, latent_sites
 
 
 @registry.register
 @setting
-class Map:
+class Map(BaseGuide):
     """q(w) = delta(w - theta): the ELBO is log p(D | theta) + log p(theta), with entropy 0 by convention.
 
     theta starts at the network's own weights. (Mateo-Garcia 2018: MAP as the delta limit of variational inference.)
@@ -26,6 +26,8 @@ class Map:
         >>> float(posterior.predict([[0.0]]).epistemic_std)
         0.0
     """
+
+    seeks_mode: ClassVar[bool] = True
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its starting values."""

@@ -12,7 +12,7 @@ from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import mark, seeded
 from pyrobnn._torch.private import written
 from pyrobnn.bnn import BNN
-from pyrobnn.likelihoods.base import WithLimits
+from pyrobnn.likelihoods.base import limits
 
 _PAGE = "how-to/own-network"
 _ROUNDING = 1e-3
@@ -105,10 +105,10 @@ def warn_of_limits(bnn: BNN, x: Tensor, f: Tensor, y: Tensor) -> None:
         y: targets in the units of the model.
     """
     likelihood = bnn.settings["likelihood"]
-    if not isinstance(likelihood, WithLimits) or not f.is_floating_point():
+    if not f.is_floating_point():
         return
     low, high = f.aminmax(dim=0)
-    complaint = likelihood.limits(low, high, y)
+    complaint = limits(likelihood, low, high, y)
     growth = _WIDEST / _WIDE * max(1.0, float(y.abs().max()))
     chance = random.Random(0)
     for draw in range(_MOST_DRAWS):
@@ -120,7 +120,7 @@ def warn_of_limits(bnn: BNN, x: Tensor, f: Tensor, y: Tensor) -> None:
                 return
             break
         low, high = torch.minimum(low, moved.amin(0)), torch.maximum(high, moved.amax(0))
-        complaint = likelihood.limits(low, high, y)
+        complaint = limits(likelihood, low, high, y)
     ending = None if complaint is None else _ending(bnn, x)
     if ending is not None:
         warn_user(

@@ -4,15 +4,19 @@ from collections.abc import Collection
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.tables import Task
+from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import defaults, tables
 from pyrobnn.inference.mcmc.mcmc import NUTS
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import fields_of, with_guide
-from pyrobnn.likelihoods.noise import infers_noise
+from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.priors.base import as_prior
 
 PARTS: dict[str, ModuleType] = {
     "net": nets,
@@ -104,15 +108,17 @@ def parts_for(
 def _suits_chains(net: Any, prior: Any, likelihood: Any) -> bool:
     """Return whether chains take these parts, which must have no numbers to optimise, and are short."""
     is_small = net is None or (isinstance(net, nets.MLP) and sum(net.hidden) <= defaults.MOST_SAMPLED_UNITS)
-    takes_prior = prior is None or isinstance(prior, priors.Normal)
-    return is_small and takes_prior and isinstance(likelihood, (likelihoods.Categorical, likelihoods.Bernoulli))
+    takes_prior = prior is None or as_prior(prior).is_normal
+    if not (is_small and takes_prior and as_likelihood(likelihood).has_labels):
+        return False
+    return not [*likelihood.build(torch.zeros(()), torch.ones(())).parameters()]
 
 
 def _suits(prior: Any, guide: Any, likelihood: Any, settings: Collection[str]) -> bool:
     """Return whether the evidence framework takes these parts and settings."""
     takes_guide = guide is None or EvidenceFramework.takes(guide)
     takes_settings = set(settings) <= set(fields_of(EvidenceFramework))
-    takes_parts = isinstance(prior, priors.Normal) and takes_guide and not infers_noise(likelihood)
+    takes_parts = as_prior(prior).is_normal and takes_guide and as_likelihood(likelihood).noise != "inferred"
     return takes_parts and takes_settings
 
 
@@ -121,7 +127,7 @@ def _trained_regression(prior: Any, guide: Any) -> Parts:
     prior = priors.Normal(scale="fan_in") if prior is None else prior
     training = SVI(guide="laplace", steps=4000, batch_size=128, schedule="cosine_annealing_lr")
     method: Any = training if guide is None else with_guide(training, guide)
-    if isinstance(prior, priors.Normal) and isinstance(method.guide, guides.Laplace):
+    if as_prior(prior).is_normal and as_guide(method.guide).curvature is not None:
         method = MarginalLikelihood(method, rounds=3)
     else:
         method = SVI(guide=method.guide)

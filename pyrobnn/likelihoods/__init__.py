@@ -1,6 +1,6 @@
 """Likelihoods: how targets arise from the outputs of a network."""
 
-from pyrobnn.likelihoods.base import Likelihood, registry
+from pyrobnn.likelihoods.base import BaseLikelihood, Likelihood, registry
 from pyrobnn.likelihoods.bernoulli import Bernoulli
 from pyrobnn.likelihoods.categorical import Categorical
 from pyrobnn.likelihoods.censored_gaussian import CensoredGaussian
@@ -11,6 +11,7 @@ from pyrobnn.likelihoods.ordinal import Ordinal
 from pyrobnn.likelihoods.student_t import StudentT
 
 __all__ = [
+    "BaseLikelihood",
     "Bernoulli",
     "Categorical",
     "CensoredGaussian",

@@ -1,7 +1,7 @@
 """Likelihoods: settings whose `build` gives a module from network outputs to a distribution of targets."""
 
 import dataclasses
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from pyro.nn import PyroModule
@@ -12,6 +12,7 @@ from pyrobnn._core.registry import Registry
 
 OPEN = ("tuned", "learned")
 """What stands in the place of a number of a likelihood that is estimated from the data."""
+Noise = Literal["known", "tuned", "learned", "inferred", "heteroscedastic"]
 
 
 @runtime_checkable
@@ -59,6 +60,35 @@ class Likelihood(Protocol):
         ...
 
 
+class BaseLikelihood:
+    """What is asked of a likelihood setting beside `Likelihood`; one that does not inherit from it has these defaults.
+
+    Attributes:
+        has_labels: whether targets are labels of classes.
+
+    Examples:
+        >>> bnn.likelihoods.StudentT(scale=0.5).noise, bnn.likelihoods.Ordinal(5).noise
+        ('known', None)
+    """
+
+    has_labels: ClassVar[bool] = False
+
+    @property
+    def noise(self) -> Noise | None:
+        """How its field `scale` gives the noise around real targets; None without such noise."""
+        return None
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether targets are normal around the outputs, with a scale that is the same for all inputs."""
+        return False
+
+
+def as_likelihood(likelihood: Any) -> BaseLikelihood:
+    """Return a setting as what is asked of it: itself, or the defaults where it does not inherit from the base."""
+    return likelihood if isinstance(likelihood, BaseLikelihood) else BaseLikelihood()
+
+
 @runtime_checkable
 class WithFisherColumns(Protocol):
     """A built likelihood that knows its Fisher information in the outputs; for others it is derived or drawn."""
@@ -84,6 +114,16 @@ class WithLimits(Protocol):
             The rest of a sentence that begins with "its outputs", and what to do.
         """
         ...
+
+
+def known_fisher_columns(module: Any, f: Tensor) -> Tensor | None:
+    """Return `WithFisherColumns.fisher_columns` of a built likelihood; None where it is not known."""
+    return module.fisher_columns(f) if isinstance(module, WithFisherColumns) else None
+
+
+def limits(likelihood: Any, low: Tensor, high: Tensor, y: Tensor) -> str | None:
+    """Return `WithLimits.limits` of a likelihood; None where it is not known."""
+    return likelihood.limits(low, high, y) if isinstance(likelihood, WithLimits) else None
 
 
 _NARROW = 2.0

@@ -12,6 +12,7 @@ from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import (
     LEAVE_OUT,
     PAGE,
+    BaseLikelihood,
     check_width,
     first_limited,
     num_columns,
@@ -23,7 +24,7 @@ from pyrobnn.likelihoods.base import (
 
 @registry.register
 @setting
-class Bernoulli:
+class Bernoulli(BaseLikelihood):
     """y ~ Bernoulli(sigmoid(f)), independently for each target column; targets are 0 and 1.
 
     Examples:
@@ -33,6 +34,7 @@ class Bernoulli:
         torch.Size([1, 2])
     """
 
+    has_labels: ClassVar[bool] = True
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = False
 

@@ -10,12 +10,20 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import LEAVE_OUT, PAGE, range_in_words, registry, require_labels, stays_narrow
+from pyrobnn.likelihoods.base import (
+    LEAVE_OUT,
+    PAGE,
+    BaseLikelihood,
+    range_in_words,
+    registry,
+    require_labels,
+    stays_narrow,
+)
 
 
 @registry.register
 @setting
-class Categorical:
+class Categorical(BaseLikelihood):
     """y ~ Categorical(softmax(f)); targets are labels 0, ..., C - 1 for C network outputs.
 
     Examples:
@@ -26,6 +34,7 @@ class Categorical:
         (torch.Size([1, 3]), torch.Size([1]))
     """
 
+    has_labels: ClassVar[bool] = True
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = True
 

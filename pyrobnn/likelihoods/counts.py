@@ -13,6 +13,7 @@ from pyrobnn._core.settings import setting
 from pyrobnn.distributions import targets
 from pyrobnn.likelihoods.base import (
     LEAVE_OUT,
+    as_likelihood,
     check_width,
     first_limited,
     num_columns,
@@ -21,7 +22,6 @@ from pyrobnn.likelihoods.base import (
     require_whole,
     squeeze_single,
 )
-from pyrobnn.likelihoods.noise import noise_scale
 
 _LARGEST_LOG_MEAN = 20.0
 _SMALLEST_DISPERSION = 1e-6
@@ -140,7 +140,7 @@ def _capped(f: Tensor) -> Tensor:
 
 def with_open_noise(likelihood: Any) -> Any:
     """Return a likelihood that learns its noise, or its dispersion, whatever was known of it."""
-    if noise_scale(likelihood) not in (None, "heteroscedastic"):
+    if as_likelihood(likelihood).noise not in (None, "heteroscedastic"):
         return dataclasses.replace(likelihood, scale="learned")
     if isinstance(likelihood, NegativeBinomial):
         return dataclasses.replace(likelihood, dispersion="learned")

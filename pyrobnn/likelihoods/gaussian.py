@@ -1,7 +1,5 @@
 """The Gaussian likelihood for real targets."""
 
-from typing import Any
-
 import pyro.distributions as dist
 from pyro.nn import PyroModule
 from torch import Tensor
@@ -30,11 +28,11 @@ class Gaussian(NoisyLikelihood):
 
     scale: Scale = "tuned"
 
+    @property
+    def is_normal(self) -> bool:
+        """Whether the scale is the same for all inputs."""
+        return self.noise != "heteroscedastic"
+
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps outputs to Normal distributions."""
         return NoisyOutputs(self.scale, like, target_scale, dist.Normal)
-
-
-def has_normal_noise(likelihood: Any) -> bool:
-    """Return whether targets are normal around the outputs, so that the evidence of the noise has a closed form."""
-    return isinstance(likelihood, Gaussian)

@@ -17,7 +17,7 @@ from torch.nn.functional import softplus
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import OPEN, PAGE, check_width, num_columns, squeeze_single
+from pyrobnn.likelihoods.base import OPEN, PAGE, BaseLikelihood, Noise, check_width, num_columns, squeeze_single
 
 _SMALLEST_SCALE = 1e-3
 _SCALE_AT_ZERO = math.log(2) + _SMALLEST_SCALE
@@ -133,12 +133,18 @@ finite.
 """
 
 
-class NoisyLikelihood:
+class NoisyLikelihood(BaseLikelihood):
     """Base for likelihoods of real targets that stand around the network's outputs with noise of some scale."""
 
     scale: Any
     standardizes_targets: ClassVar[bool] = True
     integer_targets: ClassVar[bool] = False
+
+    @property
+    def noise(self) -> Noise:
+        """How the scale is given: "known" is a number or several, "inferred" a prior."""
+        given: Any = "known" if isinstance(self.scale, (float, tuple)) else self.scale
+        return "inferred" if isinstance(given, NoisePrior) else given
 
     def num_outputs(self, y: Tensor) -> int:
         """Return K, or 2 K for heteroscedastic noise."""
@@ -182,16 +188,6 @@ class NoisyLikelihood:
                 "Leave that out."
             )
         return None
-
-
-def noise_scale(likelihood: Any) -> Any:
-    """Return the scale of the noise around real targets as it was set; None for likelihoods of other targets."""
-    return likelihood.scale if isinstance(likelihood, NoisyLikelihood) else None
-
-
-def infers_noise(likelihood: Any) -> bool:
-    """Return whether the scale of the noise has a prior and is inferred."""
-    return isinstance(noise_scale(likelihood), NoisePrior)
 
 
 class NoisyOutputs(PyroModule):

@@ -16,6 +16,7 @@ from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import (
     LEAVE_OUT,
     PAGE,
+    BaseLikelihood,
     check_width,
     range_in_words,
     registry,
@@ -28,7 +29,7 @@ _SMALLEST_GAP = 1e-4
 
 @registry.register
 @setting
-class Ordinal:
+class Ordinal(BaseLikelihood):
     """P(y <= k) = sigmoid(c_k - f): cumulative logits, or proportional odds (McCullagh 1980); labels 0, ..., C - 1.
 
     One network output moves an example along the scale, which the C - 1 cut points c_0 < c_1 < ... divide into labels.
@@ -46,6 +47,7 @@ class Ordinal:
     """
 
     num_classes: Annotated[int, Field(ge=2, le=10_000)]
+    has_labels: ClassVar[bool] = True
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = True
 

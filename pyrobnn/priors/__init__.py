@@ -1,7 +1,7 @@
 """Priors over the weights of a network."""
 
 from pyrobnn.priors.anchored import Anchored
-from pyrobnn.priors.base import Latent, LatentSitePrior, Prior, SitePrior, registry
+from pyrobnn.priors.base import BasePrior, Latent, LatentSitePrior, Prior, SitePrior, registry
 from pyrobnn.priors.by_name import ByName, resolve
 from pyrobnn.priors.from_posterior import FromPosterior
 from pyrobnn.priors.heavy_tails import Laplace, StudentT
@@ -15,6 +15,7 @@ from pyrobnn.priors.spike_and_slab import SpikeAndSlab
 __all__ = [
     "ARD",
     "Anchored",
+    "BasePrior",
     "ByName",
     "FromPosterior",
     "Hierarchical",

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyro
 import torch
@@ -80,7 +80,31 @@ def starts(module: PyroModule, values: Mapping[str, Tensor]) -> dict[str, Tensor
     return module.starts(values) if isinstance(module, Starting) else {}
 
 
-class SitePrior:
+class BasePrior:
+    """What is asked of a prior setting beside `build`; one that does not inherit from it has these defaults.
+
+    Attributes:
+        is_normal: whether one normal distribution is the prior of all entries of a parameter.
+
+    Examples:
+        >>> bnn.priors.Normal(1.0).is_normal, bnn.priors.Horseshoe().is_normal
+        (True, False)
+    """
+
+    is_normal: ClassVar[bool] = False
+
+    @property
+    def has_open_scale(self) -> bool:
+        """Whether its field `scale` is "tuned", for a fit of open length to measure."""
+        return False
+
+
+def as_prior(prior: Any) -> BasePrior:
+    """Return a setting as what is asked of it: itself, or the defaults where it does not inherit from the base."""
+    return prior if isinstance(prior, BasePrior) else BasePrior()
+
+
+class SitePrior(BasePrior):
     """Base for priors without parameters or latents: write `site`, the rest is inherited.
 
     Examples:
@@ -113,6 +137,17 @@ class SitePrior:
         return FactorizedPrior(self, next(iter(values.values())))
 
 
+class ScaledPrior(SitePrior):
+    """Base for those with a scale that may be open."""
+
+    scale: Scale
+
+    @property
+    def has_open_scale(self) -> bool:
+        """Whether the scale is "tuned"."""
+        return self.scale == "tuned"
+
+
 class Latent(NamedTuple):
     """A site that a prior adds to the model.
 
@@ -131,7 +166,7 @@ class Latent(NamedTuple):
     start: Tensor
 
 
-class LatentSitePrior:
+class LatentSitePrior(BasePrior):
     """Base for priors under which entries are independent given latents: write `latents` and `conditional`.
 
     Each latent is a site named after its parameter, such as "prior.0.weight.scale", that every guide infers with the

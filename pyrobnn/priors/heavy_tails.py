@@ -1,19 +1,16 @@
 """Priors with heavier tails than the normal: Student's t and Laplace."""
 
-from typing import Any
-
 import pyro.distributions as dist
 from torch import Tensor
 
 from pyrobnn._core.settings import setting
 from pyrobnn.distributions import latents
-from pyrobnn.priors.base import Positive, Scale, SitePrior, constant, registry, scale_of
-from pyrobnn.priors.normal import Normal
+from pyrobnn.priors.base import Positive, Scale, ScaledPrior, constant, registry, scale_of
 
 
 @registry.register
 @setting
-class StudentT(SitePrior):
+class StudentT(ScaledPrior):
     """Independent Student-t weights, (w / scale) ~ t(df): most are small, some may be large.
 
     Trained networks have such weights in dense layers (Fortuin et al. 2022, "Bayesian Neural Network Priors
@@ -39,7 +36,7 @@ class StudentT(SitePrior):
 
 @registry.register
 @setting
-class Laplace(SitePrior):
+class Laplace(ScaledPrior):
     """Independent double-exponential weights, p(w) = exp(-|w| / scale) / (2 scale).
 
     Its mode under `Map` is the lasso (Tibshirani 1996); a guide with spread has no exact zeros. KL(normal || Laplace)
@@ -61,8 +58,3 @@ class Laplace(SitePrior):
     def site(self, name: str, value: Tensor) -> dist.Laplace:
         """Return the Laplace distribution with the scale of this parameter."""
         return dist.Laplace(constant(0.0, value), scale_of(self.scale, value))
-
-
-def has_open_scale(prior: Any) -> bool:
-    """Return whether the scale of a prior is "tuned": a fit of open length measures it first."""
-    return isinstance(prior, (Normal, StudentT, Laplace)) and prior.scale == "tuned"

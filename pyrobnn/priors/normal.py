@@ -1,15 +1,17 @@
 """The normal prior, with a fixed scale or one that follows the width of each layer."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from pyrobnn._core.settings import setting
 from pyrobnn.distributions.latents import NormalOfMany
-from pyrobnn.priors.base import Scale, SitePrior, constant, registry, scale_of
+from pyrobnn.priors.base import Scale, ScaledPrior, constant, registry, scale_of
 
 
 @registry.register
 @setting
-class Normal(SitePrior):
+class Normal(ScaledPrior):
     """Independent normals, w ~ N(loc, scale^2).
 
     Attributes:
@@ -27,6 +29,7 @@ class Normal(SitePrior):
         0.1
     """
 
+    is_normal: ClassVar[bool] = True
     scale: Scale = "tuned"
     loc: float = 0.0
 

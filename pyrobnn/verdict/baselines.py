@@ -14,8 +14,8 @@ from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler, same_inputs
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.likelihoods.counts import with_open_noise
-from pyrobnn.likelihoods.noise import noise_scale
 from pyrobnn.posterior.prediction import Prediction
 
 _FOLDS = 5
@@ -153,7 +153,7 @@ class _Problem:
         if any(isinstance(part, PyroModule) and part._pyro_samples for part in module.modules()):
             return None
         centre, unit = torch.zeros(outputs, dtype=torch.float64), torch.ones(outputs, dtype=torch.float64)
-        if noise_scale(likelihood) is not None:
+        if as_likelihood(likelihood).noise:
             own = Scaler.fit(targets.reshape(len(y), -1))
             centre[: len(own.loc)], unit[: len(own.loc)] = own.loc, own.scale
         return cls(module, targets, scaler, outputs, centre, unit, same_inputs(x) % min(_FOLDS, len(y)))

@@ -19,8 +19,7 @@ from pyrobnn.guides.base import registry
 from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.likelihoods.base import open_numbers
-from pyrobnn.likelihoods.noise import noise_scale
+from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -206,7 +205,6 @@ def _at_prior(posterior: Posterior) -> list[str]:
 
 def advice(posterior: Posterior | Mixture) -> str:
     """Say what to try with a fit that predicts badly."""
-    likelihood = posterior.bnn.settings["likelihood"]
-    learns_noise = noise_scale(likelihood) is not None and "scale" in open_numbers(likelihood)
+    learns_noise = as_likelihood(posterior.bnn.settings["likelihood"]).noise in OPEN
     noise = "scale='tuned' for the noise and no `steps`, so that it is measured first, " if learns_noise else ""
     return f"Try {noise}one hidden layer with fewer units, MarginalLikelihood(), or NUTS where weights are few."

@@ -24,7 +24,7 @@ from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import prepare_source
-from pyrobnn.likelihoods.noise import noise_scale
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord
@@ -131,7 +131,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         def everything(model: BNN) -> Batch:
             return tuple(torch.cat(parts) for parts in zip(*source.one_pass(model, _BATCH), strict=True))
 
-        is_real = noise_scale(bnn.settings["likelihood"]) is not None
+        is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
         num_inputs = source.first()[0][0].numel()
         of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
         search = Search(self.starts, self.rounds, self.iterations, self.per, of_real if is_real else FLAT)

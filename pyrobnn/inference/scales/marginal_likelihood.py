@@ -12,6 +12,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
@@ -20,8 +21,7 @@ from pyrobnn.inference.svi.session import opened
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods import Gaussian
-from pyrobnn.likelihoods.base import open_numbers
-from pyrobnn.likelihoods.gaussian import has_normal_noise
+from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.posterior.posterior import Posterior
 
 _UNEXPLAINED, _FIRST_NOISE = 0.95, 0.3
@@ -66,7 +66,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
 
     def __post_init__(self) -> None:
         """Refuse a guide without evidence."""
-        if not isinstance(self.method.guide, Laplace):
+        if as_guide(self.method.guide).curvature is None:
             raise InputError(f"MarginalLikelihood: its method needs a Laplace guide, got {self.method.guide!r}.")
         if self.method.patience is not None:
             raise InputError("MarginalLikelihood: rounds have a fixed length: leave `patience` out of the method.")
@@ -125,8 +125,8 @@ def _has_one_scale_to_learn(posterior: Posterior) -> bool:
 
 
 def _learns_noise(bnn: BNN) -> bool:
-    likelihood = bnn.settings["likelihood"]
-    return has_normal_noise(likelihood) and "scale" in open_numbers(likelihood)
+    likelihood = as_likelihood(bnn.settings["likelihood"])
+    return likelihood.is_normal and likelihood.noise in OPEN
 
 
 def _spread(bnn: BNN, source: Source) -> float:

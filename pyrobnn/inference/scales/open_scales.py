@@ -24,12 +24,11 @@ from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.engines import Work
 from pyrobnn.inference.training.start import prepare_source
-from pyrobnn.likelihoods.base import open_numbers
-from pyrobnn.likelihoods.noise import infers_noise, noise_scale
+from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.record import EvidenceRecord
+from pyrobnn.priors.base import as_prior
 from pyrobnn.priors.by_name import choices_of
-from pyrobnn.priors.heavy_tails import has_open_scale
 from pyrobnn.verdict.baselines import fit_baselines
 
 _TUNED = "tuned"
@@ -76,7 +75,7 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
         noise of these, and of networks whose modes say little more than a constant, is measured by a layer of 50 units,
         if inputs are rows of up to 1,000 numbers.
     """
-    sites = {name: prior for name, prior in prior_by_site(bnn).items() if has_open_scale(prior)}
+    sites = {name: prior for name, prior in prior_by_site(bnn).items() if as_prior(prior).has_open_scale}
     numbers = open_numbers(bnn.settings["likelihood"], (_TUNED,))
     if not (sites or numbers) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
         return None
@@ -141,7 +140,7 @@ def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, star
 
     of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
     of_real = of_few if of_few.counts else FLAT
-    is_real = noise_scale(bnn.settings["likelihood"]) is not None
+    is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
     hyperprior = of_real if is_real else Hyperprior(defaults.PRIOR_COUNTS)
     search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE)
     return tuned_modes(stand_in, source, len(rows), examples, run=run, search=search, held=held)
@@ -175,10 +174,10 @@ def prior_by_site(bnn: BNN) -> dict[str, Any]:
 def _with_normals(bnn: BNN) -> tuple[BNN, list[str]]:
     """Return the model without latent sites but weights, whose priors are normal; and names of priors that were."""
     given = prior_by_site(bnn)
-    held = [name for name, prior in given.items() if isinstance(prior, priors.Normal) and not has_open_scale(prior)]
-    chosen = {name: prior if isinstance(prior, priors.Normal) else priors.Normal() for name, prior in given.items()}
+    held = [name for name, prior in given.items() if as_prior(prior).is_normal and not as_prior(prior).has_open_scale]
+    chosen = {name: prior if as_prior(prior).is_normal else priors.Normal() for name, prior in given.items()}
     likelihood = bnn.settings["likelihood"]
-    if infers_noise(likelihood):
+    if as_likelihood(likelihood).noise == "inferred":
         likelihood = dataclasses.replace(likelihood, scale=_TUNED)
     return bnn.with_parts(prior=chosen, likelihood=likelihood), held
 

@@ -37,7 +37,7 @@ from pyrobnn.inference.laplace.gaussian import likelihood_curvature
 from pyrobnn.inference.scales.evidence import LARGEST_LOG, Evidence
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import prepare_source
-from pyrobnn.likelihoods.gaussian import has_normal_noise
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.by_name import choices_of
@@ -183,12 +183,11 @@ def normal_of(law: Any, name: str) -> Any:
 def _noise_precision(bnn: BNN, others: Mapping[str, Tensor]) -> float:
     """Return 1 / variance of the noise in the units of the model."""
     likelihood = bnn.settings["likelihood"]
-    scale = getattr(bnn.likelihood, "scale", None)
-    if not has_normal_noise(likelihood) or others or scale is None or scale.numel() != 1:
+    if not as_likelihood(likelihood).is_normal or others or bnn.likelihood.scale.numel() != 1:
         raise InputError(
             f"`noise=True` tunes the one scale of Gaussian noise, known or learned; this is {likelihood!r}."
         )
-    return float(scale.detach().reshape(())) ** -2
+    return float(bnn.likelihood.scale.detach().reshape(())) ** -2
 
 
 def _maximum(evidence: Evidence, start: np.ndarray) -> np.ndarray:

@@ -27,8 +27,7 @@ from pyrobnn.inference.capture.replay import recorded_slope
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.scales.evidence import FLAT, UNDETERMINED, Hyperprior
 from pyrobnn.inference.scales.tune_prior import normal_of, normal_prior, untuned
-from pyrobnn.likelihoods.base import open_numbers
-from pyrobnn.likelihoods.gaussian import has_normal_noise
+from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.posterior.record import StartRecord
 
 STEPS = 3
@@ -95,7 +94,7 @@ class TunedMode:
         self._is_held = torch.cat([value.reshape(-1) for value in is_held.values()]).to(self.precision.device)
         likelihood = bnn.settings["likelihood"]
         self.tuned_numbers = [] if noise is None else open_numbers(likelihood)
-        self._is_normal = has_normal_noise(likelihood) and likelihood.scale != "heteroscedastic"
+        self._is_normal = as_likelihood(likelihood).is_normal
         self.first_noise = noise
         by_name = dict(bnn.likelihood.named_parameters())
         self._tuned = [by_name[f"{name}_unconstrained"] for name in self.tuned_numbers]

@@ -15,7 +15,7 @@ from pyrobnn._core.random import is_random_state, random_state, seeded
 from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.laplace import seeks_mode
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.objective import Objective
@@ -49,7 +49,7 @@ def descends(bnn: BNN, method: SVI, source: Source, run: Run) -> bool:
     usual = SVI()
     return (
         type(method) is SVI
-        and seeks_mode(method.guide)
+        and as_guide(method.guide).seeks_mode
         and method.ends_by_itself
         and all(getattr(method, name) == getattr(usual, name) for name in _STOCHASTIC)
         and method.batch_size in (None, "all")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
@@ -14,6 +13,7 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.by_name import noise_of
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, make_source
@@ -136,7 +136,7 @@ class Session:
         until_now = time.perf_counter() - self.run.started
         for posterior, method, source in zip(self.posteriors, self.methods, self.sources, strict=True):
             seconds = until_now
-            if isinstance(method.guide, guides.Laplace):
+            if as_guide(method.guide).curvature is not None:
                 started = time.perf_counter()
                 with seeded(posterior.seed, "latent sites"), fast_pyro():
                     latents = latent_sites(posterior.bnn, *posterior.example)

@@ -12,7 +12,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Count, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
-from pyrobnn.guides.laplace import seeks_mode
+from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import defaults
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.svi.objective import KL
@@ -139,7 +139,7 @@ class SVI(BaseMethod[Posterior]):
     def expected_steps(self, batches_per_epoch: int) -> int:
         """Return the number of steps to plan with."""
         most = self.maximal_steps(batches_per_epoch)
-        usual = defaults.USUAL_STEPS_TO_MODE if seeks_mode(self.guide) else defaults.USUAL_STEPS
+        usual = defaults.USUAL_STEPS_TO_MODE if as_guide(self.guide).seeks_mode else defaults.USUAL_STEPS
         return min(most, usual) if self.ends_by_itself else most
 
     def tolerance_for(self, num_data: int) -> float:

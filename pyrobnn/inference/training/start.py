@@ -9,7 +9,6 @@ import torch
 from pyro import poutine
 from pyro.nn import PyroModule
 
-from pyrobnn import guides
 from pyrobnn._core.checks import check_range
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
@@ -22,6 +21,7 @@ from pyrobnn._torch.threads import threads_for
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.empirical import require_density
@@ -75,7 +75,7 @@ def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -
     if isinstance(source.data, Data):
         for values, name in zip(source.scaled(model, *source.data.tensors), ("x", "y", "weights"), strict=False):
             check_range(values, name)
-    if isinstance(method.guide, guides.Laplace):
+    if as_guide(method.guide).curvature is not None:
         _check_laplace(method, model, example)
         source.check_pass()
     if method.ends_by_itself:
