@@ -5,7 +5,7 @@ float32, Adam, ten classes. "plain" is PyTorch's loop with weights of one point,
 are pyrobnn's. Each runs in a new process, by turns; the plain step takes turns with the steps of each engine. Eager
 steps belong to a fit, and last from a run of the network to the next; captured steps are a block. The first steps do
 not count. CPU seconds of one thread, so that other work on the machine does not count; medians of the rounds. "peak" is
-the largest growth of the memory of the process; it includes what a fit imports.
+the largest growth of the memory of the process; it includes what a fit, or PyTorch's optimiser, imports.
 """
 
 import itertools
@@ -122,6 +122,6 @@ def page(rows: list[Row], options: Options) -> Page:
     cells = []
     for row in (row for net in NETS for row in chosen(rows, net=net)):
         *key, ms, of_plain, peak_mib, of_peak = row.values()
-        cells.append([*key, ms, f"{of_plain:.2f}", peak_mib, f"{of_peak:.2f}"])
+        cells.append([*key, f"{ms:.4g}", f"{of_plain:.2f}", peak_mib, f"{of_peak:.2f}"])
     about = "CPU time of one thread on an x86 server."
     return Page("Training steps beside plain PyTorch", [about], grid(list(rows[0]), cells))
