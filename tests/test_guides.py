@@ -159,6 +159,8 @@ def test_a_foreign_guide_offers_what_it_names_and_the_defaults():
     assert offered.mean() == {"w": 2.0}
     assert not offered.linearized
     assert offered.moments() is offered.chains() is offered.log_density({}) is None
+    assert not offered.pruned_sites()
+    assert not offered.gaussian_blocks()
 
 
 class Following:

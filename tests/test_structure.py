@@ -73,7 +73,7 @@ def imported(path, tree):
 FAMILIES = ("guides", "priors", "likelihoods")
 KNOWS_CLASSES = {
     "diagnostics/importance.py": {"MaskedPoint"},  # the distribution of one site
-    "inference/scales/evidence_framework.py": {"Laplace"},  # changes its fields
+    "inference/scales/evidence_framework.py": {"Laplace"},  # reads and changes its fields
     "inference/svi/ivon.py": {"MeanField"},  # an optimiser of its mu and rho
     "inference/svi/objective.py": {"RealPart"},  # the distribution of one site
 }
