@@ -12,14 +12,13 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.method import Callback, Method, Run, check_offered, checked_method
-from pyrobnn.inference.scales.open_scales import measured
+from pyrobnn.inference.scales.open_scales import Measured, measured
 from pyrobnn.inference.several.automatic import Automatic
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import EvidenceRecord
 from pyrobnn.verdict.comparison import tell
 
 
@@ -130,23 +129,22 @@ def fit(
     method.check(bnn, data, run)
     if isinstance(data, Data) and data.constant_inputs:
         _warn_of(data.constant_inputs)
-    model, evidence = _with_measured_scales(bnn, data, method, run)
-    posterior = method.infer(model, data, run)
-    if evidence is not None:
+    closed = _with_measured_scales(bnn, data, method, run)
+    posterior = method.infer(closed.bnn, data, run)
+    if closed.record is not None:
         seconds = time.perf_counter() - run.started
-        posterior.record = dataclasses.replace(posterior.record, evidence=evidence, seconds=seconds)
+        posterior.record = dataclasses.replace(posterior.record, evidence=closed.record, seconds=seconds)
     if progress:
         tell(posterior, data, held_out)
     return posterior
 
 
-def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> tuple[BNN, EvidenceRecord | None]:
+def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> Measured:
     """Return the model with the scales that it leaves open, where the method wants them, and how they were found."""
     offer = method.offer()
     if not offer.wants_measured_scales:
-        return bnn, None
-    closed = measured(bnn, data, run, starts_there=offer.guide is not None)
-    return (bnn, None) if closed is None else (closed.bnn, closed.record)
+        return Measured(bnn)
+    return measured(bnn, data, run, starts_there=offer.guide is not None)
 
 
 def _in_memory(validation: Any) -> Data:

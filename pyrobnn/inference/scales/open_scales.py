@@ -44,15 +44,15 @@ class Measured:
     """A model whose open scales are closed.
 
     Attributes:
-        bnn: the model with numbers for scales.
+        bnn: the model with numbers for scales, or as it was.
         record: how they were found; None if nothing was measured.
     """
 
     bnn: BNN
-    record: EvidenceRecord | None
+    record: EvidenceRecord | None = None
 
 
-def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured | None:
+def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
     """Return the model with the prior scales and the noise that its "tuned" stands for.
 
     As the `EvidenceFramework` does: from several starts, modes and the scales that make the data most probable. It
@@ -70,15 +70,15 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
         starts_there: whether the network is to start at the mode that was found: not the members of an ensemble.
 
     Returns:
-        None where nothing is open, or where it costs too much to look: data in files and loaders, parameters without
-        a prior, and networks of which a few L-BFGS runs on 100 examples would take far longer than 10 seconds. The
-        noise of these, and of networks whose modes say little more than a constant, is measured by a layer of 50 units,
-        if inputs are rows of up to 1,000 numbers.
+        The closed model; as it is where nothing is open, or where it costs too much to look: data in files and loaders,
+        parameters without a prior, and networks of which a few L-BFGS runs on 100 examples would take far longer than
+        10 seconds. The noise of these, and of networks whose modes say little more than a constant, is measured by a
+        layer of 50 units, if inputs are rows of up to 1,000 numbers.
     """
     sites = {name: prior for name, prior in prior_by_site(bnn).items() if as_prior(prior).has_open_scale}
     numbers = open_numbers(bnn.settings["likelihood"], (_TUNED,))
     if not (sites or numbers) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
-        return None
+        return Measured(bnn)
     source = prepare_source(bnn, SVI(), data, run.seed)
     best = _look(bnn, source, data, run)
     is_table = data.x.ndim == 2 and data.x.shape[1] <= defaults.MOST_INPUTS_OF_STAND_IN
@@ -90,7 +90,7 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured |
         if best is None or (other is not None and other.score > best.score):
             best = other
     if best is None:
-        return None
+        return Measured(bnn)
     is_own = best.bnn is bnn
     closed = _closed(
         bnn,

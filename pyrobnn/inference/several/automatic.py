@@ -118,10 +118,9 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         quiet = dataclasses.replace(run, progress=False)
         try:
             with until(self._share(share, run)):
-                found = measured(bnn, data, quiet, starts_there=False)
+                return measured(bnn, data, quiet, starts_there=False)
         except OutOfTime:
-            found = None
-        return Measured(bnn, None) if found is None else found
+            return Measured(bnn)
 
     def _held_out_scores(
         self, name: str, method: Any, models: list[Measured], parts: list[tuple[Data, Data]], run: Run

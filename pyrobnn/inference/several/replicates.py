@@ -105,11 +105,9 @@ def fit_replicates(
 def _measured(bnn: BNN | list[BNN], data: Any, run: Run, replicates: int | None) -> BNN | list[BNN]:
     """Return the models with the scales that they leave open measured, once for each pair of a model and data."""
     if not (isinstance(bnn, list) or isinstance(data, list)):
-        closed = measured(bnn, data, run, starts_there=False)
-        return bnn if closed is None else closed.bnn
+        return measured(bnn, data, run, starts_there=False).bnn
     bnns, sets = _aligned(replicates, bnn, data)
-    found = [measured(*pair, run, starts_there=False) for pair in zip(bnns, sets, strict=True)]
-    return [given if closed is None else closed.bnn for given, closed in zip(bnns, found, strict=True)]
+    return [measured(*pair, run, starts_there=False).bnn for pair in zip(bnns, sets, strict=True)]
 
 
 def fit_side_by_side(
