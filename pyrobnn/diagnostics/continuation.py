@@ -26,7 +26,7 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
 _STEPS, _FEWEST_STEPS = 400, 20
-"""Steps at the learning rate of the method; 24 of 24 fits that were 4 nats and more from convergence gained in them."""
+"""Steps at the learning rate of the method; it took no more to see that 24 of 24 fits cut short had not converged."""
 _SECONDS = 5.0
 """Seconds that the steps may take, as predicted from what one computes: two to five times the true ones."""
 _NEGLIGIBLE = 0.5
