@@ -19,7 +19,7 @@ import torch
 import pyrobnn as bnn
 
 _HERE = Path(__file__).resolve().parent
-_TASK_IMPORT = re.compile(r"^from benchmarks\.tasks\.(\w+) import", re.MULTILINE)
+_TASK_IMPORT = re.compile(r"^from benchmarks\.tasks(?:\.(\w+) import| import (\w+))", re.MULTILINE)
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "scikit-learn", "scipy")
 _CODE = ("../pyrobnn", ":(glob)*.py", "executors", "suites", "tasks")
 SAME_KIND = ("machine", "cpu", "gpu", "torch", "pyro-ppl", "numpy", "threads")
@@ -54,7 +54,7 @@ def _of_task(task: str) -> dict[Path, Path]:
 
 
 def _imports(file: Path) -> list[str]:
-    return _TASK_IMPORT.findall(file.read_text(encoding="utf-8"))
+    return ["".join(names) for names in _TASK_IMPORT.findall(file.read_text(encoding="utf-8"))]
 
 
 def _imported(tasks: list[str]) -> dict[Path, Path]:

@@ -9,7 +9,7 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.tasks import active, bandit, mnist, nuts, ood, regression
-from benchmarks.tasks.entries import METHOD, check_suite
+from benchmarks.tasks.schema import METHOD, check_suite
 
 SUITES = Path(__file__).parents[1] / "benchmarks" / "suites"
 ENTRIES = [{"name": "mean-field", "guide": {"type": "mean_field"}}, {"name": "ensemble", "members": 2}]

@@ -17,27 +17,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from cases import (
-    INIT_SCALE,
-    LEARNING_RATE,
-    NOISE,
-    NUM_DRAWS,
-    PI,
-    SEED,
-    SIGMA1,
-    SIGMA2,
-    Case,
-    Layer,
-    initial_weights,
-    layers,
-    make_data,
-    prediction_inputs,
-)
 from jax import Array, lax, random
 from numpyro.infer import SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoGuide, AutoNormal
@@ -59,26 +44,26 @@ class ScaleMixture(dist.Distribution):
         """Draw from the mixture."""
         which, noise = random.split(key)
         shape = sample_shape + self.batch_shape
-        scale = jnp.where(random.bernoulli(which, PI, shape), SIGMA1, SIGMA2)
+        scale = jnp.where(random.bernoulli(which, cases.PI, shape), cases.SIGMA1, cases.SIGMA2)
         return scale * random.normal(noise, shape)
 
     def log_prob(self, value: Array) -> Array:
         """Return the log density."""
-        wide = jnp.log(PI) + dist.Normal(0.0, SIGMA1).log_prob(value)
-        narrow = jnp.log(1 - PI) + dist.Normal(0.0, SIGMA2).log_prob(value)
+        wide = jnp.log(cases.PI) + dist.Normal(0.0, cases.SIGMA1).log_prob(value)
+        narrow = jnp.log(1 - cases.PI) + dist.Normal(0.0, cases.SIGMA2).log_prob(value)
         return jnp.logaddexp(wide, narrow)
 
 
-def make_model(case: Case) -> Callable[..., Array]:
+def make_model(case: cases.Case) -> Callable[..., Array]:
     """Return the model of a case: takes a batch, draws weights and observes the targets."""
-    net = layers(case)
+    net = cases.layers(case)
 
     def model(x: Array, y: Array | None = None) -> Array:
         f = x
         for index, layer in enumerate(net):
             f = _apply(layer, f, _draw_weights(layer, index))
         f = f[:, 0] if case.task == "regression" else f
-        likelihood = dist.Normal(f, NOISE) if case.task == "regression" else dist.Categorical(logits=f)
+        likelihood = dist.Normal(f, cases.NOISE) if case.task == "regression" else dist.Categorical(logits=f)
         with numpyro.handlers.scale(scale=case.num_data / len(x)):
             numpyro.sample("y", likelihood.to_event(1), obs=y)
         return f
@@ -86,7 +71,7 @@ def make_model(case: Case) -> Callable[..., Array]:
     return model
 
 
-def _draw_weights(layer: Layer, index: int) -> tuple[Array, ...]:
+def _draw_weights(layer: cases.Layer, index: int) -> tuple[Array, ...]:
     if not layer.has_weights:
         return ()
     shapes = {"weight": layer.weight_shape, "bias": (layer.outputs,)}
@@ -96,7 +81,7 @@ def _draw_weights(layer: Layer, index: int) -> tuple[Array, ...]:
     )
 
 
-def _apply(layer: Layer, x: Array, weights: tuple[Array, ...]) -> Array:
+def _apply(layer: cases.Layer, x: Array, weights: tuple[Array, ...]) -> Array:
     if layer.kind == "dense":
         return x @ weights[0].T + weights[1]
     if layer.kind == "conv":
@@ -109,31 +94,31 @@ def _apply(layer: Layer, x: Array, weights: tuple[Array, ...]) -> Array:
     return x.reshape(len(x), -1) if layer.kind == "flatten" else jax.nn.relu(x)
 
 
-def make_guide(case: Case, model: Callable[..., Array]) -> AutoGuide:
+def make_guide(case: cases.Case, model: Callable[..., Array]) -> AutoGuide:
     """Return a guide that starts where every engine starts."""
-    indices = [index for index, layer in enumerate(layers(case)) if layer.has_weights]
+    indices = [index for index, layer in enumerate(cases.layers(case)) if layer.has_weights]
     start = {
         f"{index}.{name}": value
-        for index, pair in zip(indices, initial_weights(case), strict=True)
+        for index, pair in zip(indices, cases.initial_weights(case), strict=True)
         for name, value in zip(("weight", "bias"), pair, strict=True)
     }
     flat = case.num_weights < _FLAT_IS_FASTER and case.replicates == 1
     guide = AutoDiagonalNormal if flat else AutoNormal
-    return guide(model, init_loc_fn=init_to_value(values=start), init_scale=INIT_SCALE)
+    return guide(model, init_loc_fn=init_to_value(values=start), init_scale=cases.INIT_SCALE)
 
 
 class Problem:
     """A case as NumPyro sees it: data on the device, the SVI object and one step of it."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: cases.Case) -> None:
         if case.device == "cuda":
             raise Unsupported("the pinned build of JAX is for the CPU")
         self.case = case
-        x, y = make_data(case)
+        x, y = cases.make_data(case)
         self.x, self.y = jnp.asarray(np.moveaxis(x, 1, -1)), jnp.asarray(y)
         self.model = make_model(case)
         self.guide = make_guide(case, self.model)
-        self.svi = SVI(self.model, self.guide, numpyro.optim.Adam(LEARNING_RATE), Trace_ELBO())
+        self.svi = SVI(self.model, self.guide, numpyro.optim.Adam(cases.LEARNING_RATE), Trace_ELBO())
         self._init = jax.jit(self.svi.init)
 
     def init(self, key: Array) -> tuple[Any, Array]:
@@ -154,12 +139,12 @@ class Problem:
 class JitJob:
     """Steps of a case, each one call of a jitted function."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: cases.Case) -> None:
         if case.replicates > 1:
             raise Unsupported("replicates are for numpyro_scan; one at a time they cost what the case sine does")
         self._problem = Problem(case)
         self._step = jax.jit(self._problem.step, donate_argnums=0)
-        self._carry = self._problem.init(random.PRNGKey(SEED))
+        self._carry = self._problem.init(random.PRNGKey(cases.SEED))
         self._loss = jnp.nan
 
     def run(self, num_steps: int) -> int:
@@ -177,7 +162,7 @@ class JitJob:
 class ScanJob:
     """Steps of a case, many in one call; several replicates side by side."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: cases.Case) -> None:
         self._problem = problem = Problem(case)
         self._length = int(min(_LONGEST_SCAN, max(4, _WORK_OF_A_SCAN / case.work)))
 
@@ -186,9 +171,9 @@ class ScanJob:
 
         if case.replicates > 1:
             scan = jax.vmap(scan, in_axes=(0, None, None))
-            self._carry = jax.vmap(problem.init)(random.split(random.PRNGKey(SEED), case.replicates))
+            self._carry = jax.vmap(problem.init)(random.split(random.PRNGKey(cases.SEED), case.replicates))
         else:
-            self._carry = problem.init(random.PRNGKey(SEED))
+            self._carry = problem.init(random.PRNGKey(cases.SEED))
         self._scan = jax.jit(scan, donate_argnums=0)
         self._losses = jnp.empty(0)
 
@@ -208,23 +193,23 @@ class ScanJob:
 class PredictJob:
     """Predictions by `Predictive`, jitted: mean and standard deviation of the targets at each input."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: cases.Case) -> None:
         problem = Problem(case)
         step = jax.jit(problem.step)
-        carry = problem.init(random.PRNGKey(SEED))
+        carry = problem.init(random.PRNGKey(cases.SEED))
         for _ in range(_STEPS_BEFORE_PREDICTION):
             carry, _ = step(carry, problem.x, problem.y)
         guide, model = problem.guide, problem.model
 
         def predict(key: Array, params: Any, x: Array) -> tuple[Array, Array]:
             draw, push = random.split(key)
-            weights = Predictive(guide, params=params, num_samples=NUM_DRAWS)(draw, x)
+            weights = Predictive(guide, params=params, num_samples=cases.NUM_DRAWS)(draw, x)
             f = jax.vmap(lambda one: numpyro.handlers.seed(numpyro.handlers.substitute(model, one), push)(x))(weights)
-            return f.mean(0), jnp.sqrt(f.var(0) + NOISE**2)
+            return f.mean(0), jnp.sqrt(f.var(0) + cases.NOISE**2)
 
         self._predict = jax.jit(predict)
-        self._key, self._params = random.PRNGKey(SEED + 1), problem.svi.get_params(carry[0])
-        self._x = jnp.asarray(prediction_inputs())
+        self._key, self._params = random.PRNGKey(cases.SEED + 1), problem.svi.get_params(carry[0])
+        self._x = jnp.asarray(cases.prediction_inputs())
 
     def run(self, num_steps: int) -> int:
         """Predict that many times."""
@@ -237,7 +222,7 @@ class PredictJob:
         """A prediction has none."""
 
 
-def build(case: Case) -> Job:
+def build(case: cases.Case) -> Job:
     """Return the job of a case, in the way that the first argument names."""
     if case.kind == "compile":
         raise Unsupported("there is no compile cache to measure")

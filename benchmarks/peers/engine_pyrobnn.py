@@ -11,21 +11,9 @@ import sys
 import threading
 from typing import Any
 
+import cases
 import numpy as np
 import torch
-from cases import (
-    INIT_RHO,
-    LEARNING_RATE,
-    NOISE,
-    NUM_DRAWS,
-    PI,
-    SEED,
-    SIGMA1,
-    SIGMA2,
-    Case,
-    make_data,
-    prediction_inputs,
-)
 from protocol import Job, Unsupported, serve
 from torch_parts import STEPS_BEFORE_PREDICTION, LoopJob, make_net, set_up
 
@@ -35,22 +23,22 @@ _LONGEST_FIT = 2_000_000
 _MOST_WORK = 2e13
 
 
-def make_bnn(case: Case, device: torch.device) -> bnn.BNN:
+def make_bnn(case: cases.Case, device: torch.device) -> bnn.BNN:
     """Return the model of a case."""
-    likelihood: Any = bnn.likelihoods.Gaussian(scale=NOISE)
+    likelihood: Any = bnn.likelihoods.Gaussian(scale=cases.NOISE)
     if case.task == "classification":
         likelihood = bnn.likelihoods.Categorical()
-    prior = bnn.priors.ScaleMixture(pi=PI, sigma1=SIGMA1, sigma2=SIGMA2)
+    prior = bnn.priors.ScaleMixture(pi=cases.PI, sigma1=cases.SIGMA1, sigma2=cases.SIGMA2)
     return bnn.BNN(make_net(case, device), prior=prior, likelihood=likelihood)
 
 
-def fit(case: Case, steps: int, callbacks: tuple[Any, ...] = ()) -> Any:
+def fit(case: cases.Case, steps: int, callbacks: tuple[Any, ...] = ()) -> Any:
     """Fit the model of a case for that many steps, with the engine that the first argument names."""
     device = set_up(case)
-    x, y = (torch.from_numpy(values) for values in make_data(case))
-    guide = bnn.guides.MeanField(init_rho=INIT_RHO)
-    method = bnn.SVI(guide=guide, steps=steps, lr=LEARNING_RATE, batch_size=case.batch_size)
-    arguments: dict[str, Any] = {"seed": SEED, "device": case.device, "progress": False, "callbacks": callbacks}
+    x, y = (torch.from_numpy(values) for values in cases.make_data(case))
+    guide = bnn.guides.MeanField(init_rho=cases.INIT_RHO)
+    method = bnn.SVI(guide=guide, steps=steps, lr=cases.LEARNING_RATE, batch_size=case.batch_size)
+    arguments: dict[str, Any] = {"seed": cases.SEED, "device": case.device, "progress": False, "callbacks": callbacks}
     arguments["engine"] = sys.argv[1]
     if case.replicates > 1:
         return bnn.fit_replicates(
@@ -62,7 +50,7 @@ def fit(case: Case, steps: int, callbacks: tuple[Any, ...] = ()) -> Any:
 class FitJob:
     """Steps of a long fit, which halts between requests."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: cases.Case) -> None:
         self._changed = threading.Condition()
         self._done = self._wanted = 0
         self._elbo = np.nan
@@ -70,7 +58,7 @@ class FitJob:
         steps = int(min(_LONGEST_FIT / case.replicates, _MOST_WORK / case.work))
         threading.Thread(target=self._fit, args=(case, steps), daemon=True).start()
 
-    def _fit(self, case: Case, steps: int) -> None:
+    def _fit(self, case: cases.Case, steps: int) -> None:
         failure: Exception = RuntimeError(f"the fit was at its end after {steps} steps")
         try:
             fit(case, steps, (self._after_block,))
@@ -103,21 +91,21 @@ class FitJob:
         return self._elbo
 
 
-def make_prediction(case: Case) -> Job:
+def make_prediction(case: cases.Case) -> Job:
     """Return predictions with new draws each time."""
     posterior = fit(case, STEPS_BEFORE_PREDICTION)
-    inputs, seed = prediction_inputs(), SEED
+    inputs, seed = cases.prediction_inputs(), cases.SEED
 
     def predict() -> tuple[Any, Any]:
         nonlocal seed
         seed += 1
-        prediction = posterior.predict(inputs, num_draws=NUM_DRAWS, seed=seed)
+        prediction = posterior.predict(inputs, num_draws=cases.NUM_DRAWS, seed=seed)
         return prediction.mean, prediction.std
 
     return LoopJob(predict, torch.device(case.device), has_loss=False)
 
 
-def build(case: Case) -> Job:
+def build(case: cases.Case) -> Job:
     """Return the job of a case."""
     if case.kind == "compile" and sys.argv[1] == "eager":
         raise Unsupported("nothing is compiled")

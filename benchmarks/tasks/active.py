@@ -15,17 +15,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.active import figures, tables
-from benchmarks.tasks.entries import (
-    Count,
-    Method,
-    Positive,
-    Tables,
-    check_suite,
-    data_info,
-    methods,
-    model_of,
-    num_draws,
-)
+from benchmarks.tasks import schema
 from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -33,7 +23,7 @@ __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 ACQUISITIONS = ("uncertainty", "random")
 
 
-class Learner(Method, total=False):
+class Learner(schema.Method, total=False):
     """An entry; `tuned` for the scale of the prior chosen by the marginal likelihood."""
 
     tuned: bool
@@ -43,24 +33,24 @@ class Settings(BaseModel):
     """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
     data: list[str] = ["digits"]
-    seeds: Count = 5
-    hidden: list[Count] = [50]
-    first: Count = 20
-    acquired: Count = 10
-    rounds: Count = 12
+    seeds: schema.Count = 5
+    hidden: list[schema.Count] = [50]
+    first: schema.Count = 20
+    acquired: schema.Count = 10
+    rounds: schema.Count = 12
     test: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    steps: Count = 1000
-    lr: Positive = 0.01
-    batch_size: Count = 64
-    draws: Count = 100
+    steps: schema.Count = 1000
+    lr: schema.Positive = 0.01
+    batch_size: schema.Count = 64
+    draws: schema.Count = 100
     engine: Any = "captured"
-    entries: Tables = []
+    entries: schema.Tables = []
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each data set and method; both acquisitions are in it."""
-    shared = check_suite(suite, Settings)
-    learners = methods(suite, Learner, tuned=False)
+    shared = schema.check_suite(suite, Settings)
+    learners = schema.methods(suite, Learner, tuned=False)
     for learner in learners:
         check_learner(learner)
     for name in shared["data"]:
@@ -69,7 +59,7 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _check_pool(name: str, settings: dict[str, Any]) -> None:
-    rows = data_info(name).rows
+    rows = schema.data_info(name).rows
     pool = rows - max(1, round(settings["test"] * rows))
     labelled = _most_labels(settings)
     if labelled >= pool:
@@ -113,7 +103,7 @@ class Lane:
 
     def acquire(self, posterior: Fitted) -> None:
         """Score a posterior, and have the next examples labelled."""
-        draws = num_draws(self.settings)
+        draws = schema.num_draws(self.settings)
         self.scores.append(_scores(posterior, self.test, draws, seed=self.seed))
         is_open = torch.ones(len(self.pool), dtype=torch.bool)
         is_open[self.labelled] = False
@@ -159,7 +149,7 @@ def _networks(settings: dict[str, Any], pool: bnn.Data) -> Growing:
     is_real = pool.y.is_floating_point()
     outputs = 1 if is_real else int(pool.y.max()) + 1
     likelihood = bnn.likelihoods.Gaussian(scale="learned") if is_real else bnn.likelihoods.Categorical()
-    model = model_of(settings, pool.x.shape[1], outputs, likelihood)
+    model = schema.model_of(settings, pool.x.shape[1], outputs, likelihood)
     return Growing.of(settings, model, size=_most_labels(settings), tuned=settings["tuned"])
 
 

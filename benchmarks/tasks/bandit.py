@@ -19,7 +19,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.bandit import figures, tables
-from benchmarks.tasks.entries import Count, Method, Positive, Share, Tables, check_suite, methods, model_of, num_draws
+from benchmarks.tasks import schema
 from benchmarks.tasks.growing import Fitted, Growing, check_learner
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -31,36 +31,36 @@ UNIT = 10.0
 POINTS = 100
 
 
-class Agent(Method, total=False):
+class Agent(schema.Method, total=False):
     """An entry, with the share of mushrooms for which it tosses a coin."""
 
-    epsilon: Share
+    epsilon: schema.Share
 
 
 class Settings(BaseModel):
     """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
-    mushrooms: Count = 50_000
-    seeds: Count = 5
-    hidden: list[Count] = [100, 100]
-    memory: Count = 4096
-    batch_size: Count = 64
-    first_block: Count = 20
-    last_block: Count = 1000
+    mushrooms: schema.Count = 50_000
+    seeds: schema.Count = 5
+    hidden: list[schema.Count] = [100, 100]
+    memory: schema.Count = 4096
+    batch_size: schema.Count = 64
+    first_block: schema.Count = 20
+    last_block: schema.Count = 1000
     growth: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.05
-    steps: Count = 300
-    lr: Positive = 0.003
-    noise: Positive = 2.0
-    averaged: Count = 2
-    draws: Count = 32
+    steps: schema.Count = 300
+    lr: schema.Positive = 0.003
+    noise: schema.Positive = 2.0
+    averaged: schema.Count = 2
+    draws: schema.Count = 32
     engine: Any = "captured"
-    entries: Tables = []
+    entries: schema.Tables = []
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each agent."""
-    shared = check_suite(suite, Settings)
-    agents = methods(suite, Agent, epsilon=0.0)
+    shared = schema.check_suite(suite, Settings)
+    agents = schema.methods(suite, Agent, epsilon=0.0)
     for agent in agents:
         check_learner(agent)
     return [{"data": "mushroom", **shared, **agent} for agent in agents]
@@ -121,7 +121,7 @@ def blocks(settings: dict[str, Any]) -> list[slice]:
 def learner(settings: dict[str, Any], num_inputs: int) -> Growing:
     """Return the networks of all seeds of an agent, which learn on from where they stopped."""
     likelihood = bnn.likelihoods.Gaussian(scale=settings["noise"] / UNIT)
-    model = model_of(settings, num_inputs, 1, likelihood)
+    model = schema.model_of(settings, num_inputs, 1, likelihood)
     return Growing.of(settings, model, size=settings["memory"], warm_start=True)
 
 
@@ -131,7 +131,7 @@ class Chooser:
     def __init__(self, settings: dict[str, Any], seed: int) -> None:
         self.settings = settings
         self.coin = torch.Generator().manual_seed(1000 + seed)
-        self.draws = num_draws(settings)
+        self.draws = schema.num_draws(settings)
 
     def choose(self, posterior: Fitted | None, x: Tensor, seed: int) -> Tensor:
         """Return 1 for the mushrooms (N, features) to eat, 0 for others; at random where nothing was learned yet.

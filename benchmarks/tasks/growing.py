@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import pyrobnn as bnn
-from benchmarks.tasks.entries import Fitted, mixed, of_svi
+from benchmarks.tasks.schema import Fitted, mixed, of_svi
 
 
 def check_learner(method: dict[str, Any]) -> None:

@@ -23,37 +23,8 @@ from pydantic import BaseModel, Field
 import pyrobnn as bnn
 from benchmarks.provenance import code_digest
 from benchmarks.report.mnist import figures, tables
-from benchmarks.tasks.entries import (
-    NOT_SHARED,
-    Count,
-    Grid,
-    Seeds,
-    Share,
-    Tables,
-    candidates,
-    changed,
-    check_entries,
-    check_fit,
-    check_keys,
-    check_names,
-    check_suite,
-    check_table,
-    make_spec,
-    merged,
-    values_at,
-)
-from benchmarks.tasks.mnist_scores import (
-    NUM_HELD_OUT,
-    NUM_TRAIN,
-    Images,
-    Predict,
-    error_rate,
-    evaluate,
-    evaluate_pruned,
-    linearized,
-    load_images,
-    sampled,
-)
+from benchmarks.tasks import mnist_scores as scores
+from benchmarks.tasks import schema
 from benchmarks.worker import KEPT_IN
 from pyrobnn.runs.spec import RunSpec
 
@@ -84,26 +55,26 @@ class Entry(Sections, total=False):
     """An entry: what to choose among, and what is measured of it beside the rest."""
 
     name: str
-    grid: Grid
+    grid: schema.Grid
     tuning: dict[str, Any]
-    pruned: list[Share]
+    pruned: list[schema.Share]
     laplace: list[dict[str, Any]]
 
 
 class Settings(BaseModel):
     """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
-    units: list[Count] = [400]
-    seeds: Seeds = [0]
-    num_draws: Count = 100
-    num_train: Annotated[int, Field(gt=0, le=NUM_TRAIN)] = 50_000
-    num_held_out: Annotated[int, Field(gt=0, le=NUM_HELD_OUT)] = 10_000
+    units: list[schema.Count] = [400]
+    seeds: schema.Seeds = [0]
+    num_draws: schema.Count = 100
+    num_train: Annotated[int, Field(gt=0, le=scores.NUM_TRAIN)] = 50_000
+    num_held_out: Annotated[int, Field(gt=0, le=scores.NUM_HELD_OUT)] = 10_000
     rotations: list[float] = list(range(0, 181, 15))
-    num_rotated: Count = 1000
+    num_rotated: schema.Count = 1000
     engine: Any = "captured"
-    device: Annotated[Device | None, NOT_SHARED] = None
-    base: Annotated[dict[str, Any], NOT_SHARED] = {}
-    entries: Tables = []
+    device: Annotated[Device | None, schema.NOT_SHARED] = None
+    base: Annotated[dict[str, Any], schema.NOT_SHARED] = {}
+    entries: schema.Tables = []
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
@@ -113,13 +84,13 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
         InputError: an unknown key, no entries, an unknown engine, a number out of its bounds, or a spec that is not
             valid.
     """
-    settings = check_suite(suite, Settings)
-    check_table("[base]", suite.get("base", {}), Sections)
-    check_entries(suite, Entry)
+    settings = schema.check_suite(suite, Settings)
+    schema.check_table("[base]", suite.get("base", {}), Sections)
+    schema.check_entries(suite, Entry)
     shared = {key: value for key, value in settings.items() if key not in ("units", "seeds")}
     shared |= {key: suite[key] for key in ("device",) if key in suite}
     entries = [_entry(suite.get("base", {}), entry) for entry in suite["entries"]]
-    check_names(name for entry, _ in entries for name in _names(entry))
+    schema.check_names(name for entry, _ in entries for name in _names(entry))
     return [
         {"entry": entry["name"], "data": "mnist", "units": units, "seed": seed} | shared | own
         for units, (entry, own), seed in itertools.product(settings["units"], entries, settings["seeds"])
@@ -134,13 +105,13 @@ def _names(entry: dict[str, Any]) -> list[str]:
 def _entry(base: dict[str, Any], entry: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return an entry and what its jobs have in common."""
     for laplace in entry.get("laplace", []):
-        check_table(f"laplace of {entry['name']}", laplace, Laplace)
+        schema.check_table(f"laplace of {entry['name']}", laplace, Laplace)
         _around(laplace)
     grid, tuning = entry.get("grid", {}), entry.get("tuning", {})
-    open_to_choice = candidates(merged([base, entry], Sections.__annotations__), grid)
-    for candidate in [*open_to_choice, changed(open_to_choice[0], tuning)]:
-        check_keys(f"what the grid of {entry['name']} names", candidate, Sections.__annotations__)
-        check_fit(entry["name"], candidate, "engine")
+    open_to_choice = schema.candidates(schema.merged([base, entry], Sections.__annotations__), grid)
+    for candidate in [*open_to_choice, schema.changed(open_to_choice[0], tuning)]:
+        schema.check_keys(f"what the grid of {entry['name']} names", candidate, Sections.__annotations__)
+        schema.check_fit(entry["name"], candidate, "engine")
         _spec(candidate)
     own = {"grid": list(grid), "candidates": open_to_choice, "tuning": tuning}
     return entry, own | {"pruned": entry.get("pruned", []), "laplace": entry.get("laplace", [])}
@@ -148,7 +119,7 @@ def _entry(base: dict[str, Any], entry: dict[str, Any]) -> tuple[dict[str, Any],
 
 def _spec(candidate: dict[str, Any]) -> RunSpec:
     sections = {name: table for name, table in candidate.items() if table}
-    return make_spec(sections, "mnist", likelihood="categorical")
+    return schema.make_spec(sections, "mnist", likelihood="categorical")
 
 
 def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
@@ -162,10 +133,10 @@ def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
     With several candidates, each is fitted with the changes of `tuning` (a shorter fit, say), and the one with the
     smallest validation error is taken, the first of those that are equal.
     """
-    images = load_images(settings["num_train"], settings["num_held_out"])
+    images = scores.load_images(settings["num_train"], settings["num_held_out"])
     started = time.perf_counter()
     tuning = settings["tuning"]
-    open_to_choice = [changed(one, tuning) for one in _open(settings["candidates"])]
+    open_to_choice = [schema.changed(one, tuning) for one in _open(settings["candidates"])]
     was_tuned = any(_has_started(settings, one) for one in open_to_choice)
     errors = [_validation_error(settings, one, images) for one in open_to_choice]
     chosen = settings["candidates"][errors.index(min(errors)) if errors else 0]
@@ -173,11 +144,11 @@ def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
     is_resumed = _has_started(settings, chosen)
     posterior = _fit(settings, chosen, images.train)
     seconds = None if is_resumed else time.perf_counter() - tuned
-    predict = sampled(posterior, settings["num_draws"], settings["seed"])
+    predict = scores.sampled(posterior, settings["num_draws"], settings["seed"])
     row = _row(settings, settings["entry"], predict, images) | _of_fit(posterior, images.train)
-    row |= evaluate_pruned(posterior, images.test, settings["pruned"], settings["num_draws"], settings["seed"])
+    row |= scores.evaluate_pruned(posterior, images.test, settings["pruned"], settings["num_draws"], settings["seed"])
     row |= {
-        "chosen": json.dumps(values_at(chosen, settings["grid"])),
+        "chosen": json.dumps(schema.values_at(chosen, settings["grid"])),
         "candidates": len(settings["candidates"]),
         "candidate_errors": errors or None,
         "tuning_seconds": None if was_tuned else tuned - started,
@@ -190,10 +161,10 @@ def _open(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return candidates if len(candidates) > 1 else []
 
 
-def _validation_error(settings: dict[str, Any], candidate: dict[str, Any], images: Images) -> float:
+def _validation_error(settings: dict[str, Any], candidate: dict[str, Any], images: scores.Images) -> float:
     posterior = _fit(settings, candidate, images.train)
-    predict = sampled(posterior, settings["num_draws"], settings["seed"])
-    return error_rate(predict(images.validation.x), images.validation.y)
+    predict = scores.sampled(posterior, settings["num_draws"], settings["seed"])
+    return scores.error_rate(predict(images.validation.x), images.validation.y)
 
 
 def _fit(settings: dict[str, Any], candidate: dict[str, Any], train: bnn.Data) -> bnn.Posterior:
@@ -218,10 +189,10 @@ def _has_started(settings: dict[str, Any], candidate: dict[str, Any]) -> bool:
     return kept is not None and kept.exists() and any(kept.iterdir())
 
 
-def _row(settings: dict[str, Any], entry: str, predict: Predict, images: Images) -> dict[str, Any]:
+def _row(settings: dict[str, Any], entry: str, predict: scores.Predict, images: scores.Images) -> dict[str, Any]:
     head = {"entry": entry, "data": settings["data"], "seed": settings["seed"], "units": settings["units"]}
-    validation = error_rate(predict(images.validation.x), images.validation.y)
-    measured = evaluate(predict, images, settings["rotations"], settings["num_rotated"])
+    validation = scores.error_rate(predict(images.validation.x), images.validation.y)
+    measured = scores.evaluate(predict, images, settings["rotations"], settings["num_rotated"])
     return head | {"num_draws": settings["num_draws"], "validation_error": validation} | measured
 
 
@@ -242,7 +213,7 @@ def _around(laplace: dict[str, Any]) -> bnn.guides.Laplace:
 
 
 def _laplace_row(
-    settings: dict[str, Any], laplace: dict[str, Any], mode: bnn.Posterior, images: Images
+    settings: dict[str, Any], laplace: dict[str, Any], mode: bnn.Posterior, images: scores.Images
 ) -> dict[str, Any]:
     started = time.perf_counter()
     how: dict[str, Any] = {"device": settings.get("device", "cpu"), "progress": False}
@@ -250,5 +221,5 @@ def _laplace_row(
     if laplace.get("tuned"):
         posterior = bnn.tune_prior(posterior, images.train, per="site")
     seconds = time.perf_counter() - started
-    predict = linearized(posterior, settings["num_draws"], settings["seed"])
+    predict = scores.linearized(posterior, settings["num_draws"], settings["seed"])
     return _row(settings, laplace["name"], predict, images) | {"seconds": seconds}

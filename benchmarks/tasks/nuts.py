@@ -34,7 +34,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.nuts import FLOOR, figures, tables
-from benchmarks.tasks.entries import Count, Seeds, Tables, check_entries, check_fit, check_names, check_suite, make_spec
+from benchmarks.tasks import schema
 
 __all__ = ["PROBLEMS", "datasets", "distances", "figures", "jobs", "run", "tables"]
 
@@ -55,10 +55,10 @@ class Settings(BaseModel):
     """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
     problems: list[str] = ["sinusoid", "motorcycle", "moons"]
-    seeds: Seeds = [0]
-    draws: Count = 1000
+    seeds: schema.Seeds = [0]
+    draws: schema.Count = 1000
     engine: Any = "captured"
-    entries: Tables = []
+    entries: schema.Tables = []
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,14 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {"sinusoid": sinusoid, "motorcycle"
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each problem and entry, and for each problem one with the two halves of NUTS."""
-    settings = check_suite(suite, Settings)
+    settings = schema.check_suite(suite, Settings)
     _check_problems(settings["problems"])
-    check_entries(suite, Entry)
-    check_names([FLOOR, *(entry["name"] for entry in suite["entries"])])
+    schema.check_entries(suite, Entry)
+    schema.check_names([FLOOR, *(entry["name"] for entry in suite["entries"])])
     if len(set(settings["seeds"])) < len(settings["seeds"]):
         raise bnn.InputError(f"`seeds` has a seed twice: {settings['seeds']}. Each is to be a fit of its own.")
     for entry in suite["entries"]:
-        check_fit(entry["name"], entry, "engine")
+        schema.check_fit(entry["name"], entry, "engine")
         _method(entry)
     return [job for name in settings["problems"] for job in _jobs_of(name, settings, suite["entries"])]
 
@@ -156,7 +156,7 @@ def _check_problems(given: list[str]) -> None:
 def _method(settings: dict[str, Any]) -> Any:
     """Return the method that the sections [guide] and [fit] stand for."""
     sections = {key: settings[key] for key in ("guide", "fit") if key in settings}
-    return make_spec(sections, "motorcycle", predict={"num_draws": 1000}).method
+    return schema.make_spec(sections, "motorcycle", predict={"num_draws": 1000}).method
 
 
 def datasets(settings: dict[str, Any]) -> tuple[str, ...]:

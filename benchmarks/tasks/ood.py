@@ -14,20 +14,7 @@ from torch import Tensor
 
 import pyrobnn as bnn
 from benchmarks.report.ood import figures, tables
-from benchmarks.tasks.entries import (
-    Count,
-    Fitted,
-    Positive,
-    Tables,
-    check_suite,
-    check_table,
-    data_info,
-    methods,
-    mixed,
-    model_of,
-    num_draws,
-    of_svi,
-)
+from benchmarks.tasks import schema
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
@@ -40,22 +27,22 @@ class Inputs(TypedDict, total=False):
     data: str
     without: list[int]
     outside: str
-    train: Count
-    test: Count
-    hidden: list[Count]
+    train: schema.Count
+    test: schema.Count
+    hidden: list[schema.Count]
 
 
 class Settings(BaseModel):
     """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
-    seeds: Count = 5
-    draws: Count = 200
-    steps: Count = 2000
-    lr: Positive = 0.005
-    batch_size: Count = 128
+    seeds: schema.Count = 5
+    draws: schema.Count = 200
+    steps: schema.Count = 2000
+    lr: schema.Positive = 0.005
+    batch_size: schema.Count = 128
     engine: Any = "captured"
-    sets: Tables = []
-    entries: Tables = []
+    sets: schema.Tables = []
+    entries: schema.Tables = []
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
@@ -65,20 +52,20 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
         InputError: an unknown key, a number that cannot be, entries that are none, or no sets, each with either
             `without` or `outside`.
     """
-    shared = check_suite(suite, Settings)
+    shared = schema.check_suite(suite, Settings)
     if not suite.get("sets"):
         raise bnn.InputError("The suite needs [[sets]], each with `data`.")
     sets = [_set(one) for one in suite["sets"]]
-    return [{**shared, **one, **method} for one in sets for method in methods(suite)]
+    return [{**shared, **one, **method} for one in sets for method in schema.methods(suite)]
 
 
 def _set(one: dict[str, Any]) -> dict[str, Any]:
-    check_table(f"set {one.get('data')}", one, Inputs)
+    schema.check_table(f"set {one.get('data')}", one, Inputs)
     if not one.get("data") or bool(one.get("without")) == bool(one.get("outside")):
         raise bnn.InputError(f"Each set needs `data`, and either `without` (classes) or `outside` (data), got {one}.")
-    inside = data_info(one["data"], "classification")
+    inside = schema.data_info(one["data"], "classification")
     if one.get("outside"):
-        outside = data_info(one["outside"], "classification")
+        outside = schema.data_info(one["outside"], "classification")
         if outside.columns != inside.columns:
             raise bnn.InputError(
                 f"{one['outside']} has {outside.columns} columns, and {one['data']} {inside.columns}: they must agree."
@@ -137,14 +124,14 @@ def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
     started = time.perf_counter()
     parts = [parts_of(settings, seed) for seed in range(settings["seeds"])]
     first, members = parts[0].train, settings["members"]
-    model = model_of(settings, first.x.shape[1], int(first.y.max()) + 1, bnn.likelihoods.Categorical())
-    method = bnn.SVI(guide=settings["guide"], **of_svi(settings))
+    model = schema.model_of(settings, first.x.shape[1], int(first.y.max()) + 1, bnn.likelihoods.Categorical())
+    method = bnn.SVI(guide=settings["guide"], **schema.of_svi(settings))
     data = [part.train for part in parts for _ in range(members)]
     how: dict[str, Any] = {"seed": 0, "device": "cpu", "engine": settings["engine"], "progress": False}
     fits = bnn.fit_replicates(model, data, method, **how)
     rows = []
-    for seed, (part, posterior) in enumerate(zip(parts, mixed(fits, members), strict=True)):
-        scores = _scores(posterior, part, num_draws(settings), seed)
+    for seed, (part, posterior) in enumerate(zip(parts, schema.mixed(fits, members), strict=True)):
+        scores = _scores(posterior, part, schema.num_draws(settings), seed)
         rows.append({"entry": settings["entry"], "data": _name(settings), "seed": seed, **scores})
     seconds = (time.perf_counter() - started) / len(rows)
     return [row | {"seconds": seconds} for row in rows]
@@ -155,7 +142,7 @@ def _name(settings: dict[str, Any]) -> str:
     return f"{settings['data']} against {settings['outside'] or f'its classes {without}'}"
 
 
-def _scores(posterior: Fitted, part: Parts, draws: int, seed: int) -> dict[str, float | None]:
+def _scores(posterior: schema.Fitted, part: Parts, draws: int, seed: int) -> dict[str, float | None]:
     """Return scores inside and of telling outside apart; of a point None where its mutual information, 0, is needed."""
     inside = posterior.predict(part.inside.x, num_draws=draws, seed=seed)
     outside = posterior.predict(part.outside, num_draws=draws, seed=seed)

@@ -16,24 +16,7 @@ from pydantic import BaseModel, Field
 
 import pyrobnn as bnn
 from benchmarks.report.regression import figures, tables
-from benchmarks.tasks.entries import (
-    NOT_SHARED,
-    Count,
-    Grid,
-    Seed,
-    Tables,
-    candidates,
-    check_engine,
-    check_entries,
-    check_fit,
-    check_keys,
-    check_suite,
-    check_table,
-    data_info,
-    make_spec,
-    merged,
-    values_at,
-)
+from benchmarks.tasks import schema
 from benchmarks.tasks.regression_fits import Fitted, engine_of, fit_all
 from pyrobnn.runs.spec import RunSpec
 
@@ -58,22 +41,22 @@ class Entry(Sections, total=False):
     """An entry, with what to choose among."""
 
     name: str
-    grid: Grid
+    grid: schema.Grid
 
 
 class Settings(BaseModel):
     """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
 
-    data: Annotated[list[str], NOT_SHARED] = []
+    data: Annotated[list[str], schema.NOT_SHARED] = []
     splits: Literal["published", "gap"] = "published"
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    seed: Seed = 0
-    num_splits: Count | None = None
-    side_by_side: Count = 20
-    tuning_members: Count | None = None
-    base: Annotated[dict[str, Any], NOT_SHARED] = {}
-    for_data: Annotated[dict[str, dict[str, Any]], NOT_SHARED] = {}
-    entries: Tables = []
+    seed: schema.Seed = 0
+    num_splits: schema.Count | None = None
+    side_by_side: schema.Count = 20
+    tuning_members: schema.Count | None = None
+    base: Annotated[dict[str, Any], schema.NOT_SHARED] = {}
+    for_data: Annotated[dict[str, dict[str, Any]], schema.NOT_SHARED] = {}
+    entries: schema.Tables = []
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
@@ -83,21 +66,21 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
         InputError: an unknown key, no data or entries, data for classification, a number that cannot be, more splits
             than there are, or a bad spec.
     """
-    settings = check_suite(suite, Settings)
-    check_entries(suite, Entry)
+    settings = schema.check_suite(suite, Settings)
+    schema.check_entries(suite, Entry)
     if not suite.get("data"):
         raise bnn.InputError("The suite needs `data`, a list of names of data sets.")
-    check_table("[base]", suite.get("base", {}), Sections)
-    check_keys("[for_data]", suite.get("for_data", {}), suite["data"])
+    schema.check_table("[base]", suite.get("base", {}), Sections)
+    schema.check_keys("[for_data]", suite.get("for_data", {}), suite["data"])
     for name, table in suite.get("for_data", {}).items():
-        check_table(f"[for_data.{name}]", table, Sections)
+        schema.check_table(f"[for_data.{name}]", table, Sections)
     return [_job(settings, suite, name, entry) for name in suite["data"] for entry in suite["entries"]]
 
 
 def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict[str, Any]) -> dict[str, Any]:
     layers = (suite.get("base", {}), entry, suite.get("for_data", {}).get(name, {}))
     grid = entry.get("grid", {})
-    open_to_choice = candidates(merged(layers, Sections.__annotations__), grid)
+    open_to_choice = schema.candidates(schema.merged(layers, Sections.__annotations__), grid)
     specs = [_spec(entry["name"], name, candidate) for candidate in open_to_choice]
     if settings["tuning_members"] and not all(isinstance(spec.method, bnn.Ensemble) for spec in specs):
         raise bnn.InputError(f"`tuning_members` is for ensembles, and {entry['name']} has {specs[0].method!r}.")
@@ -107,16 +90,16 @@ def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict
 
 
 def _spec(entry: str, data: str, candidate: dict[str, Any]) -> RunSpec:
-    check_keys(f"what the grid of {entry} names", candidate, Sections.__annotations__)
-    check_fit(entry, candidate)
-    spec = make_spec(candidate, data)
-    check_engine(spec.fit.engine)
+    schema.check_keys(f"what the grid of {entry} names", candidate, Sections.__annotations__)
+    schema.check_fit(entry, candidate)
+    spec = schema.make_spec(candidate, data)
+    schema.check_engine(spec.fit.engine)
     return spec
 
 
 def _numbers(name: str, settings: dict[str, Any]) -> list[int]:
     """Return the numbers of the splits: of as many as the suite asks for, or all."""
-    info = data_info(name, "regression")
+    info = schema.data_info(name, "regression")
     there = info.splits if settings["splits"] == "published" else info.columns
     wanted = settings["num_splits"] or there
     if wanted > there:
@@ -165,7 +148,7 @@ def _parts(settings: dict[str, Any]) -> Parts:
 def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> list[dict[str, Any]]:
     started = time.perf_counter()
     seed = settings["seed"] + numbers[0]
-    specs = [make_spec(tables, settings["data"]) for tables in settings["candidates"]]
+    specs = [schema.make_spec(tables, settings["data"]) for tables in settings["candidates"]]
     scores = _validation_scores(settings, specs, parts, numbers) if len(specs) > 1 else None
     best = np.zeros(len(parts), int) if scores is None else np.nan_to_num(scores, nan=-np.inf).argmax(0)
     tuned = time.perf_counter()
@@ -174,7 +157,10 @@ def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> li
         {key: settings[key] for key in ("entry", "data", "splits")}
         | {"split": number, "seed": seed, "engine": engine_of(one)}
         | _scores(one, specs[index], test)
-        | {"chosen": json.dumps(values_at(settings["candidates"][index], settings["grid"])), "candidates": len(specs)}
+        | {
+            "chosen": json.dumps(schema.values_at(settings["candidates"][index], settings["grid"])),
+            "candidates": len(specs),
+        }
         | _convergence(one)
         | {"validation_log_score": None if scores is None else float(scores[index, place])}
         for place, (number, index, one, (_, test)) in enumerate(zip(numbers, best, fitted, parts, strict=True))

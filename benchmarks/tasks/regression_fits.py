@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyrobnn as bnn
-from benchmarks.tasks.entries import Fitted
+from benchmarks.tasks.schema import Fitted
 from pyrobnn.runs.spec import RunSpec
 
 Pairs = Sequence[tuple[RunSpec, bnn.Data]]

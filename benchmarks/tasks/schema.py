@@ -1,4 +1,4 @@
-"""What the suites of several tasks share: [[entries]], grids of settings, and refusals."""
+"""What suites may say: types, defaults and refusals of their settings, [[entries]] and grids, for all tasks."""
 
 import copy
 import itertools
