@@ -7,6 +7,9 @@ the estimator: how many shared draws each of its draws is worth. "own weights" i
 weights drawn for one example.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import pyro
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
@@ -46,17 +49,15 @@ def estimate(name: str, model: bnn.BNN, guide: nn.Module, batch: Batch, kl: str)
     return total
 
 
-def variance(name: str, model: bnn.BNN, guide: nn.Module, batch: Batch, kl: str) -> Tensor:
-    """Return the variance of each entry of the gradient over draws, (2, D)."""
+def variance(draw: Callable[[], Tensor], draws: int) -> Tensor:
+    """Return the variance of each entry of a tensor over draws, in float64."""
     torch.manual_seed(1)
-    mean = torch.zeros(2, len(guide.loc))
-    squares = torch.zeros_like(mean)
-    for count in range(1, DRAWS[name] + 1):
-        value = estimate(name, model, guide, batch, kl)
-        change = value - mean
-        mean += change / count
-        squares += change * (value - mean)
-    return squares / (DRAWS[name] - 1)
+    mean = squares = torch.zeros(())
+    for count in range(1, draws + 1):
+        change = draw().double() - mean
+        mean = mean + change / count
+        squares = squares + change.square() * (1 - 1 / count)
+    return squares / (draws - 1)
 
 
 def by_layer(variances: Tensor, guide: nn.Module) -> dict[str, float]:
@@ -82,7 +83,7 @@ def rows_of(model: bnn.BNN, trained: dict[str, Tensor], batch: Batch) -> list[Ro
                 continue  # 128 draws of the KL instead of one: not the same estimator
             guide = bnn.guides.MeanField(noise=noise).build(model, *batch)
             guide.load_state_dict(trained)
-            sums[name] = by_layer(variance(name, model, guide, batch, kl), guide)
+            sums[name] = by_layer(variance(partial(estimate, name, model, guide, batch, kl), DRAWS[name]), guide)
             if name != "shared":
                 ratios = {key: float(f"{sums['shared'][key] / value:.3g}") for key, value in sums[name].items()}
                 rows.append({"KL": kl, "noise": name} | ratios)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import pyrobnn as bnn
 from benchmarks.captured_fits import begin, captured, running
+from benchmarks.measures.gradient_variance import variance
 from benchmarks.measures.harness import Options, Page, Row, by_turns
 from benchmarks.report.parts import grid
 from pyrobnn.inference.svi.objective import make_elbo
@@ -93,19 +94,17 @@ def problems() -> list[Problem]:
     ]
 
 
-def variance(problem: Problem, kind: Kind, trained: dict[str, Tensor]) -> list[float]:
+def variances_of(problem: Problem, kind: Kind, trained: dict[str, Tensor]) -> list[float]:
     """Return the variance of the gradient by the means and by the parameters of the scales."""
     posterior, fit = begin(problem.model, problem.data, problem.method(*kind, steps=1))
     guide, elbo = posterior.guide, make_elbo(kind[1], 1)
     guide.load_state_dict(trained)
-    torch.manual_seed(1)
-    mean = squares = torch.zeros(2, len(guide.loc), dtype=torch.float64)
-    for count in range(1, DRAWS + 1):
+
+    def gradient() -> Tensor:
         loss = elbo.differentiable_loss(fit.bnn, guide, *next(fit.batches), num_data=fit.num_data)
-        change = torch.stack(torch.autograd.grad(loss, [guide.loc, guide.rho])).double() - mean
-        mean = mean + change / count
-        squares = squares + change.square() * (1 - 1 / count)
-    return (squares.sum(1) / (DRAWS - 1)).tolist()
+        return torch.stack(torch.autograd.grad(loss, [guide.loc, guide.rho]))
+
+    return variance(gradient, DRAWS).sum(1).tolist()
 
 
 def times(problem: Problem, kinds: list[Kind]) -> dict[Kind, float]:
@@ -133,7 +132,7 @@ def run(job: Row, options: Options) -> list[Row]:
     trained = bnn.fit(problem.model, problem.data, method, seed=0, progress=False).guide.state_dict()
     with running(problem.model, problem.rows(), 0, "least noise"):
         chosen = begin(problem.model, problem.data, problem.method("auto", "auto"))[1].method
-        variances = {kind: variance(problem, kind, trained) for kind in kinds}
+        variances = {kind: variances_of(problem, kind, trained) for kind in kinds}
         milliseconds = times(problem, kinds)
     rows = []
     for kind in kinds:
