@@ -190,8 +190,22 @@ class ScanJob:
         return -float(self._losses.mean())
 
 
+def make_predict(problem: Problem, num_draws: int) -> Callable[[Array, Any, Array], tuple[Array, Array]]:
+    """Return the jitted prediction by `Predictive`: mean and standard deviation of the targets at each input."""
+
+    def predict(key: Array, params: Any, x: Array) -> tuple[Array, Array]:
+        draw, push = random.split(key)
+        weights = Predictive(problem.guide, params=params, num_samples=num_draws)(draw, x)
+        seeded = numpyro.handlers.seed
+        f = jax.vmap(lambda one: seeded(numpyro.handlers.substitute(problem.model, one), push)(x))(weights)
+        f = jax.nn.softmax(f) if problem.case.task == "classification" else f
+        return f.mean(0), jnp.sqrt(f.var(0) + cases.NOISE**2)
+
+    return jax.jit(predict)
+
+
 class PredictJob:
-    """Predictions by `Predictive`, jitted: mean and standard deviation of the targets at each input."""
+    """Predictions of a case, with new draws each time."""
 
     def __init__(self, case: cases.Case) -> None:
         problem = Problem(case)
@@ -199,15 +213,7 @@ class PredictJob:
         carry = problem.init(random.PRNGKey(cases.SEED))
         for _ in range(_STEPS_BEFORE_PREDICTION):
             carry, _ = step(carry, problem.x, problem.y)
-        guide, model = problem.guide, problem.model
-
-        def predict(key: Array, params: Any, x: Array) -> tuple[Array, Array]:
-            draw, push = random.split(key)
-            weights = Predictive(guide, params=params, num_samples=cases.NUM_DRAWS)(draw, x)
-            f = jax.vmap(lambda one: numpyro.handlers.seed(numpyro.handlers.substitute(model, one), push)(x))(weights)
-            return f.mean(0), jnp.sqrt(f.var(0) + cases.NOISE**2)
-
-        self._predict = jax.jit(predict)
+        self._predict = make_predict(problem, cases.NUM_DRAWS)
         self._key, self._params = random.PRNGKey(cases.SEED + 1), problem.svi.get_params(carry[0])
         self._x = jnp.asarray(cases.prediction_inputs())
 

@@ -51,11 +51,8 @@ def pyrobnn(case: Case, steps: int, engine: str) -> None:
 def numpyro(case: Case, steps: int) -> None:
     """Fit with one jitted scan over all steps, and predict with `Predictive`, jitted."""
     import jax
-    from engine_numpyro import Problem
+    from engine_numpyro import Problem, make_predict
     from jax import lax, random
-    from jax import numpy as jnp
-    from numpyro.handlers import seed, substitute
-    from numpyro.infer import Predictive
 
     problem = Problem(case)
     _now("import")
@@ -65,16 +62,8 @@ def numpyro(case: Case, steps: int) -> None:
     (state, _), losses = scan(problem.init(random.PRNGKey(SEED)), problem.x, problem.y)
     jax.block_until_ready(losses)
     _now("fit")
-
-    def predict(key: jax.Array, params: object, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        draw, push = random.split(key)
-        weights = Predictive(problem.guide, params=params, num_samples=DRAWS)(draw, x)
-        f = jax.vmap(lambda one: seed(substitute(problem.model, one), push)(x))(weights)
-        if case.task == "classification":
-            f = jax.nn.softmax(f)
-        return f.mean(0), jnp.sqrt(f.var(0) + NOISE**2)
-
-    jax.block_until_ready(jax.jit(predict)(random.PRNGKey(SEED + 1), problem.svi.get_params(state), problem.x[:INPUTS]))
+    predict, key = make_predict(problem, DRAWS), random.PRNGKey(SEED + 1)
+    jax.block_until_ready(predict(key, problem.svi.get_params(state), problem.x[:INPUTS]))
     _now("predict")
 
 
@@ -85,7 +74,7 @@ def pyro(case: Case, steps: int) -> None:
     from pyro import enable_validation
     from pyro.infer import SVI, Predictive, Trace_ELBO
     from pyro.optim import Adam
-    from torch_parts import Batches
+    from torch_parts import Batches, moments
 
     torch.set_flush_denormal(True)
     torch.set_num_threads(case.threads)
@@ -100,9 +89,7 @@ def pyro(case: Case, steps: int) -> None:
     _now("fit")
     predictive = Predictive(model, guide=guide, num_samples=DRAWS, return_sites=("_RETURN",))
     f = predictive(batches.x[:INPUTS])["_RETURN"]
-    if case.task == "classification":
-        f = f.softmax(-1)
-    _ = f.mean(0), (f.var(0) + NOISE**2).sqrt()
+    moments(f.softmax(-1) if case.task == "classification" else f)
     _now("predict")
 
 
