@@ -31,8 +31,7 @@ def run_suite(
 ) -> dict[str, str]:
     """Do the jobs of a suite that are not finished, and return why those that failed did, by label and key.
 
-    A job is finished when its line is in `rows.jsonl`; it is not done again. So the same
-    command goes on after a kill.
+    A job is finished when its line is in `rows.jsonl`; it is not done again. So the same command goes on after a kill.
 
     Args:
         suite: what to run.

@@ -6,7 +6,6 @@ new examples is more than 0.1 nats an example below a linear model of the same l
 0.02 below. The fits are kept in a folder: to judge other rules, measure again.
 """
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, Row, chosen, timed
 from benchmarks.measures.likelihoods import LIKELIHOODS as DRAWN
 from benchmarks.measures.likelihoods import ROWS
 from benchmarks.problems import PROBLEMS, Problem, drawn, model_of
@@ -137,9 +136,7 @@ def jobs(options: Options) -> list[Row]:
 def run(job: Row, options: Options) -> list[Row]:
     """Fit in a way, and return how it compares with a linear model on new examples, and whether it was named."""
     problem, data, posterior = fitted(job["way"], job["seed"], options.fits)
-    started = time.perf_counter()
-    text = complaint(posterior, data)
-    check = time.perf_counter() - started
+    text, check, _ = timed(lambda: complaint(posterior, data))
     x, y = torch.tensor(problem.test_x), torch.tensor(problem.test_y)
     linear = fit_baselines(posterior.bnn, data)["linear"].predict(x)
     over = float(posterior.predict(x, num_draws=200).log_prob(y).mean()) - float(linear.log_prob(y).mean())

@@ -6,8 +6,6 @@ pages of mapped files. Then steps a second of one process and of two at the same
 """
 
 import tempfile
-import threading
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, in_process, resident, short
+from benchmarks.measures.harness import Options, Page, Row, in_process, resident, short, timed
 from benchmarks.report.parts import grid
 
 KEY = ("data",)
@@ -75,47 +73,26 @@ def written() -> "tempfile.TemporaryDirectory[str]":
     return place
 
 
-class Peak:
-    """The largest memory of the process within a block, seen every ten milliseconds."""
-
-    def __enter__(self) -> "Peak":
-        self.most, self._ends = resident(), False
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        while not self._ends:
-            self.most = max(self.most, resident())
-            time.sleep(0.01)
-
-    def __exit__(self, *error: object) -> None:
-        self._ends = True
-        self._thread.join()
-
-
 def fit(data: Any, *, steps: int, batch_size: int | None, hidden: int = 50, parallel: bool = False) -> float:
     """Return the seconds from the call to the end of a fit."""
     model = bnn.BNN(
         bnn.MLP(WIDTH, [hidden], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.1), prior=bnn.priors.Normal(1.0)
     )
     method: Any = bnn.SVI(steps=steps, batch_size=batch_size)
-    started = time.perf_counter()
-    bnn.fit(model, data, bnn.DataParallel(method) if parallel else method, seed=0, engine="eager", progress=False)
-    return time.perf_counter() - started
+    method = bnn.DataParallel(method) if parallel else method
+    return timed(lambda: bnn.fit(model, data, method, seed=0, engine="eager", progress=False)).seconds
 
 
 def child(kind: str, place: str) -> Row:
     """Measure a kind of data in this process."""
     fit((np.zeros((1000, WIDTH), np.float32), np.zeros(1000, np.float32)), steps=2, batch_size=BATCH)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak counts from here
     before = resident()
-    with Peak() as peak:
-        started = time.perf_counter()
-        data = KINDS[kind](Path(place))
-        opening = time.perf_counter() - started
-        batch_size = None if kind.startswith("DataLoader") else BATCH
-        brief, long = (fit(data, steps=steps, batch_size=batch_size) for steps in (20, 20 + STEPS))
-    return {"growth": 1024 * (peak.most - before) / 1e6, "opening": opening, "rate": STEPS / (long - brief)}
+    data, opening, _ = timed(lambda: KINDS[kind](Path(place)))
+    batch_size = None if kind.startswith("DataLoader") else BATCH
+    brief, long = (fit(data, steps=steps, batch_size=batch_size) for steps in (20, 20 + STEPS))
+    growth = 1024 * (resident("VmHWM") - before) / 1e6
+    return {"growth": growth, "opening": opening, "rate": STEPS / (long - brief)}
 
 
 def parallel_child(place: str) -> float:

@@ -7,7 +7,6 @@ prediction whose variance is the mean squared residual of the training part; `Ba
 beside. The log scores of classifiers are those of `sklearn.metrics.log_loss`, with five stratified, shuffled folds.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,14 +22,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, Row, chosen, timed
+from benchmarks.measures.tables import Arrays
 from benchmarks.report.parts import grid, mean_cell
 
 REGRESSION = ("energy", "concrete", "yacht", "wine-quality-red", "power-plant", "protein-tertiary-structure")
 CLASSIFICATION = {"breast_cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits}
 KEY = ("data", "split", "model")
 OPTIONS = {"sets": [*CLASSIFICATION, *REGRESSION]}
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Scores = tuple[float, float]
 
 
@@ -118,9 +117,7 @@ def jobs(options: Options) -> list[Row]:
 def run(job: Row, options: Options) -> list[Row]:
     """Fit and score a model on a split."""
     score, make = (REGRESSORS | CLASSIFIERS)[job["model"]]
-    started = time.perf_counter()
-    log_score, error = score(make(job["split"]), load(job["data"], job["split"]))
-    seconds = time.perf_counter() - started
+    (log_score, error), seconds, _ = timed(lambda: score(make(job["split"]), load(job["data"], job["split"])))
     return [job | {"log_score": round(log_score, 5), "error": round(float(error), 5), "seconds": round(seconds, 1)}]
 
 

@@ -16,18 +16,17 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tqdm import tqdm
 
 import pyrobnn as bnn
 from benchmarks import RESULTS
-from benchmarks.report.parts import grid, save_picture
+from benchmarks.report.parts import Row, grid, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Row = dict[str, Any]
 Options = argparse.Namespace
 
 
@@ -197,11 +196,19 @@ def in_process(function: Callable[..., Any], *arguments: Any, launcher: Sequence
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def seconds_of(work: Callable[[], Any]) -> float:
-    """Return the seconds of a call, by the clock."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+class Timed(NamedTuple):
+    """The result of a call, its seconds by the clock, and CPU seconds of this process and of those that it started."""
+
+    result: Any
+    seconds: float
+    cpu: float
+
+
+def timed(work: Callable[[], Any]) -> Timed:
+    """Return the result and the seconds of a call."""
+    used, started = sum(os.times()[:4]), time.perf_counter()
+    result = work()
+    return Timed(result, time.perf_counter() - started, sum(os.times()[:4]) - used)
 
 
 def resident(line: str = "VmRSS") -> int:

@@ -14,7 +14,7 @@ import pyro.distributions as dist
 from torch import Tensor
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, seconds_of
+from benchmarks.measures.harness import Options, Page, Row, timed
 from benchmarks.report.parts import grid
 
 KEY = ("posterior",)
@@ -30,13 +30,12 @@ SETTINGS = {
 
 def row(name: str, make: Callable[[], Any], predict: Callable[[Any], Tensor], test: bnn.Data) -> tuple[Row, Any]:
     """Return a row of results and the posterior."""
-    made: list[Any] = []
-    fit = seconds_of(lambda: made.append(make()))
-    predicting = seconds_of(lambda: made.append(predict(made[0])))
-    scores = bnn.score(bnn.Prediction(dist.Categorical(probs=made[1][None])), test.y)
+    posterior, fit, _ = timed(make)
+    probs, predicting, _ = timed(lambda: predict(posterior))
+    scores = bnn.score(bnn.Prediction(dist.Categorical(probs=probs[None])), test.y)
     numbers = {column: round(sign * scores[key].value, 4) for column, (key, sign) in COLUMNS.items()}
     seconds = {"fit, s": round(fit, 1), "predict 10,000, s": round(predicting, 1)}
-    return {"posterior": name} | numbers | seconds, made[0]
+    return {"posterior": name} | numbers | seconds, posterior
 
 
 def jobs(options: Options) -> list[Row]:

@@ -8,26 +8,17 @@ medians of the rounds; beside them those of the CPU, which tell whether the mach
 all packages lies on disk, as on any computer where they were imported once.
 """
 
-import os
 import tempfile
-import time
-from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
-from benchmarks.measures.harness import Options, Row, in_process, plain_page
+from benchmarks.measures.harness import Options, Row, in_process, plain_page, timed
 
 KEY = ("what", "cache")
 OPTIONS = {"rounds": 3}
 NETS = ("13-50-1", "784-100-10", "LeNet", "LSTM", "transformer")
 Times = list[tuple[float, float]]
-
-
-def timed(work: Callable[[], Any]) -> tuple[float, float]:
-    """Return seconds of the clock, and of the CPU in this process and those that it started."""
-    used, started = sum(os.times()[:4]), time.perf_counter()
-    work()
-    return time.perf_counter() - started, sum(os.times()[:4]) - used
 
 
 def nets() -> dict[str, tuple[Any, tuple[int, ...], int]]:
@@ -73,7 +64,7 @@ def compile_once(name: str) -> Times:
         return bnn.fit(model, bnn.Data(x, y, standardize=False), method, seed=0, engine=engine, progress=False)
 
     fit("eager", 2)
-    return [timed(lambda: fit("captured", 2))]
+    return [timed(lambda: fit("captured", 2))[1:]]
 
 
 def estimate(name: str) -> Times:
@@ -91,7 +82,7 @@ def estimate(name: str) -> Times:
         else:
             bnn.BNNClassifier(random_state=0).fit(x, (y > 0).astype(int)).predict_proba(x)
 
-    return [timed(lambda: once(1)), timed(lambda: once(2))]
+    return [timed(partial(once, seed))[1:] for seed in (1, 2)]
 
 
 def jobs(options: Options) -> list[Row]:

@@ -27,7 +27,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, Row, chosen, timed
 from benchmarks.report.parts import grid
 
 KEY = ("task", "data", "rows", "seed")
@@ -175,9 +175,7 @@ def regression_references(data: Arrays, seed: int) -> dict[str, float]:
 def classification(data: Arrays, seed: int) -> dict[str, float]:
     """Return the scores of a table of classes."""
     x, y, x_test, y_test = data
-    started = time.perf_counter()
-    probs = bnn.BNNClassifier(random_state=seed).fit(x, y).predict_proba(x_test)
-    seconds = time.perf_counter() - started
+    probs, seconds, _ = timed(lambda: bnn.BNNClassifier(random_state=seed).fit(x, y).predict_proba(x_test))
     return {"log_score": -log_loss(y_test, probs), "seconds": seconds} | classification_references(data, seed)
 
 

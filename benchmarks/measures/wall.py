@@ -12,17 +12,15 @@ imported once.
 import datetime
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, Row, chosen, timed
 from benchmarks.report.parts import grid
 
 KEY = ("case", "steps", "engine", "round")
@@ -41,15 +39,10 @@ def job(engine: str, case: str, steps: int, folder: str) -> tuple[float, float, 
     settings = os.environ | {"TORCHINDUCTOR_CACHE_DIR": folder, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     settings.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, str(_SCRIPT), engine, case, str(steps)]
-    started, before = time.perf_counter(), _processor()
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True, timeout=_LONGEST)
-    return time.perf_counter() - started, _processor() - before, json.loads(done.stdout.splitlines()[-1])
-
-
-def _processor() -> float:
-    """Return the seconds of processors that all processes started here, and those that they started, have used."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    done, seconds, busy = timed(
+        lambda: subprocess.run(command, env=settings, capture_output=True, text=True, check=True, timeout=_LONGEST)
+    )
+    return seconds, busy, json.loads(done.stdout.splitlines()[-1])
 
 
 @cache

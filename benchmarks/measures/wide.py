@@ -11,7 +11,6 @@ is also the random state.
 """
 
 import itertools
-import time
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, Row, chosen, timed
 from benchmarks.measures.tables import Arrays, Table
 from benchmarks.report.parts import grid
 
@@ -148,9 +147,8 @@ def jobs(options: Options) -> list[Row]:
 
 def run(job: Row, options: Options) -> list[Row]:
     """Fit and score a default."""
-    data, started = split(job["data"], job["seed"]), time.perf_counter()
-    score = log_score(job["method"], data, job["seed"])
-    seconds = time.perf_counter() - started
+    data = split(job["data"], job["seed"])
+    score, seconds, _ = timed(lambda: log_score(job["method"], data, job["seed"]))
     return [job | {"log_score": score} | references(data) | {"seconds": seconds}]
 
 
