@@ -101,7 +101,7 @@ def measure(
 
 
 def main() -> None:
-    """Run the command line; a refusal is one line, without a traceback."""
+    """Run the command line; a refusal is a line without a traceback."""
     try:
         app()
     except bnn.InputError as error:

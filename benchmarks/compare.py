@@ -123,7 +123,7 @@ def _not_none(folder: str | Path, records: list[Record]) -> list[Record]:
 
 
 def scores(rows: Iterable[Row]) -> list[str]:
-    """Return the names of what is measured: numbers that are neither settings nor times."""
+    """Return the columns that are scores: numbers that are neither settings nor times."""
     return [
         name
         for name in dict.fromkeys(name for row in rows for name in row)

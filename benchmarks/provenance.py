@@ -28,7 +28,7 @@ SAME_KIND = ("machine", "cpu", "gpu", "torch", "pyro-ppl", "numpy", "threads")
 
 @cache
 def code_digest(task: str) -> str:
-    """Return a digest of what the library and a task execute: not of comments, docstrings or layout.
+    """Return a digest of the code of the library and a task, without comments, docstrings and layout.
 
     Args:
         task: name of a module of `benchmarks.tasks`, or the dotted path of another module.
@@ -70,7 +70,7 @@ def _imported(tasks: list[str]) -> dict[Path, Path]:
 
 
 def _executed(source: str) -> str:
-    """Return what Python executes of a source, in words that are the same for all versions of Python that run it."""
+    """Return the executed part of a source as text that is the same for all versions of Python."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False):
@@ -82,7 +82,7 @@ def _executed(source: str) -> str:
 
 
 def machine(threads: int) -> dict[str, Any]:
-    """Return what results may depend on in their last digits."""
+    """Return the machine and the versions, on which the last digits of results may depend."""
     return {
         "machine": platform.machine(),
         "system": platform.platform(),

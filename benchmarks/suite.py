@@ -131,7 +131,7 @@ def make_job(task: str, threads: int, settings: dict[str, Any]) -> Job:
 
 
 def get_task(name: str) -> Task:
-    """Return the module of a task, one of `TASKS`, or any module by its path with dots.
+    """Return the module of a task: a name of `TASKS`, or the dotted path of any module.
 
     Raises:
         InputError: no task of that name.

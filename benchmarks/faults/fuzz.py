@@ -34,7 +34,7 @@ KINDS: list[tuple[str, float, Any, Callable[..., str]]] = [
     ("`--set` applied and prepared", 0.08, st.tuples(fuzzing.valid_specs(), CHANGES), fuzzing.check_overrides),
     ("spec prepared", 0.30, st.tuples(fuzzing.specs()), fuzzing.check_spec),
 ]
-"""What is fuzzed, its share of the examples, the examples, and the check."""
+"""Name, share of the examples, examples, and check of each kind."""
 
 
 def run(count: int = 10_000) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Processes killed (SIGKILL) while they compile a step, and a fit afterwards with what they left behind."""
+"""Processes killed (SIGKILL) while they compile a step, and a fit afterwards with the cache that they left."""
 
 import os
 import random
@@ -29,7 +29,7 @@ bits = b"".join(value.numpy().tobytes() for value in fitted.guide.state_dict().v
 print(fitted.record.engine.used, hashlib.sha256(bits).hexdigest(), flush=True)
 """
 _SECONDS_TO_END = 60.0
-"""Seconds in which what a killed process had started must be gone."""
+"""Seconds in which the children of a killed process must end."""
 
 
 def run(count: int = 20) -> Iterator[Row]:
@@ -71,7 +71,7 @@ def _start(cache: str, width: int) -> "subprocess.Popen[str]":
 
 
 def _finish(cache: str, width: int) -> tuple[str, float]:
-    """Return what a whole fit says, and the seconds until it began."""
+    """Return the output of a whole fit, and the seconds until it began."""
     started = time.perf_counter()
     with _start(cache, width) as process:
         process.stdout.readline()

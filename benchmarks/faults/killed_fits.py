@@ -52,7 +52,7 @@ CHAINS: dict[str, tuple[int, dict[str, Any]]] = {
         {"method": lambda: bnn.Ensemble(_svi(60_000, guide="map"), members=3), "engine": "captured"},
     ),
 }
-"""Steps between checkpoints, and what to fit."""
+"""Steps between checkpoints, and settings of the fit."""
 SPEC = {
     "data": {"name": "sinusoid"},
     "net": {"hidden": [8]},

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 Found = dict[str, Any]
-"""Columns of a row. `holds`, if it is among them, says whether what was checked is so."""
+"""Columns of a row. The column `holds`, if there is one, says whether the check passed."""
 Check = tuple[str, Callable[[], Found]]
-"""Name of a row, and what finds it."""
+"""Name of a row, and the function that returns its columns."""
 
 
 class NotHere(Exception):

@@ -21,7 +21,7 @@ def write(out: Path, results: dict[str, Any]) -> None:
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the rows as Markdown, one table a part."""
+    """Return the rows as Markdown, a table for each part."""
     machine, rows = results["machine"], results["rows"]
     counts = {status: sum(row["status"] == status for row in rows) for status in {row["status"] for row in rows}}
     lines = [

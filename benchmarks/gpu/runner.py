@@ -50,7 +50,7 @@ PARTS = {
     "lifecycle": Part("benchmarks.gpu.parts.lifecycle", 30),
 }
 _TOTAL = 465.0
-"""Seconds for all parts on a card; what is left is what a part gets at most."""
+"""Seconds for all parts on a card; no part gets more than the rest of them."""
 _GRACE = {False: 25.0, True: 240.0}
 """Seconds by which a part may go over its time before its process is ended, on a card and in a rehearsal."""
 

@@ -53,7 +53,7 @@ def _posed(name: str) -> Callable[[int], Problem]:
 
 
 class Way(NamedTuple):
-    """A way to fit: a problem, a method, and what is not as it is by default."""
+    """A way to fit: a problem, a method, and the settings that are no defaults."""
 
     problem: str
     method: Any

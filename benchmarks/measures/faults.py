@@ -35,7 +35,7 @@ def run(job: Row, options: Options) -> Iterator[Row]:
 
 
 def page(rows: list[Row], options: Options) -> Page:
-    """Return a table for each part, and what went wrong."""
+    """Return a table for each part, and the failures."""
     about = (
         "What happens when files are damaged or strange, processes are killed, or much happens at once. On "
         f"{platform.system()} {platform.machine()}, one thread."

@@ -182,7 +182,7 @@ def by_turns(
 
 
 def in_process(function: Callable[..., Any], *arguments: Any, launcher: Sequence[str] = (), **environment: str) -> Any:
-    """Return what a function of a module returns in a new process; arguments and result are JSON values.
+    """Return the result of a function that runs in a new process; arguments and result are JSON values.
 
     Args:
         function: what to call, by its name and module.

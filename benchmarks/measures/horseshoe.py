@@ -62,7 +62,7 @@ def fits(prior: Any) -> tuple[list[tuple[float, ...]], torch.Tensor]:
 
 
 def score(posterior: bnn.Posterior, test: bnn.Data, weights: torch.Tensor) -> tuple[float, ...]:
-    """Return the scores of one fit."""
+    """Return the scores of a fit."""
     means = _means(posterior)
     largest = means.abs().argsort(descending=True)[:NUM_USEFUL]
     errors = (means - weights).square()
@@ -82,7 +82,7 @@ jobs = each("prior", "priors")
 
 
 def run(job: Row, options: Options) -> list[Row]:
-    """Fit a prior to all data sets, and return means and standard errors of the scores, and the weights of one fit."""
+    """Fit a prior to all data sets; return means and standard errors of scores, and the weights of the first fit."""
     scores, first = fits(PRIORS[job["prior"]])
     values = torch.tensor(scores, dtype=torch.float64)
     pairs = zip(values.mean(0).tolist(), (values.std(0) / math.sqrt(len(values))).tolist(), strict=True)
@@ -93,7 +93,7 @@ def run(job: Row, options: Options) -> list[Row]:
 
 
 def page(rows: list[Row], options: Options) -> Page:
-    """Return the table, and a picture of the posterior means of one data set under each prior."""
+    """Return the table, and a picture of the posterior means of the first data set under each prior."""
     shown = {row["prior"]: row["weights"] for row in rows if "weights" in row}
     pictures = {"": picture(shown, make_data(0)[2])} if len(shown) == len(PRIORS) else {}
     cells = [[row["prior"], *("{:.3g} ± {:.1g}".format(*row[score]) for score in SCORES)] for row in rows]
@@ -102,7 +102,7 @@ def page(rows: list[Row], options: Options) -> Page:
 
 
 def picture(means: dict[str, list[float]], weights: torch.Tensor) -> Figure:
-    """Return the posterior means of one data set under each prior, beside the true weights."""
+    """Return a picture of the posterior means of a data set under each prior, beside the true weights."""
     figure = Figure(figsize=(8, 1.2 * len(means)))
     axes = figure.subplots(len(means), 1, sharex=True, sharey=True)
     for axis, (name, values) in zip(axes, means.items(), strict=True):

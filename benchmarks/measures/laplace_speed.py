@@ -76,7 +76,7 @@ def fit_laplace_torch(net: nn.Module, batches: Any, structure: str, **options: A
 
 
 def engines_of(structure: str) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """Return what fits and what predicts, by engine."""
+    """Return the functions that fit and predict, by engine."""
     from laplace.curvature import BackPackGGN
 
     net, x, y = make((INPUTS, 128, CLASSES), EXAMPLES)
@@ -135,7 +135,7 @@ def run(job: Row, options: Options) -> list[Row]:
 
 
 def bounds(seconds: dict[str, Row]) -> list[tuple[str, str, float, bool]]:
-    """Return what is asked of the ratios, what they are, and whether they hold."""
+    """Return the name, the bound and the value of each ratio, and whether it holds."""
     own, loader, tensors, default = (seconds.get(name, {}) for name in (OURS, LOADER, TENSORS, DEFAULT))
     asked: list[tuple[str, Row, str, float]] = [
         ("diag fit: BackPACK without collating / pyrobnn", tensors, "diag fit", 5),

@@ -91,7 +91,7 @@ def jobs(options: Options) -> list[Row]:
 
 
 def run(job: Row, options: Options) -> list[Row]:
-    """Return a row for each state of the cache; a round that does not count writes the bytecode of what is imported."""
+    """Return a row for each state of the cache; a round that does not count writes the bytecode of all imports."""
     found: dict[str, Times] = {}
     for number in range(options.rounds + 1):
         with tempfile.TemporaryDirectory() as cache:

@@ -37,7 +37,7 @@ def fit(x: np.ndarray, y: np.ndarray, units: int, *method: Any) -> Any:
 
 
 def digest(call: str) -> str:
-    """Return the digest of what a call predicts."""
+    """Return the digest of the predictions of a call."""
     g = np.random.default_rng(0)
     x = g.normal(size=(57, 4))
     y = x @ [1.0, -2.0, 0.5, 0.0] + 0.3 * g.normal(size=57)

@@ -166,7 +166,7 @@ def _memory(worker: Worker) -> dict[str, float]:
 
 
 def _measure_compilation(engine: Engine, case: Case, options: Options) -> Row:
-    """Return seconds to the first step in new processes, with an empty compile cache and with a filled one."""
+    """Return seconds to the first step in new processes, with an empty and with a filled compile cache."""
     seconds: dict[str, list[float]] = {"cold": [], "warm": []}
     entry: dict[str, Any] = {}
     try:

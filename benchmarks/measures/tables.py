@@ -79,7 +79,7 @@ def hastie(num: int, rng: np.random.Generator) -> Table:
 
 
 def published(name: str) -> Callable[[], Table]:
-    """Return the function that loads one of the published sets."""
+    """Return the function that loads a published set."""
 
     def read() -> Table:
         data = bnn.datasets.load(name).data

@@ -35,7 +35,7 @@ _LONGEST = 600
 
 
 def job(engine: str, case: str, steps: int, folder: str) -> tuple[float, float, list[list[object]]]:
-    """Return the seconds of a process that does a job, those of processors, and what it says of its parts."""
+    """Return the seconds of a process that does a job, its CPU seconds, and the seconds of its parts."""
     settings = os.environ | {"TORCHINDUCTOR_CACHE_DIR": folder, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     settings.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, str(_SCRIPT), engine, case, str(steps)]
@@ -47,7 +47,7 @@ def job(engine: str, case: str, steps: int, folder: str) -> tuple[float, float, 
 
 @cache
 def kept(engine: str, case: str, steps: int) -> "tempfile.TemporaryDirectory[str]":
-    """Return a folder in which a job has been done before: what it compiled, and the bytecode of what it imports."""
+    """Return the cache folder of a job that was done before; the bytecode of its imports is on disk too."""
     folder = tempfile.TemporaryDirectory()
     job(engine, case, steps, folder.name)
     return folder
@@ -82,7 +82,7 @@ def _versions(engine: str) -> str:
 
 
 def page(rows: list[Row], options: Options) -> Page:
-    """Return the medians, and what is asked of their ratios."""
+    """Return the medians and their ratios."""
     about = (
         "A new process that imports, fits and predicts: medians over rounds in which the engines take turns, on",
         "two cores of an x86 server. Seconds of processors are those of a process and all that it starts.",

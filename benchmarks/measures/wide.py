@@ -81,7 +81,7 @@ SETS = {
     "spectra": (spectra, 60, 200), "diabetes": (diabetes, 30, 30), "shift": (shift, 30, 100),
     "digits": (digits, 50, 64),
 }  # fmt: skip
-"""What makes the data, rows, columns."""
+"""Function that makes the data, rows, columns."""
 OPTIONS = {"methods": ["estimator", *METHODS], "sets": list(SETS), "seeds": 10}
 
 

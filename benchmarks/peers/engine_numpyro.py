@@ -108,7 +108,7 @@ def make_guide(case: cases.Case, model: Callable[..., Array]) -> AutoGuide:
 
 
 class Problem:
-    """A case as NumPyro sees it: data on the device, the SVI object and one step of it."""
+    """A case for NumPyro: data on the device, the SVI object and its step."""
 
     def __init__(self, case: cases.Case) -> None:
         if case.device == "cuda":
@@ -126,7 +126,7 @@ class Problem:
         return self._init(key, self.x, self.y), random.fold_in(key, 1)
 
     def step(self, carry: tuple[Any, Array], x: Array, y: Array) -> tuple[tuple[Any, Array], Array]:
-        """Do one step on random rows, and return the new state and the loss."""
+        """Do a step on random rows, and return the new state and the loss."""
         state, key = carry
         if self.case.batch_size is not None:
             key, subkey = random.split(key)
@@ -137,7 +137,7 @@ class Problem:
 
 
 class JitJob:
-    """Steps of a case, each one call of a jitted function."""
+    """Steps of a case, each a call of a jitted function."""
 
     def __init__(self, case: cases.Case) -> None:
         if case.replicates > 1:
@@ -160,7 +160,7 @@ class JitJob:
 
 
 class ScanJob:
-    """Steps of a case, many in one call; several replicates side by side."""
+    """Steps of a case, many in a call; several replicates side by side."""
 
     def __init__(self, case: cases.Case) -> None:
         self._problem = problem = Problem(case)

@@ -52,7 +52,7 @@ def _draw_cases(found: Found) -> Figure:
 
 
 def _draw_case(axis: Axes, entries: dict[str, Any]) -> None:
-    """Draw medians as dots and quartiles as bars, one line an engine, the number beside the dot."""
+    """Draw a line for each engine: the median as a dot with its number, quartiles as a bar."""
     _tidy(axis)
     axis.set_xscale("log")
     axis.set_yticks(range(len(ENGINES)), list(ENGINES))

@@ -65,7 +65,7 @@ class _Worker:
         self._job: Job | None = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to one request; a failure is an answer too."""
+        """Return the answer to a request; a failure is an answer too."""
         try:
             if request["do"] == "prepare":
                 return self._prepare(Case.from_dict(request["case"]))

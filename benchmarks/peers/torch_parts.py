@@ -77,7 +77,7 @@ class Batches:
             yield self.draw()
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """Return the rows of one step: random ones with replacement, or all."""
+        """Return the rows of a step: random rows with replacement, or all rows."""
         if self._size is None:
             return self.x, self.y
         rows = torch.randint(len(self.x), (self._size,), device=self.x.device)

@@ -119,7 +119,7 @@ class Worker:
 
 @contextmanager
 def _confined_to(threads: int) -> Iterator[None]:
-    """Let processes started in the block have only that many of this process's cores, the last ones."""
+    """Confine processes that start in the block to the last cores of this process, as many as they have threads."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -151,7 +151,7 @@ def _seconds(group: list[Row]) -> str:
 
 
 def figures(rows: list[Row]) -> list[Figure]:
-    """Return what turning the digits does to predictions, and the test error against the weights that are left."""
+    """Return the predictions of rotated digits, and the test error against the weights that are left."""
     return [_rotation(rows), *([_pruning_curve(rows)] if any(row.get("pruned") for row in rows) else [])]
 
 

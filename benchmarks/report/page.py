@@ -1,4 +1,4 @@
-"""The report of a folder of results: Markdown, pictures, one page that holds all of it, and rows as CSV and Parquet."""
+"""The report of a folder of results: Markdown, pictures, a self-contained page, and rows as CSV and Parquet."""
 
 import base64
 import html

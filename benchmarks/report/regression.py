@@ -21,7 +21,7 @@ _RIVALS: dict[str, set[str]] = {
 
 
 def tables(rows: list[Row], published: list[Row]) -> list[Table]:
-    """Return tables of scores, of the best of ours beside the best published, of coverage, and of what was chosen."""
+    """Return tables of scores, of our best beside the best published, of coverage, and of the chosen settings."""
     data = distinct(rows, "data")
     random = [row for row in rows if row.get("splits", "published") == "published"]
     beside = published if random else []
@@ -120,7 +120,7 @@ def _choices(rows: list[Row]) -> Table:
 
 
 def _sources(published: list[Row], data: list[str]) -> Table:
-    """Return where published rows come from, and what the number after ± was there."""
+    """Return the sources of published rows, and the meaning of the number after ± there."""
     kinds = {"stderr": "standard error", "stddev": "standard deviation over splits", "": "none printed"}
     lines = {}
     for row in published:

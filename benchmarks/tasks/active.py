@@ -88,7 +88,7 @@ def pool_and_test(settings: dict[str, Any], seed: int) -> tuple[bnn.Data, bnn.Da
 
 
 class Lane:
-    """One seed with one acquisition: which rows of its pool are labelled, and what was learned from them."""
+    """A seed with an acquisition: the labelled rows of its pool, and the scores after each round."""
 
     def __init__(self, settings: dict[str, Any], seed: int, acquisition: str) -> None:
         self.settings, self.seed, self.acquisition = settings, seed, acquisition
@@ -98,7 +98,7 @@ class Lane:
         self.scores: list[tuple[float, float]] = []
 
     def known(self) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of what is labelled."""
+        """Return inputs and targets of the labelled rows."""
         return self.pool.x[self.labelled], self.pool.y[self.labelled]
 
     def acquire(self, posterior: Fitted) -> None:
@@ -115,7 +115,7 @@ class Lane:
         self.labelled = torch.cat([self.labelled, rows[order[: self.settings["acquired"]]]])
 
     def row(self) -> dict[str, Any]:
-        """Return the learning curve, with what it ends at."""
+        """Return the learning curve, and the scores of its last round."""
         log_scores, errors = zip(*self.scores, strict=True)
         sizes = [self.settings["first"] + number * self.settings["acquired"] for number in range(len(errors))]
         return {

@@ -73,7 +73,7 @@ def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
 
 @dataclasses.dataclass
 class World:
-    """The mushrooms that one seed is offered.
+    """The mushrooms that are offered to a seed.
 
     Attributes:
         x: features of the mushrooms offered, in order, (N, features).
@@ -86,11 +86,11 @@ class World:
     ill: Tensor
 
     def rewards(self, rows: slice, eaten: Tensor) -> Tensor:
-        """Return what each choice brings, (rows,)."""
+        """Return the reward of each choice, (rows,)."""
         return torch.where(self.ill[rows], -35.0, 5.0) * eaten
 
     def regrets(self, eaten: Tensor) -> Tensor:
-        """Return what the oracle expects more than each choice, (N,): 5 an edible left, 15 a poisonous eaten."""
+        """Return the expected loss of each choice against the oracle, (N,): 5 an edible left, 15 a poisonous eaten."""
         expected = torch.where(self.poisonous, POISONOUS, EDIBLE)
         return expected.clamp_min(0) - expected * eaten
 
@@ -109,7 +109,7 @@ def with_action(x: Tensor, eaten: Tensor) -> Tensor:
 
 
 def blocks(settings: dict[str, Any]) -> list[slice]:
-    """Return the rows of each block; its length is a share of what was seen before, between two bounds."""
+    """Return the rows of each block; its length is a share of the mushrooms before it, between two bounds."""
     starts = [0]
     while starts[-1] < settings["mushrooms"]:
         share = round(settings["growth"] * starts[-1])
@@ -126,7 +126,7 @@ def learner(settings: dict[str, Any], num_inputs: int) -> Growing:
 
 
 class Chooser:
-    """The actions of one seed of an agent on the mushrooms of a block."""
+    """The choices of a seed of an agent."""
 
     def __init__(self, settings: dict[str, Any], seed: int) -> None:
         self.settings = settings
@@ -181,7 +181,7 @@ def play(settings: dict[str, Any], worlds: list[World]) -> list[Tensor]:
 
 
 def outcome(world: World, eaten: Tensor) -> dict[str, Any]:
-    """Return the cumulative regret at even steps, and what it is made of."""
+    """Return the cumulative regret at even steps, and its parts."""
     regrets = world.regrets(eaten).double()
     steps = np.unique(np.linspace(0, len(eaten), POINTS + 1).round().astype(int))[1:]
     late = slice(len(eaten) - len(eaten) // 5, None)

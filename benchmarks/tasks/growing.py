@@ -1,4 +1,4 @@
-"""Fits to data that grow: one captured graph for all sizes, for all seeds and members side by side."""
+"""Fits to data that grow: all sizes, seeds and members share a captured graph."""
 
 import dataclasses
 from typing import Any
@@ -36,7 +36,7 @@ class From:
 
 @dataclasses.dataclass
 class Growing:
-    """Fits of one model to data sets of one size, which grows from call to call.
+    """Fits of a model to data sets of the same size, which grows from call to call.
 
     The graph is made for `size` examples, so smaller data are repeated; the weight of the KL grows as much, which
     keeps the ELBO of the data themselves, times a constant. Where the last repeat is incomplete, chance decides

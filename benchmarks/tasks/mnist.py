@@ -52,7 +52,7 @@ class Laplace(TypedDict, total=False):
 
 
 class Entry(Sections, total=False):
-    """An entry: what to choose among, and what is measured of it beside the rest."""
+    """An entry: its candidates, and its measurements beyond those of all entries."""
 
     name: str
     grid: schema.Grid
@@ -98,12 +98,12 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _names(entry: dict[str, Any]) -> list[str]:
-    """Return what rows of an entry are called."""
+    """Return the names of the rows of an entry."""
     return [entry["name"], *(laplace["name"] for laplace in entry.get("laplace", []))]
 
 
 def _entry(base: dict[str, Any], entry: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return an entry and what its jobs have in common."""
+    """Return an entry and the settings that its jobs share."""
     for laplace in entry.get("laplace", []):
         schema.check_table(f"laplace of {entry['name']}", laplace, Laplace)
         _around(laplace)
@@ -128,7 +128,7 @@ def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
 
 
 def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Choose, fit and measure: a row for the posterior, and one for each Laplace approximation around it.
+    """Choose, fit and measure; return a row for the posterior and for each Laplace approximation around it.
 
     With several candidates, each is fitted with the changes of `tuning` (a shorter fit, say), and the one with the
     smallest validation error is taken, the first of those that are equal.

@@ -15,7 +15,7 @@ from torch import Tensor
 import pyrobnn as bnn
 
 UNIT = 126 / 255
-"""What pixels in [0, 1] are divided by, which divides bytes by 126 (Blundell et al. 2015, section 5.1)."""
+"""Divisor of pixels in [0, 1]; it divides bytes by 126 (Blundell et al. 2015, section 5.1)."""
 NUM_TRAIN = 50_000
 """Images to train on, the first of the 60,000; the others are for validation."""
 NUM_HELD_OUT = 10_000
@@ -91,7 +91,7 @@ def error_rate(prediction: bnn.Prediction, y: Tensor) -> float:
 
 
 def evaluate(predict: Predict, images: Images, rotations: Sequence[float], num_rotated: int) -> dict[str, Any]:
-    """Return what is measured of every posterior.
+    """Return the measurements of a posterior.
 
     `test_error` in % with its standard error; `nll` in nats an image, likewise; `ece`, the expected calibration error
     in 15 bins; the area under the ROC curve with digits as negatives and clothes as positives, by entropy and by mutual

@@ -124,7 +124,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {"sinusoid": sinusoid, "motorcycle"
 
 
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a job for each problem and entry, and for each problem one with the two halves of NUTS."""
+    """Return a job for each problem and entry, and a job for each problem that compares the two halves of NUTS."""
     settings = schema.check_suite(suite, Settings)
     _check_problems(settings["problems"])
     schema.check_entries(suite, Entry)
@@ -194,7 +194,7 @@ def parameters(prediction: bnn.Prediction) -> dict[str, np.ndarray]:
 
 
 def distances(found: dict[str, np.ndarray], reference: dict[str, np.ndarray], problem: Problem) -> dict[str, float]:
-    """Return the distances of one set of draws to another."""
+    """Return the distances between two sets of draws."""
     function = "mean" if problem.range else "probs"
     unit = float(problem.data.y.float().std()) if problem.range else 1.0
     pairs = zip(found[function].T, reference[function].T, strict=True)
@@ -227,7 +227,7 @@ def halves(reference: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
 
 
 def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Measure the distances of a method on a problem, one row a seed; or those between the halves of NUTS."""
+    """Measure the distances of a method on a problem, a row a seed; or the distances between the halves of NUTS."""
     name = settings["data"]
     if _checksum(name) != settings["reference"]:
         raise bnn.InputError(

@@ -29,7 +29,7 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer import MCMC, NUTS, Predictive
 
 SMALLEST_SCALE = 1e-3
-"""What pyrobnn adds to the softplus of a heteroscedastic scale."""
+"""Offset that pyrobnn adds to the softplus of a heteroscedastic scale."""
 CHAINS, DRAWS, WARMUP, THIN = 4, 2500, 1000, 10
 
 
@@ -44,7 +44,7 @@ def network(x: Any, widths: tuple[int, ...]) -> Any:
 
 
 def model(x: Any, y: Any, widths: tuple[int, ...], kind: str, noise: float) -> None:
-    """The Bayesian network; what the draws are compared by is recorded under the names of the output."""
+    """The Bayesian network; it records the quantities that are compared, by their names in the output."""
     f = network(x, widths)
     if kind == "categorical":
         numpyro.deterministic("probs", jax.nn.softmax(f)[:, 1])

@@ -22,7 +22,7 @@ _OF_SET: dict[str, Any] = {"data": None, "without": [], "outside": None, "train"
 
 
 class Inputs(TypedDict, total=False):
-    """A table of [[sets]]: data, and what is outside."""
+    """A table of [[sets]]: data, and the inputs outside of them."""
 
     data: str
     without: list[int]
@@ -80,7 +80,7 @@ def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The training and test data of one seed; inputs in rows (N, pixels), labels 0, 1, ...
+    """The training and test data of a seed; inputs in rows (N, pixels), labels 0, 1, ...
 
     Attributes:
         train: to train on.

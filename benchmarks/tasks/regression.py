@@ -38,7 +38,7 @@ class Sections(TypedDict, total=False):
 
 
 class Entry(Sections, total=False):
-    """An entry, with what to choose among."""
+    """An entry, with the grid of its candidates."""
 
     name: str
     grid: schema.Grid

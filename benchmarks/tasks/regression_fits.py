@@ -20,7 +20,7 @@ def engine_of(fitted: Fitted) -> str:
 
 
 def fit_all(pairs: Pairs, seed: int) -> list[Fitted]:
-    """Return a posterior for each pair of a spec and the data to fit it to, all of one size.
+    """Return a posterior for each pair of a spec and a data set; all sets have the same size.
 
     Fits by SVI, and ensembles of it, are replicates of one captured graph where their specs differ only in numbers
     of the prior or the guide; the others are fitted one after the other. Noise goes by the place among those that share

@@ -20,7 +20,7 @@ Seeds = Annotated[list[Seed], Field(min_length=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NOT_SHARED = Field(exclude=True)
-"""Marks what a suite has for single jobs, such as [[entries]]: no setting that all jobs share."""
+"""Marks a key of a suite that is no setting of all jobs, such as [[entries]]."""
 Tables = Annotated[list[dict[str, Any]], NOT_SHARED]
 Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 """Values to choose among, by paths such as `prior.scale`."""
@@ -135,7 +135,7 @@ def make_spec(sections: dict[str, Any], data: str, **more: Any) -> RunSpec:
 
 
 def data_info(name: str, task: str = "") -> bnn.datasets.DatasetInfo:
-    """Return what is known of a data set without reading it.
+    """Return the description of a data set, without reading the data.
 
     Args:
         name: its name.
@@ -153,7 +153,7 @@ def data_info(name: str, task: str = "") -> bnn.datasets.DatasetInfo:
 
 
 def merged(tables: Iterable[dict[str, Any]], sections: Iterable[str]) -> dict[str, Any]:
-    """Return these sections of all tables, joined; a part of another type replaces the earlier one whole."""
+    """Return these sections of all tables, joined; a part of another type replaces the whole earlier part."""
     found: dict[str, Any] = {}
     for table, section in itertools.product(tables, sections):
         if section in table:

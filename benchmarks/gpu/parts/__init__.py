@@ -1,1 +1,1 @@
-"""The parts of the GPU kit: each module has `checks(setting)`, which yields names of rows and what finds them."""
+"""The parts of the GPU kit: each module has `checks(setting)`, which yields names of rows and their functions."""

@@ -42,7 +42,7 @@ def _fit(setting: Setting, steps: int, *, seed: int = 0, lr: float = 0.01, callb
 
 
 def _fresh(setting: Setting) -> Found:
-    """Compare the variance of the estimated KL with the exact one, sum (1 - s^2)^2 / 2 + s^2 m^2 if p is N(0, 1)."""
+    """Compare the variance of the estimated KL with its exact value, sum (1 - s^2)^2 / 2 + s^2 m^2 if p is N(0, 1)."""
     steps = setting.size(4000, 400)
     posterior = _fit(setting, steps, lr=1e-12)
     kl = np.asarray(posterior.history.kl)[1:]

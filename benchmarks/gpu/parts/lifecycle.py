@@ -106,6 +106,6 @@ def _too_much(setting: Setting) -> Found:
 
 
 def _small() -> tuple[bnn.BNN, bnn.Data, bnn.SVI]:
-    """Return what must still run afterwards."""
+    """Return a small fit, which must still run afterwards."""
     model, data = _problem()
     return model, data, bnn.SVI(steps=10)
