@@ -105,15 +105,19 @@ def manifest(threads: int, seconds: float, commit: dict[str, Any] | None) -> dic
 
 
 @cache
+def processor() -> dict[str, str]:
+    """Return the description of a processor in /proc/cpuinfo; its "model name" also where there is no such file."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if info.exists() else []
+    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {"model name": platform.processor() or platform.machine()} | found
+
+
 def _cpu() -> str:
     """Return the processor's name, and the numbers that tell generations of the same name apart."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
-    except OSError:
-        return platform.processor()
-    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    found = processor()
     numbers = [f"{name} {found[name]}" for name in ("cpu family", "model", "stepping") if name in found]
-    return f"{found.get('model name', platform.processor())} ({', '.join(numbers)})"
+    return f"{found['model name']} ({', '.join(numbers)})"
 
 
 def git_commit() -> dict[str, Any] | None:

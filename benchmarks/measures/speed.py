@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -24,15 +23,14 @@ from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.engines import ENGINES, Engine
 from benchmarks.peers.ratios import Found
 from benchmarks.peers.workers import Worker, WorkerError
+from benchmarks.provenance import processor
 
 KEY = ("machine", "case", "engine")
 
 
 def describe_machine() -> Row:
     """Return the processor's model, the number of cores that may be used, and the platform."""
-    info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
-    model = found.group(1).strip() if found else platform.processor() or platform.machine()
+    model = processor()["model name"]
     return {"cpu": model, "cores": os.cpu_count(), "platform": f"{platform.system()} {platform.machine()}"}
 
 

@@ -16,9 +16,11 @@ from torch import Tensor
 import pyrobnn as bnn
 from benchmarks.report.active import figures, tables
 from benchmarks.tasks import schema
-from benchmarks.tasks.growing import Fitted, Growing, check_learner
+from benchmarks.tasks.growing import Fitted, Growing, learners
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
+
+datasets = schema.datasets
 
 ACQUISITIONS = ("uncertainty", "random")
 
@@ -50,12 +52,10 @@ class Settings(BaseModel):
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each data set and method; both acquisitions are in it."""
     shared = schema.check_suite(suite, Settings)
-    learners = schema.methods(suite, Learner, tuned=False)
-    for learner in learners:
-        check_learner(learner)
+    entries = learners(suite, Learner, tuned=False)
     for name in shared["data"]:
         _check_pool(name, shared)
-    return [{**shared, "data": name, **learner} for name in shared["data"] for learner in learners]
+    return [{**shared, "data": name, **learner} for name in shared["data"] for learner in entries]
 
 
 def _check_pool(name: str, settings: dict[str, Any]) -> None:
@@ -71,11 +71,6 @@ def _check_pool(name: str, settings: dict[str, Any]) -> None:
 def _most_labels(settings: dict[str, Any]) -> int:
     """Return the number of examples that are labelled in the end."""
     return settings["first"] + settings["acquired"] * settings["rounds"]
-
-
-def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
-    """Return the name of the data set."""
-    return (settings["data"],)
 
 
 def pool_and_test(settings: dict[str, Any], seed: int) -> tuple[bnn.Data, bnn.Data]:

@@ -20,9 +20,11 @@ from torch import Tensor
 import pyrobnn as bnn
 from benchmarks.report.bandit import figures, tables
 from benchmarks.tasks import schema
-from benchmarks.tasks.growing import Fitted, Growing, check_learner
+from benchmarks.tasks.growing import Fitted, Growing, learners
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
+
+datasets = schema.datasets
 
 EDIBLE, POISONOUS = 5.0, -15.0
 """Expected reward of eating."""
@@ -60,15 +62,7 @@ class Settings(BaseModel):
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each agent."""
     shared = schema.check_suite(suite, Settings)
-    agents = schema.methods(suite, Agent, epsilon=0.0)
-    for agent in agents:
-        check_learner(agent)
-    return [{"data": "mushroom", **shared, **agent} for agent in agents]
-
-
-def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
-    """Return the name of the data set."""
-    return (settings["data"],)
+    return [{"data": "mushroom", **shared, **agent} for agent in learners(suite, Agent, epsilon=0.0)]
 
 
 @dataclasses.dataclass

@@ -7,16 +7,23 @@ import torch
 from torch import Tensor
 
 import pyrobnn as bnn
-from benchmarks.tasks.schema import Fitted, mixed, of_svi
+from benchmarks.tasks.schema import Fitted, methods, mixed, of_svi
 
 
-def check_learner(method: dict[str, Any]) -> None:
-    """Refuse an entry that `Growing` cannot do: an ensemble of Laplace approximations, or `tuned` for another guide."""
-    is_laplace = isinstance(bnn.guides.resolve(method["guide"]), bnn.guides.Laplace)
-    if is_laplace and method["members"] > 1:
-        raise bnn.InputError(f"{method['entry']} is an ensemble of Laplace approximations: leave out `members`.")
-    if method.get("tuned") and not is_laplace:
-        raise bnn.InputError(f"{method['entry']} has `tuned`, which needs a Laplace guide: leave it out.")
+def learners(suite: dict[str, Any], kind: type, **defaults: Any) -> list[dict[str, Any]]:
+    """Return the settings of each of [[entries]], as `methods` does.
+
+    Raises:
+        InputError: as there, or an ensemble of Laplace approximations, or `tuned` for another guide.
+    """
+    found = methods(suite, kind, **defaults)
+    for method in found:
+        is_laplace = isinstance(bnn.guides.resolve(method["guide"]), bnn.guides.Laplace)
+        if is_laplace and method["members"] > 1:
+            raise bnn.InputError(f"{method['entry']} is an ensemble of Laplace approximations: leave out `members`.")
+        if method.get("tuned") and not is_laplace:
+            raise bnn.InputError(f"{method['entry']} has `tuned`, which needs a Laplace guide: leave it out.")
+    return found
 
 
 @dataclasses.dataclass

@@ -22,6 +22,8 @@ from pyrobnn.runs.spec import RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
+datasets = schema.datasets
+
 _PIT_BINS = 10
 Parts = list[tuple[bnn.Data, bnn.Data]]
 
@@ -106,11 +108,6 @@ def _numbers(name: str, settings: dict[str, Any]) -> list[int]:
         kind = settings["splits"]
         raise bnn.InputError(f"{name} has {there} {kind} splits, and `num_splits` is {wanted}: ask for fewer.")
     return list(range(wanted))
-
-
-def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
-    """Return the name of the data set."""
-    return (settings["data"],)
 
 
 def gap_split(data: bnn.Data, feature: int) -> tuple[bnn.Data, bnn.Data]:

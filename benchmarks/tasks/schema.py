@@ -152,6 +152,11 @@ def data_info(name: str, task: str = "") -> bnn.datasets.DatasetInfo:
     return known[name]
 
 
+def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return the data set of a job that reads no other."""
+    return (settings["data"],)
+
+
 def merged(tables: Iterable[dict[str, Any]], sections: Iterable[str]) -> dict[str, Any]:
     """Return these sections of all tables, joined; a part of another type replaces the whole earlier part."""
     found: dict[str, Any] = {}
