@@ -27,7 +27,11 @@ def fit(declared=None, data=DATA, *, run=None, **settings):
 
 
 def by_lbfgs(posterior):
-    return "L-BFGS" in posterior.record.engine.reason
+    return posterior.record.engine.reason.startswith("L-BFGS")
+
+
+def why_steps(posterior):
+    return posterior.record.engine.reason.partition("not L-BFGS: ")[2]
 
 
 def slope(posterior, data=DATA):
@@ -110,39 +114,49 @@ class Noisy(nn.Module):
         return self.layer(x + 0.1 * torch.randn_like(x) if self.training else x)
 
 
-STEPS = {
-    "steps": {"steps": 60},
-    "a rate": {"lr": 0.02},
-    "an optimiser": {"optimizer": "adamw"},
-    "mini-batches": {"batch_size": 16},
-    "a warm-up": {"kl_warmup": 10},
-    "other guides": {"guide": "mean_field"},
-}
+STEPS = [
+    {"steps": 60},
+    {"epochs": 60},
+    {"lr": 0.02},
+    {"optimizer": "adamw"},
+    {"batch_size": 16},
+    {"kl_warmup": 10},
+]
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_what_asks_for_steps_gets_them(name):
-    assert not by_lbfgs(fit(**({"max_steps": 200} | STEPS[name])))
+@pytest.mark.parametrize("setting", STEPS, ids=lambda setting: next(iter(setting)))
+def test_what_asks_for_steps_gets_them_and_the_record_says_so(setting):
+    posterior = fit(**({"max_steps": 200} | setting))
+    assert not by_lbfgs(posterior)
+    assert why_steps(posterior) == f"{next(iter(setting))} asks for steps"
+
+
+def test_the_record_of_other_guides_says_nothing_of_lbfgs():
+    posterior = fit(guide="mean_field", max_steps=200)
+    assert not by_lbfgs(posterior)
+    assert why_steps(posterior) == ""
 
 
 @pytest.mark.parametrize(
-    "declared",
+    ("declared", "why"),
     [
-        model(Noisy()),
-        model(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.2), nn.Linear(4, 1))),
-        model(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))),
-        model(likelihood=bnn.likelihoods.Gaussian("learned")),
-        model(prior="horseshoe"),
+        (model(Noisy()), "the network has noise"),
+        (model(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.2), nn.Linear(4, 1))), "the network has noise"),
+        (model(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))), "the network has noise"),
+        (model(likelihood=bnn.likelihoods.Gaussian("learned")), "the model learns scales"),
+        (model(prior="horseshoe"), "the network has noise or running statistics, or more than weights is inferred"),
     ],
     ids=["noise", "dropout", "running statistics", "learned noise", "latent scales"],
 )
-def test_networks_with_noise_and_modes_without_an_end_take_steps(declared):
-    assert not by_lbfgs(fit(declared, max_steps=200))
+def test_networks_with_noise_and_modes_without_an_end_take_steps(declared, why):
+    posterior = fit(declared, max_steps=200)
+    assert not by_lbfgs(posterior)
+    assert why_steps(posterior).startswith(why)
 
 
 def test_validation_and_checkpoints_are_of_steps(tmp_path):
-    assert not by_lbfgs(fit(max_steps=200, run={"validation": DATA}))
-    assert not by_lbfgs(fit(max_steps=200, run={"checkpoint": tmp_path}))
+    assert why_steps(fit(max_steps=200, run={"validation": DATA})) == "validation asks for steps"
+    assert why_steps(fit(max_steps=200, run={"checkpoint": tmp_path})) == "checkpoint asks for steps"
 
 
 def test_members_of_an_ensemble_find_modes_of_their_own():

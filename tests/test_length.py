@@ -12,7 +12,7 @@ from helpers import quick
 import pyrobnn as bnn
 from pyrobnn.inference.svi.session import Session
 from pyrobnn.inference.training.convergence import ConvergenceRule
-from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.state import TrainingState, put_values
 from pyrobnn.verdict.comparison import _cut_short
 
 NOISE = 0.3
@@ -107,9 +107,8 @@ def test_the_record_is_kept_on_disk(ended, tmp_path):
 def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000):
     """Return a length whose cycles measure these objectives, the number of the best, their steps and their rates."""
     parameter, method, begun, trained = torch.zeros(1), SimpleNamespace(temperature=1.0), [], []
-    fit = SimpleNamespace(
-        parameters=[parameter], schedule_steps=100, cycle_factor=1.0, method=method, begin_schedule=begun.append
-    )
+    fit = SimpleNamespace(parameters=[parameter], schedule_steps=100, method=method)
+    rate = 1.0
     length, done = ConvergenceRule(fit, tolerance, max_steps), 0
     for number, objective in enumerate(objectives):
         block = np.column_stack([np.full(50, objective + 3.0), np.full(50, 3.0)])
@@ -117,8 +116,12 @@ def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000):
         while len(length.state()["cycle_ends"]) == number and length.end is None:
             parameter.fill_(number)
             done += 50
-            length.steer(block, done)
-            rates.add(fit.cycle_factor)
+            move = length.judge(block, done)
+            if move is not None:
+                rate = move.rate
+                begun += [] if move.cycle is None else [move.cycle]
+                put_values([parameter], move.values or [parameter.clone()])
+            rates.add(rate)
         trained.append(max(rates))
     length.finish()
     return length, float(parameter), begun, trained

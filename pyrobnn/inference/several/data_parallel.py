@@ -102,15 +102,15 @@ class DataParallel(AroundAnother[Posterior]):
         shared = [processes.shared(run.callbacks)] if run.callbacks else []
         run = dataclasses.replace(run, engine="eager", progress=run.progress and is_first, callbacks=shared)
         with opened([bnn], [method], [source], [run.seed], run, processes=processes.world) as session:
-            eager = session.fits[0]
+            fit = session.fits[0]
             processes.check_same(seed=run.seed, method=repr(method), data=fingerprint(source), model=repr(bnn))
-            processes.copy_first(eager)
-            _take_share(eager, batch_size, source.num_data, processes)
-            eager.all_reduce = processes.average
+            processes.copy_first(fit)
+            _take_share(fit, batch_size, source.num_data, processes)
+            fit.all_reduce = processes.average
             with seeded(run.seed, f"process {processes.rank}"):
                 session.train()
-            processes.warn_if_different(eager)
-            processes.copy_first(eager)
+            processes.warn_if_different(fit)
+            processes.copy_first(fit)
         return session.complete()[0]
 
 
@@ -216,14 +216,14 @@ class _Processes:
                     "arguments; each takes its share of the data by itself."
                 )
 
-    def copy_first(self, eager: TrainingState) -> None:
+    def copy_first(self, fit: TrainingState) -> None:
         """Take parameters and buffers of the first process."""
-        state = {name: value.cpu() for name, value in eager.trained.state_dict().items()}
-        eager.trained.load_state_dict(self._from_first(state if self.rank == 0 else None))
+        state = {name: value.cpu() for name, value in fit.trained.state_dict().items()}
+        fit.trained.load_state_dict(self._from_first(state if self.rank == 0 else None))
 
-    def warn_if_different(self, eager: TrainingState) -> None:
+    def warn_if_different(self, fit: TrainingState) -> None:
         """Warn if the parameters did not stay the same; buffers, such as running means of a layer, need not."""
-        if len(set(self._from_all(digest([*eager.trained.parameters()])))) > 1:
+        if len(set(self._from_all(digest([*fit.trained.parameters()])))) > 1:
             warnings.warn(
                 "The processes of the data-parallel fit ended with different parameters, those of the first are kept: "
                 "do not change parameters in callbacks, and use machines of one kind.",
@@ -257,17 +257,17 @@ def _check_share(source: Source, method: SVI, world: int) -> None:
         raise InputError(f"There are {source.num_data} examples for {world} processes: start fewer.")
 
 
-def _take_share(eager: TrainingState, batch_size: int, num_data: int, processes: _Processes) -> None:
+def _take_share(fit: TrainingState, batch_size: int, num_data: int, processes: _Processes) -> None:
     """Give a fit its share of every batch, weighted so that the average of all shares is the whole batch."""
-    batches, rank, world = eager.batches, processes.rank, processes.world
+    batches, rank, world = fit.batches, processes.rank, processes.world
     if isinstance(batches, StoredBatches):
         batches.share = (rank, world)
     elif isinstance(batches, TensorBatches) and batches.batch_size is not None:
         batches.order = _SharedRows(batches.order, rank, world)  # type: ignore[assignment]
     elif isinstance(batches, TensorBatches):
-        eager.batches = TensorBatches(tuple(values[rank::world] for values in batches.data), None, 0)
+        fit.batches = TensorBatches(tuple(values[rank::world] for values in batches.data), None, 0)
     if batch_size == num_data:
-        eager.num_data = world * len(range(rank, num_data, world))
+        fit.num_data = world * len(range(rank, num_data, world))
 
 
 class _SharedRows:

@@ -15,7 +15,6 @@ from pyrobnn._core.random import is_random_state, random_state, seeded
 from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.objective import Objective
@@ -40,28 +39,33 @@ _LIMITS = {"maxcor": _MEMORY, "ftol": 1e-13, "gtol": 1e-9}
 """Of `descend_in_place`; it ends where rounding hides what is gained."""
 
 
-def descends(bnn: BNN, method: SVI, source: Source, run: Run) -> bool:
-    """Return whether a fit is the search for a mode that L-BFGS does best.
+def why_steps(bnn: BNN, method: SVI, source: Source, run: Run) -> str | None:
+    """Return why a mode is sought by steps of SVI, and not by L-BFGS; None where L-BFGS seeks it.
 
-    It ends by itself, all data are in memory and few enough for one pass, only weights are sought, and the network has
-    no noise and no running statistics. A learned noise or prior scale has no finite mode, and is left to early steps.
+    L-BFGS is best where the fit ends by itself, all data are in memory and few enough for one pass, only weights are
+    sought, and the network has no noise and no running statistics. A learned noise or prior scale has no finite mode,
+    and is left to early steps.
     """
     usual = SVI()
-    return (
-        type(method) is SVI
-        and as_guide(method.guide).seeks_mode
-        and method.ends_by_itself
-        and all(getattr(method, name) == getattr(usual, name) for name in _STOCHASTIC)
-        and method.batch_size in (None, "all")
-        and isinstance(source.data, Data)
-        and source.num_data * source.num_weights <= defaults.MOST_PRODUCTS_OF_LBFGS
-        and source.num_weights <= defaults.MOST_WEIGHTS_OF_LBFGS
-        and run.engine != "captured"
-        and run.validation is None
-        and run.checkpoint is None
-        and not any(parameter.requires_grad for parameter in bnn.parameters())
-        and _is_certain(bnn, source, run)
-    )
+    given = [name for name in _STOCHASTIC if getattr(method, name) != getattr(usual, name)]
+    if not method.ends_by_itself:
+        given.append("steps" if method.epochs is None else "epochs")
+    if method.batch_size not in (None, "all"):
+        given.append("batch_size")
+    given += [name for name in ("validation", "checkpoint") if getattr(run, name) is not None]
+    if given or type(method) is not SVI:
+        return f"{', '.join(given) or type(method).__name__} asks for steps"
+    reasons = {
+        "the captured engine has steps": run.engine == "captured",
+        "the data are not in memory": not isinstance(source.data, Data),
+        "a pass over all data takes too long": source.num_data * source.num_weights > defaults.MOST_PRODUCTS_OF_LBFGS
+        or source.num_weights > defaults.MOST_WEIGHTS_OF_LBFGS,
+        "the model learns scales": any(parameter.requires_grad for parameter in bnn.parameters()),
+    }
+    reason = next((words for words, holds in reasons.items() if holds), None)
+    if reason is None and not _is_certain(bnn, source, run):
+        return "the network has noise or running statistics, or more than weights is inferred"
+    return reason
 
 
 def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:

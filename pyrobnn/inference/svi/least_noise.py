@@ -1,6 +1,5 @@
 """The choice of noise="auto" and kl="auto", by two rules: see `choose_noise` and `choose_kl`."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +20,6 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.capture.objective import check_reparameterized
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.svi.objective import KL, follows_draws, site_without
-from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.priors.scale_mixture import tabulate
 
 
@@ -108,35 +106,25 @@ def _has_table(prior: Any) -> bool:
     return isinstance(prior, ScaleMixtureNormal) and prior.table is not None
 
 
-def with_noise(method: SVI, bnn: BNN, source: Source, seed: int) -> SVI:
-    """Return the method with a guide whose noise is chosen where it is "auto".
+def with_shared_noise(guide: Any) -> Any:
+    """Return the guide with "shared" noise where it is "auto"."""
+    return with_noise_chosen(guide, [], lambda _: "shared") if leaves_noise_open(guide) else guide
 
-    The choices for a length that is given, in steps or epochs, are those that keep the bits of such a fit: "shared".
-    """
-    if not leaves_noise_open(method.guide):
-        return method
-    if not method.ends_by_itself:
-        return dataclasses.replace(method, guide=with_noise_chosen(method.guide, [], lambda _: "shared"))
+
+def with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed: int) -> Any:
+    """Return the guide with the noise that suits layers and batches where it is "auto"."""
+    if not leaves_noise_open(guide):
+        return guide
     with seeded(seed, "noise"):
         example = source.example(bnn)
         calls = _calls(bnn, example[0])
         names = [site.name for site in latent_sites(bnn, *example)]
-    sees_all = source.batch_size(method.batch_size) >= source.num_data
+    sees_all = batch_size >= source.num_data
 
     def choose(covered: Sequence[str]) -> Noise:
         return choose_noise([call for name in covered for call in calls.get(name, [])], sees_all=sees_all)
 
-    return dataclasses.replace(method, guide=with_noise_chosen(method.guide, names, choose))
-
-
-def with_kl(method: SVI, bnn: BNN, guide: PyroModule, source: Source, seed: int) -> SVI:
-    """Return the method with a KL that is chosen where it is "auto": "mc" where the length is given."""
-    if method.kl != "auto":
-        return method
-    if not method.ends_by_itself:
-        return dataclasses.replace(method, kl="mc")
-    with seeded(seed, "kl"):
-        return dataclasses.replace(method, kl=choose_kl(bnn, guide, source.example(bnn)))
+    return with_noise_chosen(guide, names, choose)
 
 
 def _calls(bnn: BNN, x: Tensor) -> dict[str, list[Call]]:

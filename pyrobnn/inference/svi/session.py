@@ -19,7 +19,7 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.svi.descent import descend, descends
+from pyrobnn.inference.svi.descent import descend, why_steps
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule
@@ -46,7 +46,7 @@ class Session:
         sources: their data.
         run: the arguments of all together.
         threads: threads that a step uses.
-        by_lbfgs: whether L-BFGS seeks the modes, in the place of steps.
+        why_steps: of points, why steps seek the modes; None where L-BFGS does.
     """
 
     posteriors: list[Posterior]
@@ -55,7 +55,7 @@ class Session:
     sources: Sequence[Source]
     run: Run
     threads: int = 1
-    by_lbfgs: bool = False
+    why_steps: str | None = ""
 
     def steps(
         self,
@@ -108,9 +108,11 @@ class Session:
 
     def train(self, *, validate: Callable[[], float] | None = None, checkpoint: Checkpoint | None = None) -> None:
         """Do the steps of all fits, and note in each posterior how it was fitted."""
-        ended = self._descended() if self.by_lbfgs else None
+        ended = self._descended() if self.why_steps is None else None
         if ended is None:
             watch, record = self.steps(validate=validate, checkpoint=checkpoint)
+            if self.why_steps:
+                record = dataclasses.replace(record, reason=f"{record.reason}; not L-BFGS: {self.why_steps}")
             ended = watch.ended(record)
         parts = zip(self.posteriors, self.fits, self.methods, self.sources, ended, strict=True)
         for posterior, fit, method, source, end in parts:
@@ -164,11 +166,8 @@ def opened(
     Raises:
         InputError: parts that do not go together.
     """
-    pairs = zip(bnns, methods, sources, strict=True)
-    by_lbfgs = processes == 1 and not (run.callbacks and len(bnns) > 1)
-    by_lbfgs = by_lbfgs and all(descends(*parts, run) for parts in pairs)
-    declared = methods
-    if by_lbfgs:  # which sees all data
+    declared, reason = methods, _why_steps(bnns, methods, sources, run, processes)
+    if reason is None:  # L-BFGS sees all data
         methods = [dataclasses.replace(method, batch_size="all") for method in methods]
     batch_size = sources[0].batch_size(methods[0].batch_size) // processes
     with running(bnns[0], batch_size, run.seed, "replicates" if replicates else "fit", copies=len(bnns)) as threads:
@@ -178,7 +177,21 @@ def opened(
             with seeded(own, "fit") if replicates else nullcontext():
                 begun.append(start(bnn, method, source, own, run.device))
         posteriors, fits = map(list, zip(*begun, strict=True))
-        yield Session(posteriors, fits, declared, sources, run, threads, by_lbfgs)
+        yield Session(posteriors, fits, declared, sources, run, threads, reason)
+
+
+def _why_steps(
+    bnns: Sequence[BNN], methods: Sequence[SVI], sources: Sequence[Source], run: Run, processes: int
+) -> str | None:
+    """Return why points are sought by steps, None where L-BFGS seeks them; "" for what is not a point."""
+    if not all(as_guide(method.guide).seeks_mode for method in methods):
+        return ""
+    if processes > 1:
+        return "gradients are averaged over processes"
+    if run.callbacks and len(bnns) > 1:
+        return "callbacks see several fits at once"
+    reasons = [why_steps(*parts, run) for parts in zip(bnns, methods, sources, strict=True)]
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def check_parts(bnn: BNN, method: SVI, data: Any, run: Run) -> None:

@@ -96,16 +96,16 @@ class Checkpoint:
 
 def _with_tensors(state: dict[str, Any]) -> dict[str, Any]:
     """Return a state with the terms of the ELBO in one tensor."""
-    recorder = state["monitor"]["recorder"]
+    recorder = state["watch"]["recorder"]
     blocks = [torch.from_numpy(block) for block in recorder["blocks"]]
     terms = recorder | {"blocks": [torch.cat(blocks)] if blocks else []}
-    return state | {"monitor": state["monitor"] | {"recorder": terms}}
+    return state | {"watch": state["watch"] | {"recorder": terms}}
 
 
 def _with_arrays(state: dict[str, Any]) -> dict[str, Any]:
-    recorder = state["monitor"]["recorder"]
+    recorder = state["watch"]["recorder"]
     blocks = recorder | {"blocks": [block.numpy() for block in recorder["blocks"]]}
-    return state | {"monitor": state["monitor"] | {"recorder": blocks}}
+    return state | {"watch": state["watch"] | {"recorder": blocks}}
 
 
 def open_checkpoint(

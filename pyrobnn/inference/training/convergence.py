@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn.data.batches import State
-from pyrobnn.inference.training.state import TrainingState, cloned, put_values
+from pyrobnn.inference.training.state import Move, TrainingState, cloned, put_values
 from pyrobnn.posterior.record import Convergence
 
 _FEWEST_MEASURED, _MOST_MEASURED = 10, 20
@@ -69,7 +69,7 @@ class _RuleState:
 
 
 class ConvergenceRule:
-    """Watches one fit in blocks of steps, restarts its schedule, and says when it has converged.
+    """Judges a fit after each block of steps: says when its schedule begins anew, and when it has converged.
 
     The fit trains in cycles, each of which runs the schedule of the learning rate from its start to its end, and goes
     on from the best result so far. At the end of a cycle the objective is measured by steps at rate 0. After a cycle
@@ -114,32 +114,38 @@ class ConvergenceRule:
         would = now.straight or now.start < self._warmup
         return now.gain is None or now.gain >= self._tolerance or would
 
-    def steer(self, terms: np.ndarray, done: int) -> None:
-        """Take the log-likelihood and KL of a block of steps, (steps, 2), the last of which is number `done`."""
+    def judge(self, terms: np.ndarray, done: int) -> Move | None:
+        """Return what is to change in the fit after a block of steps; None if it goes on as it does, or has ended.
+
+        Args:
+            terms: log-likelihood and KL of the steps, (steps, 2).
+            done: the number of the last of them.
+        """
         now, method = self._now, self._fit.method
         if now.end is not None:
-            return
+            return None
         now.begun = now.begun or cloned([] if now.best else self._fit.parameters)
         now.latest = float((terms[:, 0] - method.temperature * terms[:, 1]).mean())
         now.blocks.append(now.latest)
         if not now.measures:
             now.blocks = now.blocks[-4:]
             if done - now.start >= now.steps:
-                now.measures, now.blocks, self._fit.cycle_factor = True, [], 0.0
-            return
+                now.measures, now.blocks = True, []
+                return Move(rate=0.0)
+            return None
         count = len(now.blocks)
         precise = count >= _FEWEST_MEASURED and _error(now.blocks) <= self._tolerance / 2
         if precise or count >= max(_MOST_MEASURED, now.steps // (10 * len(terms))):
-            self._end_cycle(done, len(terms))
+            return self._end_cycle(done, len(terms))
+        return None
 
-    def _end_cycle(self, done: int, block: int) -> None:
+    def _end_cycle(self, done: int, block: int) -> Move:
         now = self._now
         elbo = float(np.mean(now.blocks))
         now.gain = elbo - now.elbo if now.best else None
         self._compare_ways()
         if elbo > now.elbo:
             now.best, now.elbo, now.error = cloned(self._fit.parameters), elbo, _error(now.blocks)
-        put_values(self._fit.parameters, now.best)
         now.cycle_ends.append(done)
         steps, is_lower = (2 * now.steps, False) if self._gained else (now.steps // 2, True)
         left = self._max_steps - done
@@ -148,12 +154,11 @@ class ConvergenceRule:
             steps, is_lower = min(now.steps, left), True
         if self._gained_nothing or steps < now.steps // 4:
             now.end = done
-            return
+            return Move(rate=0.0, values=now.best)
         now.lowered = not self._gained
         now.rate *= _LOWER if is_lower else 1.0
         now.start, now.steps, now.measures, now.blocks = done, steps, False, []
-        self._fit.cycle_factor = now.rate
-        self._fit.begin_schedule(steps)
+        return Move(rate=now.rate, values=now.best, cycle=steps)
 
     def _compare_ways(self) -> None:
         """Note whether the cycle went straight on.

@@ -69,6 +69,8 @@ def train(
             if fault is not None:
                 done = _go_back(stepper, watch, kept, fault, most_rewinds)
                 continue
+            for index, move in watch.moves(done).items():
+                fits[index].follow(move)
             finished = watch.stops_after(done) or done == num_steps
             due = checkpoint is not None and (finished or done % checkpoint.every == 0)
             if done % _KEEP_EVERY == 0:
@@ -107,14 +109,14 @@ def _resume(stepper: Stepper, watch: Watch, checkpoint: Checkpoint, kept: list[d
         return 0
     state, kept[:] = found
     stepper.resume(state["training"], finished=checkpoint.finished)
-    watch.restore(state["monitor"], state["done"])
+    watch.restore(state["watch"], state["done"])
     watch.rewinds = state["rewinds"]
     return int(state["done"])
 
 
 def _state(stepper: Stepper, watch: Watch, done: int) -> dict[str, Any]:
     copied = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, stepper.state())
-    return {"done": done, "training": copied, "monitor": watch.state(), "rewinds": [*watch.rewinds]}
+    return {"done": done, "training": copied, "watch": watch.state(), "rewinds": [*watch.rewinds]}
 
 
 def _fault(stepper: Stepper, watch: Watch, done: int) -> tuple[int, int, float] | None:
@@ -146,7 +148,7 @@ def _go_back(
         raise FloatingPointError(
             f"{what}{tried}: {why}. Lower the learning rate, standardise the data, or start the guide narrower."
         )
-    watch.restore(kept[-1]["monitor"], last)
+    watch.restore(kept[-1]["watch"], last)
     fit = stepper.fits[replicate]
     fit.rate_factor *= _SLOWER
     for state in kept:

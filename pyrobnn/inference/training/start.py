@@ -28,9 +28,10 @@ from pyrobnn.guides.empirical import require_density
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, make_source, refuse_checkpoints
 from pyrobnn.inference.laplace.sites import checked_sites
-from pyrobnn.inference.svi.least_noise import with_kl, with_noise
+from pyrobnn.inference.svi.least_noise import choose_kl, with_least_noise, with_shared_noise
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.state import TrainingState, check_trainable
+from pyrobnn.optimizers import Schedule
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
 
@@ -55,7 +56,7 @@ def running(bnn: BNN, batch_size: int, seed: int, purpose: str, *, copies: int =
 
 
 class Parts(NamedTuple):
-    """Model and guide, built for the data, and the method with its settings as resolved."""
+    """Model and guide, built for the data, and the method with all that it leaves open resolved."""
 
     bnn: BNN
     guide: PyroModule
@@ -78,9 +79,14 @@ def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -
     if as_guide(method.guide).curvature is not None:
         _check_laplace(method, model, example)
         source.check_pass()
-    if method.ends_by_itself:
-        method = dataclasses.replace(method, guide=narrowed(method.guide))
-    method = with_noise(method, model, source, seed)
+    automatic = method.ends_by_itself
+    if automatic:
+        batch_size = source.batch_size(method.batch_size)
+        declared = with_least_noise(narrowed(method.guide), model, source, batch_size, seed)
+        schedule = Schedule("cosine_annealing_lr") if method.schedule is None else method.schedule
+        method = dataclasses.replace(method, guide=declared, schedule=schedule)
+    else:  # what keeps the bits of fits of a given length
+        method = dataclasses.replace(method, guide=with_shared_noise(method.guide))
     guide = method.guide.build(model, *example).to(example[0].device)
     require_density(guide)
     if not built(guide).trainable:
@@ -89,7 +95,10 @@ def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -
             "such as guides.Laplace()."
         )
     _check_covers(guide, model, example, method)
-    method = with_kl(method, model, guide, source, seed)
+    if method.kl == "auto":
+        with seeded(seed, "kl"):
+            kl = choose_kl(model, guide, source.example(model)) if automatic else "mc"
+        method = dataclasses.replace(method, kl=kl)
     check_trainable(model, guide, method, example)
     return Parts(model, guide, method, example)
 

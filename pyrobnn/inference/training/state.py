@@ -1,8 +1,8 @@
-"""The eager engine: optimiser steps of SVI through Pyro's own ELBO."""
+"""A fit in progress: what its steps change, and a step through Pyro's own ELBO, the eager engine."""
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pyro.nn import PyroModule
@@ -16,12 +16,25 @@ from pyrobnn.data.batches import Batch, Batches, State
 from pyrobnn.guides.built import rate_factors
 from pyrobnn.inference.svi.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.optimizers import Schedule
 from pyrobnn.priors.scale_mixture import tabulate
 
 
+class Move(NamedTuple):
+    """What is to change in a fit before its next step.
+
+    Attributes:
+        rate: factor on the learning rate from now on.
+        values: parameters to go back to, or None to stay.
+        cycle: steps of the schedule to begin anew, or None to go on.
+    """
+
+    rate: float
+    values: Sequence[Tensor] | None = None
+    cycle: int | None = None
+
+
 class TrainingState:
-    """A fit in progress that runs Pyro at each step.
+    """A fit in progress, which another engine may move on in its place.
 
     Model and guide are optimised in place. An example is a row of data, to check them with; the schedule follows the
     number of steps.
@@ -125,6 +138,14 @@ class TrainingState:
                 self._move_on()
         return factors
 
+    def follow(self, move: "Move") -> None:
+        """Do what the rule that watches the fit asks for."""
+        if move.values is not None:
+            put_values(self.parameters, move.values)
+        self.cycle_factor = move.rate
+        if move.cycle is not None:
+            self.begin_schedule(move.cycle)
+
     def begin_schedule(self, num_steps: int) -> None:
         """Start the schedule anew, for that many steps from here."""
         self.schedule_steps, self._schedule_start = num_steps, self.done
@@ -132,8 +153,6 @@ class TrainingState:
 
     def _new_schedule(self) -> Any:
         schedule = self.method.schedule
-        if schedule is None and self.method.ends_by_itself:
-            schedule = Schedule("cosine_annealing_lr")
         return None if schedule is None else schedule.build(self.optimizer, self.schedule_steps)
 
     @property
@@ -143,7 +162,7 @@ class TrainingState:
 
     def _move_on(self) -> None:
         is_over = self.done - self._schedule_start >= self.schedule_steps
-        if self._schedule is not None and not (is_over and self.method.ends_by_itself):
+        if self._schedule is not None and not is_over:
             self._schedule.step()
         self.done += 1
 

@@ -17,6 +17,7 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import Callback, Progress
 from pyrobnn.inference.training.convergence import ConvergenceRule
+from pyrobnn.inference.training.state import Move
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
 
@@ -188,11 +189,22 @@ class Watch:
             stop = self._validated_long_ago(done, self._validate) or stop
         return stop
 
-    def _report(self, done: int) -> bool:
+    def moves(self, done: int) -> dict[int, Move]:
+        """Return what the rules ask for after that many steps, fetched and finite, by the number of the fit."""
+        if not self.rules or (done % self._block and done != self._num_steps):
+            return {}
+        terms = self._latest(done)
+        asked = {index: rule.judge(terms[:, index], done) for index, rule in enumerate(self.rules)}
+        return {index: move for index, move in asked.items() if move is not None}
+
+    def _latest(self, done: int) -> np.ndarray:
+        """Return the terms since the last look, (steps, R, 2)."""
         terms = self.recorder.last(done % self._block or self._block)
+        return terms.reshape(len(terms), -1, 2)
+
+    def _report(self, done: int) -> bool:
+        terms = self._latest(done)
         elbo = float((terms[..., 0] - terms[..., 1]).mean())
-        for index, rule in enumerate(self.rules):
-            rule.steer(terms.reshape(len(terms), -1, 2)[:, index], done)
         self._bar.set_postfix_str(self._words(elbo), refresh=False)
         self._show(done)
         state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
@@ -221,14 +233,14 @@ class Watch:
             "recorder": self.recorder.state(),
             "best": self._best_state,
             "stop_reason": self.stop_reason,
-            "lengths": [rule.state() for rule in self.rules],
+            "rules": [rule.state() for rule in self.rules],
         }
 
     def restore(self, state: dict[str, Any], done: int) -> None:
         """Go back, or on, to what was seen after that many steps."""
         self.recorder.restore(state["recorder"])
         self._best_state, self.stop_reason = state["best"], state["stop_reason"]
-        for rule, own in zip(self.rules, state["lengths"], strict=True):
+        for rule, own in zip(self.rules, state["rules"], strict=True):
             rule.restore(own)
         self._show(done)
 
