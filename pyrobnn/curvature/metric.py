@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pyrobnn._core.random import seeded
 from pyrobnn.distributions import targets
+from pyrobnn.distributions.support import base_of
 from pyrobnn.likelihoods.base import known_fisher_columns
 
 _DRAWS = 256
@@ -44,7 +45,7 @@ def columns_by_autograd(likelihood: Likelihood, f: Tensor) -> Tensor:
     """Return the same columns from the derivatives of the distribution's parameters in f."""
     with torch.enable_grad():
         f = f.detach().requires_grad_()
-        terms = [term for term in _information(_entries(likelihood(f))) if term[0].requires_grad]
+        terms = [term for term in _information(base_of(likelihood(f))) if term[0].requires_grad]
         found = [_columns(*term, f) for term in terms]
         return torch.cat([columns for columns in found if columns is not None])
 
@@ -69,12 +70,6 @@ def _columns(parameter: Tensor, information: Tensor, f: Tensor) -> Tensor | None
     roots = information.detach().expand(parameter.shape).reshape(len(f), -1).sqrt()
     picks = torch.eye(flat.shape[1]).to(f)[:, None, :] * roots
     return torch.autograd.grad(flat, f, picks, is_grads_batched=True, retain_graph=True, allow_unused=True)[0]
-
-
-def _entries(distribution: Any) -> Any:
-    while isinstance(distribution, torch.distributions.Independent):
-        distribution = distribution.base_dist
-    return distribution
 
 
 @singledispatch

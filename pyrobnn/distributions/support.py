@@ -46,6 +46,13 @@ class Components:
         return cdf(self.distribution, value)
 
 
+def base_of(distribution: Any) -> Any:
+    """Return the distribution of single entries, below `Independent`."""
+    while isinstance(distribution, Independent):
+        distribution = distribution.base_dist
+    return distribution
+
+
 def log_prob(distribution: Any, value: Tensor) -> Tensor:
     """Return the log density or probability of values; -inf outside the support, where torch raises or says NaN."""
     if isinstance(distribution, Independent):

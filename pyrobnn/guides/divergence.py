@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from pyro.distributions.util import sum_rightmost
 from torch import Tensor
-from torch.distributions import Independent, Normal, constraints, kl_divergence
+from torch.distributions import Normal, constraints, kl_divergence
 
 from pyrobnn.distributions.latents import ScaleMixtureNormal
+from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.joint import RealPart
 
 _QUADRATURE_POINTS = 32
@@ -37,7 +38,7 @@ def quadrature_kl(q: Any, p: Any) -> Tensor:
     try:
         return kl_divergence(q, p)
     except NotImplementedError:
-        entries, density = _entries(q), _entries(p)
+        entries, density = base_of(q), base_of(p)
         normal = isinstance(entries, Normal) and type(entries).log_prob is Normal.log_prob
         if not normal or density.event_shape or q.event_shape != p.event_shape or not _on_all_reals(density):
             raise
@@ -46,12 +47,6 @@ def quadrature_kl(q: Any, p: Any) -> Tensor:
     else:
         log_p = _gauss_hermite(density.log_prob, entries.loc, entries.scale)
     return sum_rightmost(-entries.entropy() - log_p, q.event_dim)
-
-
-def _entries(distribution: Any) -> Any:
-    while isinstance(distribution, Independent):
-        distribution = distribution.base_dist
-    return distribution
 
 
 def _on_all_reals(density: Any) -> bool:

@@ -16,7 +16,7 @@ from pyrobnn.distributions.quantiles import count_quantile, real_quantile
 from pyrobnn.likelihoods.base import require_labels, require_whole
 from pyrobnn.posterior.draws import rest_on_few, tell_of_few_draws, variance_over_draws
 from pyrobnn.posterior.outcomes import MOST_OUTCOMES, listed_entropy, num_samples, sampled_information
-from pyrobnn.posterior.rows import Rows, base_of
+from pyrobnn.posterior.rows import Rows
 
 _NEAREST_LEVEL = 1e-15
 """How near to 0 and 1 the level of a quantile may come: distribution functions are rounded by 1e-16."""
@@ -229,7 +229,7 @@ class Prediction(Rows):
         """
         self._require_quantiles("Values of the distribution function")
         return self.by_rows(
-            lambda part, own: support.cdf(base_of(part._unchecked), part._scaled(own)).mean(0), self._targets(y)
+            lambda part, own: support.cdf(support.base_of(part._unchecked), part._scaled(own)).mean(0), self._targets(y)
         )
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:

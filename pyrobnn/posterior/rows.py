@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+from torch.distributions import Bernoulli, Categorical, Distribution
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Scaler, row_index
@@ -95,7 +95,7 @@ class Rows:
     def components(self) -> Components:
         """The distributions of single target columns in double precision, in the model's units, (S, N, K)."""
         distribution = self.distribution if self._parts is None else converted(self.distribution, in_double)
-        return Components(base_of(distribution))
+        return Components(support.base_of(distribution))
 
     @property
     def num_draws(self) -> int:
@@ -140,7 +140,7 @@ class Rows:
     @property
     def _base(self) -> Any:
         """The distribution of single target columns."""
-        return base_of(self.distribution)
+        return support.base_of(self.distribution)
 
     @property
     def _is_count(self) -> bool:
@@ -167,10 +167,3 @@ class Rows:
     def device(self) -> torch.device:
         """Where the predictions are."""
         return self._like.device
-
-
-def base_of(distribution: Any) -> Any:
-    """Return the distribution of single target columns."""
-    while isinstance(distribution, Independent):
-        distribution = distribution.base_dist
-    return distribution

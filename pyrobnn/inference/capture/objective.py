@@ -9,13 +9,14 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import Independent, Normal
+from torch.distributions import Normal
 from torch.overrides import TorchFunctionMode
 
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import tree_leaves
 from pyrobnn.bnn import BNN
 from pyrobnn.distributions.latents import ScaleMixtureNormal
+from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.inference.svi.objective import DIVERGENCES, KL
 
@@ -111,18 +112,14 @@ def _joint_divergence(divergence: Callable[[Any, Any], Tensor], pairs: list[tupl
             terms.append(_scaled(divergence(q["fn"], p["fn"]), q).double())
     for members in mixtures.values():
         loc, scale = (torch.cat([own[key].reshape(-1) for own, _ in members]) for key in ("loc", "scale"))
-        prior = members[0][1]
-        while isinstance(prior, Independent):
-            prior = prior.base_dist
+        prior = base_of(members[0][1])
         terms.append(divergence(dist.Normal(loc, scale, validate_args=False), prior.expand(loc.shape)).sum().double())
     return _sum(terms)
 
 
 def _elementwise(node: Any) -> tuple[Any, dict[str, Tensor]] | None:
     """Return the family of a site whose entries are independent, with its parameters; None for any other site."""
-    base = node["fn"]
-    while isinstance(base, Independent):
-        base = base.base_dist
+    base = base_of(node["fn"])
     if node["mask"] is not None or not isinstance(node["scale"], (int, float)) or node["scale"] != 1:
         return None
     if type(base) is ScaleMixtureNormal:

@@ -13,7 +13,6 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor
-from torch.distributions import Independent
 
 from pyrobnn import priors
 from pyrobnn._core.errors import InputError
@@ -25,6 +24,7 @@ from pyrobnn.curvature.base import Point, conditioned_likelihood
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
 from pyrobnn.data.given import as_data
+from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.built import built
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference.data import Source
@@ -170,8 +170,7 @@ def _problem(
 
 def normal_of(law: Any, name: str) -> Any:
     """Return the normal distributions of the entries of a site."""
-    while isinstance(law, Independent):
-        law = law.base_dist
+    law = base_of(law)
     if not isinstance(law, dist.Normal):
         raise InputError(
             f"The evidence tunes the precision of normal priors, that of {name!r} is {type(law).__name__}: compare "

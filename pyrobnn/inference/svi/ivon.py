@@ -7,7 +7,7 @@ import torch
 from pydantic import BeforeValidator, Field
 from pyro import poutine
 from torch import Tensor
-from torch.distributions import Independent, Normal
+from torch.distributions import Normal
 from torch.nn.functional import sigmoid, softplus
 
 from pyrobnn import guides
@@ -16,6 +16,7 @@ from pyrobnn._core.settings import setting
 from pyrobnn._torch.light_optimizers import light, unwatched
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
+from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.mean_field import MeanFieldGuide
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.objective import KL
@@ -108,9 +109,7 @@ def _normal_prior(bnn: BNN, guide: MeanFieldGuide, example: Batch) -> tuple[Tens
     is_fixed = not any(name.startswith("prior.") for name in nodes) and not [*bnn.prior.parameters()]
     means, precisions = [], []
     for name, (loc, _) in guide.moments().items():
-        prior = nodes[name]["fn"]
-        while isinstance(prior, Independent):
-            prior = prior.base_dist
+        prior = base_of(nodes[name]["fn"])
         is_normal = is_fixed and name in bnn.site_names and isinstance(prior, Normal)
         means.append(prior.loc.expand(loc.shape) if is_normal else torch.zeros_like(loc))
         precisions.append(prior.scale.expand(loc.shape) ** -2 if is_normal else torch.zeros_like(loc))

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
-from torch.distributions import Independent
 
 from pyrobnn._core.errors import InputError, NotCapturable
 from pyrobnn._core.random import seeded
@@ -14,6 +13,7 @@ from pyrobnn._torch.per_example import Layer, attach
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.distributions.latents import ScaleMixtureNormal
+from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.base import Noise
 from pyrobnn.guides.by_name import leaves_noise_open, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
@@ -101,9 +101,8 @@ def choose_kl(bnn: BNN, guide: PyroModule, example: Batch) -> KL:
 
 
 def _has_table(prior: Any) -> bool:
-    while isinstance(prior, Independent):
-        prior = prior.base_dist
-    return isinstance(prior, ScaleMixtureNormal) and prior.table is not None
+    own = base_of(prior)
+    return isinstance(own, ScaleMixtureNormal) and own.table is not None
 
 
 def with_shared_noise(guide: Any) -> Any:
