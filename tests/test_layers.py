@@ -16,7 +16,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn.inference.data import make_source, refuse_checkpoints
-from pyrobnn.storage import load_posterior, save_posterior
 from pyrobnn.testing.captured import require_capturable
 
 N, STEPS, F64 = 12, 8, torch.float64
@@ -167,7 +166,7 @@ def test_every_guide_takes_every_layer(guide, name, tmp_path):
     torch.testing.assert_close(posterior.predict(data.x[:1], num_draws=3).mean, mean[:1])
     assert equal(statistics(posterior), trained)
 
-    loaded = load_posterior(save_posterior(posterior, tmp_path / "p"), net=make_net(name))
+    loaded = bnn.load(bnn.save(posterior, tmp_path / "p"), net=make_net(name))
     assert torch.equal(loaded.predict(data.x, num_draws=3).mean, mean)
     assert equal(statistics(loaded), trained)
 
@@ -260,7 +259,7 @@ def test_members_of_an_ensemble_have_running_statistics_of_their_own(tmp_path):
     mixture = bnn.fit(make_model(normalised()), data, method, seed=0, engine="eager", device="cpu", progress=False)
     first, second = (statistics(member) for member in mixture.members)
     assert not torch.equal(first["0.running_mean"], second["0.running_mean"])
-    loaded = load_posterior(save_posterior(mixture, tmp_path / "p"), net=normalised())
+    loaded = bnn.load(bnn.save(mixture, tmp_path / "p"), net=normalised())
     assert equal(statistics(loaded.members[1]), second)
     assert torch.equal(loaded.predict(data.x, num_draws=2).mean, mixture.predict(data.x, num_draws=2).mean)
 
@@ -294,7 +293,7 @@ def test_affine_weights_without_a_prior_are_trained_or_left_frozen(layer, tmp_pa
     draws = posterior.draw(3)
     prediction = posterior.predict(data.x, draws=draws)
     torch.testing.assert_close(prediction.draw_means, by_hand(posterior, draws, data.x))
-    loaded = load_posterior(save_posterior(posterior, tmp_path / "p"), net=make())
+    loaded = bnn.load(bnn.save(posterior, tmp_path / "p"), net=make())
     assert torch.equal(loaded.predict(data.x, draws=draws).mean, prediction.mean)
 
     frozen = fit(make(frozen=True), data, prior=prior).bnn.net[1]

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
+import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.metrics import score
 from pyrobnn.runs.compared import compare_runs
 from pyrobnn.runs.run import predict_table, read_diagnosis, resume, run
 from pyrobnn.runs.spec import RunSpec
-from pyrobnn.storage import load_posterior
 
 FIT = {"type": "svi", "steps": 3, "seed": 1, "device": "cpu", "engine": "eager"}
 REGRESSION = {"data": {"name": "sinusoid"}, "net": {"hidden": [4]}, "fit": FIT, "predict": {"num_draws": 10}}
@@ -54,7 +54,7 @@ def test_the_folder_is_complete(whole):
 
 def test_the_metrics_are_those_of_the_saved_posterior(whole):
     metrics = json.loads((whole.path / "metrics.json").read_text())
-    posterior = load_posterior(whole.path / "posterior")
+    posterior = bnn.load(whole.path / "posterior")
     again = score(posterior.predict(whole.test.x, num_draws=10), whole.test.y)
     assert again == whole.scores
     assert metrics["scores"]["rmse"] == {
@@ -157,7 +157,7 @@ def test_a_failing_fit_leaves_nothing(error, tmp_path, no_report, monkeypatch):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("step", ["make_manifest", "save_posterior"])
+@pytest.mark.parametrize("step", ["make_manifest", "save"])
 def test_a_fit_that_cannot_be_written_is_kept(step, error, tmp_path, no_report, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(f"pyrobnn.runs.run.{step}", failing(error))
@@ -187,7 +187,7 @@ def test_a_failing_report_keeps_the_fit(view, error, tmp_path, no_report, monkey
     assert caught.value is error
     assert f"The fit itself is safe in {tmp_path / 'r'}" in error.__notes__[-1]
     assert sorted(path.name for path in (tmp_path / "r").iterdir()) == VIEWS[view]
-    assert load_posterior(tmp_path / "r" / "posterior").seed == 1
+    assert bnn.load(tmp_path / "r" / "posterior").seed == 1
     (tmp_path / "new.csv").write_text("x0\n0.1\n", encoding="utf-8")
     assert len(predict_table(tmp_path / "r", tmp_path / "new.csv")) == 1
 
@@ -274,7 +274,7 @@ def test_runs_are_compared_on_the_same_examples(whole, longer):
     assert (found.best, set(found.scores)) == ("b/whole", {"a/whole", "b/whole"})
     assert found.specs == {"fit.lr": {"a/whole": 0.01, "b/whole": 0.1}, "fit.steps": {"a/whole": 3, "b/whole": 100}}
     test = longer.test
-    predictions = [load_posterior(one.path / "posterior").predict(test.x, num_draws=10) for one in (whole, longer)]
+    predictions = [bnn.load(one.path / "posterior").predict(test.x, num_draws=10) for one in (whole, longer)]
     gap = predictions[0].log_prob(test.y) - predictions[1].log_prob(test.y)
     row = found.differences["a/whole"].loc["log_likelihood"]
     assert row["difference"] == pytest.approx(float(gap.double().mean()))

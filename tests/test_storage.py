@@ -12,7 +12,7 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.inference.training.watch import History
-from pyrobnn.storage import load, load_posterior, save_posterior
+from pyrobnn.storage import load
 
 X = torch.linspace(-1, 1, 12)[:, None].repeat(1, 2) * torch.tensor([1.0, 30.0])
 Y = 100 + 5 * X[:, 0].sin()
@@ -55,7 +55,7 @@ def assert_same_record(history, expected):
 def test_a_loaded_posterior_predicts_the_same_bits_and_goes_to_the_device_asked_for(make, tmp_path):
     """There is no GPU to test on. The meta device refuses to compute with a tensor that was left behind on the CPU."""
     posterior = make()
-    loaded = load_posterior(save_posterior(posterior, tmp_path / "p"))
+    loaded = bnn.load(bnn.save(posterior, tmp_path / "p"))
     for seed in (None, 8):
         before, after = (p.predict(X, num_draws=5, seed=seed) for p in (posterior, loaded))
         assert torch.equal(before.draw_means, after.draw_means)
@@ -69,7 +69,7 @@ def test_a_loaded_posterior_predicts_the_same_bits_and_goes_to_the_device_asked_
     assert len(loaded.history) == 3
     assert loaded.history.elbo.dtype == np.float64
 
-    away = load_posterior(tmp_path / "p", device="meta")
+    away = bnn.load(tmp_path / "p", device="meta")
     draws = away.draw(2)
     tensors = [*away.bnn.state_dict().values(), *away.guide.state_dict().values(), *away.example, *draws.values()]
     outputs = away.bnn.outputs({name: draws[name][0] for name in away.bnn.site_names}, away.example[0])
@@ -77,11 +77,11 @@ def test_a_loaded_posterior_predicts_the_same_bits_and_goes_to_the_device_asked_
 
 
 def test_the_folder_has_two_files_without_code(tmp_path):
-    save_posterior(fitted(prior=MIXTURE), tmp_path / "p")
+    bnn.save(fitted(prior=MIXTURE), tmp_path / "p")
     with pytest.raises(InputError, match="has a declared network, 'mlp': leave out `net`"):
-        load_posterior(tmp_path / "p", net=nn.Linear(2, 1))
+        bnn.load(tmp_path / "p", net=nn.Linear(2, 1))
     before = torch.random.get_rng_state()
-    load_posterior(tmp_path / "p")
+    bnn.load(tmp_path / "p")
     assert torch.equal(before, torch.random.get_rng_state())
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["posterior.json", "tensors.safetensors"]
     settings = json.loads((tmp_path / "p" / "posterior.json").read_text())
@@ -96,17 +96,17 @@ def test_a_net_of_ones_own_comes_back_if_it_is_passed(tmp_path):
         return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
 
     posterior = fitted(net())
-    save_posterior(posterior, tmp_path / "p")
-    loaded = load_posterior(tmp_path / "p", net=net())
+    bnn.save(posterior, tmp_path / "p")
+    loaded = bnn.load(tmp_path / "p", net=net())
     assert torch.equal(posterior.predict(X).mean, loaded.predict(X).mean)
     with pytest.raises(InputError, match="network of your own, Sequential: pass it"):
-        load_posterior(tmp_path / "p")
+        bnn.load(tmp_path / "p")
     with pytest.raises(InputError, match=r"was saved as float64\(3, 2\), expected float64\(4, 2\)"):
-        load_posterior(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double())
+        bnn.load(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double())
     with pytest.raises(InputError, match=r"was saved as float64.*, expected float32"):
-        load_posterior(tmp_path / "p", net=net().float())
+        bnn.load(tmp_path / "p", net=net().float())
     with pytest.raises(InputError, match="'net.1.bias' is expected but not saved"):
-        load_posterior(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
+        bnn.load(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
 
 
 def test_what_is_not_a_setting_is_not_saved(tmp_path):
@@ -114,7 +114,7 @@ def test_what_is_not_a_setting_is_not_saved(tmp_path):
 
     posterior = fitted(guide=lambda model: AutoNormal(model, init_scale=0.1))
     with pytest.raises(InputError, match="guide AutoNormal was not fitted from a setting"):
-        save_posterior(posterior, tmp_path / "p")
+        bnn.save(posterior, tmp_path / "p")
     assert not list(tmp_path.iterdir())
 
 
@@ -125,10 +125,10 @@ def test_a_net_with_the_same_parameters_that_computes_something_else_is_refused(
 
     fitted(net(nn.Tanh())).save(tmp_path / "p")
     with pytest.raises(InputError, match="was saved with another `net`: this one has its parameters, and other out"):
-        load_posterior(tmp_path / "p", net=net(nn.Sigmoid()))
+        bnn.load(tmp_path / "p", net=net(nn.Sigmoid()))
     with pytest.raises(InputError, match="was saved with another `net`"):
-        load_posterior(tmp_path / "p", net=nn.Sequential(*net(nn.Tanh()), nn.Flatten(0)))
-    load_posterior(tmp_path / "p", net=net(nn.Tanh()))
+        bnn.load(tmp_path / "p", net=nn.Sequential(*net(nn.Tanh()), nn.Flatten(0)))
+    bnn.load(tmp_path / "p", net=net(nn.Tanh()))
 
 
 class Noisy(nn.Module):
@@ -149,7 +149,7 @@ def test_a_net_with_random_numbers_of_its_own_is_not_compared(tmp_path):
     posterior.bnn.net.noise = 1.0
     posterior.save(tmp_path / "p")
     assert "example.outputs" not in safetensors.torch.load_file(tmp_path / "p" / "tensors.safetensors")
-    load_posterior(tmp_path / "p", net=Noisy())
+    bnn.load(tmp_path / "p", net=Noisy())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
@@ -159,7 +159,7 @@ def test_every_precision_comes_back(dtype, tmp_path):
         return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).to(dtype)
 
     posterior = fitted(net(), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
-    loaded = load_posterior(posterior.save(tmp_path / "p"), net=net())
+    loaded = bnn.load(posterior.save(tmp_path / "p"), net=net())
     assert torch.equal(loaded.predict(X, num_draws=3).draw_means, posterior.predict(X, num_draws=3).draw_means)
     inferred = torch.float64 if dtype == torch.float64 else torch.float32
     assert all(value.dtype == inferred for value in loaded.draw(1).values())
@@ -174,7 +174,7 @@ def test_whole_numbers_as_inputs_come_back(tmp_path):
     posterior = bnn.BNN(net(), prior=bnn.priors.Normal(1.0)).fit(
         words, torch.arange(6.0), steps=2, seed=0, engine="eager", progress=False
     )
-    loaded = load_posterior(posterior.save(tmp_path / "p"), net=net())
+    loaded = bnn.load(posterior.save(tmp_path / "p"), net=net())
     assert loaded.example[0].dtype == torch.int64
     assert torch.equal(loaded.predict(words, num_draws=3).mean, posterior.predict(words, num_draws=3).mean)
 
@@ -185,7 +185,7 @@ def test_numbers_that_are_not_finite_and_the_order_of_keys_come_back_from_valid_
     posterior.history.validation_scores[:] = [float("-inf"), 1.5]
     posterior.history.validation_steps[:] = [2, 3]
     posterior.info |= {"nan": float("nan")}
-    loaded = load_posterior(posterior.save(tmp_path / "p"))
+    loaded = bnn.load(posterior.save(tmp_path / "p"))
     text = (tmp_path / "p" / "posterior.json").read_text()
     json.loads(text, parse_constant=pytest.fail)
     assert np.isnan(loaded.info["nan"])
@@ -213,7 +213,7 @@ def test_a_mixture_comes_back_with_the_records_of_its_members(tmp_path):
         engine="eager",
         progress=False,
     )
-    loaded = load_posterior(mixture.save(tmp_path / "m"))
+    loaded = bnn.load(mixture.save(tmp_path / "m"))
     assert torch.equal(loaded.predict(X, num_draws=4).draw_means, mixture.predict(X, num_draws=4).draw_means)
     assert_same_record(loaded.history, mixture.history)
     for mine, theirs in zip(loaded.members, mixture.members, strict=True):
@@ -248,13 +248,13 @@ def test_a_posterior_with_a_tuned_prior_comes_back(per, tmp_path):
 
 def test_a_device_that_is_not_here_is_refused_before_anything_is_read(tmp_path):
     with pytest.raises(InputError, match="Device 'abacus' cannot be used here"):
-        load_posterior(tmp_path / "nothing", device="abacus")
+        bnn.load(tmp_path / "nothing", device="abacus")
 
 
 def test_auto_is_the_place_that_fit_takes(tmp_path, monkeypatch):
     fitted().save(tmp_path / "p")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert load_posterior(tmp_path / "p", device="auto").example[0].device.type == "cpu"
+    assert bnn.load(tmp_path / "p", device="auto").example[0].device.type == "cpu"
     monkeypatch.setattr(load, "resolve_device", {"auto": torch.device("meta")}.__getitem__)
     with pytest.warns(UserWarning, match="non-meta parameter"):
-        assert load_posterior(tmp_path / "p", device="auto").example[0].device.type == "meta"
+        assert bnn.load(tmp_path / "p", device="auto").example[0].device.type == "meta"

@@ -14,7 +14,7 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn._core import folders
 from pyrobnn._core.folders import new_folder
-from pyrobnn.storage import files, load_posterior, save_posterior
+from pyrobnn.storage import files
 
 FIXTURES = Path(__file__).parent / "fixtures"
 X = torch.linspace(-1, 1, 12)[:, None].repeat(1, 2)
@@ -39,7 +39,7 @@ def copy(saved, tmp_path):
 
 @pytest.fixture(scope="module")
 def posterior(saved):
-    return load_posterior(saved / "p")
+    return bnn.load(saved / "p")
 
 
 # Damage
@@ -197,12 +197,12 @@ SHA_OF_X = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
 def test_a_damaged_folder_is_refused(name, damage, message, copy):
     damage(copy)
     with pytest.raises(InputError, match=message):
-        load_posterior(copy / name)
+        bnn.load(copy / name)
 
 
 def test_what_is_not_part_of_the_posterior_may_lie_beside_it(copy, posterior):
     (copy / "p" / "notes.txt").write_text("kept")
-    assert torch.equal(load_posterior(copy / "p").predict(X, num_draws=3).mean, posterior.predict(X, num_draws=3).mean)
+    assert torch.equal(bnn.load(copy / "p").predict(X, num_draws=3).mean, posterior.predict(X, num_draws=3).mean)
 
 
 # Older formats
@@ -216,7 +216,7 @@ def v(version):
 def test_stored_posteriors_load_and_predict_what_they_did(folder):
     """To 3e-6 of the largest number: other machines draw and multiply with other last digits in single precision."""
     expected = json.loads((folder.parent / "answers.json").read_text())[folder.name]
-    loaded = load_posterior(folder)
+    loaded = bnn.load(folder)
     prediction = loaded.predict([[-0.5, 3.0], [0.0, 0.0], [2.0, -40.0]], num_draws=6, seed=5)
     classes = prediction.is_classification
     found = {
@@ -232,10 +232,10 @@ def test_the_first_version_kept_no_record_and_an_old_posterior_saves_as_a_new_on
     kinds = [{path.parent.name for path in folder.glob("*/posterior.json")} for folder in FIXTURES.glob("posterior_v*")]
     assert len(kinds) == files.FORMAT_VERSION
     assert all(kind == kinds[0] for kind in kinds)
-    old = load_posterior(V1 / "mixture")
+    old = bnn.load(V1 / "mixture")
     assert old.members[0].history is None
     assert old.history is None
-    new = load_posterior(old.save(tmp_path / "p"))
+    new = bnn.load(old.save(tmp_path / "p"))
     assert read(tmp_path / "p")["format_version"] == files.FORMAT_VERSION
     assert torch.equal(new.predict(X, num_draws=4).mean, old.predict(X, num_draws=4).mean)
 
@@ -244,11 +244,11 @@ def test_a_damaged_folder_of_the_first_version_is_refused(tmp_path):
     shutil.copytree(V1 / "nuts", tmp_path / "p")
     flip_a_byte("p/tensors.safetensors")(tmp_path)
     with pytest.raises(InputError, match="is not the file that was saved"):
-        load_posterior(tmp_path / "p")
+        bnn.load(tmp_path / "p")
     shutil.copytree(V1 / "mixture", tmp_path / "m")
     edit("m", "members", value=10**9)(tmp_path)
     with pytest.raises(InputError, match="does not fit .`members`"):
-        load_posterior(tmp_path / "m")
+        bnn.load(tmp_path / "m")
 
 
 # Writing
@@ -259,8 +259,8 @@ def test_an_existing_folder_is_refused_and_kept(copy, posterior):
     (copy / "link").symlink_to(copy / "nowhere")
     for name in ("p", "file", "link"):
         with pytest.raises(InputError, match="exists already: choose another folder"):
-            save_posterior(posterior, copy / name)
-    load_posterior(copy / "p")
+            bnn.save(posterior, copy / name)
+    bnn.load(copy / "p")
     assert (copy / "file").read_text() == "kept"
     assert sorted(path.name for path in copy.iterdir()) == ["file", "link", "m", "p"]
 
@@ -322,7 +322,7 @@ def test_a_disk_that_fills_up_leaves_what_was_there(call, copy, posterior, monke
     ):
         (folder / "file").write_bytes(b"")
     monkeypatch.undo()
-    load_posterior(copy / "p")
+    bnn.load(copy / "p")
     assert sorted(path.name for path in copy.iterdir()) == ["m", "p"]
 
 

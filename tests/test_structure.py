@@ -46,7 +46,7 @@ UPWARD = {
         "inference.svi.session.check_parts",
         "inference.svi.session.fit_by_svi",
     },
-    "posterior/record.py": {"storage.save.save_posterior"},
+    "posterior/record.py": {"storage.save.save"},
 }
 """Functions of rooms above that a class offers as a method too: imported where they are called."""
 TYPES = {

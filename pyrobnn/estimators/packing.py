@@ -1,4 +1,4 @@
-"""A posterior as bytes, for pickles: the files that `save_posterior` writes, by name."""
+"""A posterior as bytes, for pickles: the files that `save` writes, by name."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,7 +8,8 @@ from torch import nn
 
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.storage import load_posterior, save_posterior
+from pyrobnn.storage.load import load
+from pyrobnn.storage.save import save
 
 _NAME = "posterior"
 
@@ -16,7 +17,7 @@ _NAME = "posterior"
 def pack(posterior: Posterior | Mixture) -> dict[str, bytes]:
     """Return the files of a saved posterior by relative path."""
     with TemporaryDirectory() as folder:
-        saved = save_posterior(posterior, Path(folder) / _NAME)
+        saved = save(posterior, Path(folder) / _NAME)
         return {str(path.relative_to(saved)): path.read_bytes() for path in sorted(saved.rglob("*")) if path.is_file()}
 
 
@@ -33,4 +34,4 @@ def unpack(files: dict[str, bytes], net: Any) -> Posterior | Mixture:
             path = saved / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        return load_posterior(saved, net=net if isinstance(net, nn.Module) else None)
+        return load(saved, net=net if isinstance(net, nn.Module) else None)

@@ -318,6 +318,6 @@ class Fitted:
             >>> torch.equal(bnn.load(folder).predict([[0.3]]).mean, posterior.predict([[0.3]]).mean)
             True
         """
-        from pyrobnn.storage.save import save_posterior
+        from pyrobnn.storage.save import save
 
-        return save_posterior(self, path)  # type: ignore[arg-type]  # it is a Posterior or a Mixture
+        return save(self, path)  # type: ignore[arg-type]  # it is a Posterior or a Mixture

@@ -14,7 +14,7 @@ from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
-from pyrobnn.storage import load_posterior
+from pyrobnn.storage.load import load
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -94,7 +94,7 @@ def _prepare(folder: Path) -> Prepared:
 
 
 def _predict(folder: Path, prepared: Prepared) -> Prediction:
-    return load_posterior(folder / "posterior").predict(prepared.test.x, num_draws=prepared.spec.predict.num_draws)
+    return load(folder / "posterior").predict(prepared.test.x, num_draws=prepared.spec.predict.num_draws)
 
 
 def _settings_of(prepared: Prepared) -> dict[str, Any]:

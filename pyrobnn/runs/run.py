@@ -26,7 +26,8 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.manifest import make_manifest
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
-from pyrobnn.storage import load_posterior, save_posterior
+from pyrobnn.storage.load import load
+from pyrobnn.storage.save import save
 from pyrobnn.verdict.baselines import fit_baselines
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
         raise InputError(f"{path} is complete: there is nothing to go on with.")
     prepared = RunSpec.from_toml(path / "spec.toml").prepare()
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    return _judge(prepared, load_posterior(path / "posterior"), path, manifest)
+    return _judge(prepared, load(path / "posterior"), path, manifest)
 
 
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
@@ -153,7 +154,7 @@ def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, over
         manifest = make_manifest(prepared, members_of(posterior)[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
         _write_json(folder / "manifest.json", manifest)
-        save_posterior(posterior, folder / "posterior")
+        save(posterior, folder / "posterior")
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
     return _judge(prepared, posterior, path, manifest)
 
@@ -253,7 +254,7 @@ def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
     spec = RunSpec.from_toml(folder / "spec.toml")
     frame = read_frame(Path(table))
     names = {"row": range(1, len(frame) + 1)} if spec.data.id not in frame else {spec.data.id: frame[spec.data.id]}
-    prediction = load_posterior(folder / "posterior").predict(x, num_draws=spec.predict.num_draws)
+    prediction = load(folder / "posterior").predict(x, num_draws=spec.predict.num_draws)
     columns = _class_columns(prediction, data["class_names"]) if data["class_names"] else _real_columns(prediction)
     return pd.DataFrame(names | columns)
 

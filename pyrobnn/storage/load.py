@@ -31,8 +31,8 @@ _TERMS = ("history.log_likelihood", "history.kl")
 
 
 @under(plain_tensors)
-def load_posterior(path: str | Path, *, net: nn.Module | None = None, device: str = "cpu") -> Posterior | Mixture:
-    """Read a posterior that `save_posterior` wrote; for the same seed it draws and predicts the same bits on a CPU.
+def load(path: str | Path, *, net: nn.Module | None = None, device: str = "cpu") -> Posterior | Mixture:
+    """Read a posterior that `save` wrote; for the same seed it draws and predicts the same bits on a CPU.
 
     See docs/how-to/save-and-load.md.
 

@@ -20,12 +20,12 @@ from pyrobnn.storage.probe import outline, probe
 
 
 @under(plain_tensors)
-def save_posterior(posterior: Posterior | Mixture, path: str | Path) -> Path:
+def save(posterior: Posterior | Mixture, path: str | Path) -> Path:
     """Write a posterior to a new folder, which appears whole and on the disk, or not at all.
 
     The folder has the trained tensors of model and guide, the scalers, the record of the fit, and the settings from
-    which `load_posterior` builds all of it anew. A network given as a `torch.nn.Module` cannot be written as a setting:
-    its weights are saved, and `load_posterior` then needs `net=`. A mixture has a folder inside for each member. No row
+    which `load` builds all of it anew. A network given as a `torch.nn.Module` cannot be written as a setting:
+    its weights are saved, and `load` then needs `net=`. A mixture has a folder inside for each member. No row
     of data is written, only the shapes and kinds of inputs and targets.
 
     See docs/how-to/save-and-load.md.

@@ -15,7 +15,8 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.storage import load_posterior, save_posterior
+from pyrobnn.storage.load import load
+from pyrobnn.storage.save import save
 from pyrobnn.testing.common import make_inputs, make_net, require, short_fit
 from pyrobnn.testing.likelihoods import accepted_targets
 
@@ -137,8 +138,8 @@ def _require_prediction(posterior: Posterior, data: Data) -> None:
 
 def _require_storage(posterior: Posterior, data: Data) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        save_posterior(posterior, Path(folder) / "posterior")
-        loaded = load_posterior(Path(folder) / "posterior", net=posterior.bnn.settings["net"])
+        save(posterior, Path(folder) / "posterior")
+        loaded = load(Path(folder) / "posterior", net=posterior.bnn.settings["net"])
     _require_same(posterior.draw(_DRAWS), loaded.draw(_DRAWS), "Draws of the stored posterior differ")
     same = torch.equal(
         posterior.predict(data.x[:_ROWS], num_draws=_DRAWS).mean, loaded.predict(data.x[:_ROWS], num_draws=_DRAWS).mean
