@@ -182,7 +182,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     def _structured(self, start: TunedMode) -> Laplace:
         """Return the guide in a structure that can be held."""
-        is_large = self.guide.structure == "full" and len(start.group) > defaults.MOST_FULL
+        is_large = self.guide.structure == "full" and len(start.prior.precision) > defaults.MOST_FULL
         return dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
 
 

@@ -87,17 +87,12 @@ def tuned_modes(
                     )
                 check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
                 weights = {site.name: site.start.clone() for site in sites}
-                first = float(noise) if rounds else None
                 start = TunedMode(
-                    model,
-                    weights,
-                    examples(model),
-                    noise=first,
-                    per=search.per,
-                    held=held,
-                    hyperprior=search.hyperprior,
+                    model, weights, examples(model), per=search.per, held=held, hyperprior=search.hyperprior
                 )
                 start.threads = threads
+                if rounds:
+                    start.begin(float(noise))
                 try:
                     for _ in range(rounds):
                         start.to_mode(search.iterations, search.tolerance)
