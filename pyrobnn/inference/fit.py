@@ -1,7 +1,6 @@
 """`fit`: from a model, data and a method to a posterior."""
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
@@ -132,7 +131,7 @@ def fit(
     closed = _with_measured_scales(bnn, data, method, run)
     posterior = method.infer(closed.bnn, data, run)
     if closed.record is not None:
-        seconds = time.perf_counter() - run.started
+        seconds = run.seconds
         posterior.record = dataclasses.replace(posterior.record, evidence=closed.record, seconds=seconds)
     if progress:
         tell(posterior, data, held_out)

@@ -62,6 +62,11 @@ class Run:
         """Refuse what is not an engine."""
         check_engine(self.engine)
 
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self.started
+
 
 @dataclasses.dataclass(frozen=True)
 class Offer:

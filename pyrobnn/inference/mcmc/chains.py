@@ -1,7 +1,6 @@
 """The common parts of Markov chain methods: the target, overdispersed starts, and a posterior of stored draws."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple
 
@@ -143,7 +142,7 @@ class ChainMethod(BaseMethod[Posterior]):
         with running(bnn, source.batch_size(self.batch_size), run.seed, "fit") as threads:
             target = Target(bnn, source, run.device, run.seed, self.init)
             posterior = self._posterior(target, self.sample(target, run), run.seed)
-        seconds = time.perf_counter() - run.started
+        seconds = run.seconds
         posterior.record = dataclasses.replace(posterior.record, threads=threads, seconds=seconds)
         return posterior
 

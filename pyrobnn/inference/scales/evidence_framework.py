@@ -1,7 +1,6 @@
 """The evidence framework: a mode and the scales that make the data most probable, in turns, from several starts."""
 
 import dataclasses
-import time
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -143,7 +142,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         record = dataclasses.replace(
             around[chosen].record,
             method=to_dict(self) | {"guide": around[chosen].record.guide},
-            seconds=time.perf_counter() - run.started,
+            seconds=run.seconds,
             evidence=dataclasses.replace(evidence_record(found, chosen, source), members=counts),
         )
         for posterior in around.values():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from typing import Annotated, Any, Literal
 
 import torch
@@ -104,7 +103,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             posterior.record,
             method=to_dict(self) | {"noise": noise, "guide": posterior.record.guide},
             laplace=dataclasses.replace(laplace, rounds=evidence),
-            seconds=time.perf_counter() - run.started,
+            seconds=run.seconds,
         )
         return posterior
 

@@ -105,7 +105,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             posterior.record,
             automatic=AutomaticRecord(to_dict(self), tried, chosen),
             evidence=whole.record,
-            seconds=time.perf_counter() - run.started,
+            seconds=run.seconds,
         )
         return posterior
 
@@ -154,7 +154,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         if self.max_seconds is None:
             return True
         slowest = max(one.seconds for one in tried)
-        return time.perf_counter() - run.started + slowest * (1 + 1.5 / parts) < self.max_seconds
+        return run.seconds + slowest * (1 + 1.5 / parts) < self.max_seconds
 
 
 def _run(method: Any, model: Measured, data: Data, run: Run) -> Posterior | Mixture:

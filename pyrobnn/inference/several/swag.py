@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from typing import Annotated, Any
 
 import torch
@@ -100,7 +99,7 @@ class SWAG(AroundAnother[Posterior]):
         if bootstrap:
             sources = [resampled(source, mode.seed) for source, mode in zip(sources, modes, strict=True)]
         paths = self._walk(modes, sources, run)
-        seconds = time.perf_counter() - run.started
+        seconds = run.seconds
         return [self._posterior(mode, path, seconds) for mode, path in zip(modes, paths, strict=True)]
 
     def _walk(self, modes: list[Posterior], sources: list[Source], run: Run) -> "list[_Path]":
