@@ -1,4 +1,4 @@
-"""A mode under prior precisions and noise that are tuned with it, for data that fit into one batch."""
+"""A mode, tuned together with prior precisions and noise, for data that fit into one batch."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
@@ -39,7 +39,7 @@ _MEMORY = 20
 _SLOPE = 1e-8
 """Largest entry of the gradient of the energy at which L-BFGS stops."""
 _NOISE_DRAWS, _NOISE_ITERATIONS = 64, 20
-"""Draws of the outputs, and steps of L-BFGS, for other numbers of a likelihood than Gaussian noise."""
+"""Draws of the outputs, and steps of L-BFGS, for numbers of a likelihood other than Gaussian noise."""
 
 
 class PriorScales:
@@ -113,20 +113,20 @@ class TunedMode:
     """A mode in progress, with its scales. They stay as they are until `begin`.
 
     Args:
-        bnn: the model in the units of the data, in evaluation mode; its parameters are optimised too.
+        bnn: the model in the units of the data, in evaluation mode; its parameters are trained too.
         weights: starting values by site.
         data: all examples, in the units of the model.
         per: groups of weights.
-        held: names of weights whose prior stays as it is.
-        hyperprior: of the scales.
+        held: names of weights with a fixed prior.
+        hyperprior: prior of the scales.
 
     Attributes:
         weights: the mode so far.
         prior: the scales of the prior so far.
         tuned_numbers: names of the likelihood's numbers that are tuned.
-        log_evidence, log_left_out: of the model's targets; sums over examples.
+        log_evidence, log_left_out: of the model's targets, summed over examples.
         determined: the number of weights that the data determine, gamma.
-        threads: with which the fit ran.
+        threads: number of threads of the fit.
     """
 
     def __init__(
@@ -178,9 +178,9 @@ class TunedMode:
         return (self.log_evidence + self.log_left_out - self.hyperprior.penalty * self.determined) / 2
 
     def to_mode(self, iterations: int, tolerance: float, *, is_last: bool = False) -> None:
-        """Move weights, and what is learned beside them, towards the mode under the present scales.
+        """Move weights and learned parameters towards the mode under the present scales.
 
-        The last time they go on where rounding hides what is gained, if the tolerance is below that.
+        The last call goes on where rounding hides the gain, if the tolerance is smaller still.
         """
         leaves, penalty = self._leaves, self._penalty
         for values, current in ((leaves, self.weights), (penalty, self.prior.by_site())):
@@ -251,20 +251,20 @@ class TunedMode:
                 model = dataclasses.replace(model, columns=columns)
 
     def _tune_noise(self, f: Tensor, leverage: Tensor) -> Tensor:
-        """Move the noise of each column to sum of squares / (targets - gamma); return the ratio to the last, (K,).
+        """Move the noise of each column to sum of squares / (targets - gamma); return the ratio to the old noise, (K,).
 
-        Targets that the prior of the noise counts are in both.
+        Targets counted by the noise's prior enter both.
         """
         count = self.hyperprior.noise_counts
         residual = (self.y - f).square() * self.counts[:, None]
         squares = residual.sum(0) + count * defaults.NOISE_SHARE * self._spread().square()
         left = (self.counts[:, None] - leverage).sum(0) + count
-        found = (squares / left.clamp_min(1e-3 * float(self.counts.sum()))).sqrt().clamp_min(_LEAST_NOISE)
-        if not bool(found.isfinite().all()):
-            raise FloatingPointError(f"The noise became {found.tolist()}: look for extreme values in the data.")
-        ratio = found / self.noise()
+        scale = (squares / left.clamp_min(1e-3 * float(self.counts.sum()))).sqrt().clamp_min(_LEAST_NOISE)
+        if not bool(scale.isfinite().all()):
+            raise FloatingPointError(f"The noise became {scale.tolist()}: look for extreme values in the data.")
+        ratio = scale / self.noise()
         with torch.no_grad():
-            self.bnn.likelihood.scale = found.to(f.device).view(self.bnn.likelihood.scale.shape).to(self.bnn.like.dtype)
+            self.bnn.likelihood.scale = scale.to(f.device).view(self.bnn.likelihood.scale.shape).to(self.bnn.like.dtype)
         return ratio
 
     def _tune_numbers(self, draws: Tensor) -> None:
@@ -286,7 +286,7 @@ class TunedMode:
         return self.bnn.likelihood.scale.detach().double().reshape(-1)
 
     def judge(self) -> None:
-        """Set log evidence and leave-one-out log score, which are -infinity before."""
+        """Set log evidence and leave-one-out log score, which are -infinity until then."""
         point = self._point()
         model, f = linear_model(point, self.x, *self._targets)
         solution = model.solve(self.prior.precision)
@@ -296,7 +296,7 @@ class TunedMode:
         evidence = fit - 0.5 * (self.prior.precision * deviation.square()).sum() - 0.5 * solution.log_det
         (column,) = score_columns(point.likelihood, f.to(self.bnn.like.dtype), self._targets[0])
         at = solution.at_mode(self.prior.precision.sqrt() * deviation, f, self.counts[:, None] * column.double())
-        mean, covariance = solution.left_out(*at, share=1 / self.counts.clamp_min(1))  # of weight 2, one of two
+        mean, covariance = solution.left_out(*at, share=1 / self.counts.clamp_min(1))  # weight 2: one of two copies
         noise = self.noise().expand(f.shape[1]) if self._is_normal else None
         with torch.no_grad():
             left_out = (self.counts * log_scores(point, self._targets[0], mean, covariance, noise)).sum()
@@ -311,12 +311,12 @@ class TunedMode:
         with torch.no_grad():
             law = other.bnn.likelihood(other.bnn.outputs(other.weights, x))
             missed = (y - law.mean).double().square().view(len(y), -1).mean(0).sqrt()
-            own = likelihood(self.bnn.outputs(self.weights, x)).variance.double().view(len(y), -1).mean(0).sqrt()
-            wider = (missed / own).clamp_min(1).to(self.bnn.like).view(likelihood.scale.shape)
+            expected = likelihood(self.bnn.outputs(self.weights, x)).variance.double().view(len(y), -1).mean(0).sqrt()
+            wider = (missed / expected).clamp_min(1).to(self.bnn.like).view(likelihood.scale.shape)
             likelihood.scale = likelihood.scale * wider
 
     def record(self, volume: float) -> StartRecord:
-        """Return what tells starts from each other, in the original units of the targets."""
+        """Return the record of this start, in the original units of the targets."""
         return StartRecord(self._first_noise, self.log_evidence - volume, self.log_left_out - volume, self.determined)
 
     def precision_by_site(self) -> dict[str, Any]:
@@ -339,15 +339,15 @@ class TunedMode:
 
     def closed(self, likelihood: Any, source: Source) -> Any:
         """Return a likelihood with the tuned numbers in it, where it takes them."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in self.tuned_numbers:
             value = getattr(self.bnn.likelihood, name).detach().double().reshape(-1)
             units = source.y_scaler.scale.reshape(-1).to(value.device) if name == "scale" else 1.0
             numbers = (value * units).tolist()
             if len(numbers) == 1 or name == "scale":
-                found[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
-        return dataclasses.replace(likelihood, **found)
+                values[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
+        return dataclasses.replace(likelihood, **values)
 
     def scales(self) -> dict[str, float]:
-        """Return the prior scale of each site whose entries have one."""
+        """Return the prior scale of each site whose entries share it."""
         return {name: float(value.reshape(-1)[0].rsqrt()) for name, value in self.prior.by_site().items()}
