@@ -37,14 +37,14 @@ class BNN(PyroModule):
     """A network whose weights have a prior and whose outputs have a likelihood.
 
     The trainable parameters that the prior covers are `PyroSample` sites named as in the network ("0.weight"); frozen
-    ones (requires_grad=False) stay as they are, and so does the padding row of an embedding. The targets are the
-    observed site "y" in a plate "data" over the examples. It works as it is with `pyro.infer.SVI`, `Predictive`, `NUTS`
-    and every autoguide. Call it with a batch x (and y). If the batch is a part of the data set, pass its number of
-    examples N too: the plate then scales the log-likelihood by N / B. `fit` keeps all parameters
+    parameters (requires_grad=False) and the padding row of an embedding keep their values. The targets are the
+    observed site "y" in a plate "data" over the examples. It works unchanged with `pyro.infer.SVI`, `Predictive`,
+    `NUTS` and every autoguide. Call it with a batch x (and y). If the batch is a part of the data set, pass the size N
+    of the data set too: the plate then scales the log-likelihood by N / B. `fit` keeps all parameters
     in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`. A network in half precision
     is inferred in float32: squares of its gradients and scales of its weights vanish in float16.
 
-    See docs/start.md for a first fit, and docs/how-to/own-network.md for a network of your own.
+    See docs/start.md for a first fit, and docs/how-to/own-network.md for custom networks.
 
     Args:
         net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed.
@@ -57,12 +57,12 @@ class BNN(PyroModule):
         prior: the prior's module.
         likelihood: the likelihood's module.
         settings: the three parts as given, by name.
-        units: maps of inputs and targets to the units in which the prior is meant. Every fit then uses them; None for
+        units: maps of inputs and targets to the units of the prior. Every fit then uses them; None for
             the units of the data.
 
     Raises:
-        InputError: an unknown name, a pattern that matches nothing, a network without parameters, or one whose weights
-            cannot be put in from outside, such as a quantised one.
+        InputError: an unknown name, a pattern that matches nothing, a network without parameters, or a network whose
+            weights cannot be replaced, such as a quantised network.
 
     Examples:
         >>> import torch, pyrobnn as bnn
@@ -116,7 +116,7 @@ class BNN(PyroModule):
         """Rebuild the likelihood for targets seen in other units.
 
         Args:
-            target_scale: original units in one model unit, () or one for each target column (K,).
+            target_scale: original units per model unit, () or (K,) for K target columns.
         """
         with local_parameters():
             self.likelihood = self.settings["likelihood"].build(self.like, target_scale)
@@ -131,7 +131,7 @@ class BNN(PyroModule):
 
     @property
     def initial_values(self) -> dict[str, Tensor]:
-        """Starting values by site name: the network's own weights, and those that the prior gives for sites it adds."""
+        """Starting values by site name: the network's weights, and the prior's values for the sites it adds."""
         return self._weights | (starts(self.prior, self._weights) if self.site_names else {})
 
     @property
@@ -157,8 +157,8 @@ class BNN(PyroModule):
         Args:
             x: inputs (B, *in).
             y: targets (B,) or (B, K) to condition on, or None to draw them.
-            weights: of the examples, (B,), factors on their log-likelihoods; 1 if not given.
-            num_data: N, the size of the data set of which the batch is a part; B if not given.
+            weights: weights (B,) of the examples, factors on their log-likelihoods; 1 if not given.
+            num_data: N, the size of the whole data set; B if not given.
 
         Returns:
             The outputs of the network, (B, outputs).
@@ -177,7 +177,7 @@ class BNN(PyroModule):
     def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the network's outputs (B, outputs) for given values of the Bayesian parameters.
 
-        In training, values to which a guide has attached noise perturb each example differently.
+        In training, noise that a guide has attached to the values perturbs each example differently.
         """
         if self._known_outputs is not None:
             return self._known_outputs
@@ -279,9 +279,9 @@ class BNN(PyroModule):
         return fit_svi(self, x, y, seed=seed, replicates=replicates, **arguments)
 
     def sample_prior_predictive(self, x: Any, *, num_draws: int = 500, seed: int) -> "Prediction":
-        """Predict targets with draws from the prior in place of the posterior: what the model says before it has data.
+        """Predict targets with draws from the prior in place of the posterior, before the model has seen data.
 
-        Weights, and the sites that prior and likelihood add, are drawn from their priors. Parameters that are optimised
+        Weights and the sites of prior and likelihood are drawn from their priors. Parameters that are optimised
         instead (a learned noise scale, weights without a prior) keep their starting values.
 
         Args:
@@ -337,7 +337,7 @@ class BNN(PyroModule):
         self._likelihood_start = dict(state)
 
     def state_at(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return a copy of the network's state with given values of the Bayesian parameters, tied ones included."""
+        """Return a copy of the network's state with given values of the Bayesian and tied parameters."""
         state = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
         return state | {alias: weights[name] for name, aliases in self._aliases.items() for alias in aliases}
 
@@ -385,7 +385,7 @@ def _refuse_max_norm(net: nn.Module, names: tuple[str, ...]) -> None:
 
 
 def _make_buffers(net: nn.Module, names: tuple[str, ...]) -> dict[str, list[str]]:
-    """Hold parameters as buffers, and return all the names under which the network uses each of them."""
+    """Hold parameters as buffers, and return all names of each parameter in the network."""
     first_name = {id(net.get_parameter(name)): name for name in names}
     aliases: dict[str, list[str]] = {name: [] for name in names}
     for prefix, module in net.named_modules():

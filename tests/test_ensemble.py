@@ -41,7 +41,7 @@ def fit_members(members=3, steps=200, **settings):
 
 
 def test_members_of_a_deep_ensemble_reach_the_mode():
-    with pytest.warns(UserWarning, match="3 members of the ensemble are one and the same.*bootstrap=True"):
+    with pytest.warns(UserWarning, match="3 members of the ensemble are identical.*bootstrap=True"):
         mixture = fit_members()
     expected = posterior_mode(*problem())
     for member in mixture.members:

@@ -248,7 +248,7 @@ def test_learning_on_after_a_fit_goes_on_from_it():
     assert_exact(model, *exact(x, y))
 
 
-@pytest.mark.filterwarnings("ignore:The 2 members of the ensemble are one")  # from one start to one mode
+@pytest.mark.filterwarnings("ignore:The 2 members of the ensemble are identical")  # from one start to one mode
 def test_members_of_an_ensemble_learn_on_apart():
     x, y = problem(40, columns=1)
     method = bnn.Ensemble(TO_THE_MODE, members=2)

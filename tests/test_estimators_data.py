@@ -196,7 +196,7 @@ X = np.column_stack([SIZES, SIZES[::-1]])
         ),
         (
             lambda: regressor(prior={"2.*": bnn.priors.Normal(1.0), "*": None}).partial_fit(X, Y).partial_fit(X, Y),
-            "partial_fit makes the posterior .* '0.weight' has no prior: give all weights one",
+            "partial_fit makes the posterior .* '0.weight' has no prior: give all weights a prior",
         ),
     ],
 )

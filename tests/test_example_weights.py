@@ -67,7 +67,7 @@ REFUSED = {
     ),
     "in some replicates": (
         lambda: bnn.fit_replicates(gaussian(), [bnn.Data(X, Y), both()[0]], bnn.SVI(), seed=0, progress=False),
-        "weights must be in all or in none",
+        "weights must be in all or none",
     ),
     "diagnostics": (
         lambda: bnn.heldout_elpd(fit(gaussian(), bnn.SVI(steps=1), (X, Y)), both()[0]),

@@ -456,7 +456,7 @@ def test_bernoulli_network_gives_the_law_of_its_log_odds():
 def test_links_refuse():
     with pytest.raises(InputError, match="`link` must be one of probit, laplace_bridge, mc"):
         check_link("softmax")
-    with pytest.raises(InputError, match="The Laplace bridge needs an output a class"):
+    with pytest.raises(InputError, match="The Laplace bridge needs one output per class"):
         law([[0.0]], [[[1.0]]]).class_probs("laplace_bridge")
 
 

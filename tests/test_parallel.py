@@ -202,7 +202,7 @@ def test_each_process_has_a_gpu_of_its_own_and_the_first_is_known_before_they_me
     found = [data_parallel._own_device(name) for name in ("auto", "cuda", "cpu", "cuda:0")]
     assert found == ["cuda:1", "cuda:1", "cpu", "cuda:0"]
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(InputError, match="Process 2 of this machine has no GPU of its own, there are 2"):
+    with pytest.raises(InputError, match="Process 2 of this machine has no GPU for itself, there are 2"):
         data_parallel._own_device("auto")
     assert is_main_process()
     monkeypatch.setenv("RANK", "1")

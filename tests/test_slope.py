@@ -23,7 +23,9 @@ def mode(likelihood):
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood).fresh().eval()
     weights = {name: value.detach().clone() for name, value in model.initial_values.items()}
     y = model.cast_targets(TARGETS[likelihood], model.like)
-    return TunedMode(model, weights, (X, y), noise=0.3, per="input")
+    mode = TunedMode(model, weights, (X, y), per="input")
+    mode.begin(0.3)
+    return mode
 
 
 @pytest.mark.parametrize("likelihood", TARGETS)

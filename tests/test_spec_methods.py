@@ -121,10 +121,10 @@ REFUSED = {
     "guide for nuts": (NUTS + LOW_RANK, r"^\[guide\] nuts draws from the posterior itself and trains no guide, got L"),
     "guide set for nuts": (NUTS, "nuts draws from the posterior itself", "guide.type=map"),
     "guide for swag": (SWAG + LOW_RANK, r"^\[guide\] SWAG: .*averages points: its method needs guide='map', got Low"),
-    "guide inside": (ENSEMBLE + 'guide = "map"\n', r"\[fit\] `method`: unknown setting `guide`.*section of its own"),
+    "guide inside": (ENSEMBLE + 'guide = "map"\n', r"\[fit\] `method`: unknown setting `guide`.*a separate section"),
     "setting of the inside": (
         '[fit]\ntype = "ensemble"\nsteps = 3\n',
-        r"unknown setting `steps`; known are type, seed, device, engine, method.*may belong to the method inside",
+        r"unknown setting `steps`; known are type, seed, device, engine, method.*may belong to the inner method",
     ),
     "seed inside": (ENSEMBLE + "seed = 3\n", r"\[fit\] `method`: unknown setting `seed`; known are type, steps"),
     "unknown inside": ('[fit]\ntype = "ensemble"\nmethod = "nutz"\n', r"\[fit\] `method`: Unknown method 'nutz'"),

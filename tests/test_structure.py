@@ -203,6 +203,19 @@ def test_modules_are_small():
     assert not [path for path in MODULES if len(path.read_text(encoding="utf-8").splitlines()) > 400]
 
 
+@pytest.mark.xfail(reason="the code does more than the budget was made for; compiled steps are to leave")
+@pytest.mark.parametrize(("folder", "most"), [("pyrobnn", 33_500), ("tests", 28_500), ("benchmarks", 10_500)])
+def test_lines_keep_to_their_budget(folder, most):
+    """Counts are budgets of concepts: before more lines, look for what they replace."""
+    files = (PACKAGE.parent / folder).rglob("*.py")
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= most
+
+
+@pytest.mark.xfail(reason="8 of its 62 files compile steps, which are to run without a compiler")
+def test_inference_has_46_files():
+    assert len([*(PACKAGE / "inference").rglob("*.py")]) <= 46
+
+
 # Every refusal is tested
 
 LENGTH = 10

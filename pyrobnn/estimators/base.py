@@ -38,7 +38,7 @@ from pyrobnn.verdict.comparison import SEE, complaint
 
 _LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24
-"""Numbers that predictions of one block of rows may hold."""
+"""Largest number of values that a block of predictions holds."""
 
 
 @dataclass(eq=False, repr=False)
@@ -68,9 +68,9 @@ class AbstractBNN(BaseEstimator):
 
     @classmethod
     def from_spec(cls, spec: RunSpec | str | Path, **parameters: Any) -> Any:
-        """Return the estimator that infers what a spec describes.
+        """Return the estimator that a spec describes.
 
-        Of its section [data] only `standardize` counts, and its seed becomes the random state.
+        From section [data] it takes `standardize` alone; the seed becomes the random state.
 
         Args:
             spec: the spec, or the path of its file.
@@ -81,7 +81,7 @@ class AbstractBNN(BaseEstimator):
         """
         read = spec if isinstance(spec, RunSpec) else RunSpec.from_toml(spec)
         is_open = read.fit.method is None and read.guide is None and not read.fit.settings
-        found = {
+        settings = {
             "net": read.net,
             "prior": read.prior,
             "likelihood": read.likelihood,
@@ -92,13 +92,13 @@ class AbstractBNN(BaseEstimator):
             "device": read.fit.device,
             "engine": read.fit.engine,
         }
-        return cls(**(found | parameters))
+        return cls(**(settings | parameters))
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as scikit-learn's has it
-        """Return the parameters; if `deep`, with the settings of the parts, such as guide__rank, defaults included.
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - signature of scikit-learn
+        """Return the parameters; if `deep`, also the settings of the parts, such as guide__rank, with their defaults.
 
-        The method's parameters are the ones that a fit of few rows uses: with `guide`, `steps`, `lr` and `batch_size`
-        where given.
+        The method's parameters are those for a fit of few rows, with `guide`, `steps`, `lr` and `batch_size` where
+        given.
         """
         params: dict[str, Any] = super().get_params(deep=False)
         if not deep:
@@ -106,12 +106,12 @@ class AbstractBNN(BaseEstimator):
         try:
             parts = self._parts()
             parts["method"] = self._method(parts)
-        except (ValueError, TypeError):  # what is no part has no settings; `fit` says so
+        except (ValueError, TypeError):  # only parts have settings; `fit` reports other values
             return params
         return params | {key: value for name, part in parts.items() for key, value in nested(name, part)}
 
     def set_params(self, **params: Any) -> Any:
-        """Set parameters; guide__rank=5 replaces the guide by one of that rank, whether it was given by name or not.
+        """Set parameters; guide__rank=5 replaces the guide by a guide of rank 5, given by name or as a setting.
 
         Raises:
             ValueError: a name that does not exist.
@@ -138,27 +138,27 @@ class AbstractBNN(BaseEstimator):
     def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:  # noqa: FBT001, FBT002 - as above
         """Return the parameters for scikit-learn's page: those given first, each with the settings of its part."""
         shown = super()._get_params_html(deep=deep, doc_link=doc_link)
-        own = [name for name in shown if "__" not in name]
-        shown.non_default = tuple(name for name in shown.non_default if name in own)
+        plain = [name for name in shown if "__" not in name]
+        shown.non_default = tuple(name for name in shown.non_default if name in plain)
 
         def place(name: str) -> tuple[int, bool]:
             part = name.partition("__")[0]
-            return own.index(part), part != name
+            return plain.index(part), part != name
 
         shown.data = {name: shown[name] for name in sorted(shown, key=place)}
         return shown
 
     def _parts(self, **known: Any) -> dict[str, Any]:
-        """Return the parts as settings; in the place of None those that `parts_for` returns for what is known."""
+        """Return the parts as settings; `parts_for` chooses for None, from the known sizes."""
         given = {name: getattr(self, name) for name in PARTS}
-        found = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
-        chosen: dict[str, Any] = {name: found.get(name) for name in ("net", "prior", "guide", "likelihood")}
+        resolved = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
+        chosen: dict[str, Any] = {name: resolved.get(name) for name in ("net", "prior", "guide", "likelihood")}
         known |= {"settings": self._settings(), "standardize": bool(self.standardize)}
-        own = default_parts.parts_for(self.TASK, **chosen, **known)
-        return {"guide": guide_of((own | found)["method"])} | own | found
+        defaults = default_parts.parts_for(self.TASK, **chosen, **known)
+        return {"guide": guide_of((defaults | resolved)["method"])} | defaults | resolved
 
     def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:
-        """Return targets as numbers, and keep what predictions need to know of them."""
+        """Return targets as numbers, and keep their properties for predictions."""
         raise NotImplementedError
 
     def _num_outputs(self, likelihood: Any, y: torch.Tensor) -> int:
@@ -210,20 +210,20 @@ class AbstractBNN(BaseEstimator):
         return self._fit(X, y, sample_weight, reset=reset, classes=classes, learns_on=True)
 
     def _method(self, parts: dict[str, Any]) -> Any:
-        """Return the method with the guide, and with the settings that have parameters of their own."""
+        """Return the method with the guide, and with the settings that are parameters of the estimator."""
         method = parts["method"]
         if self.guide is not None:
             method = with_guide(method, parts["guide"])
-        own = self._settings()
-        return with_innermost(method, lambda inner: replaced(inner, own)) if own else method
+        settings = self._settings()
+        return with_innermost(method, lambda inner: replaced(inner, settings)) if settings else method
 
     def _settings(self) -> dict[str, Any]:
-        """Return the settings of the method that have parameters of their own, where given."""
+        """Return the settings of the method that are parameters of the estimator, where given."""
         names = ("steps", "lr", "batch_size")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def _check_task(self, model: BNN, examples: Data) -> None:
-        """Refuse a likelihood of the other kind of targets."""
+        """Refuse a likelihood for the wrong kind of targets."""
         raise NotImplementedError
 
     def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Data:
@@ -304,7 +304,7 @@ class AbstractBNN(BaseEstimator):
         return self.posterior_.predict(inputs, num_draws=int(self.num_draws))
 
     def _predict_blocks(self, X: Any, read: Any) -> list[Any]:
-        """Return what is read from the predictions of consecutive blocks of rows, of bounded memory."""
+        """Apply `read` to the predictions of consecutive blocks of rows; memory is bounded."""
         inputs = self._inputs(X)
         size = max(1, _AT_ONCE // (self.num_draws * max(1, self._width)))
         return [read(self._predict_rows(inputs[start : start + size])) for start in range(0, len(inputs), size)]

@@ -1,4 +1,4 @@
-"""The classifier: one label an example, of two classes or more."""
+"""The classifier: one label per example, two or more classes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,21 +19,21 @@ from pyrobnn.estimators.base import AbstractBNN
 class BNNClassifier(ClassifierMixin, AbstractBNN):
     """A Bayesian neural network for labels, by scikit-learn's rules.
 
-    Parts and their settings are parameters as in `BNNRegressor`. Labels have no intervals: `predict_proba` gives their
-    probabilities, and `predict_dist` the parts of their uncertainty.
+    Parts and their settings are parameters as in `BNNRegressor`. Labels have no intervals: `predict_proba` gives
+    probabilities, and `predict_dist` splits the uncertainty.
 
     See docs/how-to/scikit-learn.md.
 
     Args:
         net: the network; a hidden layer of 50 units in double precision if None.
-        prior: the prior of the weights. If None a normal one: of scale 1.5 for chains on standardised inputs, else of
-            scales that are tuned.
-        likelihood: how labels arise; Categorical if None.
-        guide: the guide of the method, or of the one inside it; None for its default.
-        method: how the posterior is inferred. If None it follows from sizes: two chains of `NUTS` up to 100 rows,
-            more than two for each input, `EvidenceFramework` up to 250 rows of two classes, else `SVI`; the last two
-            with a mean-field guide.
-        steps: as in `BNNRegressor`, and so are lr, batch_size, num_draws, standardize, categories, missing,
+        prior: the prior of the weights. If None, a normal prior: of scale 1.5 for chains on standardised inputs, else
+            with tuned scales.
+        likelihood: the distribution of labels; Categorical if None.
+        guide: the guide of the method, or of its inner method; None for the default.
+        method: the inference method. If None, sizes decide: two chains of `NUTS` up to 100 rows with more than two rows
+            per input, `EvidenceFramework` up to 250 rows of two classes, else `SVI`. The last two have a mean-field
+            guide.
+        steps: as in `BNNRegressor`, like lr, batch_size, num_draws, standardize, categories, missing,
             random_state, device, engine and verbose.
         class_weight: weights of the classes by label, or "balanced"; they multiply the weights of the examples.
 
@@ -69,18 +69,18 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "BNNClassifier":
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
 
-        Scaling and categories stay as in the first call. After a `fit` that drew chains, whose rows are few and kept,
-        the posterior of those rows and these is inferred anew, by a method that can go on.
+        Scaling and categories stay as in the first call. A `fit` that drew chains has kept its few rows: the posterior
+        of these and the new rows is inferred anew, by a method that can go on.
 
         Args:
             X: inputs, as for `fit`, with the columns of the first call.
             y: labels.
-            classes: all labels that there are; needed at the first call.
+            classes: all labels; needed at the first call.
             sample_weight: weights.
 
         Raises:
-            ValueError: as `fit`; no classes at the first call, others later, or labels that are none of them; a guide
-                that gives some weights no spread; class_weight="balanced".
+            ValueError: as `fit`; no classes at the first call, or different classes later; labels outside the classes;
+                a guide that gives some weights no spread; class_weight="balanced".
 
         Examples:
             >>> from sklearn.datasets import load_iris

@@ -22,7 +22,7 @@ def pack(posterior: Posterior | Mixture) -> dict[str, bytes]:
 
 
 def unpack(files: dict[str, bytes], net: Any) -> Posterior | Mixture:
-    """Return the posterior whose files these are.
+    """Return the posterior from its files.
 
     Args:
         files: as `pack` returns them.

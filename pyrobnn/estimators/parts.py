@@ -20,11 +20,11 @@ def replaced(part: Any, values: Mapping[str, Any]) -> Any:
 
     Args:
         part: a setting.
-        values: new values by name; "method__lr" is the setting `lr` of the part `method` in this one.
+        values: new values by name; "method__lr" is the setting `lr` of the inner part `method`.
 
     Raises:
-        ValueError: a name that the part does not have, in the words of scikit-learn.
-        InputError: a value that it refuses.
+        ValueError: a name that the part does not have, as in scikit-learn.
+        InputError: a value that the part refuses.
     """
     direct, inner = grouped(values)
     known = list(methods.fields_of(type(part)))
@@ -37,7 +37,7 @@ def replaced(part: Any, values: Mapping[str, Any]) -> Any:
 
 
 def grouped(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the values under plain names, and those under nested ones by their first name."""
+    """Split values into those under plain names, and those under nested names by the first name."""
     direct: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for key, value in values.items():

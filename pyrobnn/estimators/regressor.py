@@ -1,4 +1,4 @@
-"""The regressor: real targets or counts, one column or several."""
+"""The regressor: real targets or counts, one or several columns."""
 
 from typing import Any
 
@@ -17,26 +17,26 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
 
     Every part may be a setting or its name, and the settings of parts are parameters too, such as net__hidden,
     guide__rank or method__method__lr, for searches. With nothing given, prior precisions and noise are tuned by the
-    evidence of a Laplace approximation: up to 500 rows by `EvidenceFramework`, beyond by `MarginalLikelihood` (Immer et
-    al. 2021).
+    evidence of a Laplace approximation: up to 500 rows by `EvidenceFramework`, above that by `MarginalLikelihood`
+    (Immer et al. 2021).
 
     See docs/how-to/scikit-learn.md.
 
     Args:
-        net: the network, in double precision if None: one hidden layer of 50 units up to 500 rows, else two. Widths
-            that are left out follow from the data.
+        net: the network, if None, in double precision, with one hidden layer of 50 units up to 500 rows, else two.
+            Widths that are left out follow from the data.
         prior: the prior of the weights; Normal("fan_in") if None.
-        likelihood: how targets arise; Gaussian with learned noise if None.
-        guide: the guide of the method, or of the one inside it; None for its default.
-        method: how the posterior is inferred. None for the choice above if the prior is normal, and the guide is
-            Laplace or not given; otherwise None means `SVI`.
-        steps: steps of the method, or of the one inside it; None for its default.
-        lr: its learning rate, likewise.
-        batch_size: rows of its mini-batches, likewise.
+        likelihood: the distribution of targets; Gaussian with learned noise if None.
+        guide: the guide of the method, or of its inner method; None for the default.
+        method: the inference method. None means the choice above if the prior is normal and the guide is Laplace or not
+            given, else `SVI`.
+        steps: steps of the method, or of its inner method; None for the default.
+        lr: the learning rate, likewise.
+        batch_size: rows in a mini-batch, likewise.
         num_draws: number of posterior draws to predict with.
         standardize: whether inputs and real targets are centred and scaled.
         categories: how columns of text and categories become numbers, "onehot" or "ordinal"; see `make_encoder`.
-        missing: "raise" refuses missing values, "impute" replaces them by means and adds columns that tell where.
+        missing: "raise" refuses missing values, "impute" replaces them by means and adds indicator columns.
         random_state: seed, as in scikit-learn: an integer, None or a `RandomState`.
         device: "cpu", "cuda", ..., or "auto".
         engine: as in `pyrobnn.fit`.
@@ -45,7 +45,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
     Attributes:
         posterior_: the posterior, as `pyrobnn.fit` returns it, in original units; its inputs are encoded columns.
         encoder_: the transformer from columns to inputs.
-        n_features_in_, feature_names_in_: of the inputs.
+        n_features_in_, feature_names_in_: number and names of the input columns.
 
     Examples:
         >>> import pyrobnn as bnn
@@ -75,8 +75,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
 
-        It is exact for linear models of Gaussian noise whose posterior has no correlations. Scaling and categories stay
-        as in the first call. A learned noise comes from the latest call, unless the marginal likelihood tuned it in the
+        It is exact for linear models with Gaussian noise and an uncorrelated posterior. Scaling and categories stay as
+        in the first call. A learned noise comes from the latest call, unless the marginal likelihood tuned it in the
         first.
 
         Args:

@@ -53,15 +53,15 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, *, seed: in
 
 
 def holds_chains(fitted: Posterior | Mixture) -> bool:
-    """Return whether a posterior is draws of chains.
+    """Return whether a posterior consists of draws of chains.
 
-    They visit mirror images of the same function, so their mean and standard deviation are about those of the prior.
+    Chains visit mirror images of the same function, so their mean and standard deviation resemble the prior's.
     """
     return any(built(member.guide).chains() is not None for member in members_of(fitted))
 
 
 def require_moments(fitted: Posterior | Mixture) -> None:
-    """Refuse to learn on from chains, drawn by a method that is no longer set, whose rows were not kept.
+    """Refuse to learn on from chains of an earlier method, since their rows were not kept.
 
     Raises:
         InputError: draws of chains.
@@ -74,10 +74,10 @@ def require_moments(fitted: Posterior | Mixture) -> None:
 
 
 def joined(first: Data, second: Data) -> Data:
-    """Return the rows of both, encoded alike."""
-    both = (first, second)
-    weights = [torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights for p in both]
-    are_weighted = any(part.weights is not None for part in both)
+    """Return the rows of two data sets, encoded alike."""
+    pair = (first, second)
+    weights = [torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights for p in pair]
+    are_weighted = any(part.weights is not None for part in pair)
     return Data(
         torch.cat([first.x, second.x]),
         torch.cat([first.y, second.y]),
@@ -88,7 +88,7 @@ def joined(first: Data, second: Data) -> Data:
 
 
 def require_learning_on(method: Any) -> None:
-    """Refuse, before the first fit, a method that leaves points, from which nothing can be learned on."""
+    """Refuse, before the first fit, a method whose posterior is points, which cannot learn on."""
     guide = guide_of(method)
     leaves_point = as_guide(guide).seeks_mode and as_guide(guide).curvature is None
     if leaves_point and not isinstance(method, SWAG) and not isinstance(innermost(method), SWAG):
@@ -99,11 +99,11 @@ def require_learning_on(method: Any) -> None:
 
 
 def _updated(posterior: Posterior) -> BNN:
-    """Return the model with a posterior for its prior; refuse weights without one, which would forget earlier data."""
+    """Return the model with a posterior for its prior; refuse weights without a prior, which would forget data."""
     fixed = [name for name, value in posterior.bnn.net.named_parameters() if value.requires_grad]
     if fixed:
         raise InputError(
             f"partial_fit makes the posterior so far the prior of the next batch, and {fixed[0]!r} has no prior: give "
-            "all weights one."
+            "all weights a prior."
         )
     return update_prior(posterior)

@@ -1,4 +1,4 @@
-"""Calls of a network on two examples before a fit: what it does with its weights, and which outputs it can reach."""
+"""Calls of a network on two examples before a fit: its use of the weights, and the outputs it can reach."""
 
 import random
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ _PAGE = "how-to/own-network"
 _ROUNDING = 1e-3
 """Difference of two calls, as a share of the largest output, that the order of sums on a GPU may make."""
 _MOST_DRAWS, _FEWEST_DRAWS = 16, 6
-"""Weights that are tried before the outputs count as limited: half of them leave one sign of an unlimited output."""
+"""Number of weights to try before the outputs count as limited: about half of them flip the sign of an output."""
 _WIDE, _WIDEST = 3.0, 30.0
-"""Standard deviations of factors on the weights and of biases, the first ones and, in the unit of y, the last ones."""
+"""Standard deviations of factors on weights and of biases: in the first layers, and in the last, in units of y."""
 
 
 @contextmanager
@@ -55,8 +55,8 @@ def tried(bnn: BNN, x: Tensor) -> Tensor:
         changed = next((name for name, value in weights.items() if written(value) != before[name]), None)
         if changed is not None:
             raise InputError(
-                f"The network changes its parameter {changed!r} when it is called, so that it is not the one that a "
-                "guide drew: take that out of `forward` and of hooks. torch.nn.utils.parametrize computes weights from "
+                f"The network changes its parameter {changed!r} when it is called, so that it is no longer the "
+                "guide's draw: take that out of `forward` and hooks. torch.nn.utils.parametrize computes weights from "
                 "other parameters, and a prior bounds them.",
                 page=_PAGE,
             )
@@ -70,16 +70,16 @@ def tried(bnn: BNN, x: Tensor) -> Tensor:
         if leaves and not _is_used(leaves, f):
             raise InputError(
                 "The outputs of the network do not follow from its parameters: `forward` uses others, such as those of "
-                "the network that this one was copied from, by a closure or a compiled function that is an attribute, "
+                "the network it was copied from, by a closure or a compiled function that is an attribute, "
                 "or it cuts gradients off, by torch.no_grad or detach. Take that out.",
                 page=_PAGE,
             )
     return f.detach()
 
 
-def _agree(f: Tensor, other: Tensor) -> bool:
+def _agree(f: Tensor, again: Tensor) -> bool:
     tolerance = _ROUNDING * float(f.nan_to_num(posinf=0, neginf=0).abs().max()) if f.numel() else 0.0
-    return f.shape == other.shape and torch.allclose(f, other, rtol=0, atol=tolerance, equal_nan=True)
+    return f.shape == again.shape and torch.allclose(f, again, rtol=0, atol=tolerance, equal_nan=True)
 
 
 def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
@@ -93,15 +93,15 @@ def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
 
 
 def warn_of_limits(bnn: BNN, x: Tensor, f: Tensor, y: Tensor) -> None:
-    """Warn of a network whose outputs, whatever its weights, cannot say what the likelihood takes them to say.
+    """Warn of a network whose outputs cannot reach, at any weights, the values that the likelihood expects.
 
-    Sixteen weights, wide and of both signs, are tried, fewer where one of them has shown that the outputs do not stop
-    there: usually one.
+    Up to sixteen weights, wide and of both signs, are tried. The trial ends once the outputs pass the limit, usually at
+    the first weights.
 
     Args:
         bnn: the model, in evaluation mode.
         x: inputs.
-        f: their outputs (N, outputs).
+        f: outputs (N, outputs) at the inputs.
         y: targets in the units of the model.
     """
     likelihood = bnn.settings["likelihood"]
@@ -129,7 +129,7 @@ def warn_of_limits(bnn: BNN, x: Tensor, f: Tensor, y: Tensor) -> None:
 
 
 def _outputs_elsewhere(bnn: BNN, x: Tensor, chance: random.Random, size: float) -> Tensor | None:
-    """Return the outputs at other weights, None if they are not numbers."""
+    """Return the outputs at other weights, None if they are not finite."""
 
     def moved(value: Tensor) -> Tensor:
         inputs = value[0].numel() if value.ndim > 1 else 1
@@ -151,7 +151,7 @@ def _outputs_elsewhere(bnn: BNN, x: Tensor, chance: random.Random, size: float) 
 
 
 def _ending(bnn: BNN, x: Tensor) -> str | None:
-    """Name what limits the outputs, in words; None if they come as they are from a linear layer, which does not."""
+    """Name the limit of the outputs, in words; None if they come straight from a linear layer, without a limit."""
     called: list[tuple[str, nn.Module, object]] = []
 
     def note(name: str) -> Any:

@@ -28,26 +28,26 @@ from pyrobnn.nets import leftovers
 
 _NETWORKS = "how-to/own-network"
 _TARGETS = 1000
-"""Targets, at most, that are compared with what a network can reach."""
+"""Largest number of targets to compare with the outputs that a network can reach."""
 _SHOWN = 2
-"""Examples that show a network what inputs look like; statistics of a batch, as in batch normalisation, need two."""
+"""Examples for a trial run of a network; statistics of a batch, as in batch normalisation, need two."""
 BatchSize = int | Literal["all"] | None
-"""Examples in a mini-batch, all of them, or what suits the sizes of data and network."""
+"""Examples in a mini-batch, "all", or None to choose by the sizes of data and network."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-    """Where training batches come from.
+    """The source of training batches.
 
     Attributes:
         data: tensors, files or a loader, as given.
-        head: some raw inputs and targets: all that are in memory, the first in a file, or a loader's first batch.
-        x_scaler: map of the inputs, fitted on these data or the identity.
+        head: some raw inputs and targets: all in memory, the first in a file, or a loader's first batch.
+        x_scaler: map of the inputs, fitted on the data, or the identity.
         y_scaler: map of the targets, likewise.
         num_data: N.
         outputs: width of the network's output.
         num_weights: weights of the network.
-        epoch: what an epoch of a loader goes through.
+        epoch: the batches in an epoch of a loader.
     """
 
     data: Data | StoredData | LoaderData
@@ -76,8 +76,8 @@ class Source:
     def batch_size(self, asked: BatchSize) -> int:
         """Return the number of examples in a batch.
 
-        Of what suits the sizes: all in memory, if they are up to 500 and their products with the weights up to 20
-        million, else 128; 256 of data in files.
+        Chosen by size: all examples in memory up to 500, if examples times weights are up to 20 million, else 128; 256
+        for data in files.
         """
         if isinstance(self.data, LoaderData):
             return self.data.loader.batch_size or len(self.head[0])
@@ -92,7 +92,7 @@ class Source:
         return self.num_data if suits else min(defaults.BATCH, self.num_data)
 
     def batches_per_epoch(self, asked: BatchSize) -> int:
-        """Return the number of batches in one pass."""
+        """Return the number of batches in a pass."""
         if not isinstance(self.data, LoaderData):
             return self.num_data // self.batch_size(asked)
         try:
@@ -128,7 +128,7 @@ class Source:
         return LoaderBatches(self.data.loader, check_and_prepare, self._mean_rows(), bnn.like)
 
     def _mean_rows(self) -> int | float | None:
-        """Return the rows of an average batch of a loader, as its first one tells; None if all are alike."""
+        """Return the rows of an average batch of a loader, judged by the first batch; None if sizes are equal."""
         assert self.epoch is not None  # it is a loader
         if self.epoch.is_even:
             return None
@@ -139,10 +139,10 @@ class Source:
         return mean * first / self.epoch.first if self.epoch.first else mean
 
     def check_pass(self) -> None:
-        """Refuse a loader whose epochs are known not to have each example once.
+        """Refuse a loader whose epochs repeat or skip examples.
 
         Raises:
-            InputError: it is one.
+            InputError: a loader of this kind.
         """
         if self.epoch is not None and not self.epoch.is_pass:
             self._refuse_pass(str(self.epoch.num_rows))
@@ -154,7 +154,7 @@ class Source:
         )
 
     def one_pass(self, bnn: BNN, batch_size: int) -> Iterator[Batch]:
-        """Return every example once, in parts of at most that many (a loader keeps its own), ready for the model.
+        """Return every example once, in parts of at most `batch_size` (a loader keeps its parts), ready for the model.
 
         Raises:
             InputError: a loader that does not have every example once.
@@ -243,7 +243,7 @@ def _called(bnn: BNN, source: Source) -> tuple[Tensor, Tensor]:
     inputs = next(blocks)
     try:
         copies = {name: bnn.initial_values[name].detach().clone() for name in bnn.site_names}
-        bnn.outputs(copies, inputs)  # which may leave what the network keeps from then on, such as a table of positions
+        bnn.outputs(copies, inputs)  # which may create state that the network keeps, such as a table of positions
         before = _state(bnn)
         bnn.outputs(copies, inputs)
         _refuse_state(_changed(before, bnn))
@@ -268,8 +268,8 @@ def _state(bnn: BNN) -> dict[str, Tensor]:
 
 def _changed(before: dict[str, Tensor], bnn: BNN) -> list[str]:
     """Return the names of the buffers that are new or hold other numbers than before."""
-    own = (pair for pair in bnn.net.named_buffers() if pair[0] not in bnn.site_names)
-    return [name for name, value in own if name not in before or not _same(value, before[name])]
+    buffers = (pair for pair in bnn.net.named_buffers() if pair[0] not in bnn.site_names)
+    return [name for name, value in buffers if name not in before or not _same(value, before[name])]
 
 
 def _refuse_state(changed: list[str]) -> None:
@@ -296,9 +296,9 @@ def _refuse_new_state(bnn: BNN) -> None:
         )
 
 
-def _same(value: Tensor, other: Tensor) -> bool:
-    is_nan = value.isnan() & other.isnan() if value.shape == other.shape else None
-    return is_nan is not None and bool((is_nan | (value == other)).all())
+def _same(value: Tensor, before: Tensor) -> bool:
+    is_nan = value.isnan() & before.isnan() if value.shape == before.shape else None
+    return is_nan is not None and bool((is_nan | (value == before)).all())
 
 
 def _looked_at(bnn: BNN, source: Source) -> Iterator[Tensor]:
@@ -313,16 +313,16 @@ def _looked_at(bnn: BNN, source: Source) -> Iterator[Tensor]:
 
 
 def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
-    """Refuse gradient checkpointing, which runs layers again when the weights that a guide drew have left them.
+    """Refuse gradient checkpointing, which runs layers again after the guide's weights have left them.
 
-    A copy of a network given as a module runs forward and back on two examples. Random states are put back, and
-    errors of other kinds are left to the fit. The reentrant kind gives weights no gradient without a word, since vmap
-    does not take its function.
+    A copy of a network given as a module runs forward and back on two examples. Random states are restored, and
+    unrelated errors are left to the fit. The reentrant kind silently gives weights no gradient, since vmap does not
+    take its function.
 
     Args:
         bnn: the model.
         source: the data.
-        training: whether in training mode, as SVI is.
+        training: whether to run in training mode, as SVI does.
     """
     if not isinstance(bnn.settings["net"], nn.Module):
         return
@@ -354,7 +354,7 @@ def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
         ) from None
     if kept is not None:
         raise InputError(
-            f"The network keeps in its buffer {kept!r} how it was computed, from one step of a fit to the next: "
-            "`detach()` what it is made of.",
+            f"The network keeps the graph of its buffer {kept!r} from one step of a fit to the next: "
+            "`detach()` the values that it is computed from.",
             page=_NETWORKS,
         )

@@ -40,11 +40,11 @@ _GUIDES: dict[Task, Any] = {
 }
 """Where classes can be told apart a Laplace approximation is too wide: it has the curvature of a plateau."""
 _WIDE = priors.Normal(scale=1.5)
-"""Few labels say little about the scales of weights, and the evidence prefers functions that hardly bend: of 30 points
-of two moons, chains have a log loss of 0.25 under measured scales, 0.18 under this one, and 0.16 under scales of 2,
+"""Few labels say little about the scales of weights, and the evidence prefers functions that hardly bend: on 30 points
+of two moons, chains have a log loss of 0.25 under measured scales, 0.18 under this prior, and 0.16 under scales of 2,
 which take half as long again. Of 60 and 100 rows the three are as good."""
 _CHAINS = NUTS(num_draws=100, warmup=100, num_chains=2)
-"""Few labels leave many functions possible, which no Gaussian around one mode has: of 60 points of two moons, noise
+"""Few labels leave many functions possible, more than a Gaussian at one mode covers: on 60 points of two moons, noise
 0.2, chains have a log loss of 0.13 and a mean-field guide 0.27 (ten seeds)."""
 
 
@@ -62,13 +62,13 @@ def parts_for(
     standardize: bool = True,
     learns_on: bool = False,
 ) -> Parts:
-    """Return the parts for a task under those that were chosen.
+    """Return the parts for a task, given the parts that were chosen.
 
     The network has one hidden layer of 50 units, ReLU for real targets of a wide table, else SiLU. Up to 100 rows of
-    classes, of 3,000 numbers in all, NUTS draws its weights under a wide normal prior, whose scales are measured if
-    inputs have units of their own. Otherwise, and for wide tables, up to 500 rows, 250 of two classes, 100 of more, the
-    evidence framework tunes a normal prior, and Gaussian noise. For more rows, a prior that is not normal, another
-    guide than Laplace, or settings of stochastic training, the parts come from `_trained_regression` and
+    classes, 3,000 numbers in all, NUTS draws its weights under a wide normal prior; its scales are measured if inputs
+    are not standardised. Otherwise, and for wide tables, the evidence framework tunes a normal prior and Gaussian
+    noise: up to 500 rows, 250 of two classes, 100 of more classes. For more rows, a non-normal prior, a guide other
+    than Laplace, or settings of stochastic training, the parts come from `_trained_regression` and
     `_trained_classification`.
 
     Args:
@@ -79,11 +79,11 @@ def parts_for(
         likelihood: likewise.
         num_data: number of rows, or None where it is not known yet.
         num_inputs: number of columns, likewise.
-        num_classes: of the labels, for classification.
+        num_classes: number of classes, for classification.
         settings: names of settings that were chosen for the method.
         standardize: whether inputs are centred and scaled.
-        learns_on: whether the posterior becomes the prior of later rows. It does so as independent normals, which
-            draws are far from.
+        learns_on: whether the posterior becomes the prior of later rows, as independent normals, which draws of chains
+            are far from.
     """
     likelihood = _LIKELIHOODS[task] if likelihood is None else likelihood
     rows, numbers = num_data or 0, (num_data or 0) * (num_inputs or 0)
@@ -91,8 +91,8 @@ def parts_for(
     is_wide = num_data is not None and num_data <= defaults.ROWS_OF_WIDE * (num_inputs or 0)
     is_sampled = task == "classification" and is_few and not is_wide and not learns_on
     if is_sampled and guide is None and not settings and _suits_chains(net, prior, likelihood):
-        own = _WIDE if standardize else priors.Normal()
-        return {"net": _NET, "prior": own if prior is None else prior, "likelihood": likelihood, "method": _CHAINS}
+        wide = _WIDE if standardize else priors.Normal()
+        return {"net": _NET, "prior": wide if prior is None else prior, "likelihood": likelihood, "method": _CHAINS}
     small_prior = priors.Normal(scale="fan_in") if prior is None else prior
     is_binary = task == "classification" and num_classes == 2
     most = defaults.MOST_EVIDENCE_ROWS_OF_TWO_CLASSES if is_binary else defaults.MOST_EVIDENCE_ROWS[task]

@@ -8,54 +8,54 @@ BATCH, BATCH_OF_STORED = 128, 256
 FIRST_CYCLE = 2500
 """Steps of the first cycle of a fit that ends by itself."""
 USUAL_STEPS, USUAL_STEPS_TO_MODE = 40_000, 12_000
-"""Steps that a fit which ends by itself is expected to take, and one that looks for a mode: medians on ten problems."""
+"""Expected steps of a fit of automatic length, and of a fit that seeks a mode: medians on ten problems."""
 TOLERANCE, SMALLEST_TOLERANCE = 5e-3, 0.05
 """Nats an example that a fit which ends by itself may miss, and nats."""
 QUICK_FIT = 250
 """Examples below which a fit is quick, and may take longer for a smaller tolerance."""
 
 MOST_PRODUCTS_OF_LBFGS, MOST_WEIGHTS_OF_LBFGS = 100_000_000, 1_000_000
-"""Products of a weight with an example in a pass over the data, and weights, of each of which 40 numbers are kept, up
-to which L-BFGS seeks a mode in the place of stochastic steps."""
+"""Limits for L-BFGS in place of stochastic steps in seeking a mode: products of a weight with an example in a pass over
+the data, and weights (40 numbers are kept of each)."""
 
 MOST_FULL, MOST_KRON = 3_000, 1_000_000
-"""Weights whose joint covariance is kept, and those that have Kronecker factors: of more, only the last layer's."""
+"""Most weights with a joint covariance, and with Kronecker factors; above that, only the last layer's."""
 
 MOST_MEASURED_ROWS, FEWEST_MEASURED_ROWS, MEASURING_SECONDS = 500, 100, 10.0
-"""Examples at which open scales are measured, and seconds that this may take, as predicted from what it computes."""
+"""Examples at which open scales are measured, and the limit on the predicted seconds of this measurement."""
 SMALLEST_PRIOR_SCALE = 0.05
 """Prior scale of weights that the data do not need, so that chains can still move."""
 MOST_INPUTS_OF_STAND_IN, STAND_IN = 1000, (50,)
-"""Inputs and hidden units of the network that measures the noise in the place of another."""
+"""Inputs and hidden units of the network that measures the noise in place of the model's network."""
 LITTLE_GAIN = 0.05
 """Nats a row above a constant: less is no sign that a mode has learned anything."""
 MOST_DETERMINED = 0.8
 """Weights that the data determine, as a share of the targets, beyond which few are left to tell the noise by."""
 PRIOR_COUNTS = 5.0
-"""Counts towards a prior scale of 1, for likelihoods without noise: the evidence of few labels or counts alone takes a
-prior that is too wide, under which guides without correlations are overconfident."""
+"""Counts towards a prior scale of 1, for likelihoods without noise. The evidence of few labels or counts alone prefers
+a prior that is too wide, and guides without correlations are then overconfident."""
 FEW_ROW_COUNTS, ROWS_FOR_EACH_INPUT = 4.0, 6
-"""Weights that the prior of a precision counts where real targets are few, and rows for each input from which they are
-not: the data alone would leave some inputs out and follow the noise in others."""
+"""Weights that the prior of a precision counts for few real targets, and rows per input that are no longer few. The
+data alone would leave some inputs out and follow the noise in others."""
 PRIOR_SHARE, NOISE_SHARE = 0.02, 0.1
 """Mean square of counted weights, as a share of the declared variance, and of counted targets, as a share of theirs.
 Weights that interpolate a few rows leave nothing to tell the noise by, and the noise then falls to its least value."""
 
 MOST_SAMPLED = 30_000
-"""Weights times examples up to which `Automatic` tries chains, which end in time then, and beyond which an ensemble."""
+"""Weights times examples up to which `Automatic` tries chains, which end in time; above it, an ensemble."""
 FEW_ROWS = 200
 FOLDS_OF_FEW, FOLDS = (4, 2), (5, 1)
-"""In how many folds `Automatic` cuts few rows, and more, and how many folds are held out, one after another."""
+"""Number of folds of `Automatic`, and number of folds held out in turn, for few rows and for more."""
 CANDIDATE_SECONDS, FEWEST_CANDIDATE_STEPS = 60.0, 1_000
 """Predicted seconds after which a candidate of `Automatic` stops, and steps that it may take however long they are."""
 
 MOST_EVIDENCE_ROWS = {"regression": 500, "classification": 100}
-"""Rows up to which estimators take the evidence framework where they take no chains: its cost grows with the square of
-rows times outputs."""
+"""Rows up to which estimators take the evidence framework if chains are out: its cost grows with the square of rows
+times outputs."""
 MOST_EVIDENCE_ROWS_OF_TWO_CLASSES = 250
 MOST_SAMPLED_ROWS, MOST_SAMPLED_NUMBERS, MOST_SAMPLED_UNITS = 100, 3_000, 100
 """Rows, numbers of all inputs, and hidden units up to which the chains of an estimator take 3 to 20 s."""
 ROWS_OF_WIDE = 2
-"""Rows for each input up to which a table counts as wide. Where most inputs do not matter, a precision for each input
-leaves these out, which no chain under one scale does: 30 labels of 100 inputs have a log loss of 0.16 by the evidence,
+"""Rows for each input up to which a table counts as wide. If most inputs do not matter, a precision per input leaves
+these out, unlike a chain under one scale: 30 labels of 100 inputs have a log loss of 0.16 by the evidence,
 0.54 by chains."""

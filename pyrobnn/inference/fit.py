@@ -1,7 +1,6 @@
 """`fit`: from a model, data and a method to a posterior."""
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
@@ -70,8 +69,8 @@ def fit(
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
     the same bits on the same machine, and every global random state is left as it was. Modes of torch around the call
-    (`no_grad`, `inference_mode`, `autocast`, a default device) change nothing. Numbers below float32's normal
-    range count as zero meanwhile. When the ELBO or a parameter is no longer finite, the fit goes back at most 500
+    (`no_grad`, `inference_mode`, `autocast`, a default device) change nothing. During the fit, numbers below float32's
+    normal range count as zero. When the ELBO or a parameter is no longer finite, the fit goes back at most 500
     steps, to a good state, and continues with a quarter of the learning rate. It does so up to five times
     (`Posterior.info["rewinds"]`). If that fails, or the first step is not finite, an error names the site.
 
@@ -80,30 +79,30 @@ def fit(
     Args:
         bnn: the model.
         data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs.
-        method: how to infer it: `SVI` or another method, such as `NUTS`; `Automatic` if it is left out.
+        method: the inference method: `SVI` or another, such as `NUTS`; `Automatic` if left out.
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
         engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step. With
-            one particle, or one antithetic pair, both give the same numbers for the same seed, up to rounding (from
+            a single particle or antithetic pair, both give the same numbers for the same seed, up to rounding (from
             2^17 weights on only with one thread). Otherwise they draw different noise of the same distribution. "auto"
-            takes what is predicted to end first, by the operations of the first step and by figures in the code, never
-            by a clock: one of these, or "replayed", which records the step and runs its operations one by one without
-            compiling. The same call always takes the same engine. `Posterior.info["engine"]` tells which, and why.
+            takes the engine predicted to finish first, by the operations of the first step and by figures in the code,
+            never by a clock. It may also take "replayed", which records the step and runs its operations one by one
+            without compiling. The same call always takes the same engine. `Posterior.info["engine"]` names it, and why.
         progress: show a progress bar with the ELBO, and warn at the end of a fit that is no better than a constant.
         validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set; for
             `SVI` only.
-        callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; one that
-            returns True ends the fit.
-        checkpoint: a folder in which the fit keeps its place. After an interruption the same call goes on from there,
-            on the same machine to the same bits as without one; after the end it returns the same posterior at once. It
-            works for `SVI` and an `Ensemble` of it; callbacks are not called again for steps done before.
+        callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; a
+            callback that returns True ends the fit.
+        checkpoint: a folder for the state of the fit. After an interruption the same call resumes there, with the same
+            bits on the same machine as without the interruption; after the end it returns the same posterior at once.
+            It works for `SVI` and an `Ensemble` of it. Callbacks are not called again for steps done before.
         every: steps between two checkpoints.
 
     Returns:
         The `Posterior`, or a `Mixture` of several.
 
     Raises:
-        InputError: anything that does not fit together, before training starts.
+        InputError: arguments that do not fit together, before training starts.
         FloatingPointError: the ELBO is no longer finite, also after going back with smaller steps.
 
     Examples:
@@ -132,7 +131,7 @@ def fit(
     closed = _with_measured_scales(bnn, data, method, run)
     posterior = method.infer(closed.bnn, data, run)
     if closed.record is not None:
-        seconds = time.perf_counter() - run.started
+        seconds = run.seconds
         posterior.record = dataclasses.replace(posterior.record, evidence=closed.record, seconds=seconds)
     if progress:
         tell(posterior, data, held_out)
@@ -140,7 +139,7 @@ def fit(
 
 
 def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> Measured:
-    """Return the model with the scales that it leaves open, where the method wants them, and how they were found."""
+    """Return the model with its open scales measured, if the method wants them, and the record of the measurement."""
     offer = method.offer()
     if not offer.wants_measured_scales:
         return Measured(bnn)
@@ -158,7 +157,7 @@ def _warn_of(constant: Sequence[str]) -> None:
     names = ", ".join(map(repr, constant[:3])) + (f" and {len(constant) - 3} more" if len(constant) > 3 else "")
     warn_user(
         f"Inputs that have the same value in all rows: {names}. The data say nothing of their weights, so predictions "
-        "for other values are as wide as the prior. Leave out what does not vary.",
+        "for other values are as wide as the prior. Leave out constant inputs.",
         PoorFitWarning,
     )
 
@@ -190,9 +189,9 @@ def fit_svi(
         raise InputError("`standardize` belongs to Data here: pass Data(x, y, standardize=True).")
     data = x if y is None else Data(x, y, standardize=standardize)
     method = SVI(**{name: value for name, value in arguments.items() if name not in _OF_FIT})
-    own = {name: value for name, value in arguments.items() if name in _OF_FIT}
+    fit_arguments = {name: value for name, value in arguments.items() if name in _OF_FIT}
     if replicates is None:
-        return fit(bnn, data, method, seed=seed, validation=validation, **own)
+        return fit(bnn, data, method, seed=seed, validation=validation, **fit_arguments)
     if validation is not None:
         raise InputError("Replicates are not followed on validation data: leave `validation` out.")
-    return fit_replicates(bnn, data, method, seed=seed, replicates=replicates, **own)
+    return fit_replicates(bnn, data, method, seed=seed, replicates=replicates, **fit_arguments)

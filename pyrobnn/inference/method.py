@@ -1,4 +1,4 @@
-"""The contract of methods: what `fit` gives to them, what they return, and what they declare."""
+"""The contract of methods: their arguments from `fit`, their results, and their declarations."""
 
 import dataclasses
 import time
@@ -17,10 +17,10 @@ from pyrobnn.inference.training.engines import Engine, check_engine
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Progress:
-    """The state of a fit that a callback sees after each block of 50 steps; a callback that returns True ends the fit.
+    """The state of a fit for callbacks, after each block of 50 steps; a callback that returns True ends the fit.
 
-    A callback runs between two steps, under the random states and Pyro's settings from outside the fit, and other
-    threads may predict and fit meanwhile: it may draw random numbers, and wait for them.
+    A callback runs between two steps, under the random states and Pyro's settings from outside the fit. Other threads
+    may predict and fit meanwhile: a callback may draw random numbers, and wait for these threads.
 
     Attributes:
         step: number of steps done.
@@ -59,22 +59,27 @@ class Run:
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        """Refuse what is not an engine."""
+        """Refuse an unknown engine."""
         check_engine(self.engine)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self.started
 
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """What a method has beside `infer`.
+    """The features of a method beside `infer`.
 
     Attributes:
-        inner: the method that runs inside this one, its field `method`, which has a default; or None.
-        guide: the guide that it trains, its field; None if it trains none, as `NUTS`, or the inner method does.
+        inner: the inner method, its field `method`, which has a default; or None.
+        guide: the guide that it trains; None if it trains none, as `NUTS`, or if the inner method does.
         follows_validation: whether a run can follow a validation score.
         resumable: whether a run can keep checkpoints.
         callbacks: whether a run has steps for callbacks to see.
-        copies: the number of members or chains, each of which needs a draw to predict with.
-        wants_measured_scales: whether `pyrobnn.fit` is to find the scales that the model leaves open before a run.
+        copies: the number of members or chains; each needs a draw to predict with.
+        wants_measured_scales: whether `pyrobnn.fit` measures the model's open scales before a run.
     """
 
     inner: Any = None
@@ -99,13 +104,13 @@ class Method[R](Protocol):
             run: the other arguments of `pyrobnn.fit`.
 
         Returns:
-            A `Posterior`, a `Mixture` of several, or what draws and predicts like one. Its `info` has the method with
-            its settings and, under "guide", the setting that builds the guide anew when the posterior is loaded.
+            A `Posterior`, a `Mixture` of several, or an object that draws and predicts like these. Its `info` has the
+            method with its settings and, under "guide", the setting that rebuilds the guide on loading.
         """
         ...
 
     def offer(self) -> Offer:
-        """Return what the method has beside `infer`."""
+        """Return the features of the method beside `infer`."""
         ...
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
@@ -117,9 +122,9 @@ registry = Registry("method", accepts=lambda value: isinstance(value, Method), p
 
 
 class BaseMethod[R]:
-    """Base of the methods: write `infer`, and `offer` where there is more.
+    """Base of the methods: write `infer`, and `offer` for further features.
 
-    A method that runs inside another one, as in `Ensemble`, is its field `method`, which has a default.
+    An inner method, as in `Ensemble`, is the field `method`, which has a default.
 
     Examples:
         >>> import dataclasses
@@ -136,14 +141,14 @@ class BaseMethod[R]:
         raise NotImplementedError
 
     def offer(self) -> Offer:
-        """Return what the method has beside `infer`."""
+        """Return the features of the method beside `infer`."""
         return Offer()
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
-        """Refuse model and data that do not go with the method, or the one inside, before work that takes seconds.
+        """Refuse model and data that do not fit the method or its inner method, before any long work.
 
         Raises:
-            InputError: with what does not.
+            InputError: naming the mismatch.
         """
         inner = self.offer().inner
         if inner is not None:
@@ -151,12 +156,12 @@ class BaseMethod[R]:
 
 
 class AroundAnother[R](BaseMethod[R]):
-    """Base of the methods that run another one inside, their field `method`."""
+    """Base of the methods with an inner method, their field `method`."""
 
     method: Any
 
     def offer(self) -> Offer:
-        """Return what the method has beside `infer`."""
+        """Return the features of the method beside `infer`."""
         return Offer(inner=self.method, wants_measured_scales=self.method.offer().wants_measured_scales)
 
 
@@ -164,13 +169,13 @@ def checked_method(method: Any, data: Any) -> Any:
     """Return a method, given after the data.
 
     Raises:
-        InputError: no method, or data and method in each other's place.
+        InputError: not a method, or data and method swapped.
     """
     if isinstance(data, Method):
         raise InputError("The data come before the method: fit(model, data, method, seed=0).")
     if not isinstance(method, Method) or isinstance(method, type):
         raise InputError(
-            f"Expected a method such as SVI(...), got {method!r}. A method of your own inherits from "
+            f"Expected a method such as SVI(...), got {method!r}. A custom method inherits from "
             "pyrobnn.inference.BaseMethod and has a function infer(bnn, data, run)."
         )
     return method
@@ -180,7 +185,7 @@ def check_offered(method: Any, run: Run) -> None:
     """Refuse arguments that a method does not take.
 
     Raises:
-        InputError: with what to do instead.
+        InputError: with an alternative.
     """
     offer, name = method.offer(), type(method).__name__
     if run.callbacks and not offer.callbacks:

@@ -30,7 +30,7 @@ class PriorGuide(PyroModule):
         self._latents = poutine.block(bnn, hide_fn=lambda node: node["is_observed"] or site_is_subsample(node))
 
     def forward(self, x: Tensor, y: Tensor) -> None:
-        """Draw the sites; the targets only keep the model from drawing its own."""
+        """Draw the sites; given targets, the model draws none."""
         self._latents(x, y)
 
 

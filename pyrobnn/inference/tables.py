@@ -21,21 +21,21 @@ def innermost(method: Any) -> Any:
 
 
 def with_innermost(method: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a method with the one inside others, or itself, changed."""
+    """Return a method with its innermost method, or itself, changed."""
     inner = method.offer().inner
     return change(method) if inner is None else dataclasses.replace(method, method=with_innermost(inner, change))
 
 
 def guide_of(method: Any) -> Any:
-    """Return the guide that a method, or the one inside it, trains; None if it trains none, as `NUTS`."""
+    """Return the guide of a method or of its inner method; None if no guide is trained, as in `NUTS`."""
     return innermost(method).offer().guide
 
 
 def with_guide(method: Any, guide: Any) -> Any:
-    """Return the method with another guide in it, or in the one inside it.
+    """Return the method with another guide, set in it or in its inner method.
 
     Raises:
-        InputError: a method that trains no guide, or not this one.
+        InputError: a method that trains no guide, or refuses this guide.
     """
     if "guide" not in fields_of(type(innermost(method))):
         name = snake_case(type(innermost(method)).__name__)
@@ -44,7 +44,7 @@ def with_guide(method: Any, guide: Any) -> Any:
 
 
 def with_settings(method: Any, table: Mapping[str, Any]) -> Any:
-    """Return a method with other settings in the innermost one.
+    """Return a method with other settings in its innermost method.
 
     Raises:
         InputError: an unknown setting, or a value that is refused.
@@ -60,11 +60,11 @@ def to_table(method: Any) -> dict[str, Any]:
 
 
 def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any = _DEFAULT) -> Any:
-    """Return the method that a table without a guide stands for.
+    """Return the method described by a table without a guide.
 
     Args:
         table: `type` and settings; `method` is a table too.
-        also: names of further keys that stand beside these, for the message.
+        also: further valid keys, for the message.
         start: the method whose type, guide and settings hold where the table says nothing.
 
     Raises:
@@ -82,7 +82,7 @@ def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any
         options["method"] = _inner(options["method"], fields["method"].default)
     if type(start) is not cls:
         return cls(**options)
-    shorter = {"steps": None} if "epochs" in options else {}  # one length takes the place of the other
+    shorter = {"steps": None} if "epochs" in options else {}  # `epochs` replaces `steps`
     return dataclasses.replace(start, **(shorter | options))
 
 
@@ -94,8 +94,8 @@ def _owners(key: str) -> str:
 
 def _hint(key: str, fields: Mapping[str, Any]) -> str:
     if key == "guide":
-        return ". The guide has a section of its own, [guide]"
-    return f". `{key}` may belong to the method inside, [fit.method]" if "method" in fields else ""
+        return ". The guide has a separate section, [guide]"
+    return f". `{key}` may belong to the inner method, [fit.method]" if "method" in fields else ""
 
 
 def _inner(table: Any, default: Any) -> Any:
@@ -113,9 +113,9 @@ def fields_of(cls: type) -> dict[str, Any]:
 
 
 def retyped(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return the table of a method changed to another type, with the settings that the new one has.
+    """Return the table of a method changed to another type, with the settings that both types share.
 
-    A method that takes another inside takes in the old one; a method that was inside comes out; else settings of the
+    A type with an inner method takes in the old method; an inner method of the new type comes out; else settings of the
     same name stay.
 
     Args:

@@ -1,1 +1,1 @@
-"""Posteriors, mixtures of them, what they predict, and their weights."""
+"""Posteriors, mixtures of them, their predictions, and their weights."""

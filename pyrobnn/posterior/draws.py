@@ -1,11 +1,11 @@
-"""What the draws of a prediction have in common: their variance, and whether a few of them make up the mean."""
+"""The draws of a prediction: their variance, and whether a few of them make up the mean."""
 
 from torch import Tensor
 
 from pyrobnn._core.errors import FewDrawsWarning, warn_user
 
 _WIDEST = 2.0
-"""Deviation over draws of the mean of counts, as a multiple of their mean, from which the mean is not to be trusted."""
+"""Deviation over draws of the mean of counts, as a multiple of that mean, above which the mean is unreliable."""
 
 
 def variance_over_draws(values: Tensor) -> Tensor:
@@ -18,7 +18,7 @@ def variance_over_draws(values: Tensor) -> Tensor:
 
 
 def rest_on_few(means: Tensor) -> Tensor:
-    """Return at which inputs less than a fifth of the draws make up a mean, (N,), from means (S, N, *K), not negative.
+    """Return the inputs (N,) where less than a fifth of the draws make up the mean, from non-negative means (S, N, *K).
 
     Means that are not finite count as such.
     """

@@ -22,7 +22,7 @@ _PROBIT = math.pi / 8
 _DRAWS = 1000
 _MOST_INPUTS = 256
 _CONSTANT = 1e-6
-"""Share of the variance of the sum of outputs up to which this sum counts as known."""
+"""Largest share of variance left to the sum of outputs for the sum to count as known."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,9 +50,9 @@ class FunctionalNormal:
         Args:
             link: "probit" divides each output by sqrt(1 + pi / 8 variance) (MacKay 1992, "The Evidence Framework
                 Applied to Classification Networks"; Gibbs 1998), exact to some percent; "laplace_bridge" takes the
-                Dirichlet with the mode and curvature in the outputs that the normal has (MacKay 1998; Hobbhahn et al.
-                2022), after removing the direction in which softmax is constant: as good as the normal is like a
-                Dirichlet, whatever its width; "mc" is the mean over 1000 draws.
+                Dirichlet with the normal's mode and curvature in the outputs (MacKay 1998; Hobbhahn et al. 2022), after
+                removing the direction in which softmax is constant: good where the normal resembles a Dirichlet, at any
+                width; "mc" is the mean over 1000 draws.
             seed: seed of the draws.
 
         Raises:
@@ -69,12 +69,12 @@ class FunctionalNormal:
 
     def _two_classes(self, link: str, seed: int) -> Tensor:
         if link == "laplace_bridge":
-            raise InputError("The Laplace bridge needs an output a class, this network has one: use link='probit'.")
+            raise InputError("The Laplace bridge needs one output per class, got a single output: use link='probit'.")
         if link == "probit":
-            one = torch.sigmoid(self.mean / (1 + _PROBIT * self.variance).sqrt())
+            positive = torch.sigmoid(self.mean / (1 + _PROBIT * self.variance).sqrt())
         else:
-            one = torch.sigmoid(self.sample(_DRAWS, seed=seed)).mean(0)
-        return torch.cat([1 - one, one], 1)
+            positive = torch.sigmoid(self.sample(_DRAWS, seed=seed)).mean(0)
+        return torch.cat([1 - positive, positive], 1)
 
     def _bridge(self) -> Tensor:
         """Return the mean of the Dirichlet of the Laplace bridge (Hobbhahn et al. 2022, eq. 8), (N, C)."""
@@ -110,7 +110,7 @@ class FunctionalNormal:
 
 
 def check_link(link: Any) -> None:
-    """Refuse what is not a link."""
+    """Refuse an unknown link."""
     if link not in get_args(Link):
         raise InputError(f"`link` must be one of {', '.join(get_args(Link))}, got {link!r}.")
 
@@ -119,8 +119,8 @@ def check_link(link: Any) -> None:
 def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> FunctionalNormal:
     """Return the distribution of the outputs under the network linearised around the mode.
 
-    The Jacobian is never held for layers that pass each example once: a linear layer with inputs a and derivatives g
-    has the covariance g^T diag(V a^2) g, in the eigenbasis of a Kronecker block or as it is for a diagonal one.
+    The Jacobian is never held for layers that pass each example once. A linear layer with inputs a and derivatives g
+    has the covariance g^T diag(V a^2) g, in the eigenbasis of a Kronecker block or directly for a diagonal block.
 
     Args:
         posterior: of a `Laplace` guide.
@@ -204,9 +204,9 @@ def _covariance(block: Any, pulled: Pulled) -> Tensor:
 
 
 def _layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Use] | None:
-    """Return derivatives (C, B, O), inputs (B, I) and the use of the linear layer whose structure a block has.
+    """Return derivatives (C, B, O), inputs (B, I) and the use of the linear layer that a block describes.
 
-    None if it has another, or if an example passes the layer several times.
+    None if the block is of another kind, or if an example passes the layer several times.
     """
     if block.spec.kind not in ("diag", "kron"):
         return None
@@ -224,7 +224,7 @@ def _whole_layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Tenso
 
 
 def _covariance_of_layer(block: Any, g: Tensor, a: Tensor, order: Tensor) -> Tensor:
-    """Return the covariance by one layer with all correlations: inputs times the root first, then derivatives."""
+    """Return the covariance of a layer with all correlations: inputs times the root first, then derivatives."""
     root = torch.empty_like(block.factor)
     root[order] = block.factor
     by_output = (a @ root.view(g.shape[2], a.shape[1], -1)).transpose(0, 1)

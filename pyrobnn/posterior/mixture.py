@@ -1,4 +1,4 @@
-"""Equal-weight mixtures of posteriors: deep ensembles and several runs of one guide."""
+"""Equal-weight mixtures of posteriors: deep ensembles and several runs of the same guide."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from pyrobnn.posterior.record import FitRecord, Fitted
 class Mixture(Fitted):
     """The equal-weight mixture of K posteriors of one model: q(w) = 1/K sum_k q_k(w).
 
-    With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017). Members may have found different
+    With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017). Members may sit at different
     modes, and may differ in parameters beside the weights, such as a learned noise.
 
     Args:
@@ -57,8 +57,8 @@ class Mixture(Fitted):
         self.members = tuple(members)
         self.seed = members[0].seed if seed is None else seed
         self.record = FitRecord.of(info or {})
-        for other in self.members[1:]:
-            self._check_alike(members[0], other)
+        for later in self.members[1:]:
+            self._check_alike(members[0], later)
 
     @staticmethod
     def _check_alike(first: Posterior, other: Posterior) -> None:
@@ -92,9 +92,9 @@ class Mixture(Fitted):
 
     @property
     def history(self) -> Any:
-        """The record of the fits, each step the mean over the members; None if one has none or they differ in length.
+        """The record of the fits, averaged over the members; None if a history is missing or lengths differ.
 
-        Members have their own, `members[k].history`.
+        The history of a member is `members[k].history`.
         """
         records = [member.history for member in self.members]
         if any(record is None for record in records) or len({len(record) for record in records}) > 1:
@@ -103,11 +103,10 @@ class Mixture(Fitted):
         return dataclasses.replace(records[0], **means, validation_steps=[], validation_scores=[])
 
     def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
-        """Draw all latent sites jointly, an equal share from each member, one member after the other.
+        """Draw all latent sites jointly, an equal share from each member, in the order of the members.
 
         Args:
-            num_draws: number of draws S, at least one a member; where it does not divide evenly, the first members get
-                one more.
+            num_draws: number of draws S, at least one per member; a remainder is spread over the first members.
             seed: seed of the draws; the mixture's if not given.
 
         Returns:
@@ -120,7 +119,7 @@ class Mixture(Fitted):
             >>> mixture.draw(30)["0.weight"].shape  # ten draws of each member
             torch.Size([30, 10, 1])
         """
-        parts = [member.draw(count, seed=own) for member, count, own in self.shares(num_draws, seed=seed)]
+        parts = [member.draw(count, seed=part_seed) for member, count, part_seed in self.shares(num_draws, seed=seed)]
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def mean(self) -> dict[str, Tensor]:
@@ -142,12 +141,12 @@ class Mixture(Fitted):
 
         Args:
             x: inputs with the same columns as in training.
-            num_draws: number of draws S in the mixture, at least one a member. Of members that are all chains and
-                store fewer, it has each draw once.
+            num_draws: number of draws S in the mixture, at least one per member. If all members are chains that store
+                fewer, each stored draw appears once.
             seed: seed of the draws; the mixture's if not given.
             draws: draws to use, as `draw` returns them, instead of new ones.
             at_mean: predict with the mean of the weights of each member (S = K).
-            linearized: as in `Posterior.predict`; each member is linearised around its own mean.
+            linearized: as in `Posterior.predict`; each member is linearised around its mean.
 
         Returns:
             The mixture of the members' likelihoods over their draws, in original units.
@@ -168,8 +167,8 @@ class Mixture(Fitted):
             shares = self.shares(num_draws, seed=seed)
             most = max(member.num_distinct(count) for member, count, _ in shares)
             parts = [
-                self._predicted(member, x, min(count, most), own, linearized=linearized)
-                for member, count, own in shares
+                self._predicted(member, x, min(count, most), member_seed, linearized=linearized)
+                for member, count, member_seed in shares
             ]
         else:
             pairs = zip(self.members, self.split(draws), strict=True)
@@ -183,7 +182,7 @@ class Mixture(Fitted):
         return member.predict(x, num_draws=count, seed=seed, draws=repeated, linearized=linearized)
 
     def split(self, draws: Draws) -> list[dict[str, Tensor]]:
-        """Return the draws of each member, from those that `draw` returned."""
+        """Split the result of `draw` into the draws of each member."""
         counts = self._counts(len(next(iter(draws.values()))))
         pieces = {name: value.split(counts) for name, value in draws.items()}
         return [{name: value[k] for name, value in pieces.items()} for k in range(len(self))]
@@ -210,7 +209,7 @@ class Mixture(Fitted):
 
 
 def members_of(posterior: Posterior | Mixture) -> tuple[Posterior, ...]:
-    """Return the members of a mixture, or a posterior as its only one."""
+    """Return the members of a mixture, or a posterior as the only member."""
     return posterior.members if isinstance(posterior, Mixture) else (posterior,)
 
 

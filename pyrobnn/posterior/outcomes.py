@@ -9,7 +9,7 @@ from torch import Tensor
 from pyrobnn._core.random import derive
 
 MOST_OUTCOMES = 1024
-"""Joint outcomes up to which all are listed."""
+"""Largest number of joint outcomes that are listed in full."""
 _FEWEST_SAMPLES = 1000
 
 
@@ -41,6 +41,6 @@ def sampled_information(probs: Tensor) -> Tensor:
     logs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
     one_hot = torch.nn.functional.one_hot(chosen, probs.shape[-1]).to(probs)
     each = torch.einsum("tnkc,snkc->tsn", one_hot, logs)
-    own = each.unflatten(0, (rounds, num_draws)).diagonal(dim1=1, dim2=2).mean((0, 2))
-    found = own - each.logsumexp(1).mean(0) + math.log(num_draws)
-    return found.clamp(0, math.log(num_draws))
+    same_draw = each.unflatten(0, (rounds, num_draws)).diagonal(dim1=1, dim2=2).mean((0, 2))
+    information = same_draw - each.logsumexp(1).mean(0) + math.log(num_draws)
+    return information.clamp(0, math.log(num_draws))

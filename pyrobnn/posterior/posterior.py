@@ -36,14 +36,14 @@ class Posterior(Fitted):
     Args:
         bnn: the model with its trained parameters.
         guide: the trained guide.
-        example: a few rows of inputs and targets, in the units of the model, to run model and guide with.
+        example: a few rows of inputs and targets, in the units of the model, for running model and guide.
         x_scaler: the map from inputs in original units to the units of the model.
         y_scaler: the same for targets.
         seed: default seed for draws.
         history: the ELBO along the fit.
         info: how it was fitted: method, device, seconds, number of examples; a `FitRecord`, or a mapping.
-        outputs: what stands for the outputs of the network at the example, where latent sites alone are of interest;
-            None to run it with real rows. After loading the example is of zeros, which the network may refuse.
+        outputs: stand-in for the outputs of the network at the example, used where only latent sites matter; None to
+            run the network on the example. After loading, the example is zeros, which the network may refuse.
 
     Attributes:
         bnn, guide, example, x_scaler, y_scaler, seed, history, outputs: as given.
@@ -108,7 +108,7 @@ class Posterior(Fitted):
     def map_draws[T](
         self, function: Callable[[dict[str, Tensor], Tensor], T], num_draws: int, *, seed: int | None = None
     ) -> list[T]:
-        """Apply a function to consecutive blocks of the draws and their densities; one block is held at a time.
+        """Apply a function to consecutive blocks of the draws and their densities; memory holds a single block.
 
         Args:
             function: takes values (B, *event) by site name and log q (B,), the log density of each joint draw.
@@ -116,7 +116,7 @@ class Posterior(Fitted):
             seed: seed of the draws, with the same draws as from `draw`; the fit's if not given.
 
         Returns:
-            The results, one a block.
+            The results, one per block.
 
         Raises:
             InputError: stored draws, which have no density.
@@ -133,10 +133,10 @@ class Posterior(Fitted):
     def map_traces[R, T](
         self, read: Callable[[Any], R], function: Callable[[R], T], num_draws: int, *, seed: int | None = None
     ) -> list[T]:
-        """Apply a function to blocks of what is read from the traces of the guide, one trace a draw.
+        """Read values from a trace of the guide per draw, and apply a function to blocks of them.
 
         Args:
-            read: takes the trace of one run of the guide to nested tensors; it is vmapped where the guide can be.
+            read: maps the trace of one run of the guide to nested tensors; vmapped if the guide allows it.
             function: takes the nested tensors of a block, with its draws on the leading axis.
             num_draws: number of draws S in all blocks together, at least 1.
             seed: seed of the draws; the fit's if not given.
@@ -160,7 +160,7 @@ class Posterior(Fitted):
         return sum(size for name, size in self.bnn.sizes.items() if name not in fixed)
 
     def _read_block(self, read: Callable[[Any], Any], block: int | Tensor) -> Any:
-        """Return what is read of so many new draws, or of the stored draws of these numbers."""
+        """Return the values read from this many new draws, or from the stored draws of these numbers."""
         if isinstance(block, Tensor):
             return torch.func.vmap(lambda pick: read(self._trace(pick=pick)))(block)
         if built(self.guide).vmappable:
@@ -215,12 +215,12 @@ class Posterior(Fitted):
 
         Args:
             x: inputs with the same columns as in training.
-            num_draws: number of posterior draws S in the mixture. Of chains that store fewer, it has each draw once.
+            num_draws: number of posterior draws S in the mixture. Chains that store fewer give each stored draw once.
             seed: seed of the draws; the fit's if not given.
             draws: draws to use, as `draw` returns them, instead of new ones.
             at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
-            linearized: compute the outputs of a draw w by the network linearised around the posterior mean m, f(m) + J
-                (w - m) (Immer et al. 2021); if not given, the guide decides: Laplace guides do.
+            linearized: linearise the network around the posterior mean m: the outputs of a draw w are f(m) + J (w - m)
+                (Immer et al. 2021). If not given, the guide decides: Laplace guides linearise.
 
         Returns:
             The mixture of the likelihood over the draws, in original units.
@@ -234,11 +234,11 @@ class Posterior(Fitted):
             >>> prediction.mean.shape, prediction.epistemic_std.shape
             (torch.Size([3]), torch.Size([3]))
         """
-        own = self.seed if seed is None else seed
+        draws_seed = self.seed if seed is None else seed
         with (
             ONE_THREAD,
-            seeded(own, "network"),
-        ):  # one turn among threads, and random numbers of a network in their place
+            seeded(draws_seed, "network"),
+        ):  # one thread at a time, and reproducible random numbers in the network
             inputs = self.inputs(x)
             if at_mean:
                 draws = {name: value[None] for name, value in self.mean().items()}
@@ -256,7 +256,7 @@ class Posterior(Fitted):
             count = self.num_distinct(num_draws)
             parts = [apply(draws)] if draws is not None else self.map_traces(_values, apply, count, seed=seed)
             outputs = _joined([f for f, _ in parts])
-            others = {name: _joined([other[name] for _, other in parts]) for name in parts[0][1]}
+            others = {name: _joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
     def _outputs(self, at: DrawMap, inputs: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
@@ -304,7 +304,7 @@ class Posterior(Fitted):
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Return blocks of draws as one tensor; draws that are the same share their memory, as they do in the blocks."""
+    """Return blocks of draws as one tensor; equal draws share their memory, as in the blocks."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -314,7 +314,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def latent_names(trace: Any) -> list[str]:
-    """Return the names of the latent sites that a guide drew, without its auxiliary ones."""
+    """Return the names of the latent sites that a guide drew, without auxiliary sites."""
     return [
         name for name, node in trace.nodes.items() if node["type"] == "sample" and not node["infer"].get("is_auxiliary")
     ]

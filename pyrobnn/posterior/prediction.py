@@ -25,10 +25,10 @@ _NEAREST_LEVEL = 1e-15
 class Prediction(Rows):
     """The predictive distribution of the targets at N inputs: a mixture of S distributions for each input.
 
-    p(y | x) = 1/S sum_s p(y | x, w_s). Everything is in the original units of y, and in float64 where targets were
-    standardised, so that targets far from zero keep their digits. Shapes are written for K target columns; with a
-    single column the axis K is absent. Class labels count as one-hot vectors, so that C classes give means and
-    variances of shape (N, C); Bernoulli targets count as numbers 0 and 1.
+    p(y | x) = 1/S sum_s p(y | x, w_s). Everything is in the original units of y. It is in float64 where targets were
+    standardised, so that targets far from zero keep their digits. Shapes are for K target columns; with a single column
+    the axis K is absent. Class labels count as one-hot vectors: C classes give means and variances (N, C). Bernoulli
+    targets count as 0 and 1.
 
     Args:
         distribution: the likelihood's distribution for each draw and input in the model's units, batch shape (S, N).
@@ -57,9 +57,9 @@ class Prediction(Rows):
     def mean(self) -> Tensor:
         """The mean of the mixture, (N, K).
 
-        Of counts it may lie far above most draws: where the logarithm of the rate is uncertain by more than 1, as a
-        Laplace approximation often has it, a few draws with large rates make up the mean. A warning tells where. The
-        median, `quantile(0.5)`, does not depend on them.
+        For counts it may lie far above most draws. If the logarithm of the rate is uncertain by more than 1, as is
+        common under a Laplace approximation, a few draws with large rates make up the mean. A warning names these
+        inputs. The median, `quantile(0.5)`, does not depend on such draws.
 
         Raises:
             InputError: a distribution whose mean is not known.
@@ -73,14 +73,14 @@ class Prediction(Rows):
 
     @property
     def rests_on_few_draws(self) -> Tensor:
-        """At which inputs less than a fifth of the draws make up the mean of counts, (N,); nowhere for other targets.
+        """The inputs (N,) where less than a fifth of the draws make up the mean of counts; nowhere for other targets.
 
         The effective number of draws, (sum m)^2 / sum m^2 of the means m under each draw (Kish 1965), is below S / 5
         where the deviation of m is above twice its mean.
 
         Examples:
             >>> from pyro.distributions import Poisson
-            >>> rates = torch.tensor([[1.0, 1.0]] * 9 + [[1.0, 99.0]])  # ten draws at two inputs, and one far off
+            >>> rates = torch.tensor([[1.0, 1.0]] * 9 + [[1.0, 99.0]])  # ten draws at two inputs, the tenth far off
             >>> bnn.Prediction(Poisson(rates)).rests_on_few_draws
             tensor([False,  True])
         """
@@ -134,16 +134,16 @@ class Prediction(Rows):
         return self._original_std(self._epistemic + self._aleatoric)
 
     def log_prob(self, y: Any) -> Tensor:
-        """Return the log score of targets under the mixture, log 1/S sum_s p(y_n | x_n, w_s), one an example (N,).
+        """Return the log score of targets under the mixture, log 1/S sum_s p(y_n | x_n, w_s), per example (N,).
 
-        It is -inf for targets where no draw has any: negative ones under a log-normal likelihood, for example.
+        It is -inf for targets without density under any draw, such as negative targets under a log-normal likelihood.
 
         Args:
             y: targets in original units, (N,) or (N, K).
 
         Raises:
-            InputError: not numeric, not finite, not one row an input, labels out of range, or counts that are not whole
-                or negative.
+            InputError: not numeric, not finite, not one row per input, labels out of range, or counts that are negative
+                or not whole.
 
         Examples:
             >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
@@ -153,12 +153,12 @@ class Prediction(Rows):
             torch.Size([32])
         """
         targets = self._checked(y)
-        total = self.by_rows(lambda part, own: torch.logsumexp(part._log_prob(own), 0), targets)
+        total = self.by_rows(lambda part, rows: torch.logsumexp(part._log_prob(rows), 0), targets)
         return total - math.log(self.num_draws)
 
     def draw_log_prob(self, y: Any) -> Tensor:
         """Return the log density (or probability) of targets under each draw, (S, N)."""
-        return self.by_rows(lambda part, own: part._log_prob(own), self._checked(y), dim=1)
+        return self.by_rows(lambda part, rows: part._log_prob(rows), self._checked(y), dim=1)
 
     def _log_prob(self, targets: Tensor) -> Tensor:
         """Return the log density of targets in original units that were checked, under each draw, (S, N)."""
@@ -185,10 +185,10 @@ class Prediction(Rows):
         return self.scaler.transform(targets).to(self._like)
 
     def sample(self, num_samples: int | None = None, *, seed: int) -> Tensor:
-        """Draw targets from the mixture; all the inputs of one sample share a posterior draw.
+        """Draw targets from the mixture; all inputs of a sample share a posterior draw.
 
         Args:
-            num_samples: number of samples T, at least 1, or None for one from each draw, in the order of the draws.
+            num_samples: number of samples T, at least 1, or None for one per draw, in the order of the draws.
             seed: seed of the random numbers.
 
         Returns:
@@ -229,17 +229,17 @@ class Prediction(Rows):
         """
         self._require_quantiles("Values of the distribution function")
         return self.by_rows(
-            lambda part, own: support.cdf(support.base_of(part._unchecked), part._scaled(own)).mean(0), self._targets(y)
+            lambda part, y: support.cdf(support.base_of(part._unchecked), part._scaled(y)).mean(0), self._targets(y)
         )
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:
-        """Return quantiles of the mixture by its distribution function: of counts, the smallest with P(Y <= y) >= q.
+        """Return quantiles of the mixture by its distribution function: for counts, the smallest y with P(Y <= y) >= q.
 
         Args:
-            q: one level in (0, 1), or several, no nearer to 0 and 1 than 1e-15.
+            q: a level in (0, 1), or several, at least 1e-15 from 0 and 1.
 
         Returns:
-            (N, K) for one level, (len(q), N, K) for several.
+            (N, K) for a single level, (len(q), N, K) for several.
 
         Raises:
             InputError: a level outside that range, or a likelihood without a distribution function.
@@ -270,7 +270,7 @@ class Prediction(Rows):
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return the bounds (lower, upper) of the equal-tailed interval that holds `level` of the mixture, (N, K).
 
-        Of counts, and of censored targets at a limit, it holds at least `level`; both bounds belong to it.
+        For counts, and for censored targets at a limit, it holds at least `level`. It includes both bounds.
 
         Examples:
             >>> from pyro.distributions import Normal
@@ -321,10 +321,10 @@ class Prediction(Rows):
     def mutual_information(self) -> Tensor:
         """Information in nats that the class would give about the weights (BALD, Houlsby et al. 2011), (N,).
 
-        The entropy of the mixture less the mean entropy of its components: epistemic uncertainty, log S at most. Of
-        several target columns it is that of all of them jointly. Where they have more than 1024 joint outcomes, it is
-        the mean of log p(y | w_s) - log p(y) over targets y drawn from each draw w_s: 1000 in all, or S if that is
-        more, with the same random numbers for every input.
+        The entropy of the mixture less the mean entropy of its components: epistemic uncertainty, log S at most.
+        Several target columns count jointly. With more than 1024 joint outcomes, it is the mean of log p(y | w_s) - log
+        p(y) over targets y drawn from each draw w_s. These are 1000 targets in all, or S if S is larger, with the same
+        random numbers for every input.
 
         Examples:
             >>> from pyro.distributions import Categorical
@@ -345,7 +345,7 @@ class Prediction(Rows):
 
     @property
     def _num_outcomes(self) -> int:
-        """The number of joint outcomes of several target columns; 1 of a single one."""
+        """The number of joint outcomes of several target columns; 1 for a single column."""
         shape = self.distribution.event_shape
         return int(self._num_classes ** shape.numel()) if shape else 1
 
@@ -360,16 +360,16 @@ class Prediction(Rows):
             raise InputError(f"`y` must have the shape of the predictions, {expected}; got {tuple(targets.shape)}.")
         return targets
 
-    def _require_quantiles(self, what: str) -> None:
+    def _require_quantiles(self, quantity: str) -> None:
         if not self.has_quantiles:
             raise InputError(
-                f"{what} need real-valued targets or counts whose distribution function is known, not those of "
+                f"{quantity} need real-valued targets or counts whose distribution function is known, not targets of "
                 f"{type(self._base).__name__}: use quantiles of `sample`."
             )
 
-    def _require_classes(self, what: str) -> None:
+    def _require_classes(self, quantity: str) -> None:
         if not self.is_classification:
-            raise InputError(f"{what} need a classification likelihood, this one is {type(self._base).__name__}.")
+            raise InputError(f"{quantity} need a classification likelihood, got {type(self._base).__name__}.")
 
     @property
     def _component_means(self) -> Tensor:

@@ -18,11 +18,10 @@ class EngineRecord:
 
     Attributes:
         asked: "auto", "eager" or "captured".
-        used: "eager"; "captured", a compiled graph; or "replayed", one whose operations ran one by one.
+        used: "eager"; "captured", a compiled graph; or "replayed", recorded operations that ran one by one.
         reason: why, in words.
-        from_step: the step, counted from 1, from which the captured graph ran; None if it did not.
-        eager_seconds: seconds of an eager step, of all fits side by side, as predicted from what it computes; None if
-            there was nothing to choose.
+        from_step: first step of the captured graph, counted from 1; None if it did not run.
+        eager_seconds: predicted seconds of an eager step of all fits side by side; None if there was nothing to choose.
         compile_seconds: seconds that recording and compiling took; None if neither was done.
     """
 
@@ -42,10 +41,10 @@ class Convergence:
         converged: whether neither more steps nor a lower rate gained the tolerance.
         elbo: the objective of the best cycle: the ELBO, at the temperature of the method. It is the ELBO of the
             result, unless `patience` went back to the best validation score.
-        elbo_error: its standard error by Monte Carlo; None where too few steps tell.
-        gain: what the last cycle of the schedule gained over those before it; None if there was only one.
+        elbo_error: its standard error by Monte Carlo; None after too few steps.
+        gain: gain of the last cycle of the schedule over the cycles before; None if there was only one cycle.
         tolerance: in nats.
-        cycle_ends: steps done at the end of each cycle, with those that measured its ELBO.
+        cycle_ends: steps done at the end of each cycle, measurements of its ELBO included.
     """
 
     converged: bool
@@ -58,19 +57,19 @@ class Convergence:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaplaceRecord:
-    """A Laplace approximation: its log evidence in nats, in the original units of the targets, and what was repaired.
+    """A Laplace approximation: its log evidence in nats, in the original units of the targets, and the repairs made.
 
     Attributes:
         setting: the `Laplace` guide as a table.
         log_evidence: log p(D).
         log_likelihood: log p(D | w) at the mode w.
-        log_prior: log p(w) of the weights that are Gaussian.
-        log_det: log determinant of the precision of these.
-        dimension: how many they are.
-        clipped: by site, how many weights stand where the log prior is not concave.
+        log_prior: log p(w) of the Gaussian weights.
+        log_det: log determinant of their precision.
+        dimension: number of Gaussian weights.
+        clipped: by site, number of weights where the log prior is not concave.
         repaired: directions of the curvature that were not positive.
-        product_error: by site, how many times the prior's precision is off the product that stands in for it.
-        slow: sites of layers of unknown structure.
+        product_error: by site, the factor between the prior's precision and its approximation by a product.
+        slow: sites in layers of unknown structure.
         precision: of the prior by site, where it was tuned.
         rounds: the log evidence of each round of `MarginalLikelihood`.
     """
@@ -94,7 +93,7 @@ class StartRecord:
     """One start of the evidence framework.
 
     Attributes:
-        noise: the noise that it began with; None if no scale was tuned.
+        noise: initial noise; None if no scale was tuned.
         log_evidence: log p(D), in the original units of the targets.
         log_left_out: the leave-one-out log score, likewise.
         determined: the number of weights that the data determine; None in records of earlier versions.
@@ -111,10 +110,10 @@ class EvidenceRecord:
     """The starts of the evidence framework.
 
     Attributes:
-        starts: all of them.
-        chosen: the number of the best.
-        precision: of its prior, by site: a number, or one for each input.
-        members: how many members of the posterior each start has; empty where the evidence was only measured.
+        starts: all starts.
+        chosen: the number of the best start.
+        precision: the prior's precision by site: a number, or a number for each input.
+        members: number of posterior members from each start; empty where the evidence was only measured.
     """
 
     starts: list[StartRecord]
@@ -146,8 +145,8 @@ class AutomaticRecord:
 
     Attributes:
         method: the settings of `Automatic`.
-        candidates: what was tried, in this order.
-        chosen: the name of the one that was fitted to all data.
+        candidates: the methods that were tried, in this order.
+        chosen: the name of the method that was fitted to all data.
     """
 
     method: Table
@@ -160,30 +159,30 @@ class FitRecord:
     """How a posterior was inferred; a field that does not apply is None.
 
     Attributes:
-        method: the method as a table, with the table of its guide under "guide"; as it prints where it is no setting.
+        method: the method as a table, with its guide's table under "guide"; its repr where it is not a setting.
         num_data: number of training examples.
-        feature_names: the names of their inputs, if there are any.
+        feature_names: the names of the inputs, if there are any.
         num_steps: number of steps done.
-        device: where they were done.
-        engine: how they were run.
+        device: device of the steps.
+        engine: engine of the steps.
         batch_size: examples in a mini-batch.
-        noise: how the examples of a mini-batch shared the draws of `MeanField`, as it was chosen for noise="auto"; by
-            pattern of names where there are several guides.
-        kl: how the KL was estimated, likewise.
-        stop_reason: why they ended.
+        noise: how the examples of a mini-batch shared the draws of `MeanField`, as chosen for noise="auto"; by pattern
+            of names if there are several guides.
+        kl: how the KL was estimated, in the same form.
+        stop_reason: why the steps ended.
         convergence: how a fit of automatic length ended.
-        rewinds: for each time that numbers ceased to be finite, the step, the one gone back to, and the factor on the
-            learning rate after that.
+        rewinds: for each time numbers were no longer finite: the step, the step it went back to, and the factor on the
+            learning rate afterwards.
         threads: number of threads.
         num_diverging: number of draws whose trajectory diverged.
         replicate: the number of this fit among those side by side.
-        replicates: how many these were.
+        replicates: number of fits side by side.
         seconds: how long the fit took.
         laplace: the Laplace approximation.
-        evidence: the evidence framework, also where it only found the scales that the model left open.
+        evidence: the evidence framework, also where it only measured the model's open scales.
         automatic: the methods that were tried where none was given.
-        data_parallel: number of processes ("world_size"), and how they talked ("backend").
-        extra: what others have put into `info`.
+        data_parallel: number of processes ("world_size"), and their backend ("backend").
+        extra: entries that callers added to `info`.
     """
 
     __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
@@ -213,26 +212,26 @@ class FitRecord:
 
     @classmethod
     def of(cls, info: "FitRecord | Mapping[str, Any]") -> "FitRecord":
-        """Return a record, or the one that a mapping shows; what a field does not take is kept in `extra`."""
+        """Return a record, read from a mapping if needed; entries that no field takes are kept in `extra`."""
         if isinstance(info, FitRecord):
             return info
-        own = {name: info[name] for name in info if name in _NAMES}
+        fields = {name: info[name] for name in info if name in _NAMES}
         extra = {name: info[name] for name in info if name not in _NAMES}
         try:
-            return _READER.validate_python(own | {"extra": extra})
+            return _READER.validate_python(fields | {"extra": extra})
         except pydantic.ValidationError as error:
-            other = {str(found["loc"][0]) for found in error.errors()} & set(own)
-        extra |= {name: own.pop(name) for name in sorted(other)}
-        return _READER.validate_python(own | {"extra": extra})
+            refused = {str(detail["loc"][0]) for detail in error.errors()} & set(fields)
+        extra |= {name: fields.pop(name) for name in sorted(refused)}
+        return _READER.validate_python(fields | {"extra": extra})
 
     @property
     def methods(self) -> list[Table]:
         """The tables of the method and of those inside it, from the outside in; none of a method that is no setting."""
-        found, table = [], self.method
+        tables, table = [], self.method
         while isinstance(table, dict):
-            found.append(table)
+            tables.append(table)
             table = table.get("method")
-        return found
+        return tables
 
     @property
     def guide(self) -> Table | None:
@@ -240,7 +239,7 @@ class FitRecord:
         return self.method.get("guide") if isinstance(self.method, dict) else None
 
     def with_guide(self, guide: Table) -> "FitRecord":
-        """Return the record with the table of another guide; without one it stays as it is."""
+        """Return the record with the table of another guide; without a guide's table it is unchanged."""
         if not isinstance(self.method, dict):
             return self
         return dataclasses.replace(self, method=self.method | {"guide": guide})
@@ -263,7 +262,7 @@ _PARTIAL = (FitRecord, LaplaceRecord)
 
 
 class Info(FrozenDict):
-    """A record, or a part of one, as a mapping that is read only; `|` and `|=` give a new one."""
+    """A record or a part of it as a read-only mapping; `|` and `|=` give a new mapping."""
 
     _refusal = "`info` shows the record of a fit and is read only: add to it by posterior.info |= {'note': ...}."
 
@@ -282,7 +281,7 @@ def _shown(value: Any) -> Any:
 
 
 class Fitted:
-    """Base of what a fit returns, a `Posterior` or a `Mixture`.
+    """Base of the results of a fit, `Posterior` and `Mixture`.
 
     Attributes:
         record: how it was inferred.
@@ -292,7 +291,7 @@ class Fitted:
 
     @property
     def info(self) -> Info:
-        """The record as a mapping that is read only: fields that are set, and what was added.
+        """The record as a read-only mapping: fields that are set, and entries that were added.
 
         To add to it, assign: `posterior.info |= {"note": "second try"}`.
 
@@ -310,7 +309,7 @@ class Fitted:
         self.record = FitRecord.of(info)
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a new folder, which `pyrobnn.load` reads; the same as `pyrobnn.save(posterior, path)`.
+        """Write it to a new folder for `pyrobnn.load`; same as `pyrobnn.save(posterior, path)`.
 
         Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)

@@ -17,11 +17,11 @@ from pyrobnn.distributions.support import Components
 from pyrobnn.distributions.targets import CensoredNormal
 
 _AT_ONCE = 2**18
-"""Numbers, one a draw and input, that are computed at one time: they stay in the cache, and off fresh memory pages."""
+"""Numbers, one per draw and input, computed at a time: they stay in the cache, without fresh memory pages."""
 
 
 class Rows:
-    """The distributions of targets for each draw and input, of which some inputs can be taken.
+    """The distributions of targets for each draw and input; indexing picks inputs.
 
     Args:
         distribution: of batch shape (S, N).
@@ -134,7 +134,7 @@ class Rows:
     def _require(self, moment: str) -> None:
         if not self._knows(moment):
             raise InputError(
-                f"The {moment} of {type(self._base).__name__} is not known: use quantiles, or those of `sample`."
+                f"The {moment} of {type(self._base).__name__} is not known: use quantiles, or quantiles of `sample`."
             )
 
     @property
@@ -156,7 +156,7 @@ class Rows:
 
     @property
     def _like(self) -> Tensor:
-        """A tensor with the type and device in which the distribution takes targets."""
+        """A tensor of the type and device that the distribution takes for targets."""
         if isinstance(self._base, Categorical):
             return torch.empty(0, dtype=torch.int64, device=self._base.logits.device)
         if self._parts is None:

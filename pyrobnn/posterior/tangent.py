@@ -17,7 +17,7 @@ from pyrobnn.curvature.tracker import Tracker
 LastLayer = tuple[Tensor, Tensor, Tensor]
 """Outputs at the point (N, C), inputs of the layer (N, I), and the order of its entries as in `Pulled.only_matrix`."""
 MOST_DERIVATIVES = 2**24
-"""Derivatives of the outputs of one input in the weights, up to which draws take them where forward mode fails."""
+"""Largest number of derivatives of an input's outputs in the weights that is held where forward mode fails."""
 
 
 class Tangent:
@@ -43,7 +43,7 @@ class Tangent:
         return self.function(moving)(weights)
 
     def function(self, moving: tuple[str, ...]) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Return what `outputs` does for draws of some weights while the others stay at the point.
+        """Return the function behind `outputs` for draws of some weights; the other weights stay at the point.
 
         Raises:
             InputError: no forward mode, and too many derivatives.
@@ -77,11 +77,11 @@ class Tangent:
         change = torch.cat([(weights[name] - self._point[name]).flatten(1) for name in moving], 1)
         matrices = torch.empty_like(change)
         matrices[:, order] = change
-        moved = matrices.view(-1, a.shape[1]) @ a.T  # one product is four times faster than one a draw
+        moved = matrices.view(-1, a.shape[1]) @ a.T  # a single product is four times faster than a product per draw
         return moved.view(len(change), *f.shape[::-1]).mT.contiguous().add_(f)
 
     def _last_layer(self, tracker: Tracker, moving: list[str]) -> LastLayer | None:
-        """Return what draws need where these sites are a linear layer whose outputs are those of the network."""
+        """Return the layer for draws if these sites are a linear layer and its outputs are the network's."""
         if tracker.alone.others or len(tracker.alone.uses) != 1:
             return None
         at_once = tracker.inputs_at_once(len(self._inputs))
@@ -109,7 +109,7 @@ class Tangent:
         return f, slope
 
     def _fault_of_forward_mode(self, tracker: Tracker, moving: tuple[str, ...]) -> str:
-        """Return why one input has no derivative in forward mode, or none like that of reverse mode; "" if it has."""
+        """Return why the derivative of an input fails in forward mode or differs from reverse mode; "" if neither."""
         x, before = self._inputs[:1], random_state()
 
         def outputs(*values: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class Tangent:
         flat = torch.cat([value.reshape(-1) for value in change.values()])
         error = float((column * slope).sum() - row @ flat)
         rounding = torch.finfo(row.dtype).eps ** 0.5 * float(row.norm() * flat.norm())
-        return "" if abs(error) <= rounding else "that of torch differs from reverse mode"
+        return "" if abs(error) <= rounding else "the derivative of torch differs from reverse mode"
 
     def _by_rows(self, tracker: Tracker, moving: tuple[str, ...], weights: Mapping[str, Tensor]) -> Tensor:
         """Return the outputs by the rows of J in reverse mode, of some inputs at a time."""
@@ -143,6 +143,6 @@ def _stays(draws: Tensor, point: Tensor) -> bool:
 
 
 def _is_identity(derivatives: Tensor) -> bool:
-    """Return whether derivatives of outputs (C, B, O) are those of the outputs themselves."""
+    """Return whether derivatives of outputs (C, B, O) are the identity."""
     num, _, width = derivatives.shape
     return num == width and derivatives.equal(torch.eye(num).to(derivatives)[:, None].expand_as(derivatives))

@@ -52,7 +52,7 @@ def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
 def weight_table(posterior: Posterior) -> "pd.DataFrame":
     """Return a row for every weight: its site, its index in it, mean, standard deviation and signal-to-noise ratio.
 
-    The ratio |mean| / std is what Blundell et al. (2015, sec. 5.1) prune by.
+    The ratio |mean| / std is the pruning criterion of Blundell et al. (2015, sec. 5.1).
 
     Raises:
         InputError: a mixture.
@@ -79,11 +79,11 @@ def weight_table(posterior: Posterior) -> "pd.DataFrame":
 def prune(posterior: Posterior, fraction: float) -> Posterior:
     """Return the posterior with the fraction of weights of smallest signal-to-noise ratio set to zero.
 
-    It draws, predicts and saves like any other; the weights that stay keep their distribution. (Blundell et al. 2015,
-    sec. 5.1; Graves 2011.)
+    The result draws, predicts and saves like any posterior; the other weights keep their distribution. (Blundell et al.
+    2015, sec. 5.1; Graves 2011.)
 
     Args:
-        posterior: what to prune, unchanged.
+        posterior: the posterior to prune, unchanged.
         fraction: share of all weights, in [0, 1).
 
     Raises:
@@ -114,15 +114,15 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
 
 
 def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[Any], Tensor]:
-    """Return one function drawn from the posterior, for Thompson sampling (Thompson 1933).
+    """Return a function drawn from the posterior, for Thompson sampling (Thompson 1933).
 
     Args:
-        posterior: where to draw from; of a mixture, from a member that the seed picks.
+        posterior: the posterior to draw from; in a mixture, the seed picks a member.
         seed: seed of the draw; the same seed gives the same function.
 
     Returns:
-        A function from inputs (N, *in) to the mean of the targets under that draw, (N, K), in original units: the same
-        weights at every call.
+        A function from inputs (N, *in) to the mean of the targets under the draw, (N, K), in original units, with the
+        same weights at every call.
 
     Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
@@ -140,13 +140,13 @@ def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[A
 def update_prior(posterior: Posterior) -> BNN:
     """Return the model with this posterior, as independent normals, for its prior: the next task learns on from it.
 
-    Later fits keep the units of this one, in which the prior is meant: `standardize` of their data has no effect. The
+    Later fits keep the units of this fit, which are the prior's units: `standardize` of their data has no effect. The
     network starts at the posterior mean, its parameters without a prior and its buffers (the statistics of batch
-    normalisation) at their trained values. Sites that prior or likelihood add are inferred anew, and so is a learned
-    noise. (Nguyen et al. 2018, variational continual learning.)
+    normalisation) at their trained values. Sites of prior or likelihood and a learned noise are inferred anew. (Nguyen
+    et al. 2018, variational continual learning.)
 
-    Correlations between weights are left out. Where there are none, as in a linear model whose inputs are uncorrelated
-    and centred in the first data, two fits in turn give the posterior of all data at once.
+    Correlations between weights are left out. Two fits in turn give the posterior of all data if there are no
+    correlations, as in a linear model with uncorrelated, centred inputs in the first data.
 
     Raises:
         InputError: a mixture, or weights without a spread: points, pruned weights, or weights that a Laplace guide left

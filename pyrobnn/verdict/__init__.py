@@ -1,1 +1,1 @@
-"""What a fit is compared with: a constant, a linear model, and itself without an example."""
+"""Comparisons of a fit with a constant, a linear model, and itself without an example."""

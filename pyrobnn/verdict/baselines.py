@@ -20,7 +20,7 @@ from pyrobnn.posterior.prediction import Prediction
 
 _FOLDS = 5
 _VARIANCES = (0.01, 0.1, 1.0, 10.0, 100.0)
-"""Prior variances of the output of the linear model at a typical input, from which cross-validation chooses."""
+"""Prior variances of the output of the linear model at a typical input, for cross-validation to choose from."""
 _INTERCEPT_PRECISION = 0.1
 """Of the intercepts, so that a class that never occurs keeps a probability."""
 _WIDEST = 20_000
@@ -35,7 +35,7 @@ _LARGEST_LOG = 20.0
 _NEGLIGIBLE = 0.05
 """Nats an example above a constant that count as none, if chance may explain them."""
 _FAR_LESS = 0.8
-"""Share of the gain of a linear model below which a fit has missed what is linear."""
+"""Share of the gain of a linear model below which a fit has missed the linear part."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,20 +60,20 @@ class Baseline:
 def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[str, Baseline]:
     """Fit a constant and a linear model of the likelihood of a BNN to training data.
 
-    The outputs of the network are replaced by constants, or by linear functions of the standardised inputs with a
-    ridge penalty, which 5-fold cross-validation chooses. The parameters of the likelihood (noise, degrees of freedom,
-    dispersion, cut points) maximise the likelihood given outputs that are cross-validated too, so that they allow for
-    the error of the weights; noise that the model knows is learned here. The fits of all folds run at the
+    Constants replace the outputs of the network, or linear functions of the standardised inputs with a ridge penalty,
+    which 5-fold cross-validation chooses. The parameters of the likelihood (noise, degrees of freedom, dispersion, cut
+    points) maximise the likelihood given cross-validated outputs, so that they allow for the error of the weights.
+    Noise that is fixed in the model is learned here. The fits of all folds run at the
     same time, by L-BFGS in float64.
 
     Args:
-        bnn: the model whose likelihood is taken.
+        bnn: the model; its likelihood is used.
         data: training data.
-        most_rows: rows to use, drawn at random; fewer where inputs are many, and 500 at least.
+        most_rows: rows to use, drawn at random; fewer if there are many inputs, and at least 500.
 
     Returns:
-        By name: "constant", and "linear" where there are at most 20,000 inputs. Nothing for a likelihood that has
-        latents, for data with weights, or for fewer than two examples.
+        By name: "constant", and "linear" for at most 20,000 inputs. Empty for a likelihood with latents, for data with
+        weights, or for fewer than two examples.
     """
     likelihood = bnn.settings["likelihood"]
     if len(data) < 2 or data.weights is not None:
@@ -87,10 +87,10 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
         problem = _Problem.of(with_open_noise(likelihood), x, y, outputs)
         if problem is None:
             return {}
-        found = {"constant": _fit(problem, rows, _nothing, x)}
+        baselines = {"constant": _fit(problem, rows, _nothing, x)}
         if width <= _WIDEST:
-            found["linear"] = _fit(problem, rows, _directions(x), x)
-    return found
+            baselines["linear"] = _fit(problem, rows, _directions(x), x)
+    return baselines
 
 
 def _num_outputs(bnn: BNN, data: Data) -> int:
@@ -107,7 +107,7 @@ def _nothing(x: Tensor) -> Tensor:
 
 
 def _directions(x: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the map from inputs to standardised ones; of more inputs than rows, to all that the rows span.
+    """Return the map from inputs to standardised inputs; for more inputs than rows, to the span of the rows.
 
     A ridge solution lies in the span of its rows, so nothing is lost.
     """
@@ -154,8 +154,8 @@ class _Problem:
             return None
         centre, unit = torch.zeros(outputs, dtype=torch.float64), torch.ones(outputs, dtype=torch.float64)
         if as_likelihood(likelihood).noise:
-            own = Scaler.fit(targets.reshape(len(y), -1))
-            centre[: len(own.loc)], unit[: len(own.loc)] = own.loc, own.scale
+            target_scaler = Scaler.fit(targets.reshape(len(y), -1))
+            centre[: len(target_scaler.loc)], unit[: len(target_scaler.loc)] = target_scaler.loc, target_scaler.scale
         return cls(module, targets, scaler, outputs, centre, unit, same_inputs(x) % min(_FOLDS, len(y)))
 
     @property
@@ -182,8 +182,12 @@ class _Problem:
     @property
     def start(self) -> Tensor:
         """The parameters of the likelihood as they are, flat."""
-        own = list(self.module.parameters())
-        return torch.nn.utils.parameters_to_vector(own).detach() if own else torch.zeros(0, dtype=torch.float64)
+        parameters = list(self.module.parameters())
+        return (
+            torch.nn.utils.parameters_to_vector(parameters).detach()
+            if parameters
+            else torch.zeros(0, dtype=torch.float64)
+        )
 
 
 def _fit(problem: _Problem, rows: Tensor, features: Callable[[Tensor], Tensor], x: Tensor) -> Baseline:
@@ -197,17 +201,17 @@ def _fit(problem: _Problem, rows: Tensor, features: Callable[[Tensor], Tensor], 
         coefficients, parameters = _train(problem, inputs, 1 / variance, coefficients, parameters)
         with torch.no_grad():
             held_out = torch.einsum("np,npo->no", inputs, coefficients[1 + problem.folds])
-        score, own = _calibrate(problem, held_out, start)
+        score, fitted = _calibrate(problem, held_out, start)
         if best is not None and score <= best[0]:
             break
-        best = score, coefficients[0], own, held_out
+        best = score, coefficients[0], fitted, held_out
     assert best is not None  # there is a variance
-    _, weights, own, held_out = best
+    _, weights, fitted, held_out = best
 
     def outputs(values: Tensor) -> Tensor:
         return features(values) @ weights[:-1] + weights[-1]
 
-    return Baseline(rows, problem.predict(own, held_out), outputs, lambda f: problem.predict(own, f))
+    return Baseline(rows, problem.predict(fitted, held_out), outputs, lambda f: problem.predict(fitted, f))
 
 
 def _train(
@@ -223,8 +227,8 @@ def _train(
         fitted = (kept * problem.log_prob(inputs @ weights)).sum()
         return penalty.mul(weights.square()).sum() / 2 - fitted
 
-    found = _minimize(problem, loss, coefficients.flatten(), parameters, scale=float(kept.sum()))
-    return found[:size].view_as(coefficients), found[size:]
+    solution = _minimize(problem, loss, coefficients.flatten(), parameters, scale=float(kept.sum()))
+    return solution[:size].view_as(coefficients), solution[size:]
 
 
 def _calibrate(problem: _Problem, held_out: Tensor, start: Tensor) -> tuple[float, Tensor]:
@@ -233,10 +237,10 @@ def _calibrate(problem: _Problem, held_out: Tensor, start: Tensor) -> tuple[floa
     def loss(_: Tensor) -> Tensor:
         return -problem.log_prob(held_out).sum()
 
-    found = _minimize(problem, loss, start[:0], start, scale=float(len(held_out))) if len(start) else start
-    problem.put(found)
+    parameters = _minimize(problem, loss, start[:0], start, scale=float(len(held_out))) if len(start) else start
+    problem.put(parameters)
     with torch.no_grad():
-        return float(problem.log_prob(held_out).mean()), found
+        return float(problem.log_prob(held_out).mean()), parameters
 
 
 def _minimize(
@@ -293,15 +297,16 @@ class _Gain:
 def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, where: str, advice: str) -> Verdict:
     """Compare the log scores of a fit and of the baselines, example by example.
 
-    It warns if the fit is worse than the constant, or not shown to be better and at most 0.05 nats an example above it
-    with that confidence; or if it attains less than 80 % of what the linear model gains over the constant.
+    It warns if the fit is worse than the constant, or if it is not shown to be better and gains at most 0.05 nats per
+    example with that confidence. It also warns if the fit attains less than 80 % of the linear model's gain over the
+    constant.
 
     Args:
         scores: log density or probability of each target, (N,), N at least 2.
-        baselines: the same by name, "constant" and perhaps "linear".
+        baselines: the scores of baselines by name, "constant" and perhaps "linear".
         level: the p-value below which a difference counts.
-        where: by which examples, to follow the numbers.
-        advice: what to try, a sentence.
+        where: the source of the examples, to follow the numbers.
+        advice: a sentence on what to try.
     """
     over_constant = _Gain.of(scores - baselines["constant"])
     is_better = 1 - over_constant.below(0.0) < level
@@ -312,7 +317,7 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, wher
     p_value = max(over_constant.below(_NEGLIGIBLE), level if is_better else 0.0)
     if min(p_value, over_constant.below(0.0)) < level:
         cause = (
-            "The inputs say nothing of the target, or the fit has lost what they say"
+            "The inputs say nothing of the target, or the fit has lost their information"
             if gained is None or 1 - gained.below(0.0) >= level
             else "The inputs do tell of the target"
         )

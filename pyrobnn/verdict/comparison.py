@@ -43,7 +43,7 @@ _LEARNED = 0.25
 
 
 def tell(posterior: Any, data: Any, validation: Data | None) -> None:
-    """Write to standard error what `complaint` says of a fit."""
+    """Write the `complaint` about a fit to standard error."""
     text = complaint(posterior, data, validation)
     if text is not None:
         tqdm.write(f"{text} {SEE}", file=sys.stderr)
@@ -51,18 +51,17 @@ def tell(posterior: Any, data: Any, validation: Data | None) -> None:
 
 @under(gradients)
 def complaint(posterior: Any, data: Any, validation: Data | None = None) -> str | None:
-    """Say if a fit predicts no better than a constant or a linear model, has memorised its targets, or was cut short.
+    """Report a fit that predicts no better than a constant or a linear model, memorised its targets, or was cut short.
 
-    It looks at up to 500 examples of the validation data, or of the training data. Data in files and loaders are not
-    looked at.
+    It uses up to 500 examples of the validation data, or of the training data. Data in files and loaders are skipped.
 
     Args:
-        posterior: what a method returned.
+        posterior: the result of a method.
         data: the training data: `Data`, `StoredData` or `LoaderData`.
         validation: `Data` held out, or None.
 
     Returns:
-        A sentence or two; None for a fit that is none of that, and in processes of a parallel fit but the first.
+        A sentence or two; None for a fit without these faults, and in all but the first process of a parallel fit.
     """
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data) and is_main_process()):
         return None
@@ -95,7 +94,7 @@ def _cut_short(posterior: Posterior | Mixture) -> str | None:
         return None
     return (
         f"The fit ended before it had converged ({record.stop_reason}). Its guide starts narrow, so its uncertainty "
-        "may be far too small: leave out `max_steps` and `patience`, or give `steps`, with which it starts wide."
+        "may be far too small: leave out `max_steps` and `patience`, or give `steps`, so that it starts wide."
     )
 
 
@@ -120,18 +119,18 @@ def compare_with_baselines(
 ) -> Verdict | None:
     """Compare predictions with the predictions of baselines, on data held out or on training data.
 
-    Of training data the baselines are cross-validated. Draws of Markov chains have the scores of `leave_one_out`. Draws
-    of a guide are far from those that leaving one out asks for (their k-hat is above 0.7 even where predictions are
-    good), and have their scores as they are: these flatter the fit, so that a warning holds all the more for new data.
+    On training data the baselines are cross-validated, and draws of Markov chains have the scores of `leave_one_out`.
+    Draws of a guide are too far from the leave-one-out posterior (their k-hat is above 0.7 even for good predictions),
+    so their scores are used unchanged. These flatter the fit: a warning holds all the more for new data.
 
     Args:
         posterior: the fit.
         train: its training data.
-        baselines: what `fit_baselines` returned for them.
-        held_out: data that neither has seen, or None.
+        baselines: the result of `fit_baselines` for the training data.
+        held_out: data unseen by fit and baselines, or None.
         num_draws: draws S of the predictions.
         level: the p-value below which a difference counts.
-        most_rows: rows of these data to look at, at most.
+        most_rows: largest number of rows to use.
 
     Returns:
         The verdict; None without baselines, or with a single example.
@@ -146,26 +145,28 @@ def compare_with_baselines(
             scores, where = leave_one_out(prediction, part.y), "by leave-one-out"
         else:
             scores, where = prediction.log_prob(part.y).double().cpu(), "on its own training data, which flatter it"
-        found = {name: one.cross_validated.log_prob(train.y[one.rows])[: len(rows)] for name, one in baselines.items()}
+        rivals = {
+            name: base.cross_validated.log_prob(train.y[base.rows])[: len(rows)] for name, base in baselines.items()
+        }
     else:
         order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))
         part, where = held_out[order[:most_rows]], "on held-out data"
         scores = posterior.predict(part.x, num_draws=num_draws).log_prob(part.y).double().cpu()
-        found = {name: one.predict(part.x).log_prob(part.y) for name, one in baselines.items()}
+        rivals = {name: baseline.predict(part.x).log_prob(part.y) for name, baseline in baselines.items()}
     if len(part) < 2:
         return None
-    return judge(scores, found, level, where=where, advice=advice(posterior))
+    return judge(scores, rivals, level, where=where, advice=advice(posterior))
 
 
 def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
-    """Return the log score of each training example by a fit without it, (N,), from draws of the posterior itself.
+    """Return the log score of each training example by a fit without it, (N,), from draws of the posterior.
 
     Draws are weighted by 1 / p(y_n | w), each weight truncated at sqrt(S) times their mean (Ionides 2008, "Truncated
-    Importance Sampling"), which moves it towards the score of the training data: too good rather than too bad.
+    Importance Sampling"), which moves the score towards the training score: too good rather than too bad.
 
     Args:
         prediction: predictions at the N training inputs.
-        y: their targets in original units.
+        y: the targets in original units.
     """
     log_prob = prediction.draw_log_prob(y).double().cpu()
     log_weights = -log_prob
@@ -175,20 +176,20 @@ def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
 
 
 def sites_at_prior(posterior: Posterior | Mixture) -> tuple[str, ...]:
-    """Return the weights that have taken nothing from the data: KL(q || p) below 0.02 nats an entry, none above 0.25.
+    """Return the weights that have learned nothing from the data: KL(q || p) below 0.02 nats per entry, at most 0.25.
 
-    Biases are left out, which many good fits do not need, and sites whose KL has no closed form and no quadrature. Of a
-    mixture all members have to be there.
+    Biases are left out, since many good fits do not need them, and so are sites whose KL has no closed form and no
+    quadrature. In a mixture, all members must agree.
     """
-    found = [_at_prior(member) for member in members_of(posterior)]
-    return tuple(name for name in found[0] if all(name in names for names in found))
+    names_by_member = [_at_prior(member) for member in members_of(posterior)]
+    return tuple(name for name in names_by_member[0] if all(name in names for names in names_by_member))
 
 
 def _at_prior(posterior: Posterior) -> list[str]:
     with seeded(posterior.seed, "sites"), fast_pyro(), torch.no_grad():
         guide = posterior.trace(posterior.guide)
         model = posterior.trace(poutine.replay(posterior.bnn, trace=guide))
-        found = []
+        unlearned = []
         for name in posterior.bnn.site_names:
             if model.nodes[name]["value"].ndim < 2:
                 continue
@@ -199,12 +200,12 @@ def _at_prior(posterior: Posterior) -> list[str]:
             size = model.nodes[name]["value"].numel()
             has_learned = divergence.numel() == size and float(divergence.max()) > _LEARNED
             if float(divergence.sum()) < _NEGLIGIBLE * size and not has_learned:
-                found.append(name)
-        return found
+                unlearned.append(name)
+        return unlearned
 
 
 def advice(posterior: Posterior | Mixture) -> str:
-    """Say what to try with a fit that predicts badly."""
+    """Return advice for a fit that predicts badly."""
     learns_noise = as_likelihood(posterior.bnn.settings["likelihood"]).noise in OPEN
     noise = "scale='tuned' for the noise and no `steps`, so that it is measured first, " if learns_noise else ""
     return f"Try {noise}one hidden layer with fewer units, MarginalLikelihood(), or NUTS where weights are few."

@@ -1,4 +1,4 @@
-"""Whether a fit has memorised its targets: what it says of an example that is left out."""
+"""Whether a fit has memorised its targets: its score on an example that is left out."""
 
 import math
 
@@ -22,29 +22,29 @@ _DRAWS = 100
 _MOST_ENTRIES = 2**24
 """Derivatives of outputs in weights that are looked at."""
 _LARGEST = 1000
-"""Rows and columns of the matrix whose eigenvalues it takes."""
+"""Largest number of rows and columns of the matrix whose eigenvalues are taken."""
 _FAR_BELOW = 5.0
-"""Nats below the constant at which the score of an example counts no further."""
+"""Nats below the constant at which the score of an example is cut off."""
 _LOST, _SHARE = 2.0, 0.8
-"""Nats an example that a fit has to lose; of labels and counts, at most this share of what a constant leaves open."""
+"""Nats per example that a fit must lose; for labels and counts, at most this share of the constant's loss."""
 _LEVEL = 0.01
 
 
 def memorised_targets(
     posterior: Posterior | Mixture, train: Data, baselines: dict[str, Baseline], advice: str
 ) -> str | None:
-    """Say so if training examples are far more likely than they would be left out, and a linear model is as good.
+    """Report a fit whose training examples are far less likely when left out, if a linear model is as good.
 
-    It loses at least 2 nats an example; of labels and counts, 80 % of the constant's own loss where that is less. The
+    The loss is at least 2 nats per example; for labels and counts, 80 % of the constant's loss if that is less. The
     network is linearised at the mean of the guide (see `left_out_scores`), so this is for large effects: noise that is
-    set too small, or learned where all targets are met. Networks for which it takes seconds are not looked at.
+    set too small, or learned after all targets are met. Networks that would take seconds are skipped.
     """
     left_out = left_out_scores(posterior, train)
     if left_out is None or "linear" not in baselines:
         return None
     rows = baselines["constant"].rows
-    found = {name: one.cross_validated.log_prob(train.y[rows]) for name, one in baselines.items()}
-    part, constant = train[rows], found["constant"]
+    rivals = {name: baseline.cross_validated.log_prob(train.y[rows]) for name, baseline in baselines.items()}
+    part, constant = train[rows], rivals["constant"]
     draws = max(_DRAWS, len(members_of(posterior)))
     kept = posterior.predict(part.x, num_draws=draws).log_prob(part.y).double().cpu()
     scores = torch.maximum(left_out[rows], constant - _FAR_BELOW)
@@ -52,33 +52,33 @@ def memorised_targets(
     threshold = _LOST
     if posterior.bnn.settings["likelihood"].integer_targets:
         threshold = min(_LOST, -_SHARE * float(constant.mean()))
-    if lost < threshold or judge(scores, found, _LEVEL, where="", advice="").kind == "fine":
+    if lost < threshold or judge(scores, rivals, _LEVEL, where="", advice="").kind == "fine":
         return None
     return (
         f"The fit has memorised its targets: an example is {lost:.1f} nats less likely where it is left out, which is "
         f"{float((scores - constant).mean()):+.2f} on a constant, where a linear model has "
-        f"{float((found['linear'] - constant).mean()):+.2f}. Its intervals are too narrow for new data. {advice}"
+        f"{float((rivals['linear'] - constant).mean()):+.2f}. Its intervals are too narrow for new data. {advice}"
     )
 
 
 def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | None:
     """Return the log score of each training example by a fit without it, (N,), from the network linearised at the mean.
 
-    The example's own term is taken out of the Laplace approximation at the guide's mean (Vehtari et al. 2016,
-    sec. 3.3). At a mode of a linear network with Gaussian noise that is exact.
+    The example's term is taken out of the Laplace approximation at the guide's mean (Vehtari et al. 2016,
+    sec. 3.3). This is exact at a mode of a linear network with Gaussian noise.
 
     Returns:
-        In the original units of the targets. None for guides without a mean, Markov chains, data with weights, and
-        where it would cost too much.
+        In the original units of the targets. None for guides without a mean, Markov chains, data with weights, and if
+        it would cost too much.
     """
-    found = []
+    member_scores = []
     for member in members_of(posterior):
         with seeded(member.seed, "left out"):
             scores = None if built(member.guide).chains() is not None else _of_member(member, train)
         if scores is None:
             return None
-        found.append(scores)
-    return torch.stack(found).logsumexp(0) - math.log(len(found))
+        member_scores.append(scores)
+    return torch.stack(member_scores).logsumexp(0) - math.log(len(member_scores))
 
 
 def _of_member(posterior: Posterior, train: Data) -> Tensor | None:

@@ -88,12 +88,12 @@ def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], se
         for x, y, *counts in source.one_pass(bnn, _AT_ONCE):
             squares = ((bnn.outputs(mode, x) - y.reshape(len(y), -1)) * scale).square().double()
             total = total + (squares * counts[0][:, None] if counts else squares).sum(0).cpu()
-    found = tuple(max(square**0.5, _LEAST_NOISE) for square in (total / source.total_weight).tolist())
-    return BNN(net, prior=Normal(1.0), likelihood=Gaussian(scale=found if len(found) > 1 else found[0]))
+    scales = tuple(max(square**0.5, _LEAST_NOISE) for square in (total / source.total_weight).tolist())
+    return BNN(net, prior=Normal(1.0), likelihood=Gaussian(scale=scales if len(scales) > 1 else scales[0]))
 
 
 def _scale_targets(bnn: BNN, source: Source) -> None:
-    """Tell the likelihood the units of the targets; what it has learned, in units of the model, stays."""
+    """Tell the likelihood the units of the targets; its learned values, in units of the model, stay."""
     learned = {name: value.detach() for name, value in bnn.likelihood.named_parameters()}
     bnn.scale_targets(source.y_scaler.scale.expand(source.first()[1].shape[1:]))
     for name, value in bnn.likelihood.named_parameters():

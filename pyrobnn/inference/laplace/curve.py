@@ -31,12 +31,12 @@ from pyrobnn.posterior.record import LaplaceRecord
 
 
 def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[Site], *, progress: bool) -> Posterior:
-    """Put a Gaussian in the place of a posterior's guide, which is the mode, and return the same posterior.
+    """Replace a posterior's guide, the mode, by a Gaussian, and return the same posterior.
 
-    `info["laplace"]` has the setting, `log_evidence` and its parts, and what was repaired.
+    `info["laplace"]` has the setting, `log_evidence` and its parts, and the repairs.
 
     Raises:
-        InputError: a setting that does not fit the network or its prior, or a loader that leaves out examples.
+        InputError: a setting that does not fit the network or its prior, or a loader that skips examples.
         FloatingPointError: curvature that is not finite.
     """
     bnn = posterior.bnn
@@ -62,10 +62,10 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[
         result.fill(guide, progress=progress)
         fit = log_likelihood(point, data, result.curvature)
         fit -= source.total_weight * float(source.y_scaler.log_volume())
-        found = laplace_record(to_dict(setting), point, result, guide=guide, others=others, fit=fit)
-    _tell(setting, prior, found)
+        record = laplace_record(to_dict(setting), point, result, guide=guide, others=others, fit=fit)
+    _tell(setting, prior, record)
     posterior.guide = guide
-    posterior.record = dataclasses.replace(posterior.record.with_guide(to_dict(gaussian_setting)), laplace=found)
+    posterior.record = dataclasses.replace(posterior.record.with_guide(to_dict(gaussian_setting)), laplace=record)
     return posterior
 
 
@@ -103,8 +103,8 @@ def laplace_record(
 ) -> LaplaceRecord:
     """Return the log evidence by Laplace's method, its parts in the original units of the targets, and the repairs.
 
-    log p(D) = log p(D | w) + log p(w) + D / 2 log 2 pi - 1 / 2 log det (precision), given all that is not Gaussian:
-    what stays at the mode counts as known.
+    log p(D) = log p(D | w) + log p(w) + D / 2 log 2 pi - 1 / 2 log det (precision), given all sites that are not
+    Gaussian: sites that stay at the mode count as known.
     """
     with torch.no_grad():
         laws = prior_laws(point.bnn, point.weights, others)
@@ -133,12 +133,12 @@ def _log_prior_of(block: Any, laws: Mapping[str, Any], weights: Mapping[str, Ten
     return float(entries[block.index].double().sum())
 
 
-def _tell(setting: Laplace, prior: PriorCurvature, found: LaplaceRecord) -> None:
-    """Warn of what was repaired or approximated."""
+def _tell(setting: Laplace, prior: PriorCurvature, record: LaplaceRecord) -> None:
+    """Warn of repairs and approximations."""
     lines = []
-    if found.clipped:
+    if record.clipped:
         lines.append(
-            f"{sum(found.clipped.values()):,} weights ({', '.join(found.clipped)}) stand where the log prior is not "
+            f"{sum(record.clipped.values()):,} weights ({', '.join(record.clipped)}) stand where the log prior is not "
             "concave, and take 1 / variance of the prior for its curvature"
         )
     if prior.joint and setting.structure != "full":
@@ -146,18 +146,18 @@ def _tell(setting: Laplace, prior: PriorCurvature, found: LaplaceRecord) -> None
             f"the prior correlates the entries of {', '.join(prior.joint)}, and structure={setting.structure!r} takes "
             "the diagonal alone: structure='full' takes all of it"
         )
-    if found.repaired:
+    if record.repaired:
         lines.append(
-            f"{found.repaired:,} directions of the curvature were not positive, and take the prior's precision: the "
+            f"{record.repaired:,} directions of the curvature were not positive, and take the prior's precision: the "
             "weights may not be at a mode (train longer), or use curvature='ggn'"
         )
-    if found.product_error:
-        worst = max(found.product_error.values())
+    if record.product_error:
+        worst = max(record.product_error.values())
         lines.append(
-            f"the prior's precision of {', '.join(found.product_error)} is not a product over inputs and outputs, and "
+            f"the prior's precision of {', '.join(record.product_error)} is not a product over inputs and outputs, and "
             f"the closest one, at most {worst:.3g} times off, stands in: structure='full' or 'diag' take it as it is"
         )
-    if found.slow:
-        lines.append(f"{', '.join(found.slow)} belong to layers of unknown structure, and took a slower path")
+    if record.slow:
+        lines.append(f"{', '.join(record.slow)} belong to layers of unknown structure, and took a slower path")
     for line in lines:
         warn_user(f"Laplace: {line}.")

@@ -1,4 +1,4 @@
-"""From curvature to a Gaussian: blocks filled with the likelihood's and the prior's, and what was repaired."""
+"""From curvature to a Gaussian: blocks filled with the curvature of likelihood and prior, and the repairs."""
 
 import dataclasses
 import math
@@ -22,12 +22,12 @@ class Result:
     """The blocks of a Gaussian.
 
     Attributes:
-        curvature: of the likelihood, from which they come.
-        blocks: what each covers, and the arguments of its `fill`.
-        clipped: number of entries of sites where the log prior is not concave, and which take its 1 / variance.
+        curvature: curvature of the likelihood, the source of the blocks.
+        blocks: the spec of each block, and the arguments of its `fill`.
+        clipped: by site, number of entries where the log prior is not concave; they take its 1 / variance.
         repaired: number of eigenvalues or entries of the precision that were not positive and were replaced.
-        product_error: by site, the largest factor by which the prior's precision differs from the product that a
-            Kronecker block takes it for.
+        product_error: by site, the largest factor between the prior's precision and its product form in a Kronecker
+            block.
     """
 
     curvature: Curvature
@@ -46,7 +46,7 @@ class Result:
 
 
 def likelihood_curvature(setting: Laplace, point: Point, prior: PriorCurvature, data: Examples) -> Curvature:
-    """Return the curvature that a setting names; the prior decides what a subnetwork or a low rank keeps of it.
+    """Return the curvature that a setting names; the prior decides which part a subnetwork or a low rank keeps.
 
     Raises:
         InputError: a network that the curvature does not take.
@@ -54,19 +54,19 @@ def likelihood_curvature(setting: Laplace, point: Point, prior: PriorCurvature, 
     """
     kind = KINDS[setting.curvature]
     if setting.structure == "kron":
-        found = kind.kronecker(point, data, sharing=setting.sharing, joint_bias=setting.joint_bias)
+        curvature = kind.kronecker(point, data, sharing=setting.sharing, joint_bias=setting.joint_bias)
     elif setting.structure == "diag":
-        found = kind.diagonal(point, data)
+        curvature = kind.diagonal(point, data)
     elif setting.structure == "low_rank":
-        found = kind.low_rank(point, data, point.flat(prior.precision), setting.rank)
+        curvature = kind.low_rank(point, data, point.flat(prior.precision), setting.rank)
     elif setting.subnetwork is None:
-        found = kind.full(point, data)
-    else:  # of the largest marginal variance, by the diagonal
+        curvature = kind.full(point, data)
+    else:  # the weights of largest marginal variance, by the diagonal
         rough = kind.diagonal(point, data).diagonal
         precision = torch.cat([(rough[name] + prior.precision[name]).flatten() for name in point.sites])
-        found = kind.full(point, data, precision.argsort(stable=True)[: setting.subnetwork].sort().values)
-    found.require_finite(point.sites)
-    return found
+        curvature = kind.full(point, data, precision.argsort(stable=True)[: setting.subnetwork].sort().values)
+    curvature.require_finite(point.sites)
+    return curvature
 
 
 def assemble(point: Point, prior: PriorCurvature, curvature: Curvature) -> Result:
@@ -77,33 +77,33 @@ def assemble(point: Point, prior: PriorCurvature, curvature: Curvature) -> Resul
     if curvature.low_rank is not None:
         spec = BlockSpec("low_rank", tuple(point.sites), len(curvature.low_rank[1]))
         result.blocks.append((spec, (point.flat(prior.precision), *curvature.low_rank)))
-    for one in curvature.factors:
-        spec = BlockSpec("kron", one.sites, transposed=one.transposed and point.weights[one.sites[0]].ndim > 1)
+    for factor in curvature.factors:
+        spec = BlockSpec("kron", factor.sites, transposed=factor.transposed and point.weights[factor.sites[0]].ndim > 1)
         outer_prior, inner_prior, error = product_of(_prior_matrix(prior, spec))
         if error > 1 + _PRODUCT_TOLERANCE:
-            result.product_error[one.sites[0]] = error
-        result.blocks.append((spec, (one.outer, one.inner, outer_prior, inner_prior)))
+            result.product_error[factor.sites[0]] = error
+        result.blocks.append((spec, (factor.outer, factor.inner, outer_prior, inner_prior)))
     for name, value in curvature.diagonal.items():
-        own = prior.precision[name]
-        result.blocks.append((BlockSpec("diag", (name,)), (_positive(value + own, own, result).flatten(),)))
+        added = prior.precision[name]
+        result.blocks.append((BlockSpec("diag", (name,)), (_positive(value + added, added, result).flatten(),)))
     return result
 
 
 def _add_full(point: Point, prior: PriorCurvature, total: Tensor, result: Result) -> None:
     index = result.curvature.index
-    own = torch.diag(point.flat(prior.precision))
-    places = point.by_site(torch.arange(point.size, device=own.device))
+    prior_matrix = torch.diag(point.flat(prior.precision))
+    places = point.by_site(torch.arange(point.size, device=prior_matrix.device))
     for name, joint in prior.joint.items():
         place = places[name].flatten()
-        own[place[:, None], place] = joint
-    own = own if index is None else own[index][:, index]
-    precision = _positive_definite((total + own).double(), own.diagonal().min().double(), result)
+        prior_matrix[place[:, None], place] = joint
+    prior_matrix = prior_matrix if index is None else prior_matrix[index][:, index]
+    precision = _positive_definite((total + prior_matrix).double(), prior_matrix.diagonal().min().double(), result)
     spec = BlockSpec("full", tuple(point.sites), None if index is None else len(index))
     result.blocks.append((spec, (precision,) if index is None else (precision, index)))
 
 
 def _positive(precision: Tensor, prior: Tensor, result: Result) -> Tensor:
-    """Return the precision with the prior's in the place of entries that are not positive."""
+    """Return the precision; entries that are not positive take the prior's precision."""
     is_bad = ~(precision > 1e-6 * prior)
     result.repaired += int(is_bad.sum())
     return torch.where(is_bad, prior, precision)

@@ -78,7 +78,7 @@ def _check_size(setting: Laplace, size: int) -> None:
 
 
 def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: Tensor) -> None:
-    """Refuse a network whose operations lack a derivative that the curvature, or predictions, will need."""
+    """Refuse a network whose operations lack a derivative that curvature or predictions need."""
 
     def outputs(*values: Tensor) -> Tensor:
         return bnn.outputs({**weights, **dict(zip(names, values, strict=True))}, x)
@@ -86,14 +86,14 @@ def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor]
     values = [weights[name].detach() for name in names]
     is_second = setting.curvature == "hessian"
     if is_second or setting.structure == "low_rank":
-        slope = grad(lambda *own: outputs(*own).square().sum(), tuple(range(len(values))))
+        slope = grad(lambda *moved: outputs(*moved).square().sum(), tuple(range(len(values))))
         fault = missing_forward_mode(slope if is_second else outputs, *values)
         if fault:
-            what, instead = (
+            option, instead = (
                 ("curvature='hessian'", "'ggn'") if is_second else ("structure='low_rank'", "'kron' or 'diag'")
             )
             raise InputError(
-                f"Laplace: {what} needs forward-mode derivatives, which torch lacks for this network ({fault}): use "
+                f"Laplace: {option} needs forward-mode derivatives, which torch lacks for this network ({fault}): use "
                 f"{instead}.",
                 page="how-to/laplace",
             )
@@ -109,11 +109,11 @@ def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names
     Raises:
         InputError: a layer so wide that memory does not hold them.
     """
-    operations, what, fewer = 0.0, "", ""
+    operations, task, fewer = 0.0, "", ""
     if setting.structure == "full":
         side = setting.subnetwork or sum(weights[name].numel() for name in names)
         if _FACTOR_STEPS * side**3 >= A_MINUTE:
-            operations, what = _FACTOR_STEPS * side**3, f"the inverse root of a {side:,} x {side:,} matrix"
+            operations, task = _FACTOR_STEPS * side**3, f"the inverse root of a {side:,} x {side:,} matrix"
     elif setting.structure == "kron":
         sides = _wide_sides(bnn, weights, names, x)
         side, name = max(sides, default=(0, ""))
@@ -122,14 +122,14 @@ def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names
                 f"Laplace(structure='kron') takes the eigenvectors of a {side:,} x {side:,} matrix for {name!r}, which "
                 f"needs {3 * 8 * side**2 / 2**30:,.0f} GiB: use structure='diag', or sites='last_layer'."
             )
-        operations = float(sum(EIGEN_STEPS * own**3 for own, _ in sides))
-        what = f"the eigenvectors of a {side:,} x {side:,} matrix for {name!r}"
-        fewer = ", far fewer where examples are an eighth of that"
+        operations = float(sum(EIGEN_STEPS * width**3 for width, _ in sides))
+        task = f"the eigenvectors of a {side:,} x {side:,} matrix for {name!r}"
+        fewer = ", far fewer if examples number an eighth of that"
     if operations:
         minutes = operations / A_MINUTE
         length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
         warn_user(
-            f"Laplace: structure={setting.structure!r} takes {what}, in all up to {operations:.0e} operations "
+            f"Laplace: structure={setting.structure!r} takes {task}, in all up to {operations:.0e} operations "
             f"({length} at 20 GFLOPS{fewer}), and {8 * side**2 / 2**30:.1f} GiB: structure='diag' or 'low_rank', or "
             "sites='last_layer', take less."
         )

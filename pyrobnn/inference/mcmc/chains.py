@@ -1,7 +1,6 @@
 """The common parts of Markov chain methods: the target, overdispersed starts, and a posterior of stored draws."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple
 
@@ -25,7 +24,7 @@ from pyrobnn.posterior.record import EngineRecord, FitRecord
 
 Init = Literal["prior", "net"]
 _JITTER = 0.1
-"""Standard deviation of the noise around the network's own weights, from which chains start apart."""
+"""Standard deviation of the noise that is added to the network's weights, so that chains start apart."""
 _TRIES = 100
 
 
@@ -34,10 +33,10 @@ class Chains(NamedTuple):
 
     Attributes:
         draws: unconstrained latents, (chain, draw, P).
-        statistics: a number for each draw, (chain, draw) by name.
-        engine: how the gradients were computed.
-        num_diverging: number of draws whose trajectory diverged, where the method knows.
-        num_steps: number of steps of each chain, if it is not the method's.
+        statistics: values per draw, (chain, draw), by name.
+        engine: the engine of the gradients.
+        num_diverging: number of draws with a diverging trajectory, if the method knows.
+        num_steps: number of steps of each chain, if it differs from the method's.
     """
 
     draws: Tensor
@@ -67,10 +66,10 @@ class Target:
         self.log_joint = LogJoint(self.bnn, self.sites, source.num_data)
 
     def start(self, chain: int, is_usable: Callable[[Tensor], bool]) -> Tensor:
-        """Return unconstrained latents (P,) for a chain, from its random stream, where a point is usable.
+        """Return unconstrained latents (P,) for a chain, from its random stream, at a usable point.
 
         Raises:
-            InputError: no usable point was found.
+            InputError: no usable point.
         """
         with seeded(derive(self._seed, f"chain {chain}"), "start"), torch.no_grad():
             for _ in range(_TRIES):
@@ -110,7 +109,7 @@ class ChainMethod(BaseMethod[Posterior]):
 
     @property
     def batch_size(self) -> BatchSize:
-        """The number of examples in a mini-batch, "all", or None for what suits the sizes."""
+        """The number of examples in a mini-batch, "all", or None to choose by the sizes."""
         return "all"
 
     @property
@@ -123,7 +122,7 @@ class ChainMethod(BaseMethod[Posterior]):
         raise NotImplementedError
 
     def offer(self) -> Offer:
-        """Return what the method has beside `infer`."""
+        """Return the features of the method beside `infer`."""
         return Offer(callbacks=False, copies=self.num_chains, wants_measured_scales=True)
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
@@ -143,7 +142,7 @@ class ChainMethod(BaseMethod[Posterior]):
         with running(bnn, source.batch_size(self.batch_size), run.seed, "fit") as threads:
             target = Target(bnn, source, run.device, run.seed, self.init)
             posterior = self._posterior(target, self.sample(target, run), run.seed)
-        seconds = time.perf_counter() - run.started
+        seconds = run.seconds
         posterior.record = dataclasses.replace(posterior.record, threads=threads, seconds=seconds)
         return posterior
 
@@ -175,7 +174,7 @@ class ChainMethod(BaseMethod[Posterior]):
 
 
 def check_all_inferred(bnn: BNN, method: str, *, but: Collection[str] = ()) -> None:
-    """Refuse a model with other parameters to optimise than some; the method's name is for the message."""
+    """Refuse a model with parameters to optimise, except those in `but`; the method's name is for the message."""
     names = [
         name.removesuffix("_unconstrained")
         for name, parameter in bnn.named_parameters()
@@ -192,6 +191,6 @@ def check_all_inferred(bnn: BNN, method: str, *, but: Collection[str] = ()) -> N
     hints = [hint for prefix, hint in advice.items() if any(name.startswith(prefix) for name in names)]
     shown = ", ".join(name.removeprefix("net.") for name in names)
     raise InputError(
-        f"{method} draws what has a prior, and {shown} would have to be optimised beside it: give {'; '.join(hints)}.",
+        f"{method} draws from priors, and {shown} would have to be optimised without one: give {'; '.join(hints)}.",
         page="how-to/mcmc",
     )

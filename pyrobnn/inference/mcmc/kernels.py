@@ -11,12 +11,12 @@ from torch import Tensor
 from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State
 
 _LARGEST_CHANGE = 1000.0
-"""Nats of energy from which on a trajectory has diverged, as in Pyro."""
+"""Change of energy in nats above which a trajectory has diverged, as in Pyro."""
 _LATENTS = ("z",)
 
 
 class _CompiledKernel:
-    """The base of both kernels: `move` makes a transition, its numbers are kept where Pyro keeps them."""
+    """The base of both kernels: `move` makes a transition, whose statistics are kept as in Pyro."""
 
     potential_fn: Potential
     step_size: float
@@ -29,11 +29,11 @@ class _CompiledKernel:
     _root_of: Tensor | None = None
 
     def move(self, state: State, potential: Tensor) -> tuple[Tensor | None, float, bool]:
-        """Return new latents (P,), None for the old ones, the acceptance probability, and whether it diverged."""
+        """Return new latents (P,) or None if unchanged, the acceptance probability, and whether it diverged."""
         raise NotImplementedError
 
     def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Do a transition from the latents of the last one."""
+        """Do a transition from the latents of the last transition."""
         latents, potential, gradients = self._fetch_from_cache()  # type: ignore[attr-defined]
         place, gradient = latents["z"].detach(), gradients["z"]
         self._take_masses()
@@ -105,11 +105,11 @@ class CompiledNUTS(_CompiledKernel, mcmc.NUTS):
                 return moved, accepted / num_steps, True
             if turns_back(momenta):
                 break
-            own = (-change).logsumexp(0)
-            if float(torch.rand(())) < math.exp(min(0.0, float(own - log_weight))):
-                moved = places[torch.multinomial((-change - own).exp(), 1)[0]].clone()
+            log_weight_of_half = (-change).logsumexp(0)
+            if float(torch.rand(())) < math.exp(min(0.0, float(log_weight_of_half - log_weight))):
+                moved = places[torch.multinomial((-change - log_weight_of_half).exp(), 1)[0]].clone()
             total = total + momenta.double().sum(0)
-            log_weight = torch.logaddexp(log_weight, own)
+            log_weight = torch.logaddexp(log_weight, log_weight_of_half)
             if bool(_turn(ends[-1].momentum, ends[1].momentum, total)):
                 break
         return moved, accepted / num_steps, False

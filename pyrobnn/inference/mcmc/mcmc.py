@@ -46,11 +46,11 @@ class Hamiltonian(ChainMethod):
         return self.warmup + self.num_draws
 
     def kernel(self, potential: Potential) -> Any:
-        """Return Pyro's kernel for one chain."""
+        """Return Pyro's kernel for a chain."""
         raise NotImplementedError
 
     def sample(self, target: Target, run: Run) -> Chains:
-        """Run the chains, one after the other.
+        """Run the chains, one after another.
 
         Raises:
             InputError: data that are not in memory.
@@ -107,12 +107,12 @@ class Hamiltonian(ChainMethod):
 @registry.register
 @setting
 class NUTS(Hamiltonian):
-    """The No-U-Turn sampler of Pyro (Hoffman & Gelman 2014): exact in the limit, for small networks and few data.
+    """The No-U-Turn sampler of Pyro (Hoffman & Gelman 2014): exact in the limit, for small networks and data sets.
 
-    Where the model can be captured, a trajectory runs as one compiled loop. Chains run one after the other. Each moves
-    one vector: the unconstrained latents of weights, priors and likelihood. Step size and masses adapt in the warm-up.
-    The posterior holds all draws in order, and `to_datatree` has them as chains. Weights of a network have symmetries,
-    so that chains agree in what they predict long before they agree in weights: judge them by `function_rhat`.
+    If the model can be captured, a trajectory runs as one compiled loop. Chains run one after another. Each moves a
+    single vector: the unconstrained latents of weights, priors and likelihood. Step size and masses adapt in the
+    warm-up. The posterior holds all draws in order, and `to_datatree` has them as chains. Weights of a network have
+    symmetries, so chains agree in predictions long before they agree in weights: judge them by `function_rhat`.
 
     See docs/how-to/mcmc.md.
 
@@ -120,12 +120,12 @@ class NUTS(Hamiltonian):
         num_draws: draws kept of each chain.
         warmup: transitions before them.
         num_chains: number of chains.
-        target_accept: acceptance probability that the step size aims at; higher is slower and diverges less.
+        target_accept: target acceptance probability of the step size; higher is slower and diverges less.
         max_tree_depth: a trajectory has at most 2^depth - 1 leapfrog steps.
         full_mass: adapt a full mass matrix, for strongly correlated latents, up to a few hundred.
-        init: where each chain starts: "prior" at a draw from the prior, which lies wider than the posterior, as R-hat
-            asks for; "net" at the network's weights (new random ones for a declared network) with noise of standard
-            deviation 0.1.
+        init: where each chain starts: "prior" at a draw from the prior, wider than the posterior, as R-hat requires;
+            "net" at the network's weights (new random weights for a declared network) with noise of standard deviation
+            0.1.
 
     Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
@@ -150,7 +150,7 @@ class NUTS(Hamiltonian):
         return int(2 ** (self.max_tree_depth - 1))
 
     def kernel(self, potential: Potential) -> Any:
-        """Return Pyro's kernel for one chain, compiled where all steps of a trajectory have room."""
+        """Return Pyro's kernel for a chain, compiled if memory can hold all steps of a trajectory."""
         remembers = potential.leapfrog is not None and potential.leapfrog.num_kept
         return (CompiledNUTS if remembers else mcmc.NUTS)(
             potential_fn=potential,
@@ -166,16 +166,16 @@ class HMC(Hamiltonian):
     """Hamiltonian Monte Carlo of Pyro (Neal 2011) with trajectories of a fixed length.
 
     The default length, pi / 2, gives nearly independent draws of a Gaussian posterior whose masses are adapted. See
-    `NUTS`, which finds the length itself, for chains and starts.
+    `NUTS`, which adapts the length, for chains and starts.
 
     Attributes:
-        step_size: of the leapfrog steps; None to adapt it, and the masses, in the warm-up. A number is kept, with unit
-            masses.
-        trajectory_length: step size times leapfrog steps; their number is rounded down, and at least 1.
+        step_size: size of the leapfrog steps; None to adapt it, and the masses, in the warm-up. A given size is kept,
+            with unit masses.
+        trajectory_length: step size times leapfrog steps; the number of steps is rounded down, and at least 1.
         num_draws: draws kept of each chain.
         warmup: transitions before them.
         num_chains: number of chains.
-        target_accept: acceptance probability that an adapted step size aims at.
+        target_accept: target acceptance probability of an adapted step size.
         full_mass: adapt a full mass matrix.
         init: where each chain starts, as in `NUTS`.
 
@@ -198,7 +198,7 @@ class HMC(Hamiltonian):
     init: Init = "prior"
 
     def kernel(self, potential: Potential) -> Any:
-        """Return Pyro's kernel for one chain."""
+        """Return Pyro's kernel for a chain."""
         adapts = self.step_size is None
         return (mcmc.HMC if potential.leapfrog is None else CompiledHMC)(
             potential_fn=potential,

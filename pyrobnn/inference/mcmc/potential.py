@@ -24,10 +24,10 @@ _STEPS_AT_ONCE = 64
 
 
 class LogJoint(nn.Module):
-    """log p(D | w) + log p(w) + log |dw/dz| as a function of the unconstrained latents z, one flat vector.
+    """log p(D | w) + log p(w) + log |dw/dz| as a function of the unconstrained latents z, a flat vector.
 
-    w(z) is Pyro's bijection to the support of each site, the identity for weights on the real line. The log-likelihood
-    of a part of the data is scaled by N / B, by the plate of the model, so that it is unbiased for all data.
+    w(z) is Pyro's bijection to the support of each site, the identity for weights on the real line. The model's plate
+    scales the log-likelihood of a batch by N / B, so that it is unbiased for all data.
     """
 
     def __init__(self, bnn: BNN, sites: list[Site], num_data: int) -> None:
@@ -79,20 +79,20 @@ class Potential:
         self.num_evaluations = 0
 
     def __call__(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return U(z), (), from which autograd gets the gradient that `evaluate` returned."""
+        """Return U(z), (); its gradient in autograd is the gradient from `evaluate`."""
         ONE_THREAD.let_waiting_in()
         self.num_evaluations += 1
         return evaluated(parameters["z"], self.evaluate)
 
 
 def evaluated(z: Tensor, evaluate: ValueAndGradient) -> Tensor:
-    """Return the value at z, whose gradient, known with it, autograd and `torch.func` take as it is."""
+    """Return the value at z; autograd and `torch.func` take the gradient computed with it."""
     value: Tensor = _Evaluated.apply(z, evaluate)[0]
     return value
 
 
 class _Evaluated(torch.autograd.Function):
-    """A value and its gradient, which are found together."""
+    """A value and its gradient, computed together."""
 
     @staticmethod
     def forward(z: Tensor, evaluate: ValueAndGradient) -> tuple[Tensor, Tensor]:
@@ -131,17 +131,17 @@ class State(NamedTuple):
 
 
 class Leapfrog:
-    """Leapfrog steps of Hamilton's equations, each one run of a compiled graph, and so many without a step in Python.
+    """Leapfrog steps of Hamilton's equations, each a run of a compiled graph; many run without a step in Python.
 
     With masses M, a root A of their inverse (A A^T = M^-1) and momenta r in units of the root of the masses, a step of
     size e is r - e/2 A^T dU/dz, then z + e A r, then again r - e/2 A^T dU/dz (Neal 2011, sec. 5.2.3). Numbers of the
-    model are inputs of the graph: the same library serves a model with others.
+    model are inputs of the graph: the same library serves a model with other numbers.
 
     Args:
-        log_joint: the density; U is minus it.
+        log_joint: the density; U is its negative.
         data: all examples.
         like: latents, (P,).
-        compiler: takes the graph to a program.
+        compiler: compiles the graph to a program.
         num_kept: steps that `path` can remember, 0 for none.
         dense: whether A is a matrix (P, P), else it is a diagonal (P,).
 
@@ -166,7 +166,7 @@ class Leapfrog:
         self._index = torch.zeros(1, dtype=torch.long, device=like.device)
         kept = [like.new_zeros(num_kept, len(like)), like.new_zeros(num_kept, len(like)), like.new_zeros(num_kept)]
         self._path = kept if num_kept else []
-        own = [*self._state, self._potential, self._size, self._root, self._index, *self._path]
+        state = [*self._state, self._potential, self._size, self._root, self._index, *self._path]
         self.num_kept = num_kept
 
         def step(*tensors: Tensor) -> tuple[()]:
@@ -177,15 +177,15 @@ class Leapfrog:
             moved = place + size * (root @ half if dense else root * half)
             slope, value = grad_and_value(lambda z: -functional_call(log_joint, numbers, (z, *batch)))(moved)
             after = half - 0.5 * size * (root.T @ slope if dense else root * slope)
-            for mine, new in zip((place, momentum, gradient, potential), (moved, after, slope, value), strict=True):
-                mine.copy_(new)
+            for current, new in zip((place, momentum, gradient, potential), (moved, after, slope, value), strict=True):
+                current.copy_(new)
             if path:
                 for kept, new in zip(path, (moved, after, value), strict=True):
                     kept.index_copy_(0, index, new.unsqueeze(0))
                 index.add_(1)
             return ()
 
-        leaves = [*own, *data, *model.values()]
+        leaves = [*state, *data, *model.values()]
         graph = record(step, leaves)
         constants = lift_constants(graph)
         inputs = drop_unused(graph, leaves + constants)

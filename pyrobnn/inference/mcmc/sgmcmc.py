@@ -36,11 +36,11 @@ _SHARE = 0.2
 _DAMPING = 0.1
 """Friction, in frequencies of the fastest oscillation: at 2 it no longer oscillates."""
 _FEWEST_BURNT, _MOST_BURNT, _RELAXATIONS = 1000, 40_000, 10
-"""Steps of a burn-in of open length, and the times in which momenta are forgotten that it has at least."""
+"""Steps of a burn-in of open length, and its least length in times in which momenta are forgotten."""
 _PARTS, _LONGER, _DRIFTS = 10, 1.5, 3.5
-"""Parts whose mean log densities are compared, the factor to the next look, and standard errors of a trend."""
+"""Parts with mean log densities to compare, the factor to the next comparison, and standard errors of a trend."""
 _FEWEST_COMPARED = 100
-"""Draws of a chain from which their trend is looked at."""
+"""Fewest draws of a chain for a test of their trend."""
 
 
 class StochasticGradient(ChainMethod):
@@ -53,7 +53,7 @@ class StochasticGradient(ChainMethod):
 
     @property
     def num_steps(self) -> int:
-        """The number of steps of each chain, burn-in included; one of open length may take more."""
+        """The number of steps of each chain, burn-in included; a burn-in of open length may take more."""
         return self._least_burn_in(1.0) + self.num_draws * self.thinning
 
     def friction_of(self, smallest_variance: float) -> float | None:
@@ -130,14 +130,14 @@ class StochasticGradient(ChainMethod):
         return Chains(torch.stack(draws, 1), statistics, record, num_steps=step)
 
     def _streams(self, target: Target, seed: int) -> list[Any]:
-        """Return the batches of each chain, or one stream for all where each batch is the whole set or a loader's."""
+        """Return the batches of each chain, or one stream for all if each batch is the whole set or a loader's."""
         seeds = [derive(seed, f"batches {chain}") for chain in range(self.num_chains)]
         first = target.source.batches(target.bnn, self.batch_size, seeds[0])
         if isinstance(first, StoredBatches):
-            return [first, *(target.source.batches(target.bnn, self.batch_size, own) for own in seeds[1:])]
+            return [first, *(target.source.batches(target.bnn, self.batch_size, later) for later in seeds[1:])]
         if not isinstance(first, TensorBatches) or first.batch_size is None:
             return [first]
-        return [first, *(TensorBatches(first.data, first.batch_size, own) for own in seeds[1:])]
+        return [first, *(TensorBatches(first.data, first.batch_size, later) for later in seeds[1:])]
 
     def _rates(self, num_steps: int | None = None) -> Tensor:
         """Return the step size of each step, (steps,), in units of that to be measured where none is given."""
@@ -168,17 +168,17 @@ class SGLD(StochasticGradient):
     It needs `pip install pyrobnn[sgmcmc]`.
 
     Attributes:
-        step_size: e; twice it is the step size of Welling & Teh. None for 0.2 v, v the smallest posterior variance by
-            the largest curvature of the log density, measured at the chains every 100 steps of the burn-in and kept
-            after it.
+        step_size: e, half the step size of Welling & Teh. None for 0.2 v, with v the smallest posterior variance. v is
+            the inverse of the largest curvature of the log density, measured at the chains every 100 steps of the
+            burn-in and kept after it.
         num_draws: draws kept of each chain.
         burn_in: steps before them. None for at least 1000, and then until the log density has no trend, or 40,000;
-            with `schedule` for the fewest.
+            with `schedule` for the least number.
         thinning: steps from one draw kept to the next.
         num_chains: number of chains, run side by side.
         batch_size: examples in a mini-batch, or "all" for all of them at every step.
         schedule: a schedule of `torch.optim.lr_scheduler` for the step size, by name or as a table with `type`, or
-            None. All draws kept count the same.
+            None. All kept draws have equal weight.
         temperature: T; 1 is Bayes, less than 1 a cold posterior, p(z | D)^(1/T).
         init: where each chain starts, as in `NUTS`. "net" is the default: steps are too small for the way from the
             prior.
@@ -214,16 +214,16 @@ class SGHMC(StochasticGradient):
 
     With momenta m of unit variance: z <- z + e m and m <- m + e grad log p(z, D) - e a m + N(0, 2 e a T), both from the
     values before the step. It moves further than `SGLD` for the same number of gradients, and likewise has no accept
-    step: draws come from the posterior as e goes to 0, and e > a v diverges, v the smallest posterior variance. With
-    the usual e the variance is up to 1.2 times that of the posterior. It needs `pip install pyrobnn[sgmcmc]`.
+    step: draws come from the posterior as e goes to 0, and e > a v diverges, with v the smallest posterior variance.
+    With the default e the variance is up to 1.2 times the posterior variance. It needs `pip install pyrobnn[sgmcmc]`.
 
     Attributes:
         step_size: e; None for 0.2 a v, v measured as in `SGLD`.
-        friction: a; None for 0.1 / sqrt(v), so that momenta are new after 1 / (a e) = 500 steps; or for 1 where a
-            step size is given.
+        friction: a; None for 0.1 / sqrt(v), so that momenta are new after 1 / (a e) = 500 steps; or for 1 if a step
+            size is given.
         num_draws: draws kept of each chain.
-        burn_in: steps before them. None for at least 10 / (a e), which is 5000 where neither is given, and then until
-            the log density has no trend, or 40,000; with `schedule` for the fewest.
+        burn_in: steps before them. None for at least 10 / (a e), 5000 if neither is given, and then until the log
+            density has no trend, or 40,000; with `schedule` for the least number.
         thinning: steps from one draw kept to the next.
         num_chains: number of chains, run side by side.
         batch_size: examples in a mini-batch, or "all" for all of them at every step.
@@ -295,14 +295,14 @@ def _log_posterior(
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return the log density summed over chains, as the package posteriors takes it, and for each chain.
 
-    Each term of the sum has one chain, so its gradient holds the gradient of each chain. A network that vmap cannot
-    take is run chain by chain.
+    Each term of the sum belongs to one chain, so the gradient of the sum holds the gradient of each chain. A network
+    that vmap cannot take runs chain by chain.
     """
 
     def one_by_one(z: Tensor, *data: Tensor) -> Tensor:
         batches = zip(*data, strict=True) if own_batches else itertools.repeat(data)
         pairs = zip(z, batches, strict=False)
-        return torch.stack([-evaluated(row, eager_potential(log_joint, own)) for row, own in pairs])
+        return torch.stack([-evaluated(row, eager_potential(log_joint, chain_batch)) for row, chain_batch in pairs])
 
     place = 0 if own_batches else None
     each = vmap_or_loop(vmap(log_joint, in_dims=(0, *[place] * len(batch))), one_by_one, points, *batch)

@@ -16,15 +16,15 @@ from pyrobnn.inference.laplace.gaussian import Result, assemble
 
 @dataclasses.dataclass(frozen=True)
 class Hyperprior:
-    """What is believed of scales before the data: gamma priors of precisions, and the price of weights.
+    """The prior of scales: gamma priors of precisions, and a price for weights.
 
     Attributes:
-        counts: weights that each group counts as well as what the data determine: the shape of the prior of its
-            precision, in halves.
+        counts: weights that each group counts beside those that the data determine: twice the shape of the prior of its
+            precision.
         share: mean square of the counted weights, as a share of the variance that the prior declares. A group then
-            counts no more weights than it has. None for a mean square of 1, and no bound.
-        noise_counts: targets that Gaussian noise counts likewise, of a mean square of a tenth of their variance.
-        penalty: nats that the leave-one-out score loses for each weight that the data determine.
+            counts at most its weights. None for a mean square of 1, and no bound.
+        noise_counts: targets that Gaussian noise counts likewise, with a tenth of their variance as mean square.
+        penalty: nats taken off the leave-one-out score for each weight that the data determine.
     """
 
     counts: float = 0.0
@@ -34,7 +34,7 @@ class Hyperprior:
 
     @classmethod
     def of_real_targets(cls, num_data: float, num_inputs: int, counts: float | None = None) -> "Hyperprior":
-        """Return the prior for real targets: that of few rows below six for each input, unless counts are given."""
+        """Return the prior for real targets; without counts, fewer than six rows per input are few."""
         if counts is None:
             counts = defaults.FEW_ROW_COUNTS if num_data < defaults.ROWS_FOR_EACH_INPUT * num_inputs else 0.0
         return cls(counts, defaults.PRIOR_SHARE, min(counts, 1.0), penalty=1.0)
@@ -75,7 +75,7 @@ class Evidence:
     power: int
 
     def fill(self, logs: np.ndarray) -> Result:
-        """Fill the guide for log precisions of groups, and of noise if it is tuned; return what its blocks hold."""
+        """Fill the guide for log precisions of groups, and of noise if it is tuned; return the blocks' content."""
         scaled = self.curvature.scaled(self.ratio(logs) ** self.power)
         result = assemble(self.point, PriorCurvature(self.precisions(logs)), scaled)
         result.fill(self.guide)
@@ -86,7 +86,7 @@ class Evidence:
         return self.point.by_site(torch.from_numpy(np.exp(logs[: self.num_groups])).to(self.squares)[self.group])
 
     def ratio(self, logs: np.ndarray) -> float:
-        """Return the noise's precision as a multiple of the present one."""
+        """Return the noise's precision as a multiple of the present precision."""
         return math.exp(logs[-1]) / self.precision if self.num_targets else 1.0
 
     @property
@@ -121,13 +121,13 @@ class Evidence:
         self.fill(logs)
         counts, squares, traces = (self.by_group(value) for value in self._entries())
         gamma = np.clip(counts - np.exp(logs[: self.num_groups]) * traces, 1e-10 * counts, counts)
-        found = np.log(gamma) - np.log(np.maximum(squares, 1e-30))
+        new_logs = np.log(gamma) - np.log(np.maximum(squares, 1e-30))
         least = max(UNDETERMINED, 10 * torch.finfo(self.squares.dtype).eps)
-        found = np.where(gamma > least * counts, found, logs[: self.num_groups])
+        new_logs = np.where(gamma > least * counts, new_logs, logs[: self.num_groups])
         if self.num_targets:
             beta = (self.num_targets - self.power * gamma.sum()) / (self.ratio(logs) * self._errors)
-            found = np.append(found, logs[-1] + math.log(max(beta, 1e-10)))
-        return np.clip(found, -LARGEST_LOG, LARGEST_LOG)
+            new_logs = np.append(new_logs, logs[-1] + math.log(max(beta, 1e-10)))
+        return np.clip(new_logs, -LARGEST_LOG, LARGEST_LOG)
 
     @property
     def _errors(self) -> float:
@@ -148,6 +148,6 @@ class Evidence:
         return is_covered, self.squares * is_covered, variance
 
     def by_group(self, values: Tensor) -> np.ndarray:
-        """Return sums of values of entries, one for each group."""
+        """Return the sum of the entries' values in each group."""
         total = torch.zeros(self.num_groups, dtype=torch.float64).to(values.device)
         return total.index_add(0, self.group, values.double()).cpu().numpy()

@@ -1,7 +1,6 @@
 """The evidence framework: a mode and the scales that make the data most probable, in turns, from several starts."""
 
 import dataclasses
-import time
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -38,43 +37,42 @@ _SAME = 0.01
 @registry.register
 @setting
 class EvidenceFramework(BaseMethod[Posterior | Mixture]):
-    """Prior precisions and noise that make the data most probable, then a posterior under them; for small tables.
+    """Prior precisions and noise that maximise the evidence, then a posterior under them; for small tables.
 
-    In turns, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on all data
-    goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2) moves these.
-    gamma is the number of weights that the data determine. With real targets in few rows each precision has a gamma
-    prior, which counts c weights of mean square s^2, a fiftieth of the declared variance: the data alone would leave
-    some inputs out and follow the noise in others. The noise has one too, which counts a target whose square is a tenth
-    of their variance. Weights that the outputs do not depend on, as those of a constant input, keep their declared
-    prior. Starts differ in the network's first weights and in the noise, or the width of the prior, that they begin
-    from: much noise leads to the simplest function, little to one that follows the data closely.
+    Two steps alternate, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on
+    all data goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2)
+    updates the scales. gamma is the number of weights that the data determine. For real targets in few rows, each
+    precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the declared variance. The
+    data alone would leave some inputs out and follow the noise in others. The noise has a gamma prior too, which counts
+    one target with a tenth of the variance as its square. Weights without effect on the outputs, such as those of a
+    constant input, keep their declared prior. Starts differ in the network's first weights, and in the initial noise or
+    prior width: large noise leads to the simplest function, small noise to a close fit of the data.
 
     The start with the largest score is kept: the mean of log evidence and leave-one-out log score, for real targets
-    less gamma / 2. Both are sums of log predictive densities of held-out targets, the first over training sets of all
-    sizes, the second over sets of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and cross-validation"). The
-    first alone prefers a constant now and then. The second keeps the features of the network, which were learned with
-    the target that is left out. That flatters modes that determine many weights. So a nat for each, as in Akaike's
-    criterion, is taken off the second, which is half a nat off the mean.
+    less gamma / 2. Both are sums of log predictive densities of held-out targets: the evidence over training sets of
+    all sizes, the leave-one-out score over sets of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and
+    cross-validation"). The evidence alone sometimes prefers a constant. The leave-one-out score keeps the network's
+    features, which were learned with the left-out target. That flatters modes that determine many weights. So it loses
+    a nat per weight, as in Akaike's criterion, and the mean half a nat.
 
     The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
-    inference trains from the best mode. With Laplace and real targets, starts whose score is not far from the best have
-    a part in the posterior: it is then a `Mixture` of as many members as starts, shared out among the modes in
-    proportion to exp(score / 8). The scores are sums over examples, and uncertain by several nats: the factor 8 keeps
-    one mode, whose noise may be too small, from taking all members. The network runs in evaluation mode before, and
-    every step sees all data.
+    inference trains from the best mode. With Laplace and real targets, starts with a score close to the best join the
+    posterior. It is then a `Mixture` of as many members as starts, divided among the modes in proportion to exp(score /
+    8). The scores are sums over examples, and uncertain by several nats: the factor 8 keeps a single mode, whose noise
+    may be too small, from taking all members. Before the guide, the network runs in evaluation mode and every step sees
+    all data.
 
     Attributes:
         guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
             "kron" over more than 3,000 weights.
         starts: number of starts.
-        rounds: turns of each start; with 0 it goes to the mode alone, and prior and noise stay as they are given.
-        iterations: of L-BFGS in a round.
-        prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 4 where there
-            are fewer than six rows for each input, else 0, with which the data alone move the scales. Classes and
-            counts have 0 always.
-        per: which weights share a precision: "input" has one for each site and, in the first layer, for each input
-            (automatic relevance determination; MacKay 1994), "site" one for each site.
-        guide_steps: steps of the training of another guide than Laplace.
+        rounds: rounds of each start; with 0 it only goes to the mode, and prior and noise stay as given.
+        iterations: iterations of L-BFGS in a round.
+        prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 4 for fewer
+            than six rows per input, else 0: then the data alone move the scales. Classes and counts always have 0.
+        per: which weights share a precision: "input" has a precision per site and, in the first layer, per input
+            (automatic relevance determination; MacKay 1994); "site" has a precision per site.
+        guide_steps: training steps of a guide other than Laplace.
 
     Examples:
         >>> import pyrobnn as bnn
@@ -94,7 +92,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     guide_steps: Annotated[int, Field(gt=0)] = 1000
 
     def __post_init__(self) -> None:
-        """Refuse a Laplace guide whose evidence is another one."""
+        """Refuse a Laplace guide with a different evidence."""
         if isinstance(self.guide, Laplace) and not self.takes(self.guide):
             raise InputError(
                 "EvidenceFramework: a Laplace guide must have curvature='ggn' over all weights, and not be of low "
@@ -103,27 +101,27 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     @staticmethod
     def takes(guide: Any) -> bool:
-        """Return whether a guide is a Laplace one with the curvature that the evidence is made of."""
+        """Return whether a guide is Laplace with the curvature of the evidence."""
         is_laplace = isinstance(guide, Laplace) and guide.curvature == "ggn" and guide.subnetwork is None
         return is_laplace and guide.sites == ("*",) and guide.structure != "low_rank"
 
     def offer(self) -> Offer:
-        """Return what the method has beside `infer`."""
+        """Return the features of the method beside `infer`."""
         return Offer(guide=self.guide, callbacks=False)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
         """Infer the posterior. The engine is for guides other than Laplace.
 
         Returns:
-            The posterior of the model with the tuned prior and noise, or the mixture of several starts, the best
-            first. `info["evidence"]` has, for each of "starts", noise, log evidence and leave-one-out log score,
-            "determined" weights; the number of the one "chosen", its "precision" by site, and the "members" that each
-            start has in a mixture.
+            The posterior of the model with the tuned prior and noise, or the mixture of several starts, the best first.
+            `info["evidence"]` has noise, log evidence, leave-one-out log score and "determined" weights for each of
+            "starts"; the number of the "chosen" start, its "precision" by site, and the number of "members" of each
+            start in a mixture.
 
         Raises:
             InputError: priors that are not normal, latent sites other than weights, or a Jacobian that does not fit
                 into memory.
-            FloatingPointError: no start whose numbers stay finite.
+            FloatingPointError: no start with finite numbers.
         """
         source = prepare_source(bnn, SVI(), data, run.seed)
         self._tell_cost(source)
@@ -135,16 +133,16 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         num_inputs = source.first()[0][0].numel()
         of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
         search = Search(self.starts, self.rounds, self.iterations, self.per, of_real if is_real else FLAT)
-        found, chosen = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
+        modes, chosen = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
         mixes = isinstance(self.guide, Laplace) and is_real
-        counts = _members([start.score for start in found], mixes=mixes)
-        order = sorted(range(len(found)), key=lambda index: index != chosen)
-        around = {index: self._around(found[index], bnn, data, source, run) for index in order if counts[index]}
+        counts = _members([start.score for start in modes], mixes=mixes)
+        order = sorted(range(len(modes)), key=lambda index: index != chosen)
+        around = {index: self._around(modes[index], bnn, data, source, run) for index in order if counts[index]}
         record = dataclasses.replace(
             around[chosen].record,
             method=to_dict(self) | {"guide": around[chosen].record.guide},
-            seconds=time.perf_counter() - run.started,
-            evidence=dataclasses.replace(evidence_record(found, chosen, source), members=counts),
+            seconds=run.seconds,
+            evidence=dataclasses.replace(evidence_record(modes, chosen, source), members=counts),
         )
         for posterior in around.values():
             posterior.record = record
@@ -182,12 +180,12 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     def _structured(self, start: TunedMode) -> Laplace:
         """Return the guide in a structure that can be held."""
-        is_large = self.guide.structure == "full" and len(start.group) > defaults.MOST_FULL
+        is_large = self.guide.structure == "full" and len(start.prior.precision) > defaults.MOST_FULL
         return dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
 
 
 def _members(scores: list[float], *, mixes: bool) -> list[int]:
-    """Return how many members each start has: its share, rounded. Starts of the same score have one mode."""
+    """Return the number of members of each start: its share, rounded. Starts with equal scores share a mode."""
     ranks = np.nan_to_num(np.array(scores), nan=-np.inf)
     shares = np.zeros(len(ranks))
     for index in np.argsort(-ranks, kind="stable"):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from typing import Annotated, Any, Literal
 
 import torch
@@ -32,21 +31,21 @@ _BATCH = 4096
 @registry.register
 @setting
 class MarginalLikelihood(AroundAnother[Posterior]):
-    """Laplace approximations in turns with the tuning of the prior by their evidence (Immer et al. 2021).
+    """Laplace approximations, alternating with the tuning of the prior by their evidence (Immer et al. 2021).
 
     "Scalable Marginal Likelihood Estimation for Model Selection in Deep Learning": each round trains on from the last
-    round's weights, takes the curvature at the mode, and moves the precision of the prior (and the noise) to the
+    weights, takes the curvature at the mode, and moves the precision of the prior (and the noise) to the
     maximum of the evidence. No validation data are needed.
 
-    Where noise is learned from the start, it may explain all of the targets before the network does, and zero weights
-    are a mode then. If the first round ends at a constant, it is done again with the noise held at 0.3 of the spread of
-    the targets, and tuned from there.
+    Noise that is learned from the start may explain all of the targets before the network does; zero weights are then a
+    mode. If the first round ends at a constant, it is repeated with the noise held at 0.3 of the targets' spread, and
+    tuned from there.
 
     Attributes:
-        method: how each round trains; its guide is `Laplace`, and `steps` counts the steps of one round.
+        method: the training in each round; its guide is `Laplace`, and `steps` counts the steps of one round.
         rounds: number of rounds.
         per: which weights share a precision, as in `tune_prior`.
-        noise: whether to tune the scale of Gaussian noise too; "auto" does where it is learned and targets have one
+        noise: whether to tune the scale of Gaussian noise too; "auto" does if it is learned and targets have one
             column.
         by: "evidence" or "mackay", as in `tune_prior`.
 
@@ -72,7 +71,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             raise InputError("MarginalLikelihood: rounds have a fixed length: leave `patience` out of the method.")
 
     def offer(self) -> Offer:
-        """Return what the method has beside `infer`; it finds scales itself."""
+        """Return the features of the method beside `infer`; it measures scales itself."""
         return Offer(inner=self.method)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
@@ -84,18 +83,18 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         evidence = []
         noise: bool | None = None if self.noise == "auto" else self.noise
         for index in range(self.rounds):
-            own = dataclasses.replace(run, seed=derive(run.seed, f"round {index}"))
-            trained = self._round(bnn, posterior, data, own)
+            round_run = dataclasses.replace(run, seed=derive(run.seed, f"round {index}"))
+            trained = self._round(bnn, posterior, data, round_run)
             noise = _has_one_scale_to_learn(trained) if noise is None else noise
             if index == 0 and noise and _learns_noise(bnn):
                 spread = _spread(trained.bnn, prepare_source(bnn, self.method, data, run.seed))
                 if float(trained.bnn.likelihood.scale.detach()) > _UNEXPLAINED * spread:
                     known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
                     held = bnn.with_parts(likelihood=Gaussian(scale=known))
-                    trained = self._round(held, None, data, own)
+                    trained = self._round(held, None, data, round_run)
             posterior = tune_prior(trained, data, by=self.by, per=self.per, noise=noise)
             laplace = posterior.record.laplace
-            assert laplace is not None  # its guide is a Laplace one
+            assert laplace is not None  # its guide is Laplace
             evidence.append(laplace.log_evidence)
         assert posterior is not None  # there is a round
         assert laplace is not None
@@ -104,7 +103,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             posterior.record,
             method=to_dict(self) | {"noise": noise, "guide": posterior.record.guide},
             laplace=dataclasses.replace(laplace, rounds=evidence),
-            seconds=time.perf_counter() - run.started,
+            seconds=run.seconds,
         )
         return posterior
 
@@ -139,7 +138,7 @@ def _spread(bnn: BNN, source: Source) -> float:
 
 
 def _move(posterior: Posterior, last: Posterior) -> None:
-    """Put a posterior that is about to be trained where another one stands."""
+    """Give a posterior that is about to be trained the values of another."""
     points = last.guide.points()
     with torch.no_grad():
         for name, point in posterior.guide.points_by_name().items():

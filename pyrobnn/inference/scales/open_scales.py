@@ -35,7 +35,7 @@ _TUNED = "tuned"
 _MOST_ENTRIES = 2**25
 """Derivatives of outputs in weights that are held, 256 MiB."""
 _FOLDS = 5
-"""Parts of the rows, of which one is held out where few targets are left to tell the noise by."""
+"""Folds of the rows; a fold is held out to measure noise where few targets are left for it."""
 _MOST_STARTS, _ROUNDS, _ITERATIONS, _TOLERANCE = 4, 12, 100, 1e-6
 
 
@@ -44,8 +44,8 @@ class Measured:
     """A model whose open scales are closed.
 
     Attributes:
-        bnn: the model with numbers for scales, or as it was.
-        record: how they were found; None if nothing was measured.
+        bnn: the model with numbers for scales, or unchanged.
+        record: record of the measurement; None if nothing was measured.
     """
 
     bnn: BNN
@@ -53,27 +53,27 @@ class Measured:
 
 
 def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
-    """Return the model with the prior scales and the noise that its "tuned" stands for.
+    """Return the model with measured prior scales and noise in place of "tuned".
 
-    As the `EvidenceFramework` does: from several starts, modes and the scales that make the data most probable. It
-    looks at up to 500 examples, fewer where the network is large. The prior scales are kept. The noise is kept too if
-    they were all examples, or no more than the weights: the ELBO prefers noise to weights there, and a mode memorises
-    its targets. Else the guide trains the noise from there. Where the weights take up more than four of five targets,
-    the noise is at least what a mode of four fifths of the examples misses the others by: most guides spread less than
-    the exact posterior does there. A prior whose scale is a number keeps it; normals with tuned scales stand in for
+    As in `EvidenceFramework`, modes and the scales with the largest evidence are sought from several starts. It looks
+    at up to 500 examples, fewer if the network is large. The prior scales are kept. The noise is kept too if these were
+    all examples, or no more than the weights: there the ELBO prefers noise to weights, and a mode memorises its
+    targets. Else the guide trains the noise from there. If the weights take up more than four of five targets, the
+    noise is at least the error, on the held-out fifth, of a mode of the other examples: most guides spread less than
+    the exact posterior there. A prior with a number for its scale keeps it. Normals with tuned scales stand in for
     priors of other families meanwhile.
 
     Args:
-        bnn: the model, which stays as it is.
+        bnn: the model, which is not changed.
         data: the training data.
         run: the arguments of the fit.
-        starts_there: whether the network is to start at the mode that was found: not the members of an ensemble.
+        starts_there: whether the network starts at the best mode; not so for members of an ensemble.
 
     Returns:
-        The closed model; as it is where nothing is open, or where it costs too much to look: data in files and loaders,
-        parameters without a prior, and networks of which a few L-BFGS runs on 100 examples would take far longer than
-        10 seconds. The noise of these, and of networks whose modes say little more than a constant, is measured by a
-        layer of 50 units, if inputs are rows of up to 1,000 numbers.
+        The closed model. It is unchanged if nothing is open, or if the measurement costs too much: data in files and
+        loaders, parameters without a prior, and networks for which a few L-BFGS runs on 100 examples would take far
+        longer than 10 seconds. A layer of 50 units measures the noise for these, and for networks whose modes say
+        little more than a constant, if inputs are rows of up to 1,000 numbers.
     """
     sites = {name: prior for name, prior in prior_by_site(bnn).items() if as_prior(prior).has_open_scale}
     numbers = open_numbers(bnn.settings["likelihood"], (_TUNED,))
@@ -86,19 +86,19 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
         net = MLP(data.x.shape[1], defaults.STAND_IN, source.outputs)
         small = BNN(**(bnn.settings | {"net": net, "prior": priors.Normal()}))
         small.units = bnn.units
-        other = _look(small, source, data, run)
-        if best is None or (other is not None and other.score > best.score):
-            best = other
+        stand_in = _look(small, source, data, run)
+        if best is None or (stand_in is not None and stand_in.score > best.score):
+            best = stand_in
     if best is None:
         return Measured(bnn)
-    is_own = best.bnn is bnn
+    is_of_model = best.bnn is bnn
     closed = _closed(
         bnn,
         best.found[best.chosen],
         source,
-        sites if is_own else {},
+        sites if is_of_model else {},
         keeps_noise=best.num_rows == len(data) or bnn.num_weights >= len(data),
-        starts_there=starts_there and is_own,
+        starts_there=starts_there and is_of_model,
     )
     return Measured(closed, evidence_record(best.found, best.chosen, source))
 
@@ -121,14 +121,14 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
         return None
     rows, starts = _rows(size[0], source.num_data, run.seed), size[1]
     try:
-        found, chosen = _modes(bnn, source, data, rows, run, starts=starts)
-        best = found[chosen]
+        modes, chosen = _modes(bnn, source, data, rows, run, starts=starts)
+        best = modes[chosen]
         if "scale" in best.tuned_numbers and best.determined > defaults.MOST_DETERMINED * float(best.counts.sum()):
             best.widen_noise(*_missed(bnn, source, data, rows, run))
     except FloatingPointError:
-        return None  # the fit itself says what is not finite
+        return None  # the fit itself reports the non-finite values
     score = best.log_left_out / float(best.counts.sum()) - float(source.y_scaler.log_volume())
-    return _Look(bnn, found, chosen, len(rows), score)
+    return _Look(bnn, modes, chosen, len(rows), score)
 
 
 def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, starts: int) -> tuple[list[TunedMode], int]:
@@ -172,7 +172,7 @@ def prior_by_site(bnn: BNN) -> dict[str, Any]:
 
 
 def _with_normals(bnn: BNN) -> tuple[BNN, list[str]]:
-    """Return the model without latent sites but weights, whose priors are normal; and names of priors that were."""
+    """Return the model with weights alone latent, under normal priors, and names of sites that keep their prior."""
     given = prior_by_site(bnn)
     held = [name for name, prior in given.items() if as_prior(prior).is_normal and not as_prior(prior).has_open_scale]
     chosen = {name: prior if as_prior(prior).is_normal else priors.Normal() for name, prior in given.items()}
@@ -214,7 +214,7 @@ def _seconds(bnn: BNN, source: Source, num_rows: int) -> float:
 
 
 def work_of_gradient(bnn: BNN, source: Source, num_rows: int) -> Work:
-    """Return what a gradient of the outputs of that many rows computes."""
+    """Return the work of a gradient of the outputs of `num_rows` rows."""
     model = bnn.fresh().eval()
     x, *_ = source.scaled(model, source.head[0][:num_rows], source.head[1][:num_rows])
     weights = {name: value.clone().requires_grad_() for name, value in model.initial_values.items()}

@@ -26,14 +26,14 @@ _LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """How modes and scales are sought.
+    """Settings of the search for modes and scales.
 
     Attributes:
-        starts: number of starts, which differ in weights and in the noise that they begin from.
-        rounds: turns of each start; with 0 the scales stay as they are.
-        iterations: of L-BFGS in a round.
+        starts: number of starts, which differ in initial weights and noise.
+        rounds: rounds of each start; with 0 the scales stay fixed.
+        iterations: iterations of L-BFGS in a round.
         per: groups of weights, "input" or "site".
-        hyperprior: of the scales.
+        hyperprior: prior of the scales.
         tolerance: relative change of the energy at which L-BFGS stops.
     """
 
@@ -55,25 +55,25 @@ def tuned_modes(
     search: Search,
     held: Collection[str] = (),
 ) -> tuple[list[TunedMode], int]:
-    """Return a mode for each start, with the scales that were tuned with it, and the number of the best.
+    """Return a mode for each start, with its tuned scales, and the number of the best mode.
 
     Args:
         bnn: the model, with normal priors.
         source: the data's units.
         num_data: number of examples to look at.
-        examples: returns those to look at in the units, and on the device, of a model.
+        examples: returns the examples in the units and on the device of a model.
         run: the arguments of the fit.
-        search: how they are sought.
-        held: names of weights whose prior stays as it is.
+        search: settings of the search.
+        held: names of weights with a fixed prior.
 
     Raises:
         InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
-        FloatingPointError: no start whose numbers stay finite.
+        FloatingPointError: no start with finite numbers.
     """
     refuse_mixed_examples(bnn.net)
     starts, rounds = search.starts, search.rounds
     noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[:starts]
-    found: list[TunedMode] = []
+    modes: list[TunedMode] = []
     with tqdm(total=starts * rounds, desc="evidence", disable=not run.progress) as bar:
         for index, noise in enumerate(noises):
             with running(bnn, num_data, derive(run.seed, f"start {index}"), "fit") as threads:
@@ -87,17 +87,12 @@ def tuned_modes(
                     )
                 check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
                 weights = {site.name: site.start.clone() for site in sites}
-                first = float(noise) if rounds else None
                 start = TunedMode(
-                    model,
-                    weights,
-                    examples(model),
-                    noise=first,
-                    per=search.per,
-                    held=held,
-                    hyperprior=search.hyperprior,
+                    model, weights, examples(model), per=search.per, held=held, hyperprior=search.hyperprior
                 )
                 start.threads = threads
+                if rounds:
+                    start.begin(float(noise))
                 try:
                     for _ in range(rounds):
                         start.to_mode(search.iterations, search.tolerance)
@@ -108,17 +103,17 @@ def tuned_modes(
                 except FloatingPointError:
                     bar.update(rounds - bar.n % max(rounds, 1))
                 bar.set_postfix(score=f"{start.score:.1f}")
-                found.append(start)
-    scores = [start.score for start in found]
+                modes.append(start)
+    scores = [start.score for start in modes]
     if not np.isfinite(scores).any():
         raise FloatingPointError(
-            "EvidenceFramework: no start kept to finite numbers. Look for extreme values in the data, standardise "
+            "EvidenceFramework: no start kept finite numbers. Look for extreme values in the data, standardise "
             "them, or use another network."
         )
-    return found, int(np.nanargmax(scores))
+    return modes, int(np.nanargmax(scores))
 
 
 def evidence_record(found: Sequence[TunedMode], chosen: int, source: Source) -> EvidenceRecord:
-    """Return what tells the starts from each other, and the prior of the best."""
+    """Return the record of the starts, and the prior of the best."""
     volume = float(found[chosen].counts.sum()) * float(source.y_scaler.log_volume())
     return EvidenceRecord([start.record(volume) for start in found], chosen, found[chosen].precision_by_site())

@@ -62,24 +62,24 @@ def tune_prior(
     """Return a Laplace posterior with other prior precisions, and noise, around the same mode.
 
     Args:
-        posterior: of a `Laplace` guide with normal priors; it stays as it is.
-        data: the training data, as for `fit`; they are taken in the units of the posterior.
+        posterior: of a `Laplace` guide with normal priors; it is not changed.
+        data: the training data, as for `fit`; they are mapped to the posterior's units.
         by: "evidence" maximises the log evidence (type-II maximum likelihood); "mackay" runs MacKay's fixed point,
-            alpha = gamma / sum w^2, to the same end; "validation" takes the best mean log score among 25 precisions,
-            and with `noise` among 25 of the noise around the present one, in turns until neither moves.
-        per: one precision for all weights, one for each site, or one for each weight (automatic relevance
+            alpha = gamma / sum w^2, to the same end; "validation" takes the best mean log score among 25 precisions.
+            With `noise` it alternates with 25 noise scales around the present scale, until both stay.
+        per: a single precision for all weights, a precision for each site, or for each weight (automatic relevance
             determination: most go to infinity).
         noise: whether to tune the scale of Gaussian noise too, to beta = (targets - gamma) / SSE.
         validation: data for "validation".
 
     Returns:
         A posterior of a model with the priors N(loc, 1 / alpha); `info["laplace"]` has the new log evidence, and
-        `precision`, alpha by site, unless each weight has its own.
+        `precision`, alpha by site, unless each weight has a precision.
 
     Raises:
-        InputError: a mixture, another guide, a structure or a prior whose precision is not one number a weight, a
-            subnetwork with more than one precision, noise that is not one Gaussian scale, or validation data that are
-            missing or not asked for.
+        InputError: a mixture, another guide, a structure or prior without a number per weight as precision, a
+            subnetwork with several precisions, noise that is not a single Gaussian scale, or validation data that are
+            missing or not needed.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -106,7 +106,7 @@ def tune_prior(
 
 
 def _checked(posterior: Posterior, by: str, per: str, validation: Any) -> Laplace:
-    """Return the setting of the approximation; refuse what cannot be tuned."""
+    """Return the setting of the approximation; refuse settings that cannot be tuned."""
     require_single(posterior, "tune_prior")
     laplace = posterior.record.laplace
     if not built(posterior.guide).gaussian_blocks() or laplace is None:
@@ -121,7 +121,7 @@ def _checked(posterior: Posterior, by: str, per: str, validation: Any) -> Laplac
     if (by == "validation") != (validation is not None):
         raise InputError("Pass `validation=Data(x, y)` with by='validation', and only then.")
     if by == "validation" and per != "all":
-        raise InputError("A validation score tunes one precision: use per='all', or by='evidence'.")
+        raise InputError("A validation score tunes a single precision: use per='all', or by='evidence'.")
     table = {key: value for key, value in laplace.setting.items() if key != "type"}
     setting = Laplace(**table)
     if setting.structure == "low_rank":
@@ -142,7 +142,7 @@ def _problem(
     weights = {name: values[name] for name in bnn.site_names}
     others = {name: value for name, value in values.items() if name not in weights}
     if any(name.startswith("prior.") for name in others):
-        raise InputError("tune_prior: the prior has scales of its own, which were inferred: there is nothing to tune.")
+        raise InputError("tune_prior: the prior's scales are latent and were inferred: there is nothing to tune.")
     covered = {name for block in guide.gaussian_blocks() for name in block.shapes}
     sites = [name for name in bnn.site_names if name in covered]
     laws = prior_laws(bnn, weights, others)
@@ -173,8 +173,8 @@ def normal_of(law: Any, name: str) -> Any:
     law = base_of(law)
     if not isinstance(law, dist.Normal):
         raise InputError(
-            f"The evidence tunes the precision of normal priors, that of {name!r} is {type(law).__name__}: compare "
-            "fits with other settings on held-out data, or take a prior with scales of its own, such as Hierarchical()."
+            f"The evidence tunes the precision of normal priors, but {name!r} has {type(law).__name__}: compare "
+            "fits with other settings on held-out data, or take a prior with latent scales, such as Hierarchical()."
         )
     return law
 
@@ -183,9 +183,7 @@ def _noise_precision(bnn: BNN, others: Mapping[str, Tensor]) -> float:
     """Return 1 / variance of the noise in the units of the model."""
     likelihood = bnn.settings["likelihood"]
     if not as_likelihood(likelihood).is_normal or others or bnn.likelihood.scale.numel() != 1:
-        raise InputError(
-            f"`noise=True` tunes the one scale of Gaussian noise, known or learned; this is {likelihood!r}."
-        )
+        raise InputError(f"`noise=True` tunes a single scale of Gaussian noise, known or learned; got {likelihood!r}.")
     return float(bnn.likelihood.scale.detach().reshape(())) ** -2
 
 
@@ -220,15 +218,15 @@ def _fixed_point(evidence: Evidence, start: np.ndarray) -> np.ndarray:
     """Repeat MacKay's update until it stands still."""
     logs = start
     for _ in range(_ROUNDS):
-        found = evidence.fixed_point(logs)
-        if np.abs(found - logs).max() < _TOLERANCE:
+        new_logs = evidence.fixed_point(logs)
+        if np.abs(new_logs - logs).max() < _TOLERANCE:
             break
-        logs = found
-    return found
+        logs = new_logs
+    return new_logs
 
 
 def _by_validation(posterior: Posterior, evidence: Evidence, source: Source, validation: Any) -> np.ndarray:
-    """Return the log precisions with the best mean log score: of a grid around 1, and of one around the noise's."""
+    """Return the log precisions with the best mean log score: on grids around 1 and around the noise."""
     grids = [np.log(_GRID)]
     if evidence.num_targets:
         grids.append(np.log(evidence.precision * _GRID))
@@ -267,11 +265,11 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: np.ndarray, source: S
     point = dataclasses.replace(evidence.point, bnn=tuned.bnn)
     laplace = posterior.record.laplace
     assert laplace is not None  # see `_checked`
-    found = laplace_record(laplace.setting, point, result, guide=evidence.guide, others={}, fit=fit)
+    updated = laplace_record(laplace.setting, point, result, guide=evidence.guide, others={}, fit=fit)
     if evidence.num_groups <= len(evidence.point.sites):
         alphas = np.exp(np.broadcast_to(logs[: evidence.num_groups], len(evidence.point.sites)))
-        found = dataclasses.replace(found, precision=dict(zip(evidence.point.sites, alphas.tolist(), strict=True)))
-    tuned.record = dataclasses.replace(posterior.record, laplace=found)
+        updated = dataclasses.replace(updated, precision=dict(zip(evidence.point.sites, alphas.tolist(), strict=True)))
+    tuned.record = dataclasses.replace(posterior.record, laplace=updated)
     return tuned
 
 
@@ -305,7 +303,7 @@ def _prior(old: BNN, evidence: Evidence, logs: np.ndarray) -> Any:
 
 
 def normal_prior(name: str, loc: Tensor, scale: Tensor) -> Any:
-    """Return the normal prior of a site: with one number for all entries where they have one."""
+    """Return the normal prior of a site: with a single number if all entries share it."""
     if bool((scale == scale.reshape(-1)[0]).all() & (loc == loc.reshape(-1)[0]).all()):
         return priors.Normal(scale=float(scale.reshape(-1)[0]), loc=float(loc.reshape(-1)[0]))
     return priors.FromPosterior({name: (loc.contiguous(), scale.contiguous())})

@@ -1,7 +1,7 @@
-"""A mode under prior precisions and noise that are tuned with it, for data that fit into one batch."""
+"""A mode, tuned together with prior precisions and noise, for data that fit into one batch."""
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -39,27 +39,94 @@ _MEMORY = 20
 _SLOPE = 1e-8
 """Largest entry of the gradient of the energy at which L-BFGS stops."""
 _NOISE_DRAWS, _NOISE_ITERATIONS = 64, 20
-"""Draws of the outputs, and steps of L-BFGS, for other numbers of a likelihood than Gaussian noise."""
+"""Draws of the outputs, and steps of L-BFGS, for numbers of a likelihood other than Gaussian noise."""
+
+
+class PriorScales:
+    """Precisions of normal priors, tuned by groups of weights under a hyperprior.
+
+    Args:
+        normals: the prior of each site.
+        weights: values by site, for their shapes and device.
+        group: the number of each weight's group, flat over the sites.
+        held: names of weights whose prior stays as it is.
+        hyperprior: of the precisions.
+
+    Attributes:
+        loc: means by site.
+        precision: of each weight, flat, in double precision.
+    """
+
+    def __init__(
+        self,
+        normals: Mapping[str, Any],
+        weights: Mapping[str, Tensor],
+        group: Tensor,
+        held: Collection[str],
+        hyperprior: Hyperprior,
+    ) -> None:
+        self._shapes, self._group = {name: value.shape for name, value in weights.items()}, group
+        self.loc = {name: law.loc.detach().expand(self._shapes[name]) for name, law in normals.items()}
+        scales = [law.scale.detach().expand(self._shapes[name]).reshape(-1) for name, law in normals.items()]
+        self.precision = self._declared = torch.cat(scales).double().pow(-2)
+        sizes = self._sizes = self._by_group(torch.ones_like(self.precision))
+        self._counts = torch.full_like(sizes, hyperprior.counts)
+        self._squares = self._counts
+        if hyperprior.share is not None:
+            self._counts = self._counts.minimum(sizes)
+            self._squares = self._counts * hyperprior.share * self._by_group(1 / self.precision) / sizes
+        is_held = [torch.full((shape.numel(),), name in held) for name, shape in self._shapes.items()]
+        self._is_held = torch.cat(is_held).to(self.precision.device)
+
+    def multiply(self, factor: float) -> None:
+        """Multiply the precisions that are tuned."""
+        self.precision = torch.where(self._is_held, self.precision, factor * self.precision)
+
+    def update(self, determined: Tensor, deviation: Tensor) -> None:
+        """Move the precisions by MacKay's fixed point, (gamma + counts) / (squares + counts x mean square).
+
+        Groups of weights that the outputs do not depend on, as those of an input that is constant, keep the declared
+        precision.
+
+        Args:
+            determined: gamma of each weight, flat.
+            deviation: of each weight from the mean of its prior, flat.
+        """
+        gamma = self._by_group(determined)
+        squares = self._by_group(deviation.square()) + self._squares
+        tuned = ((gamma + self._counts) / squares.clamp_min(1e-30)).clamp(*_PRECISIONS)[self._group]
+        is_open = (gamma < UNDETERMINED * self._sizes)[self._group]
+        tuned = torch.where(is_open, self._declared, tuned)
+        self.precision = torch.where(self._is_held, self.precision, tuned)
+
+    def _by_group(self, values: Tensor) -> Tensor:
+        total = values.new_zeros(int(self._group.max()) + 1)
+        return total.index_add(0, self._group, values)
+
+    def by_site(self) -> dict[str, Tensor]:
+        """Return the precision of each weight by site."""
+        parts = self.precision.split([shape.numel() for shape in self._shapes.values()])
+        return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
 
 class TunedMode:
-    """A mode in progress, with its scales.
+    """A mode in progress, with its scales. They stay as they are until `begin`.
 
     Args:
-        bnn: the model in the units of the data, in evaluation mode; its parameters are optimised too.
+        bnn: the model in the units of the data, in evaluation mode; its parameters are trained too.
         weights: starting values by site.
         data: all examples, in the units of the model.
-        noise: scale of learned noise to begin from, in units of the spread of the targets; for a likelihood without one
-            a factor on the precisions. None to leave the scales as they are.
         per: groups of weights.
-        held: names of weights whose prior stays as it is.
-        hyperprior: of the scales.
+        held: names of weights with a fixed prior.
+        hyperprior: prior of the scales.
 
     Attributes:
         weights: the mode so far.
-        log_evidence, log_left_out: of the model's targets; sums over examples.
+        prior: the scales of the prior so far.
+        tuned_numbers: names of the likelihood's numbers that are tuned.
+        log_evidence, log_left_out: of the model's targets, summed over examples.
         determined: the number of weights that the data determine, gamma.
-        threads: with which the fit ran.
+        threads: number of threads of the fit.
     """
 
     def __init__(
@@ -68,7 +135,6 @@ class TunedMode:
         weights: dict[str, Tensor],
         data: Batch,
         *,
-        noise: float | None,
         per: str,
         held: Collection[str] = (),
         hyperprior: Hyperprior = FLAT,
@@ -78,52 +144,46 @@ class TunedMode:
         self.y = self._targets[0].double().view(len(self.x), -1)
         self.counts = self._targets[1].double() if len(data) > 2 else torch.ones_like(self.y[:, 0])
         laws = prior_laws(bnn, weights, {})
-        normals = {name: normal_of(laws[name], name) for name in weights}
-        self.loc = {name: law.loc.detach().expand(weights[name].shape) for name, law in normals.items()}
-        scales = torch.cat([law.scale.detach().expand(weights[n].shape).reshape(-1) for n, law in normals.items()])
         num_inputs = self.x.shape[1] if per == "input" and self.x.ndim == 2 else None
-        self.group = groups_of_inputs(weights, weights, num_inputs).to(self.x.device)
-        self.precision = self._declared = scales.double().pow(-2)
-        sizes = self._sizes = self._by_group(torch.ones_like(self.precision))
-        self._counts = torch.full_like(sizes, hyperprior.counts)
-        self._squares = self._counts
-        if hyperprior.share is not None:
-            self._counts = self._counts.minimum(sizes)
-            self._squares = self._counts * hyperprior.share * self._by_group(1 / self.precision) / sizes
-        is_held = {name: torch.full(weights[name].shape, name in held) for name in weights}
-        self._is_held = torch.cat([value.reshape(-1) for value in is_held.values()]).to(self.precision.device)
-        likelihood = bnn.settings["likelihood"]
-        self.tuned_numbers = [] if noise is None else open_numbers(likelihood)
-        self._is_normal = as_likelihood(likelihood).is_normal
-        self.first_noise = noise
-        by_name = dict(bnn.likelihood.named_parameters())
-        self._tuned = [by_name[f"{name}_unconstrained"] for name in self.tuned_numbers]
-        self._learned = [p for p in bnn.parameters() if p.requires_grad and all(p is not own for own in self._tuned)]
-        if noise is not None and "scale" in self.tuned_numbers:
-            scale = by_name["scale_unconstrained"]
-            scale.data.copy_((noise * self._spread()).log().view(scale.shape))
-        elif noise is not None:
-            self.precision = torch.where(self._is_held, self.precision, noise * self.precision)
+        group = groups_of_inputs(weights, weights, num_inputs).to(self.x.device)
+        normals = {name: normal_of(laws[name], name) for name in weights}
+        self.prior = PriorScales(normals, weights, group, held, hyperprior)
+        self._is_normal = as_likelihood(bnn.settings["likelihood"]).is_normal
+        self.tuned_numbers, self._tuned = list[str](), list[Tensor]()
+        self._learned = [p for p in bnn.parameters() if p.requires_grad]
+        self._first_noise: float | None = None
         self.log_evidence = self.log_left_out = float("-inf")
         self.determined = 0.0
         self.threads = 1
+
+    def begin(self, noise: float) -> None:
+        """Tune the scales from here, beginning from learned noise of that scale, in units of the targets' spread.
+
+        A likelihood without a scale of noise begins with precisions of the prior that are multiplied by it.
+        """
+        self._first_noise = noise
+        self.tuned_numbers = open_numbers(self.bnn.settings["likelihood"])
+        by_name = dict(self.bnn.likelihood.named_parameters())
+        self._tuned = [by_name[f"{name}_unconstrained"] for name in self.tuned_numbers]
+        self._learned = [p for p in self._learned if all(p is not tuned for tuned in self._tuned)]
+        if "scale" in self.tuned_numbers:
+            scale = by_name["scale_unconstrained"]
+            scale.data.copy_((noise * self._spread()).log().view(scale.shape))
+        else:
+            self.prior.multiply(noise)
 
     @property
     def score(self) -> float:
         """The mean of log evidence and leave-one-out log score, after the penalty."""
         return (self.log_evidence + self.log_left_out - self.hyperprior.penalty * self.determined) / 2
 
-    def _by_site(self, flat: Tensor) -> dict[str, Tensor]:
-        parts = flat.split([value.numel() for value in self.weights.values()])
-        return {name: part.view_as(self.weights[name]) for name, part in zip(self.weights, parts, strict=True)}
-
     def to_mode(self, iterations: int, tolerance: float, *, is_last: bool = False) -> None:
-        """Move weights, and what is learned beside them, towards the mode under the present scales.
+        """Move weights and learned parameters towards the mode under the present scales.
 
-        The last time they go on where rounding hides what is gained, if the tolerance is below that.
+        The last call goes on where rounding hides the gain, if the tolerance is smaller still.
         """
         leaves, penalty = self._leaves, self._penalty
-        for values, current in ((leaves, self.weights), (penalty, self._by_site(self.precision))):
+        for values, current in ((leaves, self.weights), (penalty, self.prior.by_site())):
             for name, value in values.items():
                 value.detach().copy_(current[name])
 
@@ -143,7 +203,7 @@ class TunedMode:
     def _energy(self, weights: dict[str, Tensor]) -> Tensor:
         """Return the negative log joint density up to a constant, ()."""
         fit = log_probs(self.bnn.likelihood, self.bnn.outputs(weights, self.x), *self._targets).sum()
-        squares = [(self._penalty[n] * (weights[n] - self.loc[n]).square()).sum() for n in weights]
+        squares = [(self._penalty[n] * (weights[n] - self.prior.loc[n]).square()).sum() for n in weights]
         return 0.5 * torch.stack(squares).sum() - fit
 
     @cached_property
@@ -168,30 +228,20 @@ class TunedMode:
         return slope
 
     def _deviation(self) -> Tensor:
-        return torch.cat([(self.weights[n] - self.loc[n]).reshape(-1) for n in self.weights]).double()
+        return torch.cat([(self.weights[n] - self.prior.loc[n]).reshape(-1) for n in self.weights]).double()
 
     def _point(self) -> Point:
         return Point(self.bnn, self.weights, self.bnn.likelihood, list(self.weights))
 
     def tune(self) -> None:
-        """Move the precisions of the prior by MacKay's fixed point, and the likelihood's numbers, by it or by EM.
-
-        With counts of a prior the point is (gamma + counts) / (sum of squares + counts x their mean square), the mode
-        under that prior. Groups of weights that the outputs do not depend on, as those of an input that is constant,
-        keep the declared precision.
-        """
+        """Move the precisions of the prior by MacKay's fixed point, and the likelihood's numbers, by it or by EM."""
         point = self._point()
         model, f = linear_model(point, self.x, *self._targets)
         deviation = self._deviation()
-        squares = self._by_group(deviation.square()) + self._squares
         for _ in range(STEPS):
             ONE_THREAD.let_waiting_in()
-            solution = model.solve(self.precision)
-            determined = self._by_group(solution.determined)
-            found = ((determined + self._counts) / squares.clamp_min(1e-30)).clamp(*_PRECISIONS)[self.group]
-            is_open = (determined < UNDETERMINED * self._sizes)[self.group]
-            found = torch.where(is_open, self._declared, found)
-            self.precision = torch.where(self._is_held, self.precision, found)
+            solution = model.solve(self.prior.precision)
+            self.prior.update(solution.determined, deviation)
             if self.tuned_numbers and self._is_normal:
                 ratio = self._tune_noise(f, solution.leverage())
                 model = dataclasses.replace(model, columns=model.columns / ratio)
@@ -201,20 +251,20 @@ class TunedMode:
                 model = dataclasses.replace(model, columns=columns)
 
     def _tune_noise(self, f: Tensor, leverage: Tensor) -> Tensor:
-        """Move the noise of each column to sum of squares / (targets - gamma); return the ratio to the last, (K,).
+        """Move the noise of each column to sum of squares / (targets - gamma); return the ratio to the old noise, (K,).
 
-        Targets that the prior of the noise counts are in both.
+        Targets counted by the noise's prior enter both.
         """
         count = self.hyperprior.noise_counts
         residual = (self.y - f).square() * self.counts[:, None]
         squares = residual.sum(0) + count * defaults.NOISE_SHARE * self._spread().square()
         left = (self.counts[:, None] - leverage).sum(0) + count
-        found = (squares / left.clamp_min(1e-3 * float(self.counts.sum()))).sqrt().clamp_min(_LEAST_NOISE)
-        if not bool(found.isfinite().all()):
-            raise FloatingPointError(f"The noise became {found.tolist()}: look for extreme values in the data.")
-        ratio = found / self.noise()
+        scale = (squares / left.clamp_min(1e-3 * float(self.counts.sum()))).sqrt().clamp_min(_LEAST_NOISE)
+        if not bool(scale.isfinite().all()):
+            raise FloatingPointError(f"The noise became {scale.tolist()}: look for extreme values in the data.")
+        ratio = scale / self.noise()
         with torch.no_grad():
-            self.bnn.likelihood.scale = found.to(f.device).view(self.bnn.likelihood.scale.shape).to(self.bnn.like.dtype)
+            self.bnn.likelihood.scale = scale.to(f.device).view(self.bnn.likelihood.scale.shape).to(self.bnn.like.dtype)
         return ratio
 
     def _tune_numbers(self, draws: Tensor) -> None:
@@ -235,22 +285,18 @@ class TunedMode:
         """Return the standard deviation of the noise of each column, (K,), in the units of the model."""
         return self.bnn.likelihood.scale.detach().double().reshape(-1)
 
-    def _by_group(self, values: Tensor) -> Tensor:
-        total = values.new_zeros(int(self.group.max()) + 1)
-        return total.index_add(0, self.group, values)
-
     def judge(self) -> None:
-        """Set log evidence and leave-one-out log score, which are -infinity before."""
+        """Set log evidence and leave-one-out log score, which are -infinity until then."""
         point = self._point()
         model, f = linear_model(point, self.x, *self._targets)
-        solution = model.solve(self.precision)
+        solution = model.solve(self.prior.precision)
         with torch.no_grad():
             fit = log_probs(point.likelihood, f.to(self.bnn.like.dtype), *self._targets).double().sum()
         deviation = self._deviation()
-        evidence = fit - 0.5 * (self.precision * deviation.square()).sum() - 0.5 * solution.log_det
+        evidence = fit - 0.5 * (self.prior.precision * deviation.square()).sum() - 0.5 * solution.log_det
         (column,) = score_columns(point.likelihood, f.to(self.bnn.like.dtype), self._targets[0])
-        at = solution.at_mode(self.precision.sqrt() * deviation, f, self.counts[:, None] * column.double())
-        mean, covariance = solution.left_out(*at, share=1 / self.counts.clamp_min(1))  # of weight 2, one of two
+        at = solution.at_mode(self.prior.precision.sqrt() * deviation, f, self.counts[:, None] * column.double())
+        mean, covariance = solution.left_out(*at, share=1 / self.counts.clamp_min(1))  # weight 2: one of two copies
         noise = self.noise().expand(f.shape[1]) if self._is_normal else None
         with torch.no_grad():
             left_out = (self.counts * log_scores(point, self._targets[0], mean, covariance, noise)).sum()
@@ -265,25 +311,25 @@ class TunedMode:
         with torch.no_grad():
             law = other.bnn.likelihood(other.bnn.outputs(other.weights, x))
             missed = (y - law.mean).double().square().view(len(y), -1).mean(0).sqrt()
-            own = likelihood(self.bnn.outputs(self.weights, x)).variance.double().view(len(y), -1).mean(0).sqrt()
-            wider = (missed / own).clamp_min(1).to(self.bnn.like).view(likelihood.scale.shape)
+            expected = likelihood(self.bnn.outputs(self.weights, x)).variance.double().view(len(y), -1).mean(0).sqrt()
+            wider = (missed / expected).clamp_min(1).to(self.bnn.like).view(likelihood.scale.shape)
             likelihood.scale = likelihood.scale * wider
 
     def record(self, volume: float) -> StartRecord:
-        """Return what tells starts from each other, in the original units of the targets."""
-        return StartRecord(self.first_noise, self.log_evidence - volume, self.log_left_out - volume, self.determined)
+        """Return the record of this start, in the original units of the targets."""
+        return StartRecord(self._first_noise, self.log_evidence - volume, self.log_left_out - volume, self.determined)
 
     def precision_by_site(self) -> dict[str, Any]:
         """Return the precision of each site, or of each of its columns, as a number or a list."""
-        values = self._by_site(self.precision)
+        values = self.prior.by_site()
         rows = {name: value.flatten(0, -2)[0] if value.ndim > 1 else value for name, value in values.items()}
         return {name: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for name, row in rows.items()}
 
     def tuned(self, declared: BNN, source: Source) -> BNN:
         """Return the model with the tuned prior and noise, and all that was learned beside the weights."""
         like = next(iter(self.weights.values()))
-        scales = self._by_site(self.precision.rsqrt().to(like))
-        chosen = {name: normal_prior(name, self.loc[name], scale) for name, scale in scales.items()}
+        scales = {name: value.rsqrt().to(like) for name, value in self.prior.by_site().items()}
+        chosen = {name: normal_prior(name, self.prior.loc[name], scale) for name, scale in scales.items()}
         likelihood = self.closed(declared.settings["likelihood"], source)
         bnn = declared.with_parts(prior=chosen | untuned(declared, list(scales)), likelihood=likelihood).to(like.device)
         bnn.net.load_state_dict(self.bnn.net.state_dict())
@@ -293,15 +339,15 @@ class TunedMode:
 
     def closed(self, likelihood: Any, source: Source) -> Any:
         """Return a likelihood with the tuned numbers in it, where it takes them."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in self.tuned_numbers:
             value = getattr(self.bnn.likelihood, name).detach().double().reshape(-1)
             units = source.y_scaler.scale.reshape(-1).to(value.device) if name == "scale" else 1.0
             numbers = (value * units).tolist()
             if len(numbers) == 1 or name == "scale":
-                found[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
-        return dataclasses.replace(likelihood, **found)
+                values[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
+        return dataclasses.replace(likelihood, **values)
 
     def scales(self) -> dict[str, float]:
-        """Return the prior scale of each site whose entries have one."""
-        return {name: float(value.reshape(-1)[0].rsqrt()) for name, value in self._by_site(self.precision).items()}
+        """Return the prior scale of each site whose entries share it."""
+        return {name: float(value.reshape(-1)[0].rsqrt()) for name, value in self.prior.by_site().items()}

@@ -35,22 +35,21 @@ _DRAWS = 200
 @registry.register
 @setting
 class Automatic(BaseMethod[Posterior | Mixture]):
-    """Try what suits the size of network and data, and keep what predicts held-out examples best.
+    """Try methods suited to the sizes of network and data, and keep the best on held-out examples.
 
-    Candidates are a Laplace approximation, a mean-field guide, chains by NUTS where weights and examples are few, and
-    an anchored ensemble where they are many. Each is fitted to a part of the data, under scales measured on that part,
-    and scored on the rest. The best is fitted to all data. ELBOs are not compared, since a guide that has collapsed may
-    have the highest.
+    Candidates are a Laplace approximation, a mean-field guide, chains by NUTS for few weights and examples, and an
+    anchored ensemble for many. Each is fitted to a part of the data, under scales measured on that part, and scored on
+    the rest. The best is fitted to all data. ELBOs are not compared, since a collapsed guide may have the highest.
 
-    The number of steps that a candidate may take follows from what a step computes. So the same call gives the same
-    result, however busy the machine is, unless `max_seconds` is given.
+    The step limit of a candidate follows from the operations of a step. So the same call gives the same result, however
+    busy the machine is, unless `max_seconds` is given.
 
     See docs/explanations/defaults.md.
 
     Attributes:
-        max_seconds: bound by the clock, or None. A candidate is begun only if time will remain for the fit to all data;
-            the first always is. Candidates stop training after half of this time, and are given up after three fifths;
-            the last fit stops after all of it.
+        max_seconds: limit on the wall-clock time, or None. A candidate starts only if time will remain for the fit to
+            all data; the first always starts. Candidates stop training after half of the time, and are abandoned after
+            three fifths; the last fit stops at the limit.
 
     Examples:
         >>> import pyrobnn as bnn
@@ -65,7 +64,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     max_seconds: Annotated[float, Field(gt=0)] | None = None
 
     def offer(self) -> Offer:
-        """Return what the method has beside `infer`."""
+        """Return the features of the method beside `infer`."""
         return Offer(callbacks=False)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
@@ -73,7 +72,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
 
         Raises:
             InputError: data in files or loaders, or fewer than 5 examples.
-            FloatingPointError: no candidate whose fit stayed finite.
+            FloatingPointError: no candidate with a finite fit.
         """
         if not isinstance(data, Data) or len(data) < defaults.FOLDS[0]:
             raise InputError(
@@ -97,7 +96,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 scores.append(self._held_out_scores(name, method, models, parts, run))
                 tried.append(_record(name, scores[-1], weights, time.perf_counter() - started))
         is_over = self.max_seconds is not None and not self._has_time(tried, len(parts), run)
-        is_finite = any(math.isfinite(one.log_score) for one in tried)
+        is_finite = any(math.isfinite(candidate.log_score) for candidate in tried)
         chosen = tried[_best(scores, weights) if is_finite or not is_over else 0].name
         whole = self._measured(bnn, data, run, 0.75)
         posterior = _run(methods[chosen], whole, data, self._ending_at(self._share(1.0, run), methods[chosen], run))
@@ -105,7 +104,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             posterior.record,
             automatic=AutomaticRecord(to_dict(self), tried, chosen),
             evidence=whole.record,
-            seconds=time.perf_counter() - run.started,
+            seconds=run.seconds,
         )
         return posterior
 
@@ -125,25 +124,25 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     def _held_out_scores(
         self, name: str, method: Any, models: list[Measured], parts: list[tuple[Data, Data]], run: Run
     ) -> Tensor:
-        """Return the log score of each example held out.
+        """Return the log score of each held-out example.
 
-        It is -infinity for a fit whose numbers did not stay finite, or whose time was over.
+        It is -infinity for a fit that became non-finite or ran out of time.
         """
-        found = []
+        scores = []
         for index, (model, (train, rest)) in enumerate(zip(models, parts, strict=True)):
-            own = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"))
+            fold_run = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"))
             half, now = self._share(0.5, run), time.perf_counter()
             end = None if half is None else now + max(0.0, half - now) / (len(parts) - index)
             try:
                 with until(self._share(0.6, run)):
-                    posterior = _run(method, model, train, self._ending_at(end, method, own))
-                    found.append(posterior.predict(rest.x, num_draws=_DRAWS).log_prob(rest.y).double().cpu())
+                    posterior = _run(method, model, train, self._ending_at(end, method, fold_run))
+                    scores.append(posterior.predict(rest.x, num_draws=_DRAWS).log_prob(rest.y).double().cpu())
             except (FloatingPointError, OutOfTime):
-                found.append(torch.full((len(rest),), -math.inf, dtype=torch.float64))
-        return torch.cat(found)
+                scores.append(torch.full((len(rest),), -math.inf, dtype=torch.float64))
+        return torch.cat(scores)
 
     def _ending_at(self, end: float | None, method: Any, run: Run) -> Run:
-        """Return the arguments of a fit inside, whose steps end at a time."""
+        """Return the arguments of an inner fit that ends its steps at a given time."""
         run = dataclasses.replace(run, progress=False)
         if end is None or not method.offer().callbacks:
             return run
@@ -153,8 +152,8 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         """Return whether a candidate as slow as the slowest, and a fit to all data, end in time."""
         if self.max_seconds is None:
             return True
-        slowest = max(one.seconds for one in tried)
-        return time.perf_counter() - run.started + slowest * (1 + 1.5 / parts) < self.max_seconds
+        slowest = max(candidate.seconds for candidate in tried)
+        return run.seconds + slowest * (1 + 1.5 / parts) < self.max_seconds
 
 
 def _run(method: Any, model: Measured, data: Data, run: Run) -> Posterior | Mixture:
@@ -172,19 +171,19 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
         laplace = guides.Laplace(structure="kron")
     else:
         laplace = guides.Laplace(structure="kron", sites=("last_layer",))
-    found: dict[str, Method[Any]] = {
+    methods: dict[str, Method[Any]] = {
         "laplace": dataclasses.replace(svi, guide=laplace),
         "mean_field": svi,
     }
     if size * num_data <= defaults.MOST_SAMPLED:
-        found["nuts"] = NUTS(num_draws=300, warmup=300, num_chains=2)
+        methods["nuts"] = NUTS(num_draws=300, warmup=300, num_chains=2)
     else:
-        found["ensemble"] = Ensemble(dataclasses.replace(svi, guide="map"), anchored=True)
-    return found
+        methods["ensemble"] = Ensemble(dataclasses.replace(svi, guide="map"), anchored=True)
+    return methods
 
 
 def _most_steps(bnn: BNN, source: Source) -> int:
-    """Return the steps whose gradients a captured fit is predicted to take in `defaults.CANDIDATE_SECONDS`."""
+    """Return the predicted number of captured steps in `defaults.CANDIDATE_SECONDS`, by their gradients."""
     work = work_of_gradient(bnn, source, source.batch_size(None))
     step = work.cost(1, "cpu").captured - work.cost(0, "cpu").captured
     return max(defaults.FEWEST_CANDIDATE_STEPS, min(SVI().max_steps, int(defaults.CANDIDATE_SECONDS / step)))
@@ -198,20 +197,20 @@ def _size(data: Data) -> int:
 def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
     """Return pairs of a training part and a held-out part.
 
-    They have the same sizes, so that one compiled step serves all, but where rows of the same inputs are kept together:
-    a fit that saw one of them knows the others.
+    They have equal sizes, so that one compiled step serves all. Rows with equal inputs stay together, at the cost of
+    equal sizes: a fit that saw such a row knows the rest.
     """
     folds, used = defaults.FOLDS_OF_FEW if _size(data) <= defaults.FEW_ROWS else defaults.FOLDS
     sizes = [data.total_weight / folds if data.weights is not None else len(data) // folds] * used
     parts, _ = drawn_together(same_inputs(data.x), sizes, seed=seed, weights=data.weights)
     is_held_out = torch.zeros(used, len(data), dtype=torch.bool)
-    for own, part in zip(is_held_out, parts, strict=True):
-        own[part] = True
-    return [(data[~own], data[own]) for own in is_held_out]
+    for mask, part in zip(is_held_out, parts, strict=True):
+        mask[part] = True
+    return [(data[~mask], data[mask]) for mask in is_held_out]
 
 
 def _record(name: str, scores: Tensor, weights: Tensor | None, seconds: float) -> CandidateRecord:
-    """Return the mean score and its standard error, in which each example counts with its weight."""
+    """Return the mean score and its standard error, weighted by the examples' weights."""
     mean, count = _mean(scores, weights), torch.ones_like(scores) if weights is None else weights
     total = float(count.sum())
     if not math.isfinite(mean):
@@ -226,7 +225,7 @@ def _mean(scores: Tensor, weights: Tensor | None) -> float:
 
 def _best(scores: Sequence[Tensor], weights: Tensor | None = None) -> int:
     """Return the number of the highest mean."""
-    means = [_mean(found, weights) for found in scores]
+    means = [_mean(fold_scores, weights) for fold_scores in scores]
     means = [mean if math.isfinite(mean) else -math.inf for mean in means]
     best = max(range(len(means)), key=means.__getitem__)
     if not math.isfinite(means[best]):

@@ -43,17 +43,17 @@ _FITS = itertools.count()
 @registry.register
 @setting
 class DataParallel(AroundAnother[Posterior]):
-    """SVI in W processes that torchrun started, on one machine or several; in a single process it is SVI itself.
+    """SVI in W processes started by torchrun, on one or several machines; in a single process it is plain SVI.
 
     Each process takes every W-th example of each batch (of all data without a batch size), and draws its noise
     independently. The average of their estimates is an unbiased estimate of the ELBO for the whole batch, with the
-    noise of the guide averaged over W draws. One all-reduce a step averages the gradients and the two terms of the
-    ELBO, so that parameters stay equal in all processes, bit for bit. Steps run eagerly.
+    noise of the guide averaged over W draws. A single all-reduce per step averages the gradients and the two terms of
+    the ELBO, so that parameters stay equal in all processes, bit for bit. Steps run eagerly.
 
-    All processes must be given the same model, data, method and seed. Data are in memory in each, or are `StoredData`.
+    All processes must be given the same model, data, method and seed. Data are in memory everywhere, or `StoredData`.
 
     Attributes:
-        method: how to fit; `batch_size` counts the examples of all processes together, a multiple of W.
+        method: the method of the fit; `batch_size` counts the examples of all processes together, a multiple of W.
 
     Examples:
         >>> method = bnn.DataParallel(bnn.SVI(steps=20, batch_size=16))  # in a script that torchrun starts
@@ -70,7 +70,7 @@ class DataParallel(AroundAnother[Posterior]):
             raise InputError("DataParallel: processes run the same number of steps: leave `patience` out.")
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
-        """Fit; every process returns the same posterior. The first one shows progress and calls the callbacks."""
+        """Fit; every process returns the same posterior. The first process shows progress and calls the callbacks."""
         backend = None
         if num_processes() == 1:
             posterior = self.method.infer(bnn, data, run)
@@ -115,13 +115,13 @@ class DataParallel(AroundAnother[Posterior]):
 
 
 def _own_device(device: str) -> str:
-    """Return the device of this process: where there are GPUs, the one of its number on its machine."""
+    """Return the device of this process: with GPUs, the GPU with the process's number on its machine."""
     if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return "cpu" if device == "auto" else device
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if local >= torch.cuda.device_count():
         raise InputError(
-            f"Process {local} of this machine has no GPU of its own, there are {torch.cuda.device_count()}: start as "
+            f"Process {local} of this machine has no GPU for itself, there are {torch.cuda.device_count()}: start as "
             "many processes (torchrun --nproc-per-node), or pass device='cpu'."
         )
     torch.cuda.set_device(local)
@@ -130,14 +130,14 @@ def _own_device(device: str) -> str:
 
 @contextmanager
 def _processes(backend: str) -> Iterator[dist.ProcessGroup]:
-    """Connect the processes for a block; one that fails lets go of the others, which then fail too."""
+    """Connect the processes for a block; if a process fails, it releases the others, which then fail too."""
     begun = not dist.is_initialized()
     with _told():
         if begun:
             store, rank, world = _meeting_point()
-            # under a new name, since the entries of an earlier fit in the store would mislead this one
-            own = dist.PrefixStore(f"fit {next(_FITS)}", store)  # type: ignore[attr-defined]
-            dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=_TIMEOUT)
+            # under a new name, since entries of an earlier fit in the store would mislead this fit
+            fit_store = dist.PrefixStore(f"fit {next(_FITS)}", store)  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=fit_store, rank=rank, world_size=world, timeout=_TIMEOUT)
         group: Any = dist.group.WORLD if begun else dist.new_group(backend=backend, timeout=_TIMEOUT)
     try:
         yield group
@@ -158,7 +158,7 @@ def _meeting_point() -> tuple[Any, int, int]:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Say what it means when processes lose each other."""
+    """Explain the error when processes lose each other."""
     try:
         yield
     except RuntimeError as error:
@@ -169,18 +169,18 @@ def _told() -> Iterator[None]:
 
 
 class _Processes:
-    """The processes of a fit, as one of them sees them.
+    """The processes of a fit, seen from this process.
 
     Attributes:
-        rank: the number of this one.
-        world: how many there are.
+        rank: the number of this process.
+        world: number of processes.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group, self.rank, self.world = group, dist.get_rank(group), dist.get_world_size(group)
 
     def average(self, tensors: list[Tensor]) -> None:
-        """Replace tensors by their averages over the processes, in one message for each precision."""
+        """Replace tensors by their averages over the processes, in a single message per precision."""
         with _told(), torch.no_grad():
             for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
                 alike = [tensor for tensor in tensors if tensor.dtype == dtype]
@@ -231,7 +231,7 @@ class _Processes:
             )
 
     def shared(self, callbacks: Sequence[Callback]) -> Callback:
-        """Return a callback that calls these in the first process, and stops all if one of them asks for it."""
+        """Return a callback that runs the callbacks in the first process; if a callback asks, all processes stop."""
 
         def ask(progress: Progress) -> bool:
             answers = [callback(progress) for callback in callbacks] if self.rank == 0 else []

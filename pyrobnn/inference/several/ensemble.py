@@ -1,4 +1,4 @@
-"""Ensembles: several independent fits of one method, as an equal-weight mixture."""
+"""Ensembles: several independent fits of a method, as an equal-weight mixture."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,23 +21,23 @@ from pyrobnn.posterior.posterior import Posterior
 @registry.register
 @setting
 class Ensemble(BaseMethod[Mixture]):
-    """K independent fits from random starts, side by side in one graph, and the equal-weight mixture of them.
+    """K independent fits from random starts, side by side in one graph, and their equal-weight mixture.
 
     With `SVI(guide="map")` it is a deep ensemble (Lakshminarayanan et al. 2017), with other guides a mixture of
     variational posteriors that may cover several modes, with `SWAG()` multi-SWAG (Wilson & Izmailov 2020). Starting
-    weights differ between members where the network is declared (`MLP(...)`); a `torch.nn.Module` starts from its own
-    weights. Then only the guide, the noise and the mini-batches differ, and a warning says so if nothing does.
+    weights differ between members if the network is declared (`MLP(...)`). Members of a `torch.nn.Module` all start
+    from its weights: only the guide, the noise and the mini-batches differ, and a warning tells if nothing does.
 
     See docs/how-to/ensembles.md.
 
     Attributes:
-        method: how each member is inferred.
+        method: the method of each member.
         members: K.
         bootstrap: train each member on N examples drawn with replacement (Breiman 1996).
         anchored: centre each member's prior at a draw from the prior (Pearce et al. 2020), which keeps members apart
-            where there are no data. It is no exact posterior: in a linear model with Gaussian noise, MAP members have
-            the exact mean, but the covariance C P^-1 C in place of C, for P of the prior and C of the posterior. So
-            the variance is exact in directions that the data leave open, and next to none in those that they settle.
+            where there are no data. The posterior is not exact: in a linear model with Gaussian noise, MAP members have
+            the exact mean, but the covariance C P^-1 C in place of C, with P of the prior and C of the posterior. So
+            the variance is exact in directions that the data leave open, and near zero in those that the data settle.
 
     Examples:
         >>> method = bnn.Ensemble(bnn.SVI(guide="map", steps=20), members=3)
@@ -58,7 +58,7 @@ class Ensemble(BaseMethod[Mixture]):
             raise InputError("Ensemble: members run the same number of steps: leave `patience` out of the method.")
 
     def offer(self) -> Offer:
-        """Return what the method has beside `infer`."""
+        """Return the features of the method beside `infer`."""
         measures = self.method.offer().wants_measured_scales
         return Offer(
             inner=self.method,
@@ -79,11 +79,11 @@ class Ensemble(BaseMethod[Mixture]):
 
 
 def _tell_if_alike(posteriors: Sequence[Posterior]) -> None:
-    """Warn of members that are all the same: one start, one order of batches, and no noise."""
+    """Warn of members that are all equal: the same start, the same order of batches, and no noise."""
     first, *others = [member.guide.state_dict() for member in posteriors]
-    if others and all(torch.equal(first[name], other[name]) for other in others for name in first):
+    if others and all(torch.equal(first[name], state[name]) for state in others for name in first):
         warn_user(
-            f"The {len(posteriors)} members of the ensemble are one and the same: they started from the network's own "
+            f"The {len(posteriors)} members of the ensemble are identical: they started from the network's "
             "weights, and saw the same batches without noise. Declare the network (such as MLP(...)), which starts "
             "each member anew, or use bootstrap=True, anchored=True, or a `batch_size`."
         )

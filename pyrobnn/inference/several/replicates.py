@@ -1,4 +1,4 @@
-"""Many fits at once: seeds, data sets of one size, or settings, trained side by side in one captured graph."""
+"""Many fits at once: seeds, data sets of equal size, or settings, trained side by side in one captured graph."""
 
 import dataclasses
 import itertools
@@ -27,7 +27,7 @@ from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.posterior.posterior import Posterior
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
-"""Settings of the method in which replicates may differ; the others shape the graph that they share."""
+"""Settings that may differ between replicates; other settings shape the shared graph."""
 _IN_MEMORY = "Replicates need their data in memory: pass Data(x, y)."
 
 
@@ -49,25 +49,23 @@ def fit_replicates(
 ) -> list[Posterior]:
     """Infer several independent posteriors at once.
 
-    Each has the distribution of a single `fit` under another seed. Captured, they share one vmapped graph, which makes
-    each fit of a small network cheaper; eagerly, their steps are done in turn. For the same seed the two engines draw
+    Each has the distribution of a single `fit` under another seed. Captured, they share a vmapped graph, which makes
+    each fit of a small network cheaper; eagerly, they take steps in turn. For the same seed the two engines draw
     different noise of the same distribution.
 
     Args:
-        bnn: the model, or a list with one for each replicate: the same but for numbers such as the prior's scale.
-        data: `Data` or a tuple (x, y) for all, or a list with one for each replicate, all with the same number of
-            examples.
-        method: how to infer it, or a list with one for each replicate, which may differ in guide settings, learning
+        bnn: the model, or a list of R models, equal except for numbers such as the prior's scale.
+        data: `Data` or a tuple (x, y) for all replicates, or a list of R data sets with the same number of examples.
+        method: the method, or a list of R methods, which may differ in guide settings, learning
             rate, schedule, temperature, KL warm-up, `eval_every` and `tolerance`.
         seed: each replicate gets a seed derived from it.
-        replicates: number of replicates R; not needed where a list tells.
-        bootstrap: train each on as many examples, drawn from its data with replacement; units still follow from all
-            data.
+        replicates: number of replicates R; not needed if a list is given.
+        bootstrap: train each on N examples, drawn from its data with replacement; units still follow from all data.
         device: as in `fit`.
         engine: as in `fit`.
-        progress: show one progress bar with the mean ELBO.
+        progress: show a progress bar with the mean ELBO.
         callbacks: as in `fit`; they see the mean ELBO, and model and guide of the first replicate.
-        checkpoint: as in `fit`, one for all.
+        checkpoint: as in `fit`, shared by all.
         every: as in `fit`.
 
     Returns:
@@ -83,7 +81,7 @@ def fit_replicates(
         >>> [fit.bnn.settings["prior"].scale for fit in fits]
         [0.1, 0.3, 1.0]
     """
-    if any(isinstance(one, SVI) for one in (data if isinstance(data, list) else [data])):
+    if any(isinstance(candidate, SVI) for candidate in (data if isinstance(data, list) else [data])):
         raise InputError("The data come before the method: fit_replicates(model, data, method, seed=0).")
     data = [as_data(part) for part in data] if isinstance(data, list) else as_data(data)
     run = Run(
@@ -97,7 +95,7 @@ def fit_replicates(
     )
     methods = method if isinstance(method, list) else [method]
     _check_methods(methods)
-    if all(one.ends_by_itself for one in methods):
+    if all(choice.ends_by_itself for choice in methods):
         bnn = _measured(bnn, data, run, replicates)
     return fit_side_by_side(bnn, method, data, run, replicates=replicates, bootstrap=bootstrap)
 
@@ -119,14 +117,14 @@ def fit_side_by_side(
     replicates: int | None = None,
     bootstrap: bool = False,
 ) -> list[Posterior]:
-    """Do what `fit_replicates` says, with the arguments of a run."""
+    """Do the work of `fit_replicates`, with the arguments of a run."""
     bnns, methods, sets = _aligned(replicates, bnn, method, data)
     _check_methods(methods)
     seeds = [derive(run.seed, f"replicate {index}") for index in range(len(bnns))]
     sources = [prepare_source(*parts) for parts in zip(bnns, methods, sets, seeds, strict=True)]
     keeper = open_checkpoint(run, bnns, methods, sources, bootstrap=bootstrap)
     if bootstrap:
-        sources = [resampled(source, own) for source, own in zip(sources, seeds, strict=True)]
+        sources = [resampled(source, seed) for source, seed in zip(sources, seeds, strict=True)]
     with opened(bnns, methods, sources, seeds, run, replicates=True) as session:
         _share_data([fit.batches for fit in session.fits])
         session.train(checkpoint=keeper)
@@ -137,12 +135,12 @@ def fit_side_by_side(
 
 
 def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
-    """Return a list of R entries for each of the arguments, whether it was given as a list or as one for all."""
+    """Return a list of R entries for each argument; a single value is repeated."""
     asked = set() if replicates is None else {check_count(replicates, "replicates")}
     lengths = {len(value) for value in given if isinstance(value, list)} | asked
     if len(lengths) != 1:
         raise InputError(
-            f"Say how many replicates: `replicates=R`, or lists of one length; got {sorted(lengths) or 'neither'}."
+            f"Say how many replicates: `replicates=R`, or lists of equal length; got {sorted(lengths) or 'neither'}."
         )
     count = lengths.pop()
     if count < 1:
@@ -169,18 +167,18 @@ def _share_data(batches: list[Any]) -> None:
     if len(batches) == 1:
         return
     first = batches[0]
-    for other in batches:
-        if not isinstance(other, TensorBatches):
+    for batch in batches:
+        if not isinstance(batch, TensorBatches):
             raise InputError(_IN_MEMORY)
-        if _shapes(other) != _shapes(first):
+        if _shapes(batch) != _shapes(first):
             raise InputError(
-                f"The data of replicates must be of one shape; got {_shapes(first)} and {_shapes(other)} (weights must "
-                "be in all or in none)."
+                f"The data of replicates need equal shapes; got {_shapes(first)} and {_shapes(batch)} (weights must "
+                "be in all or none)."
             )
-    pairs = (pair for other in batches[1:] for pair in zip(other.data, first.data, strict=True))
+    pairs = (pair for batch in batches[1:] for pair in zip(batch.data, first.data, strict=True))
     if all(bool((values == others).all()) for values, others in pairs):
-        for other in batches:
-            other.data = first.data
+        for batch in batches:
+            batch.data = first.data
 
 
 def _shapes(batches: TensorBatches) -> str:
@@ -199,7 +197,7 @@ def resampled(source: Source, seed: int) -> Source:
 
 
 def own_storage(posterior: Posterior) -> None:
-    """Cut the tensors of a replicate out of the stacked ones."""
+    """Copy the tensors of a replicate out of the stacked tensors."""
     for module in (posterior.bnn, posterior.guide):
         for value in itertools.chain(module.parameters(), module.buffers()):
             value.data = value.data.clone()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from typing import Annotated, Any
 
 import torch
@@ -43,20 +42,20 @@ _TINY = 1e-12
 class SWAG(AroundAnother[Posterior]):
     """Stochastic weight averaging, Gaussian (Maddox et al. 2019): a mode by SVI, then SGD at a constant rate around it.
 
-    The weights after every `every` steps of SGD have mean m, variances v and, of the last R of them, deviations D from
-    the running mean. Then q(w) = N(m, diag(v) / 2 + D D^T / (2 (R - 1))), a `LowRank` guide of rank R. The noise of
-    mini-batches makes the path spread: with an `lr` of your own and batches of all data it ends in a point.
+    The weights, taken after every `every` steps of SGD, have mean m and variances v; the last R of them deviate by D
+    from the running mean. Then q(w) = N(m, diag(v) / 2 + D D^T / (2 (R - 1))), a `LowRank` guide of rank R. The noise
+    of mini-batches makes the path spread: with a given `lr` and batches of all data it ends in a point.
 
     See docs/how-to/ensembles.md.
 
     Attributes:
-        method: how the mode is found; its guide must be "map".
+        method: the method for the mode; its guide must be "map".
         lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper. None
-            for the rate whose path comes closest to the posterior (Mandt, Hoffman & Blei 2017, "Stochastic Gradient
+            for the rate with the path closest to the posterior (Mandt, Hoffman & Blei 2017, "Stochastic Gradient
             Descent as Approximate Bayesian Inference", sec. 4.1), measured at the mode; at most a tenth of the inverse
-            of the largest curvature there. Mini-batches of the path then have a tenth of the examples if the method
-            names no `batch_size`.
-        momentum: of SGD.
+            of the largest curvature there. Mini-batches of the path then have a tenth of the examples, unless the
+            method sets `batch_size`.
+        momentum: momentum of SGD.
         steps: steps of SGD.
         every: steps between two collected weights.
         rank: R.
@@ -86,7 +85,7 @@ class SWAG(AroundAnother[Posterior]):
             )
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
-        """Fit one posterior.
+        """Fit a posterior.
 
         Raises:
             FloatingPointError: the path of SGD left the mode.
@@ -100,11 +99,11 @@ class SWAG(AroundAnother[Posterior]):
         if bootstrap:
             sources = [resampled(source, mode.seed) for source, mode in zip(sources, modes, strict=True)]
         paths = self._walk(modes, sources, run)
-        seconds = time.perf_counter() - run.started
+        seconds = run.seconds
         return [self._posterior(mode, path, seconds) for mode, path in zip(modes, paths, strict=True)]
 
     def _walk(self, modes: list[Posterior], sources: list[Source], run: Run) -> "list[_Path]":
-        """Take the steps of SGD, in place, and return what was collected of each."""
+        """Take the steps of SGD, in place, and return the weights collected from each."""
         batch_size, lr = self.method.batch_size, self.lr
         if lr is None:
             if isinstance(sources[0].data, LoaderData):
@@ -189,10 +188,10 @@ class _Path:
 
 
 def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> float:
-    """Return the learning rate on the mean loss at which SGD stays as close to the posterior as it can, or is stable.
+    """Return the learning rate on the mean loss that keeps SGD closest to the posterior, at most the stable rate.
 
-    The first is 2 (1 - momentum) B / N times the number of weights over the trace of the covariance of the gradients of
-    single examples, which is estimated from the gradients of ten parts of the data.
+    The closest rate is 2 (1 - momentum) B / N times the number of weights over a trace. It is the trace of the
+    covariance of single examples' gradients, estimated from the gradients of ten parts of the data.
     """
     size = min(source.num_data, _MOST_LOOKED_AT)
     x, *targets = next(source.batches(mode.bnn, size, derive(mode.seed, "swag rate")))
@@ -206,8 +205,8 @@ def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> 
     def slope(z: Tensor, rows: slice) -> Tensor:
         z = z.detach().requires_grad_()
         chosen = [values[rows] for values in targets]
-        found = log_probs(mode.bnn.likelihood, mode.bnn.outputs(weights(z), x[rows]), *chosen)
-        return -torch.autograd.grad(found.mean(), z)[0]
+        log_probs_ = log_probs(mode.bnn.likelihood, mode.bnn.outputs(weights(z), x[rows]), *chosen)
+        return -torch.autograd.grad(log_probs_.mean(), z)[0]
 
     with seeded(mode.seed, "swag rate"):
         steepest = largest_curvature(lambda z: slope(z, slice(None)), place[None])

@@ -135,7 +135,7 @@ class Session:
 
     def complete(self) -> list[Posterior]:
         """Return the posteriors after the second phase of their guides, where these have one."""
-        until_now = time.perf_counter() - self.run.started
+        until_now = self.run.seconds
         for posterior, method, source in zip(self.posteriors, self.methods, self.sources, strict=True):
             seconds = until_now
             if as_guide(method.guide).curvature is not None:
