@@ -462,7 +462,7 @@ def test_a_mode_is_expected_sooner_than_a_spread(guide, used, monkeypatch):
     source = prepare_source(mixture_model(), method, bnn.Data(*problem()), 0)
     with seeded(0), fast_pyro():
         fits = [start(mixture_model(), method, source, 0, "cpu")[1]]
-        training = Stepper(fits, "auto", method.expected_steps(1))
+        training = Stepper(fits, "auto", method.length(1).expected)
         training.advance(3)
     assert training.record.used == used
 

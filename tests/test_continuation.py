@@ -215,7 +215,7 @@ def continued(posterior, data):
     run = continuation._Continuation(posterior, bnn.SVI(), data, 0)
     method = bnn.SVI(steps=6000, lr=0.01, schedule="cosine_annealing_lr", kl="mc")
     batches = run._source.batches(longer.bnn, "all", 0)
-    size = {"num_data": len(data), "num_steps": 6000}
+    size = {"num_data": len(data), "schedule_steps": 6000}
     fit = TrainingState(longer.bnn.train(), longer.guide, method, batches, example=posterior.example, **size)
     fit.advance(1)
     Captured([fit]).advance(5999)

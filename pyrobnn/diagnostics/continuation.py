@@ -98,7 +98,7 @@ class _Continuation:
             self._tolerance = max(_NEGLIGIBLE, self._tolerance)
         with seeded(seed, "continuation start"):
             example, batches = self._source.example(bnn), self._batches("steps")
-            size = {"num_data": self._source.num_data, "num_steps": _STEPS}
+            size = {"num_data": self._source.num_data, "schedule_steps": _STEPS}
             self._fit = TrainingState(bnn, guide, self._method, batches, example=example, **size)
 
     def gain(self) -> Gain:

@@ -222,7 +222,7 @@ def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> 
 def _fit_from(mode: Posterior, source: Source, walk: SVI) -> TrainingState:
     """Return the steps that start at a mode."""
     batches = source.batches(mode.bnn, walk.batch_size, derive(mode.seed, "swag batches"))
-    lengths = {"num_data": source.num_data, "num_steps": walk.maximal_steps(1)}
+    lengths = {"num_data": source.num_data, "schedule_steps": walk.length(1).cycle}
     return TrainingState(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths)
 
 

@@ -46,7 +46,8 @@ class Session:
         sources: their data.
         run: the arguments of all together.
         threads: threads that a step uses.
-        why_steps: of points, why steps seek the modes; None where L-BFGS does.
+        by_lbfgs: whether L-BFGS seeks the modes, in place of steps.
+        why_steps: why steps seek the modes of points; None of other fits.
     """
 
     posteriors: list[Posterior]
@@ -55,7 +56,8 @@ class Session:
     sources: Sequence[Source]
     run: Run
     threads: int = 1
-    why_steps: str | None = ""
+    by_lbfgs: bool = False
+    why_steps: str | None = None
 
     def steps(
         self,
@@ -67,29 +69,28 @@ class Session:
     ) -> tuple[Watch, EngineRecord]:
         """Do the steps of all fits, and return what watched them and which engine ran them."""
         method, source = self.fits[0].method, self.sources[0]
-        batches = source.batches_per_epoch(method.batch_size)
-        num_steps = method.maximal_steps(batches)
+        length = method.length(source.batches_per_epoch(method.batch_size))
         watch = Watch(
             self.posteriors[0].bnn,
             self.posteriors[0].guide,
-            num_steps=num_steps,
+            num_steps=length.most,
             progress=self.run.progress,
             callbacks=self.run.callbacks,
             validate=validate,
             eval_every=method.eval_every,
             patience=method.patience,
             block=block,
-            rules=self._rules(num_steps) if method.ends_by_itself else [],
+            rules=self._rules(length.most) if method.ends_by_itself else [],
         )
-        stepper = Stepper(self.fits, self.run.engine, method.expected_steps(batches))
-        record = train(stepper, watch, num_steps, checkpoint=checkpoint, most_rewinds=most_rewinds)
+        stepper = Stepper(self.fits, self.run.engine, length.expected)
+        record = train(stepper, watch, length.most, checkpoint=checkpoint, most_rewinds=most_rewinds)
         watch.restore_best()
         return watch, record
 
-    def _rules(self, num_steps: int) -> list[ConvergenceRule]:
+    def _rules(self, max_steps: int) -> list[ConvergenceRule]:
         """Return what ends each fit by itself."""
         pairs = zip(self.fits, self._tolerances(), strict=True)
-        return [ConvergenceRule(fit, tolerance, num_steps, warmup=fit.method.kl_warmup) for fit, tolerance in pairs]
+        return [ConvergenceRule(fit, tolerance, max_steps, warmup=fit.method.kl_warmup) for fit, tolerance in pairs]
 
     def _tolerances(self) -> list[float]:
         """Return the tolerance of each fit, which follows all data, of which a process may have its share alone."""
@@ -108,10 +109,10 @@ class Session:
 
     def train(self, *, validate: Callable[[], float] | None = None, checkpoint: Checkpoint | None = None) -> None:
         """Do the steps of all fits, and note in each posterior how it was fitted."""
-        ended = self._descended() if self.why_steps is None else None
+        ended = self._descended() if self.by_lbfgs else None
         if ended is None:
             watch, record = self.steps(validate=validate, checkpoint=checkpoint)
-            if self.why_steps:
+            if self.why_steps is not None:
                 record = dataclasses.replace(record, reason=f"{record.reason}; not L-BFGS: {self.why_steps}")
             ended = watch.ended(record)
         parts = zip(self.posteriors, self.fits, self.methods, self.sources, ended, strict=True)
@@ -166,8 +167,12 @@ def opened(
     Raises:
         InputError: parts that do not go together.
     """
-    declared, reason = methods, _why_steps(bnns, methods, sources, run, processes)
-    if reason is None:  # L-BFGS sees all data
+    declared, reason = methods, None
+    of_points = all(as_guide(method.guide).seeks_mode for method in methods)
+    if of_points:
+        reason = _why_steps(bnns, methods, sources, run, processes)
+    by_lbfgs = of_points and reason is None
+    if by_lbfgs:  # it sees all data
         methods = [dataclasses.replace(method, batch_size="all") for method in methods]
     batch_size = sources[0].batch_size(methods[0].batch_size) // processes
     with running(bnns[0], batch_size, run.seed, "replicates" if replicates else "fit", copies=len(bnns)) as threads:
@@ -177,15 +182,13 @@ def opened(
             with seeded(own, "fit") if replicates else nullcontext():
                 begun.append(start(bnn, method, source, own, run.device))
         posteriors, fits = map(list, zip(*begun, strict=True))
-        yield Session(posteriors, fits, declared, sources, run, threads, reason)
+        yield Session(posteriors, fits, declared, sources, run, threads, by_lbfgs, reason)
 
 
 def _why_steps(
     bnns: Sequence[BNN], methods: Sequence[SVI], sources: Sequence[Source], run: Run, processes: int
 ) -> str | None:
-    """Return why points are sought by steps, None where L-BFGS seeks them; "" for what is not a point."""
-    if not all(as_guide(method.guide).seeks_mode for method in methods):
-        return ""
+    """Return why steps seek the modes of points; None where L-BFGS does."""
     if processes > 1:
         return "gradients are averaged over processes"
     if run.callbacks and len(bnns) > 1:

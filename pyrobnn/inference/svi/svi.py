@@ -1,7 +1,7 @@
 """Stochastic variational inference as a method for `fit`: its settings."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 from torch import Tensor
@@ -18,6 +18,20 @@ from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.svi.objective import KL
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
+
+
+class Length(NamedTuple):
+    """Numbers of optimiser steps of a fit.
+
+    Attributes:
+        most: the fit never takes more.
+        expected: the choice of an engine plans with these.
+        cycle: steps of the schedule; of its first cycle where the fit ends by itself.
+    """
+
+    most: int
+    expected: int
+    cycle: int
 
 
 @registry.register
@@ -127,20 +141,13 @@ class SVI(BaseMethod[Posterior]):
         """Whether the length is automatic."""
         return self.steps is None and self.epochs is None
 
-    def maximal_steps(self, batches_per_epoch: int) -> int:
-        """Return the number of optimiser steps, at most, for an epoch of that many batches."""
-        return self.epochs * batches_per_epoch if self.epochs is not None else self.steps or self.max_steps
-
-    def cycle_steps(self, batches_per_epoch: int) -> int:
-        """Return the number of steps of the schedule: of its first cycle where there are several."""
-        most = self.maximal_steps(batches_per_epoch)
-        return min(most, defaults.FIRST_CYCLE) if self.ends_by_itself else most
-
-    def expected_steps(self, batches_per_epoch: int) -> int:
-        """Return the number of steps to plan with."""
-        most = self.maximal_steps(batches_per_epoch)
+    def length(self, batches_per_epoch: int) -> Length:
+        """Return the numbers of steps of a fit, for an epoch of that many batches."""
+        if not self.ends_by_itself:
+            steps = self.steps if self.epochs is None else self.epochs * batches_per_epoch
+            return Length(steps, steps, steps)  # type: ignore[arg-type]
         usual = defaults.USUAL_STEPS_TO_MODE if as_guide(self.guide).seeks_mode else defaults.USUAL_STEPS
-        return min(most, usual) if self.ends_by_itself else most
+        return Length(self.max_steps, min(self.max_steps, usual), min(self.max_steps, defaults.FIRST_CYCLE))
 
     def tolerance_for(self, num_data: int) -> float:
         """Return the tolerance for that many examples."""

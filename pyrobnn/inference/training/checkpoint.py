@@ -96,16 +96,16 @@ class Checkpoint:
 
 def _with_tensors(state: dict[str, Any]) -> dict[str, Any]:
     """Return a state with the terms of the ELBO in one tensor."""
-    recorder = state["watch"]["recorder"]
-    blocks = [torch.from_numpy(block) for block in recorder["blocks"]]
-    terms = recorder | {"blocks": [torch.cat(blocks)] if blocks else []}
-    return state | {"watch": state["watch"] | {"recorder": terms}}
+    terms = state["watch"]["terms"]
+    blocks = [torch.from_numpy(block) for block in terms["blocks"]]
+    joined = terms | {"blocks": [torch.cat(blocks)] if blocks else []}
+    return state | {"watch": state["watch"] | {"terms": joined}}
 
 
 def _with_arrays(state: dict[str, Any]) -> dict[str, Any]:
-    recorder = state["watch"]["recorder"]
-    blocks = recorder | {"blocks": [block.numpy() for block in recorder["blocks"]]}
-    return state | {"watch": state["watch"] | {"recorder": blocks}}
+    terms = state["watch"]["terms"]
+    blocks = terms | {"blocks": [block.numpy() for block in terms["blocks"]]}
+    return state | {"watch": state["watch"] | {"terms": blocks}}
 
 
 def open_checkpoint(

@@ -63,15 +63,15 @@ def train(
         finished = checkpoint is not None and checkpoint.finished
         while done < num_steps and not finished:
             count = watch.steps_to_next_look(done, checkpoint.every if checkpoint else None)
-            watch.recorder.add(turns.advance(count))
+            watch.terms.add(turns.advance(count))
             done += count
             fault = _fault(stepper, watch, done)
             if fault is not None:
                 done = _go_back(stepper, watch, kept, fault, most_rewinds)
                 continue
-            for index, move in watch.moves(done).items():
+            for index, move in watch.judge(done).items():
                 fits[index].follow(move)
-            finished = watch.stops_after(done) or done == num_steps
+            finished = watch.report(done) or done == num_steps
             due = checkpoint is not None and (finished or done % checkpoint.every == 0)
             if done % _KEEP_EVERY == 0:
                 kept[:] = [*kept[-1:], _state(stepper, watch, done)]
@@ -121,7 +121,7 @@ def _state(stepper: Stepper, watch: Watch, done: int) -> dict[str, Any]:
 
 def _fault(stepper: Stepper, watch: Watch, done: int) -> tuple[int, int, float] | None:
     """Return step, replicate and value of the first ELBO that is not finite; a parameter counts as NaN, at the end."""
-    terms = watch.recorder.fetch()
+    terms = watch.terms.fetch()
     elbo = (terms[..., 0] - terms[..., 1]).reshape(len(terms), -1)
     good = np.isfinite(elbo)
     if not good.all():
@@ -162,10 +162,10 @@ def explain(fit: TrainingState, num_steps: int) -> str:
     """Do the steps again, eagerly, after which a fit had failed, and say in words what is not finite first."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pyro warns of what is found here
-        return _replay(fit, num_steps)
+        return _redo(fit, num_steps)
 
 
-def _replay(fit: TrainingState, num_steps: int) -> str:
+def _redo(fit: TrainingState, num_steps: int) -> str:
     for _ in range(num_steps):
         noise, batch = random_state(), next(fit.batches)
         terms = fit.differentiate(batch)

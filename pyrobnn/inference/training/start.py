@@ -79,28 +79,39 @@ def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -
     if as_guide(method.guide).curvature is not None:
         _check_laplace(method, model, example)
         source.check_pass()
-    automatic = method.ends_by_itself
-    if automatic:
-        batch_size = source.batch_size(method.batch_size)
-        declared = with_least_noise(narrowed(method.guide), model, source, batch_size, seed)
-        schedule = Schedule("cosine_annealing_lr") if method.schedule is None else method.schedule
-        method = dataclasses.replace(method, guide=declared, schedule=schedule)
-    else:  # what keeps the bits of fits of a given length
-        method = dataclasses.replace(method, guide=with_shared_noise(method.guide))
-    guide = method.guide.build(model, *example).to(example[0].device)
+    resolved = _resolved(method, model, source, seed)
+    guide = resolved.guide.build(model, *example).to(example[0].device)
     require_density(guide)
     if not built(guide).trainable:
         raise InputError(
             f"{type(method.guide).__name__} holds what another method computed and has nothing to train: use a guide "
             "such as guides.Laplace()."
         )
-    _check_covers(guide, model, example, method)
+    _check_covers(guide, model, example, resolved)
     if method.kl == "auto":
         with seeded(seed, "kl"):
-            kl = choose_kl(model, guide, source.example(model)) if automatic else "mc"
-        method = dataclasses.replace(method, kl=kl)
-    check_trainable(model, guide, method, example)
-    return Parts(model, guide, method, example)
+            kl = choose_kl(model, guide, source.example(model)) if method.ends_by_itself else "mc"
+        resolved = dataclasses.replace(resolved, kl=kl)
+    check_trainable(model, guide, resolved, example)
+    return Parts(model, guide, resolved, example)
+
+
+def _resolved(method: SVI, model: BNN, source: Source, seed: int) -> SVI:
+    """Return the method with what it leaves open, but the KL, which depends on the built guide.
+
+    | left open        | the fit ends by itself          | `steps` or `epochs` given |
+    |------------------|---------------------------------|---------------------------|
+    | start of scales  | narrow                          | as the guide says         |
+    | noise of a guide | "local", "flipout" or "shared"  | "shared"                  |
+    | schedule         | a cosine in each cycle          | none                      |
+    | KL               | without draws where there is one | "mc"                     |
+    """
+    if not method.ends_by_itself:
+        return dataclasses.replace(method, guide=with_shared_noise(method.guide))
+    batch_size = source.batch_size(method.batch_size)
+    guide = with_least_noise(narrowed(method.guide), model, source, batch_size, seed)
+    schedule = Schedule("cosine_annealing_lr") if method.schedule is None else method.schedule
+    return dataclasses.replace(method, guide=guide, schedule=schedule)
 
 
 def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, TrainingState]:
@@ -108,9 +119,9 @@ def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tupl
     model, guide, method, example = build_parts(bnn, method, source, seed, device)
     posterior = Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
     batches = source.batches(model, method.batch_size, derive(seed, "batches"))
-    num_steps = method.cycle_steps(source.batches_per_epoch(method.batch_size))
+    length = method.length(source.batches_per_epoch(method.batch_size))
     return posterior, TrainingState(
-        model, guide, method, batches, example=example, num_data=source.num_data, num_steps=num_steps
+        model, guide, method, batches, example=example, num_data=source.num_data, schedule_steps=length.cycle
     )
 
 

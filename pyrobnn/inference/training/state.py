@@ -60,7 +60,7 @@ class TrainingState:
         *,
         example: Batch,
         num_data: int,
-        num_steps: int,
+        schedule_steps: int,
     ) -> None:
         self.parameters = [p for p in (*bnn.parameters(), *guide.parameters()) if p.requires_grad]
         if method.kl == "quadrature":
@@ -74,7 +74,7 @@ class TrainingState:
         named = dict(guide.named_parameters())
         self._damped = [(named[name], factor) for name, factor in rate_factors(guide).items()]
         self._elbo = make_elbo(method.kl, method.num_particles, antithetic=method.antithetic)
-        self.schedule_steps, self._schedule_start = num_steps, 0
+        self.schedule_steps, self._schedule_start = schedule_steps, 0
         self._schedule = self._new_schedule()
         self.moved: list[Tensor] = []
         self.done = 0

@@ -66,7 +66,7 @@ class Ended:
     rewinds: list[dict[str, Any]] | None = None
 
 
-class Recorder:
+class Terms:
     """Collects the terms of each step on the device and fetches them in blocks."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Recorder:
         return np.concatenate(found)[-count:]
 
     @property
-    def terms(self) -> np.ndarray:
+    def all(self) -> np.ndarray:
         """Everything fetched so far, (steps, [R,] 2)."""
         return np.concatenate(self._fetched) if self._fetched else np.empty((0, 2))
 
@@ -117,7 +117,8 @@ class Recorder:
     def histories(self, engine: EngineRecord, ends: Sequence[int | None]) -> list[History]:
         """Return what was noted of each replicate, until the step at which it ended by itself, or all."""
         self.fetch()
-        columns = self.terms.reshape(len(self.terms), -1, 2)
+        terms = self.all
+        columns = terms.reshape(len(terms), -1, 2)
         pairs = zip(columns.transpose(1, 2, 0), itertools.cycle(ends), strict=False)
         return [
             History(log_likelihood[:end], kl[:end], [*self.validation_steps], [*self.validation_scores], engine)
@@ -134,9 +135,9 @@ class Watch:
     """Told of each step, it reports, validates, and says when to stop; it looks after every `block` steps.
 
     Attributes:
-        recorder: what was noted of each step.
+        terms: the terms of the ELBO of each step.
         rules: what ends each fit by itself; none where their number of steps is fixed.
-        stop_reason: why the fit ended.
+        stop_reason: why a callback or the validation score ended all fits; None if neither did.
         rewinds: where it went back after numbers had ceased to be finite.
     """
 
@@ -155,8 +156,8 @@ class Watch:
         rules: Sequence[ConvergenceRule] = (),
     ) -> None:
         self._block, self.rules = block, rules
-        self.recorder = Recorder()
-        self.stop_reason = ALL_STEPS
+        self.terms = Terms()
+        self.stop_reason: str | None = None
         self.rewinds: list[dict[str, Any]] = []
         self._bnn, self._guide = bnn, guide
         self._num_steps, self._eval_every, self._patience = num_steps, eval_every, patience
@@ -178,18 +179,18 @@ class Watch:
         intervals = [self._block, *([] if self._validate is None else [self._eval_every]), *([every] if every else [])]
         return min(self._num_steps - done, *(interval - done % interval for interval in intervals))
 
-    def stops_after(self, done: int) -> bool:
-        """Look at the fit after that many steps, fetched and finite, and say whether it should end here."""
+    def report(self, done: int) -> bool:
+        """Show, validate and ask the callbacks after that many steps; return whether the fit is to end here."""
         at_end = done == self._num_steps
         stop = False
         if done % self._block == 0 or at_end:
-            stop = self._report(done)
-        moves = not self.rules or not all(rule.measures for rule in self.rules)
-        if self._validate is not None and ((done % self._eval_every == 0 and moves) or at_end or stop):
+            stop = self._show_and_ask(done)
+        stands = bool(self.rules) and all(rule.measures for rule in self.rules)
+        if self._validate is not None and ((done % self._eval_every == 0 and not stands) or at_end or stop):
             stop = self._validated_long_ago(done, self._validate) or stop
         return stop
 
-    def moves(self, done: int) -> dict[int, Move]:
+    def judge(self, done: int) -> dict[int, Move]:
         """Return what the rules ask for after that many steps, fetched and finite, by the number of the fit."""
         if not self.rules or (done % self._block and done != self._num_steps):
             return {}
@@ -199,10 +200,10 @@ class Watch:
 
     def _latest(self, done: int) -> np.ndarray:
         """Return the terms since the last look, (steps, R, 2)."""
-        terms = self.recorder.last(done % self._block or self._block)
+        terms = self.terms.last(done % self._block or self._block)
         return terms.reshape(len(terms), -1, 2)
 
-    def _report(self, done: int) -> bool:
+    def _show_and_ask(self, done: int) -> bool:
         terms = self._latest(done)
         elbo = float((terms[..., 0] - terms[..., 1]).mean())
         self._bar.set_postfix_str(self._words(elbo), refresh=False)
@@ -230,7 +231,7 @@ class Watch:
     def state(self) -> dict[str, Any]:
         """Return what was seen so far."""
         return {
-            "recorder": self.recorder.state(),
+            "terms": self.terms.state(),
             "best": self._best_state,
             "stop_reason": self.stop_reason,
             "rules": [rule.state() for rule in self.rules],
@@ -238,7 +239,7 @@ class Watch:
 
     def restore(self, state: dict[str, Any], done: int) -> None:
         """Go back, or on, to what was seen after that many steps."""
-        self.recorder.restore(state["recorder"])
+        self.terms.restore(state["terms"])
         self._best_state, self.stop_reason = state["best"], state["stop_reason"]
         for rule, own in zip(self.rules, state["rules"], strict=True):
             rule.restore(own)
@@ -250,7 +251,7 @@ class Watch:
         return [{key: value for key, value in entry.items() if key != "replicate"} for entry in own] or None
 
     def _validated_long_ago(self, done: int, validate: Callable[[], float]) -> bool:
-        scores, steps = self.recorder.validation_scores, self.recorder.validation_steps
+        scores, steps = self.terms.validation_scores, self.terms.validation_steps
         scores.append(validate())
         steps.append(done)
         best = int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
@@ -266,8 +267,8 @@ class Watch:
     def _stop_reason_of(self, replicate: int) -> str:
         """Return why a fit ended."""
         rule = self.rules[replicate] if self.rules else None
-        if rule is None or (self.stop_reason != ALL_STEPS and rule.end is None):
-            return self.stop_reason
+        if rule is None or (self.stop_reason is not None and rule.end is None):
+            return self.stop_reason or ALL_STEPS
         return rule.reason()
 
     def ended(self, engine: EngineRecord) -> list[Ended]:
@@ -280,7 +281,7 @@ class Watch:
                 self.rules[index].record() if self.rules else None,
                 self._rewinds_of(index),
             )
-            for index, history in enumerate(self.recorder.histories(engine, ends))
+            for index, history in enumerate(self.terms.histories(engine, ends))
         ]
 
     def restore_best(self) -> None:
