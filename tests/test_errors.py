@@ -332,7 +332,7 @@ CASES = {
     "quantile of classes": (lambda: classification().predict(X).quantile(0.5), "need real-valued targets"),
     "classes of a regression": (
         lambda: regression().predict(X).class_probs,
-        "Class probabilities need a classification likelihood, this one is Normal",
+        "Class probabilities need a classification likelihood, got Normal",
     ),
     "number of targets": (lambda: regression().predict(X).log_prob(Y[:3]), "same number of rows, got 6 and 3"),
     "shape of targets": (lambda: regression().predict(X).log_prob(TWO), "must have the shape of the predictions, (6,)"),
