@@ -232,8 +232,8 @@ CASES = {
         "Categorical needs labels from 0 up, got -1",
     ),
     "label out of range": (lambda: fit_labels(LABELS, 2), "needs labels from 0 to 1, got 2"),
-    "one class output": (lambda: fit_labels(LABELS * 0, 1), "a network with one output a class, at least 2; got 1"),
-    "labels in columns": (lambda: fit_labels(torch.stack([LABELS] * 2, 1)), "Categorical needs one label an example"),
+    "one class output": (lambda: fit_labels(LABELS * 0, 1), "a network with one output per class, at least 2; got 1"),
+    "labels in columns": (lambda: fit_labels(torch.stack([LABELS] * 2, 1)), "Categorical needs one label per example"),
     # guides
     "unknown autoguide": (lambda: guides.Auto("AutoNormall"), "Unknown autoguide 'AutoNormall'. Known: AutoDelta"),
     "autoguide option": (lambda: guides.Auto("AutoNormal", {"rank": 3}), "AutoNormal has no option 'rank'. It takes: "),
@@ -247,7 +247,7 @@ CASES = {
     "no latent": (lambda: build_map(no_latent), "The model has no latent site to infer"),
     "start at a prior without variance": (
         lambda: fit_with(prior=CauchyPrior(), guide=guides.MeanField(init_loc="prior")),
-        "needs a prior with a finite mean and variance",
+        "needs a prior of finite mean and variance",
     ),
     # optimisers
     "unknown optimizer": (lambda: Optimizer("adan"), "Unknown optimizer 'adan'. Known: "),

@@ -409,7 +409,7 @@ REFUSED = {
     "no such parquet": (lambda f: StoredData.from_parquet(f / "no.parquet", "t"), r"no.parquet cannot be read \(No s"),
     "no files": (lambda f: StoredData.from_parquet(f, "t"), "There is no .parquet file in"),
     "not parquet": (not_parquet, "x.parquet cannot be read as Parquet"),
-    "no rows": (lambda f: parquet(f, FRAME[:0]), "has no rows: pass Parquet files with at least one"),
+    "no rows": (lambda f: parquet(f, FRAME[:0]), "has no rows: pass Parquet files with rows"),
     "no target": (lambda f: parquet(f, FRAME.rename(columns={"t": "tt"})), "has no column 't'. Did you mean 'tt'"),
     "no feature": (lambda f: parquet(f, features=["d"]), "has no column 'd'.*Its columns: a, b, c, t"),
     "no features": (lambda f: parquet(f, FRAME[["t"]]), "`features` must name one column or more beside the target"),
