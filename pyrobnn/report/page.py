@@ -79,9 +79,9 @@ def render(
 ) -> Rendered:
     """Make the report of a run, with `test` None if the scores are about the training data.
 
-    One guide with a density has the audited ELBO in it, a mixture the ELBO of each member that has one, and Markov
-    chains their R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested tables or
-    as a setting, or None; `baselines` the same scores of simpler models, by the name of the model.
+    For a guide with a density the report has the audited ELBO, for a mixture the ELBO of each member that has an ELBO,
+    and for Markov chains R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested
+    tables or as a setting, or None. `baselines` are the same scores of simpler models, by the name of the model.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(10)
@@ -156,7 +156,7 @@ def _pictures(
         mean = ", the mean over the members" if isinstance(posterior, Mixture) else ""
         caption = f"Evidence lower bound by step{mean}. A flat end proves nothing where the learning rate goes to zero."
         pictures.append(_picture("elbo.png", "Training", caption, plots.elbo(posterior.history, layout="column")))
-    if not isinstance(posterior, Mixture):  # members have modes of their own, whose weights do not correspond
+    if not isinstance(posterior, Mixture):  # members have different modes, whose weights do not correspond
         caption = "Weights with a ratio well below 1 are hardly told from 0 by the data."
         pictures.append(_picture("weights.png", "Weights", caption, plots.weights(posterior, layout="column")))
     if enough and (prediction.is_classification or prediction.has_quantiles):
@@ -166,7 +166,7 @@ def _pictures(
 
 
 def _over_the_examples(scored: Data, prediction: Prediction, *, has_inputs: bool) -> list[_Picture]:
-    """Return pictures of the predictions, unless there is one over the inputs, and of whether they are calibrated."""
+    """Return pictures of the predictions, unless there is a picture over the inputs, and of their calibration."""
     pictures = []
     if prediction.is_classification:
         if not has_inputs:
