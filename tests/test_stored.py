@@ -423,7 +423,7 @@ REFUSED = {
         mixed_kinds,
         "1.parquet must be text, as in the first file, got float: encode it or leave it out",
     ),
-    "one class": (lambda f: parquet(f, FRAME.assign(t="owl")), "'t' has one class only, 'owl'"),
+    "one class": (lambda f: parquet(f, FRAME.assign(t="owl")), "'t' has only one class, 'owl'"),
     "names, not classes": (
         lambda f: parquet(f, pd.concat([FRAME] * 10).assign(t=lambda d: np.arange(len(d)).astype(str))),
         "'t' holds more than 1000 distinct texts, which are hardly classes",
