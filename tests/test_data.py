@@ -140,7 +140,7 @@ with warnings.catch_warnings(action="ignore"):
         "masked rows": ([*MASKED], r"got 2 masked value\(s\)"),
         "masked tensor": (masked_tensor(X, X > 5), "kind 'masked'"),
         "missing booleans": (pd.DataFrame({"a": pd.array([True, None] * 2, dtype="boolean")}), "impute missing values"),
-        "sparse": (X.to_sparse(), "kind 'sparse_coo': pass a dense one"),
+        "sparse": (X.to_sparse(), "kind 'sparse_coo': pass a dense tensor"),
         "sparse rows": (X.to_sparse_csr(), "kind 'sparse_csr'"),
         "list of sparse": ([X.to_sparse()], "cannot be read as an array"),
         "list with gradients": ([torch.ones(2, requires_grad=True)] * 4, "cannot be read as an array"),

@@ -302,7 +302,7 @@ def check(setting, targets, outputs):
 
 REFUSED = {
     "negative scale": (lambda: Laplace(-0.1), "Laplace: `scale` must be a positive number"),
-    "no scales": (lambda: Gaussian(()), "Gaussian: `scale` must be a positive number, a tuple of them"),
+    "no scales": (lambda: Gaussian(()), "Gaussian: `scale` must be a positive number, a tuple with one per"),
     "a scale that is not a number": (lambda: Gaussian((0.1, "learned")), "got (0.1, 'learned')"),
     "infinite scale": (lambda: StudentT(float("inf")), "StudentT: `scale` must be"),
     "true": (lambda: StudentT(scale=True), "got True"),

@@ -359,7 +359,7 @@ def test_warnings_come_first_and_only_with_reason(regression):
     )
     assert "1 of 2 checks gave a warning" in flat_text(loud)
     assert "fineThe ELBO is flat. p = 0.5" in flat_text(loud)
-    assert "Mend what the warnings name" in flat_text(loud)
+    assert "Mend the faults that the warnings name" in flat_text(loud)
     assert "Hold out data" in flat_text(quiet)
 
 
@@ -458,7 +458,7 @@ def test_chains_are_judged_by_rhat_size_and_divergences():
 
     assert texts(chains()) == []
     assert "largest R-hat is 1.020, above 1.01" in texts(chains(rhat=1.02))[0]
-    assert "worth as little as 399 independent ones" in texts(chains(ess=399.0))[0]
+    assert "worth as little as 399 independent draws" in texts(chains(ess=399.0))[0]
     assert "They are stuck" in texts(chains(rhat=math.nan))[0]
     assert "3 of 4000 draws diverged" in texts(chains(diverging=3))[0]
     assert texts(dataclasses.replace(chains(), num_diverging=None)) == []

@@ -37,7 +37,7 @@ class ImportanceWeights:
     Attributes:
         log_weights: Pareto-smoothed log weights (S,), a weight per draw of `draws()`; exp(log_weights) sums to 1.
         khat: shape of the generalised Pareto tail of the weights; -inf if they are constant, as for an exact q.
-        khat_by_chain: the same for the draws of each member of a mixture under its own q_k, (K,).
+        khat_by_chain: the same for the draws of each member of a mixture under its density q_k, (K,).
         ess: effective number of draws, 1 / sum of squared weights.
         log_evidence: log p(D) in the original units of the targets; log p(D, points) if q holds sites at points.
         posterior: q, a mixture if several were given.

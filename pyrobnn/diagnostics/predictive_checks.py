@@ -74,7 +74,7 @@ _WORDS = {
         "ensemble or a richer guide, or a stronger prior.",
         "The fit is under-confident: the share of right labels less the mean confidence is {value}, {due}. The "
         "posterior is too vague: train longer, narrow the prior, or tune it by the evidence.",
-        "Labels are right as often as their probabilities say: the share of right ones less the mean confidence is "
+        "Labels are right as often as their probabilities say: the share of right labels less the mean confidence is "
         "{value}, {due}.",
         "{:.1%}",
     ),

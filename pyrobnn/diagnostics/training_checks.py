@@ -68,22 +68,22 @@ def _agreement(chains: Chains) -> Finding:
     if draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT and ess >= _SMALLEST_ROUGH_ESS:
         text = (
             f"The Markov chains are short, and agree roughly: the largest R-hat is {rhat:.3f}, and {draws} draws are "
-            f"worth as little as {ess:.0f} independent ones. Draw more to compare them closely."
+            f"worth as little as {ess:.0f} independent draws. Draw more to compare them closely."
         )
         return Finding("chains", "note", text)
     if rhat > _LARGEST_RHAT:
         text = (
-            f"The Markov chains do not agree yet in what they predict: the largest R-hat is {rhat:.3f}, above "
+            f"The Markov chains do not agree yet in their predictions: the largest R-hat is {rhat:.3f}, above "
             f"{_LARGEST_RHAT}. Draw more, or warm up longer."
         )
         return Finding("chains", "warning", text)
     if ess < _SMALLEST_ESS:
         text = (
-            f"The draws of the Markov chains are worth as little as {ess:.0f} independent ones for some prediction; "
+            f"The draws of the Markov chains are worth as little as {ess:.0f} independent draws for some prediction; "
             f"{_SMALLEST_ESS} or more are enough. Draw more."
         )
         return Finding("chains", "warning", text)
     text = (
-        f"The Markov chains agree in what they predict: R-hat at most {rhat:.3f}, effective draws at least {ess:.0f}."
+        f"The Markov chains agree in their predictions: R-hat at most {rhat:.3f}, effective draws at least {ess:.0f}."
     )
     return Finding("chains", "fine", text)

@@ -26,7 +26,7 @@ _MOST_BEYOND = 0.05
 _MOST_OF_SPREAD = 0.2
 """Share of the standard deviation of targets that the least noise may be."""
 _EXPECTED = (
-    'a positive number, a tuple of them (one a target column), "tuned", "learned", "heteroscedastic", or a prior such '
+    'a positive number, a tuple with one per target column, "tuned", "learned", "heteroscedastic", or a prior such '
     'as {"type": "half_normal", "scale": 1.0}'
 )
 
@@ -122,14 +122,13 @@ Scale = Annotated[
 ]
 """The values that a noise scale takes.
 
-A number, in the units of y; a tuple with one for each target column; "learned" for one value a target column, optimised
-with the guide (it starts at 1 in the units that the model sees); "tuned" for one that the evidence of a Laplace
-approximation chooses before a fit whose length is open (`pyrobnn.fit`), and that is "learned" in other fits; a prior
-(`HalfNormal`, `HalfCauchy`, `Gamma`, or a table with their `type`), under which any guide infers it, one value a target
-column, as the site "likelihood.scale" in the units that the model sees; or "heteroscedastic" for noise that depends on
-the input. The network then has 2 K outputs for K targets, the locations first, and the scale is softplus(second half) +
-0.001 in the units that the model sees, so that no output, however extreme, gives a density or a gradient that is not
-finite.
+A number, in the units of y, or a tuple with a number per target column. "learned" for a value per target column,
+optimised with the guide (it starts at 1 in the model's units). "tuned" for a value that the evidence of a Laplace
+approximation chooses before a fit of automatic length (`pyrobnn.fit`); it is "learned" in other fits. A prior
+(`HalfNormal`, `HalfCauchy`, `Gamma`, or a table with their `type`) for a value per target column that any guide infers,
+as the site "likelihood.scale" in the model's units. "heteroscedastic" for noise that depends on the input. The network
+then has 2 K outputs for K targets, the locations first. The scale is softplus(second half) + 0.001 in the model's
+units, so that densities and gradients stay finite for extreme outputs.
 """
 
 

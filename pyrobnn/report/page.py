@@ -170,7 +170,7 @@ def _over_the_examples(scored: Data, prediction: Prediction, *, has_inputs: bool
     pictures = []
     if prediction.is_classification:
         if not has_inputs:
-            caption = "How sure the predictions are; the wrong ones should be among the less sure ones, on the left."
+            caption = "Confidence of the predictions; wrong predictions should be among the less sure, on the left."
             figure = _alone(PANEL, draw_confidence, prediction, scored.y)
             pictures.append(_picture("confidence.png", "Predictions", caption, figure, is_main=True))
         caption = "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the bars."
@@ -195,7 +195,7 @@ def _over_the_inputs(
     """Return pictures of the predictions over one or two inputs; none for more, or for a curve of classes."""
     num_inputs = train.x.shape[1] if train.x.ndim == 2 else 0
     if num_inputs == 1 and not of_classes:
-        caption = "The blue band is what more data would narrow; the grey one around it is all of the spread."
+        caption = "The blue band is what more data would narrow; the grey band around it is the whole spread."
         return [_picture("fit.png", "Predictions", caption, plots.fit_1d(posterior, train), is_main=True)]
     if num_inputs != 2:
         return []
@@ -203,7 +203,7 @@ def _over_the_inputs(
     plane = Plane.of(posterior, train, num_draws=num_draws, class_names=class_names)
     first, last = (_alone(PANEL, plane.draw, number) for number in (0, len(plane.surfaces) - 1))
     return [
-        _picture("surface.png", "Predictions", "What is predicted, and the training data.", first, is_main=True),
+        _picture("surface.png", "Predictions", "The predictions, and the training data.", first, is_main=True),
         _picture("doubt.png", "Doubt", "Dark where more data would change the predictions most.", last, is_main=True),
     ]
 

@@ -50,11 +50,11 @@ PIT = (
 )
 AUSE = (
     "Dropping the examples with the most doubt should lower the error. AUSE is the area between their order and the "
-    "best one; 0 is perfect."
+    "best order; 0 is perfect."
 )
 EXPLAINED = {
-    "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact one. Below 0.7 it is close; "
-    "above, it is not, though predictions may be good all the same."
+    "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact distribution. Below 0.7 it "
+    "is close; above, it is not, though predictions may be good all the same."
 }
 """The subject of a check, by the name of its finding, if the finding takes it as known."""
 
@@ -147,7 +147,7 @@ def next_steps(diagnosis: Diagnosis, *, has_test: bool) -> list[str]:
     """Return advice on the fit."""
     steps = []
     if diagnosis.warnings:
-        steps.append("Mend what the warnings name, the first one first, fit again, and compare the two runs.")
+        steps.append("Mend the faults that the warnings name, in order, fit again, and compare the two runs.")
     if not has_test:
         steps.append("Hold out data that the fit has not seen: only they tell whether the predictions can be trusted.")
     return [

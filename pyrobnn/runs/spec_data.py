@@ -111,7 +111,7 @@ def optional(part: str) -> BeforeValidator:
 class FitSpec:
     """How to fit: a method, a seed and a device.
 
-    In a file, the guide has the section [guide]. A method inside another one has a table in this section:
+    In a file, the guide has the section [guide]. An inner method has a table in this section:
 
         [fit]
         type = "ensemble"
@@ -123,9 +123,9 @@ class FitSpec:
         method: any registered method: svi, ensemble, swag, nuts, hmc, sgld, sghmc. Settings that a table leaves out
             have the default of the method around it: members of an ensemble are points, svi with the guide "map", if
             there is no section [guide]. None for the method of the estimators.
-        settings: without a `type`, settings of svi that replace the ones in the method of the estimators.
+        settings: without a `type`, settings of svi that replace those of the estimators' method.
         seed: seed of the fit.
-        device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
+        device: "cpu", "cuda", ..., or "auto" for a GPU if available.
         engine: "auto", "eager" or "captured", as in `pyrobnn.fit`.
     """
 
@@ -138,10 +138,10 @@ class FitSpec:
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> "FitSpec":
         """Return the section that a table stands for: the settings of the method of that `type`, and those above."""
-        own = {key: value for key, value in table.items() if key in OF_ANY_FIT}
+        common = {key: value for key, value in table.items() if key in OF_ANY_FIT}
         options = {key: value for key, value in table.items() if key not in OF_ANY_FIT}
         method = methods.from_table(options, also=OF_ANY_FIT)
-        return cls(method=method, **own) if "type" in options else cls(settings=options, **own)
+        return cls(method=method, **common) if "type" in options else cls(settings=options, **common)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the table of this section."""

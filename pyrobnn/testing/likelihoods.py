@@ -114,7 +114,7 @@ def check_likelihood_is_rowwise(setting: Any) -> None:
         same = torch.equal(before[unchanged], after[unchanged])
         require(same, "The density of an example changes with the outputs of another: rows must not mix.")
         alone = torch.stack([module(draw).log_prob(y) for draw in f])
-        require(torch.allclose(before, alone), "Densities for several draws at once differ from those one by one.")
+        require(torch.allclose(before, alone), "Densities for several draws at once differ from densities one by one.")
 
 
 def check_likelihood_draws(setting: Any) -> None:
