@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 LARGE = 4000
-"""Rows above which eigenvectors take more than a minute on a CPU."""
+"""Rows from which on eigenvectors take more than a minute on a CPU."""
 _RANK = 128
 """Rank that is tried first of a large matrix; the second is an eighth of its rows."""
 _ROUNDING, _TINY = 10, 1e-13

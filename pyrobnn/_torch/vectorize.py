@@ -19,7 +19,7 @@ _KEPT = 2**22
 """Floats that the weights of a block of draws may hold on a CPU: 16 MiB in float32, which a process keeps for the next
 block; larger blocks are given back to the system and mapped anew."""
 _WIDE = 512
-"""Width of a layer above which draw by draw is faster than many draws at a time."""
+"""Width of a layer from which on draw by draw is faster than many draws at a time."""
 
 _FEW = 4
 """Draws of a chunk up to which draw by draw is faster than vmap on a CPU."""
