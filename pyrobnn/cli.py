@@ -20,7 +20,7 @@ from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, u
 from pyrobnn.runs.spec_files import check_values, first_line, read_spec, spec_of_table
 
 _UNFINISHED = ".unfinished"
-"""What the name of a run folder ends with while its fit is not done."""
+"""Suffix of the name of a run folder until its fit is done."""
 
 
 class _PlainErrors(TyperGroup):
@@ -41,7 +41,7 @@ class _PlainErrors(TyperGroup):
 
 app = typer.Typer(
     name="pyrobnn",
-    help="Bayesian neural networks on Pyro: fit what a spec file describes, predict, and report.",
+    help="Bayesian neural networks on Pyro: fit a spec file, predict, and report.",
     cls=_PlainErrors,
     no_args_is_help=True,
     add_completion=False,
@@ -84,11 +84,11 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the three run folders.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Seed of the fits.")] = 0,
 ) -> None:
-    """Fit three small tables, print what was found, and write a report on each (under a minute).
+    """Fit three small tables, print the results, and write a report on each (under a minute).
 
     An earlier demonstration in the folder is replaced.
     """
-    with _stopped_cleanly(lambda: f"what was done by then is in {out}" if out.exists() else "nothing was done yet"):
+    with _stopped_cleanly(lambda: f"the finished part is in {out}" if out.exists() else "nothing was done yet"):
         from pyrobnn.runs import demo
 
         demo.demo(out, seed=seed, progress=sys.stderr.isatty(), console=Console(soft_wrap=False))
@@ -111,9 +111,9 @@ def fit(
     overwrite: Overwrite = False,
     resume: Resume = None,
 ) -> None:
-    """Fit a table, or what a spec file describes; score the fit on the test part, and write a run folder."""
+    """Fit a table or a spec file; score the fit on the test part, and write a run folder."""
     if (source is None) == (resume is None):
-        raise InputError("`fit` needs a spec file or a table, or --resume with a run folder; one of the two.")
+        raise InputError("`fit` needs a spec file or a table, or --resume with a run folder, not both.")
     if source is not None:
         _fit_new(source, target, tuple(changes or ()), out, overwrite=overwrite)
     elif target or changes or out or overwrite:
@@ -129,7 +129,7 @@ def fit(
 
 
 def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Path | None, *, overwrite: bool) -> None:
-    """Run a spec; what needs no torch is checked and said before torch is imported, which takes seconds."""
+    """Run a spec; checks without torch come before its import, which takes seconds."""
     stem = source.name.removesuffix(ending(source)) if ending(source) else source.stem
     folder = Path("runs") / stem if out is None else out
     tables = spec_of_table(source, target) if ending(source) else read_spec(source)
@@ -190,7 +190,7 @@ class _Stopped(BaseException):
 
 @contextmanager
 def _stopped_cleanly(kept: Callable[[], str]) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM say in one line what is kept, and end with the code of the signal."""
+    """On Ctrl-C or SIGTERM report in one line the files that are kept, and end with the code of the signal."""
 
     def stop(number: int, _frame: Any) -> None:
         raise _Stopped(number)
@@ -225,7 +225,7 @@ def _time_of(file: Path) -> int | None:
 
 @app.command()
 def diagnose(run_dir: Path) -> None:
-    """Say what speaks for and against the fit of a run."""
+    """Show the findings for and against the fit of a run."""
     run_folder(run_dir)
     from pyrobnn.runs.run import read_diagnosis
 
@@ -248,27 +248,27 @@ def compare(run_dirs: list[Path]) -> None:
         run_folder(folder)
     from pyrobnn.runs.compared import compare_runs
 
-    found = compare_runs(run_dirs)
-    names = list(found.scores)
+    comparison = compare_runs(run_dirs)
+    names = list(comparison.scores)
     headings = [_escaped(name) for name in names]
-    title = f"{found.num_test} test examples; in brackets the difference to {_escaped(found.best)} and its p-value"
+    title = f"{comparison.num_test} test examples; in brackets: difference to {_escaped(comparison.best)}, p-value"
     table = Table("score", *headings, title=title, title_justify="left")
-    for score in found.scores[found.best]:
-        table.add_row(score, *(_compared_cell(found, name, score) for name in names))
+    for score in comparison.scores[comparison.best]:
+        table.add_row(score, *(_compared_cell(comparison, name, score) for name in names))
     Console().print(table)
-    settings = Table("setting", *headings, title="what differs", title_justify="left")
-    for key, values in found.specs.items():
+    settings = Table("setting", *headings, title="differences", title_justify="left")
+    for key, values in comparison.specs.items():
         settings.add_row(_escaped(key), *(_escaped(str(values[name])) for name in names))
     Console().print(settings)
 
 
-def _compared_cell(found: Any, name: str, score: str) -> str:
-    if score not in found.scores[name]:
+def _compared_cell(comparison: Any, name: str, score: str) -> str:
+    if score not in comparison.scores[name]:
         return "–"
-    value = str(found.scores[name][score])
-    if name == found.best or score not in found.differences[name].index:
+    value = str(comparison.scores[name][score])
+    if name == comparison.best or score not in comparison.differences[name].index:
         return value
-    row = found.differences[name].loc[score]
+    row = comparison.differences[name].loc[score]
     return f"{value} ({row['difference']:+.3g} ± {row['stderr']:.2g}, p = {row['p_value']:.2g})"
 
 

@@ -1,4 +1,4 @@
-"""Networks that can be declared; any other `torch.nn.Module` serves as well."""
+"""Networks that can be declared; any other `torch.nn.Module` works as well."""
 
 import copy
 import sys
@@ -31,7 +31,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 Width = Annotated[int, Field(gt=0)]
 
 _AROUND = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
-"""Modules that run the one inside as it is, their attribute `module`."""
+"""Wrappers that run an inner module unchanged, their attribute `module`."""
 _PAGE = "how-to/own-network"
 
 registry = Registry("net", accepts=lambda value: isinstance(value, nn.Module) or hasattr(value, "build"), page=_PAGE)
@@ -76,10 +76,10 @@ class MLP:
 
 
 def owned(net: Any) -> Any:
-    """Return a setting, or a copy of a module without wrappers that only change where or how fast it runs.
+    """Return a setting, or a copy of a module without wrappers that change only its device or speed.
 
     Raises:
-        InputError: an unknown name, or a module whose weights cannot be put in from outside.
+        InputError: an unknown name, or a module whose weights cannot be replaced.
     """
     if not isinstance(net, nn.Module):
         if isinstance(net, torch.export.ExportedProgram):
@@ -107,20 +107,20 @@ def owned(net: Any) -> Any:
 
 
 def leftovers(net: nn.Module) -> dict[int, Any]:
-    """Return what `copy.deepcopy(net, ...)` takes in the place of tensors that calls of a network left as attributes.
+    """Return replacements for `copy.deepcopy(net, ...)` of tensors that calls of a network left as attributes.
 
     Such an activation may belong to a graph, or to a vmap that has ended, and cannot be copied.
     """
-    found: dict[int, Any] = {}
+    copies: dict[int, Any] = {}
     for value in (value for module in net.modules() for value in vars(module).values() if isinstance(value, Tensor)):
         plain = torch.func.debug_unwrap(value)
         if plain is not value or plain.grad_fn is not None:
-            found[id(value)] = plain.detach().clone()
-    return found
+            copies[id(value)] = plain.detach().clone()
+    return copies
 
 
 def _inside(module: nn.Module) -> nn.Module | None:
-    """Return the module that another one only runs, None if it does anything itself."""
+    """Return the inner module of a wrapper that only runs it; None if the wrapper computes anything itself."""
     if isinstance(module, _AROUND):
         return module.module
     return module._modules["_orig_mod"] if type(module).__name__ == "OptimizedModule" else None
@@ -138,7 +138,7 @@ _BY_HOOK = {
 
 
 def _obstacle(module: nn.Module) -> str | None:
-    """Say why the weights of a module cannot be put in from outside, in one call and many at a time, and what to do."""
+    """Describe why the weights of a module cannot be replaced, in a single call or in a batch, and the remedy."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # which whoever has such a module has imported
     if isinstance(module, torch.jit.ScriptModule):
         return f"is compiled by torch.jit: {_PLAIN}"
@@ -161,7 +161,7 @@ def _unfit(value: Tensor) -> str | None:
     if is_lazy(value):
         return "is lazy, without a shape yet: run the network once before making it a BNN"
     if value.is_meta:
-        return "is on the meta device, without values: put it on a real one by `to_empty`, and load its values"
+        return "is on the meta device, without values: put it on a real device by `to_empty`, and load its values"
     if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__ or value.layout != torch.strided:
         return f"is no plain dense tensor ({type(value).__name__}, {value.layout}): {_PLAIN}"
     if isinstance(value, nn.Parameter) and value.is_complex():

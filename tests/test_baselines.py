@@ -208,7 +208,7 @@ def gains(mean, seed, spread=0.1, num=200):
     ("gain", "linear_gain", "kind", "words"),
     [
         (-0.5, 0.0, "warning", "predicts no better than a constant, which ignores the inputs: the fit gains -0.5"),
-        (0.0, 0.0, "warning", "The inputs say nothing of the target, or the fit has lost what they say. Try more."),
+        (0.0, 0.0, "warning", "The inputs say nothing of the target, or the fit has lost their information. Try more."),
         (0.0, 0.5, "warning", "The inputs do tell of the target. Try more."),
         (0.28, 1.0, "warning", "predicts worse than a linear model, with 28% of its gain: the fit gains +0.28"),
         (0.5, 0.5, "note", "Nothing shows that the fit predicts better than a linear model"),

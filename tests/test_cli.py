@@ -163,7 +163,7 @@ def test_a_demo_that_is_stopped_says_what_is_there(here, monkeypatch):
     monkeypatch.setattr(pyrobnn.runs.demo, "run", stop)
     done = invoke("demo")
     assert done.exit_code == 128 + signal.SIGINT
-    assert done.stderr == "error: stopped by SIGINT: what was done by then is in runs/demo.\n"
+    assert done.stderr == "error: stopped by SIGINT: the finished part is in runs/demo.\n"
 
 
 ERRORS = {

@@ -578,7 +578,7 @@ WRONG_GUIDES = {
     "keeps state": (Guide(Stateful), "check_guide_is_reproducible", "different draws"),
     "not vmappable": (Guide(OneNoise), "check_guide_vmaps", "of vmapped draws"),
     "branches on values": (Guide(Branches), "check_guide_captures", "branches on values"),
-    "counts its calls": (Guide(CountsCalls), "check_guide_captures", "captured steps differ from eager ones"),
+    "counts its calls": (Guide(CountsCalls), "check_guide_captures", "captured steps differ from eager steps"),
     "median for mean": (Guide(MeanOfUnconstrained), "check_guide_mean", "mean() of 'prior.scale'"),
     "global store": (Guide(GlobalStore), "check_guide_leaves_globals_alone", "leaked"),
     "shares its start": (Shares(), "check_guide_clones_starting_values", "clone them"),

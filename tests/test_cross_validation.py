@@ -202,7 +202,7 @@ def test_chains_have_their_efficiency(monkeypatch):
 @pytest.mark.parametrize(
     ("guide", "arguments", "message"),
     [
-        ("map", {}, "those of a point mass such as Map are all the same"),
+        ("map", {}, "the draws of a point mass such as Map are all equal"),
         ("map", {"correct": True}, "is a point, which has no density"),
         ("dropout", {"correct": True}, "finitely many or pruned values"),
         ("mean_field", {"num_draws": 99}, "at least 100 for importance sampling, got 99"),

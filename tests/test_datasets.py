@@ -396,7 +396,7 @@ TABLE_REFUSALS = {
     "only a target": (FRAME[["dose"]], "dose", "has no feature columns, only the target 'dose'"),
     "saved index": (FRAME.rename(columns={"age": ""}), "dose", "Column 'Unnamed: 0' has no name in the file: name it"),
     "no rows": (FRAME[:0], "dose", "has no rows: pass a table with at least one row"),
-    "one class": (FRAME.assign(y="a"), "y", "Target column 'y' has one class only, 'a'"),
+    "one class": (FRAME.assign(y="a"), "y", "Target column 'y' has only one class, 'a'"),
     "infinite": (FRAME.assign(age=[1.0, float("inf"), 2.0, 3.0]), "dose", "Column 'age' must be finite, .* in row 2"),
 }
 

@@ -566,7 +566,7 @@ REFUSALS = {
     "no network": (lambda: Dropout().build(NoNetwork(), X, Y), "NoNetwork has no network there"),
     "a dropout layer": (
         lambda: built("dropout", make(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.Linear(2, 1)))),
-        "The network has a dropout layer of its own, '1' with p=0.5",
+        "The network has a dropout layer, '1' with p=0.5",
     ),
     "a single layer": (
         lambda: built("dropout", make(nn.Sequential(nn.Linear(2, 1)))),

@@ -180,7 +180,7 @@ CASES = {
     "NaN in x": (lambda: bnn.Data(torch.where(X > 0.9, torch.nan, X), Y), "the first at index (5, 1)"),
     "infinity in y": (lambda: bnn.Data(X, Y / 0), "`y` must be finite, got"),
     "lengths": (lambda: bnn.Data(X, Y[:4]), "same number of rows, got 6 and 4"),
-    "targets of rank three": (lambda: bnn.Data(X, Y[:, None, None]), "flatten it to one row an example"),
+    "targets of rank three": (lambda: bnn.Data(X, Y[:, None, None]), "flatten to one row per example"),
     "feature names": (lambda: bnn.Data(X, Y, feature_names=["a"]), "`feature_names` must name the 2 columns of x"),
     "split fraction": (lambda: bnn.Data(X, Y).split(1.5, seed=0), "`fraction` must lie between 0 and 1, got 1.5"),
     "split of one row": (lambda: bnn.Data(X[:1], Y[:1]).split(0.5, seed=0), "Cannot split 1 row(s) into two parts"),
@@ -232,8 +232,8 @@ CASES = {
         "Categorical needs labels from 0 up, got -1",
     ),
     "label out of range": (lambda: fit_labels(LABELS, 2), "needs labels from 0 to 1, got 2"),
-    "one class output": (lambda: fit_labels(LABELS * 0, 1), "a network with one output a class, at least 2; got 1"),
-    "labels in columns": (lambda: fit_labels(torch.stack([LABELS] * 2, 1)), "Categorical needs one label an example"),
+    "one class output": (lambda: fit_labels(LABELS * 0, 1), "a network with one output per class, at least 2; got 1"),
+    "labels in columns": (lambda: fit_labels(torch.stack([LABELS] * 2, 1)), "Categorical needs one label per example"),
     # guides
     "unknown autoguide": (lambda: guides.Auto("AutoNormall"), "Unknown autoguide 'AutoNormall'. Known: AutoDelta"),
     "autoguide option": (lambda: guides.Auto("AutoNormal", {"rank": 3}), "AutoNormal has no option 'rank'. It takes: "),
@@ -247,7 +247,7 @@ CASES = {
     "no latent": (lambda: build_map(no_latent), "The model has no latent site to infer"),
     "start at a prior without variance": (
         lambda: fit_with(prior=CauchyPrior(), guide=guides.MeanField(init_loc="prior")),
-        "needs a prior with a finite mean and variance",
+        "needs a prior of finite mean and variance",
     ),
     # optimisers
     "unknown optimizer": (lambda: Optimizer("adan"), "Unknown optimizer 'adan'. Known: "),
@@ -332,7 +332,7 @@ CASES = {
     "quantile of classes": (lambda: classification().predict(X).quantile(0.5), "need real-valued targets"),
     "classes of a regression": (
         lambda: regression().predict(X).class_probs,
-        "Class probabilities need a classification likelihood, this one is Normal",
+        "Class probabilities need a classification likelihood, got Normal",
     ),
     "number of targets": (lambda: regression().predict(X).log_prob(Y[:3]), "same number of rows, got 6 and 3"),
     "shape of targets": (lambda: regression().predict(X).log_prob(TWO), "must have the shape of the predictions, (6,)"),

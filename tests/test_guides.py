@@ -121,7 +121,7 @@ def test_start_at_the_prior_has_its_mean_and_variance():
 
 @pytest.mark.parametrize("df", [1.0, 2.0])
 def test_start_at_a_prior_without_finite_variance_is_refused(df):
-    with pytest.raises(bnn.InputError, match="needs a prior with a finite mean and variance, and that of '0.weight'"):
+    with pytest.raises(bnn.InputError, match="needs a prior of finite mean and variance; the prior of '0.weight'"):
         build(guides.MeanField(init_loc="prior"), make(Prior(student(df))))
     assert build(guides.MeanField(init_loc="prior"), make(Prior(student(3.0)))).loc.isfinite().all()
 

@@ -302,7 +302,7 @@ def check(setting, targets, outputs):
 
 REFUSED = {
     "negative scale": (lambda: Laplace(-0.1), "Laplace: `scale` must be a positive number"),
-    "no scales": (lambda: Gaussian(()), "Gaussian: `scale` must be a positive number, a tuple of them"),
+    "no scales": (lambda: Gaussian(()), "Gaussian: `scale` must be a positive number, a tuple with one per"),
     "a scale that is not a number": (lambda: Gaussian((0.1, "learned")), "got (0.1, 'learned')"),
     "infinite scale": (lambda: StudentT(float("inf")), "StudentT: `scale` must be"),
     "true": (lambda: StudentT(scale=True), "got True"),
@@ -330,7 +330,7 @@ REFUSED = {
         check(Ordinal(3), [0, 2, 4], 1),
         "Ordinal(num_classes=3) needs labels from 0 to 2 without gaps, the targets have 0, 2, 4",
     ),
-    "labels in columns": (check(Ordinal(3), [[0, 1]], 1), "Ordinal(num_classes=3) needs one label an example"),
+    "labels in columns": (check(Ordinal(3), [[0, 1]], 1), "Ordinal(num_classes=3) needs one label per example"),
     "label not whole": (check(Ordinal(3), [0.5], 1), "Ordinal(num_classes=3) needs whole-number labels"),
     "width of ordinal": (check(Ordinal(3), [0, 1, 2], 3), "Ordinal(num_classes=3) needs 1 network output(s)"),
     "counts in a fit": (

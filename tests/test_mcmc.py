@@ -571,10 +571,10 @@ def refused(call, *, match):
 def test_parameters_without_a_prior_are_refused_by_name():
     mixture = bnn.priors.ScaleMixture(learnable=True)
     cases = {
-        "NUTS draws what has a prior, and likelihood.scale would have to be optimised.*half_normal": linear_model(
+        "NUTS draws from priors, and likelihood.scale would have to be optimised.*half_normal": linear_model(
             bnn.likelihoods.Gaussian("learned")
         ),
-        "and bias would have to be optimised beside it: give the weights a prior instead of None": bnn.BNN(
+        "and bias would have to be optimised without one: give the weights a prior instead of None": bnn.BNN(
             nn.Linear(2, 1),
             prior={"weight": bnn.priors.Normal(1.0), "*": None},
             likelihood=bnn.likelihoods.Gaussian(NOISE),
@@ -642,5 +642,5 @@ def test_comparing_chains_that_are_not_there_is_refused(posterior):
 def test_a_learned_noise_is_refused_before_scales_are_measured(monkeypatch):
     monkeypatch.setattr("pyrobnn.inference.scales.open_scales.tuned_modes", lambda *_, **__: pytest.fail("measured"))
     model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian("learned"))
-    with pytest.raises(bnn.InputError, match="likelihood.scale would have to be optimised beside it"):
+    with pytest.raises(bnn.InputError, match="likelihood.scale would have to be optimised without one"):
         bnn.fit(model, bnn.datasets.sinusoid(), bnn.NUTS(), seed=0, progress=False)

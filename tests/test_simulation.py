@@ -180,7 +180,7 @@ def test_classes_are_compared_by_their_probabilities(likelihood, outputs, shape)
         (linear_model(), {"num_draws": 0}, "`num_draws` must be a whole number, at least 1, got 0"),
         (linear_model(), {"probes": torch.zeros(2, 3)}, "`probes` must have the columns of `x`, .2,., got .3,."),
         (linear_model(), {"probes": torch.zeros(2)}, "`probes` must have shape"),
-        (linear_model("gaussian"), {}, "has a prior, and likelihood.scale would be optimised"),
+        (linear_model("gaussian"), {}, "only from a prior, and likelihood.scale would be optimised"),
     ],
 )
 def test_refusals(model, arguments, message):

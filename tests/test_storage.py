@@ -99,7 +99,7 @@ def test_a_net_of_ones_own_comes_back_if_it_is_passed(tmp_path):
     bnn.save(posterior, tmp_path / "p")
     loaded = bnn.load(tmp_path / "p", net=net())
     assert torch.equal(posterior.predict(X).mean, loaded.predict(X).mean)
-    with pytest.raises(InputError, match="network of your own, Sequential: pass it"):
+    with pytest.raises(InputError, match="your own network, Sequential: pass it"):
         bnn.load(tmp_path / "p")
     with pytest.raises(InputError, match=r"was saved as float64\(3, 2\), expected float64\(4, 2\)"):
         bnn.load(tmp_path / "p", net=nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double())

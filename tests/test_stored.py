@@ -409,7 +409,7 @@ REFUSED = {
     "no such parquet": (lambda f: StoredData.from_parquet(f / "no.parquet", "t"), r"no.parquet cannot be read \(No s"),
     "no files": (lambda f: StoredData.from_parquet(f, "t"), "There is no .parquet file in"),
     "not parquet": (not_parquet, "x.parquet cannot be read as Parquet"),
-    "no rows": (lambda f: parquet(f, FRAME[:0]), "has no rows: pass Parquet files with at least one"),
+    "no rows": (lambda f: parquet(f, FRAME[:0]), "has no rows: pass Parquet files with rows"),
     "no target": (lambda f: parquet(f, FRAME.rename(columns={"t": "tt"})), "has no column 't'. Did you mean 'tt'"),
     "no feature": (lambda f: parquet(f, features=["d"]), "has no column 'd'.*Its columns: a, b, c, t"),
     "no features": (lambda f: parquet(f, FRAME[["t"]]), "`features` must name one column or more beside the target"),
@@ -423,7 +423,7 @@ REFUSED = {
         mixed_kinds,
         "1.parquet must be text, as in the first file, got float: encode it or leave it out",
     ),
-    "one class": (lambda f: parquet(f, FRAME.assign(t="owl")), "'t' has one class only, 'owl'"),
+    "one class": (lambda f: parquet(f, FRAME.assign(t="owl")), "'t' has only one class, 'owl'"),
     "names, not classes": (
         lambda f: parquet(f, pd.concat([FRAME] * 10).assign(t=lambda d: np.arange(len(d)).astype(str))),
         "'t' holds more than 1000 distinct texts, which are hardly classes",

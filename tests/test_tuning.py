@@ -280,7 +280,7 @@ def fitted(prior=None, likelihood=None, **settings):
         (
             {"likelihood": bnn.likelihoods.StudentT(scale=1.0)},
             {"noise": True},
-            "`noise=True` tunes the one scale of Gaussian noise, known or learned; this is StudentT",
+            "`noise=True` tunes a single scale of Gaussian noise, known or learned; got StudentT",
         ),
     ],
 )

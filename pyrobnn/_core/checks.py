@@ -1,4 +1,4 @@
-"""Checks on what users pass in; each refuses with a message that says what came, what was expected and what to do."""
+"""Checks of users' arguments; each message names the value, the expectation and a remedy."""
 
 import os
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import plain
 
 CONSTANT = 1e-14
-"""Standard deviation of a column, as a share of its largest size, up to which it is the rounding of a constant."""
+"""Standard deviation of a column, as a share of its largest size, up to which it counts as a rounded constant."""
 _MOST_LOST = 0.01
 """Rounding error, as a share of the standard deviation, that the network's precision may leave."""
 _EXACT = 2**53
-"""The largest whole number up to which float64 has all."""
+"""The largest whole number up to which float64 is exact."""
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _BYTES_OF_A_WEIGHT = 48
 """Of a fit: the network, twice, its starting values, two parameters a weight, their gradients and Adam's moments."""
@@ -49,7 +49,7 @@ def _memory() -> int:
 
 
 def check_flag(value: Any, name: str) -> bool:
-    """Return True or False; text, for one, is refused, since all of it counts as true."""
+    """Return True or False; text, for example, is refused, since any text counts as true."""
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"`{name}` must be True or False, got {value!r}.")
     return bool(value)
@@ -101,7 +101,7 @@ def _plain(value: Tensor, name: str) -> Tensor:
     if kind is None and value.layout != torch.strided:
         kind = str(value.layout).removeprefix("torch.")
     if kind is not None:
-        raise _not_dense(name, f"a tensor of the kind {kind!r}", "pass a dense one, such as `to_dense()` gives")
+        raise _not_dense(name, f"a tensor of the kind {kind!r}", "pass a dense tensor, as from `to_dense()`")
     tensor = value.detach().resolve_neg()
     if tensor.dtype in _UNSIGNED:
         is_wide, tensor = tensor.dtype == torch.uint64, tensor.to(torch.int64)
@@ -150,16 +150,16 @@ def _as_array(value: Any, name: str) -> np.ndarray:
 
 
 def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
-    """Return objects as float64; refuse what is no number, and whole numbers that have more digits."""
+    """Return objects as float64; refuse values that are not numbers, and whole numbers with more digits."""
     try:
         numbers = array.astype(float)
     except (TypeError, ValueError, OverflowError):
         raise InputError(
             f"`{name}` must be numeric, got dtype object (text or mixed values): encode them as numbers first, and "
-            "drop or impute missing ones."
+            "drop or impute missing values."
         ) from None
     large = np.isfinite(numbers) & (np.abs(numbers) > _EXACT)
-    rounded = [one for one in array[large] if isinstance(one, (int, np.integer)) and int(float(one)) != int(one)]
+    rounded = [n for n in array[large] if isinstance(n, (int, np.integer)) and int(float(n)) != int(n)]
     if rounded:
         raise InputError(
             f"`{name}` has the whole number {rounded[0]} among objects, of which float64 keeps "
@@ -175,14 +175,14 @@ def _torch_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def _is_finite(value: Tensor) -> bool:
-    """Say whether no value is NaN or infinite; the extremes tell in one pass where `isfinite` needs three."""
+    """Return whether all values are finite; the extremes take one pass over the data, `isfinite` three."""
     if not value.is_floating_point() or value.numel() == 0:
         return True
     return bool(torch.stack(value.aminmax()).isfinite().all())
 
 
 def check_finite(value: Tensor, name: str) -> None:
-    """Refuse NaN and infinite values, saying where the first one is."""
+    """Refuse NaN and infinite values, naming the place of the first."""
     if not _is_finite(value):
         bad = (~torch.isfinite(value)).nonzero()
         raise InputError(
@@ -206,7 +206,7 @@ def as_targets(value: Any, num_rows: int) -> Tensor:
     """Return targets as a finite tensor of shape (N,) or (N, K); a single column becomes (N,)."""
     y = as_tensor(value, "y")
     if y.ndim not in (1, 2):
-        raise InputError(f"`y` must have shape (N,) or (N, K), got {tuple(y.shape)}: flatten it to one row an example.")
+        raise InputError(f"`y` must have shape (N,) or (N, K), got {tuple(y.shape)}: flatten to one row per example.")
     if len(y) != num_rows:
         raise InputError(f"`x` and `y` must have the same number of rows, got {num_rows} and {len(y)}.")
     check_finite(y, "y")
@@ -223,7 +223,7 @@ def check_range(value: Tensor, name: str) -> None:
 
 
 def check_digits(given: Tensor, cast: Tensor, name: str) -> None:
-    """Refuse columns (N, ...) whose variation is rounded away in the network's precision, as far from zero."""
+    """Refuse columns (N, ...) whose variation is lost to rounding in the network's precision, as far from zero."""
     if not cast.is_floating_point():
         return
     if given.is_floating_point() and torch.finfo(given.dtype).eps >= torch.finfo(cast.dtype).eps:

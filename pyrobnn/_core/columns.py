@@ -18,18 +18,18 @@ _OTHER_OBJECTS = ("complex", "date", "datetime", "datetime64", "time", "timedelt
 CATEGORIES = ("onehot", "ordinal")
 """How categories become numbers."""
 MISSING = ("raise", "impute")
-"""What is done about missing values."""
+"""The treatments of missing values."""
 
 
 def is_frame(X: Any) -> bool:
-    """Whether X is a data frame of pandas or polars; a lazy one is refused."""
+    """Return whether X is a data frame of pandas or polars; a lazy frame is refused."""
     if hasattr(X, "collect"):
         raise InputError(f"X is a {type(X).__name__}, which has no values yet: collect it first, X.collect().")
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
 def require_distinct_names(frame: Any) -> None:
-    """Refuse a frame of two columns with one name.
+    """Refuse a frame with two columns of the same name.
 
     Raises:
         InputError: such a frame.
@@ -43,7 +43,7 @@ def require_distinct_names(frame: Any) -> None:
 def as_table(X: Any, encoder: "ColumnTransformer | None" = None) -> pd.DataFrame:
     """Return a frame, or a checked array of numbers, with columns of float64 or of objects; missing is NaN or None.
 
-    With an encoder of `make_encoder`, columns are by position those that it was fitted to, and must be of their kind.
+    With an encoder of `make_encoder`, columns match the fitted columns by position, and must be of the same kind.
     """
     frame = X
     if not isinstance(X, pd.DataFrame):
@@ -60,7 +60,7 @@ def as_table(X: Any, encoder: "ColumnTransformer | None" = None) -> pd.DataFrame
 
 
 def _tell_of_new_categories(table: pd.DataFrame, encoder: "ColumnTransformer") -> None:
-    """Warn of categories that the fit had not seen, which count as none of those that it had."""
+    """Warn of categories that the fit had not seen; they match no known category."""
     known = {
         name: values
         for step_name, step, names in encoder.transformers_
@@ -72,7 +72,7 @@ def _tell_of_new_categories(table: pd.DataFrame, encoder: "ColumnTransformer") -
         if is_new.any():
             warn_user(
                 f"Column {name!r} has categories that the fit had not seen, such as {table[name][is_new].iloc[0]!r}, "
-                f"in {int(is_new.sum())} of {len(table)} rows: they count as none of the known ones."
+                f"in {int(is_new.sum())} of {len(table)} rows: they match no known category."
             )
 
 
@@ -99,13 +99,13 @@ def _kind(column: pd.Series, name: str) -> str:
     if isinstance(kind, pd.CategoricalDtype):
         return _CATEGORIES
     is_object = pd.api.types.is_object_dtype(kind)
-    found = pd.api.types.infer_dtype(column, skipna=True) if is_object else ""
+    values = pd.api.types.infer_dtype(column, skipna=True) if is_object else ""
     is_number = pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_complex_dtype(kind)
-    if is_number or found in _NUMERIC_OBJECTS:
+    if is_number or values in _NUMERIC_OBJECTS:
         return _NUMBERS
-    if found in _OTHER_OBJECTS or not (is_object or pd.api.types.is_string_dtype(kind)):
+    if values in _OTHER_OBJECTS or not (is_object or pd.api.types.is_string_dtype(kind)):
         raise InputError(
-            f"Column {name!r} has dtype {kind}{f' ({found})' if found else ''}: turn it into numbers, such as days "
+            f"Column {name!r} has dtype {kind}{f' ({values})' if values else ''}: turn it into numbers, such as days "
             "since some date, or into categories."
         )
     return _CATEGORIES
@@ -132,14 +132,14 @@ def make_encoder(
 ) -> "ColumnTransformer":
     """Return a transformer, fitted to a table, to a matrix of numbers.
 
-    Categories become columns of 0 and 1, or numbers; one that the table does not have later becomes zeros, or -1.
-    Missing numbers become the mean of their column, and a column of 0 and 1 tells where; a missing category is a
+    Categories become columns of 0 and 1, or numbers; an unknown category later becomes zeros, or -1.
+    Missing numbers become the mean of their column, and a column of 0 and 1 marks them; a missing category is a
     separate category, or -1.
 
     Args:
         table: as `as_table` returns it.
-        categories: one of `CATEGORIES`.
-        missing: one of `MISSING`.
+        categories: an entry of `CATEGORIES`.
+        missing: an entry of `MISSING`.
         weights: positive weights of rows, for the means.
     """
     with seeded(0, "import"):  # scikit-learn imports rich, whose import draws random numbers
@@ -151,13 +151,13 @@ def make_encoder(
         if value not in known:
             raise InputError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}.")
     numeric = list(table.select_dtypes("number").columns)
-    other = [name for name in table.columns if name not in numeric]
+    categorical = [name for name in table.columns if name not in numeric]
     imputer = SimpleImputer(add_indicator=True, keep_empty_features=True) if missing == "impute" else "passthrough"
     unknown = {"handle_unknown": "use_encoded_value", "unknown_value": -1, "encoded_missing_value": -1}
     onehot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
     steps = [
         (_NUMBERS, imputer, numeric),
-        (_CATEGORIES, onehot if categories == "onehot" else OrdinalEncoder(**unknown), other),
+        (_CATEGORIES, onehot if categories == "onehot" else OrdinalEncoder(**unknown), categorical),
     ]
     encoder = ColumnTransformer([step for step in steps if step[2]], verbose_feature_names_out="{feature_name}")
     encoder.set_output(transform="default").fit(table)
@@ -174,7 +174,7 @@ def _weighted_means(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def encoder_to_dict(encoder: "ColumnTransformer") -> dict[str, Any]:
-    """Return what an encoder of numbers and text learned, in values of JSON: `encoder_from_dict` makes it anew.
+    """Return the learned values of an encoder of numbers and text, in JSON's types, for `encoder_from_dict`.
 
     It has the mean of each column of numbers and whether values were missing, and the categories of each other column.
     """
@@ -182,22 +182,22 @@ def encoder_to_dict(encoder: "ColumnTransformer") -> dict[str, Any]:
     from sklearn.preprocessing import OrdinalEncoder
 
     steps = {name: (step, names) for name, step, names in encoder.transformers_}
-    found: dict[str, Any] = {name: {} for name in encoder.feature_names_in_}
+    fitted: dict[str, Any] = {name: {} for name in encoder.feature_names_in_}
     settings = {"categories": CATEGORIES[0], "missing": MISSING[0]}
     step, names = steps.get(_NUMBERS, (None, ()))
     if isinstance(step, SimpleImputer):
         gaps = set(step.indicator_.features_.tolist())
         settings["missing"] = "impute"
-        found |= {name: {"mean": float(step.statistics_[i]), "has_missing": i in gaps} for i, name in enumerate(names)}
+        fitted |= {name: {"mean": float(step.statistics_[i]), "has_missing": i in gaps} for i, name in enumerate(names)}
     if _CATEGORIES in steps:
         step, names = steps[_CATEGORIES]
         settings["categories"] = "ordinal" if isinstance(step, OrdinalEncoder) else "onehot"
-        found |= {name: {"values": values.tolist()} for name, values in zip(names, step.categories_, strict=True)}
-    return settings | {"columns": found}
+        fitted |= {name: {"values": values.tolist()} for name, values in zip(names, step.categories_, strict=True)}
+    return settings | {"columns": fitted}
 
 
 def encoder_from_dict(stored: Mapping[str, Any]) -> "ColumnTransformer":
-    """Return the encoder of which `encoder_to_dict` returned this, fitted to a table that has just what it learned."""
+    """Return the encoder behind a result of `encoder_to_dict`, fitted to a table of its learned values."""
     columns = stored["columns"]
     num_rows = 2 + max(len(column.get("values", ())) for column in columns.values())
     table = {}
@@ -215,19 +215,19 @@ def encoder_from_dict(stored: Mapping[str, Any]) -> "ColumnTransformer":
 
 
 def encoded_names(encoder: "ColumnTransformer") -> list[str]:
-    """Return a name for each column of the matrix; one that was there before gets a number."""
-    found: dict[str, None] = {}
+    """Return a name for each column of the matrix; a repeated name gets a number."""
+    names: dict[str, None] = {}
     for name in map(str, encoder.get_feature_names_out()):
         new, count = name, 1
-        while new in found:
+        while new in names:
             count += 1
             new = f"{name}_{count}"
-        found[new] = None
-    return list(found)
+        names[new] = None
+    return list(names)
 
 
 def require_complete(table: pd.DataFrame) -> None:
-    """Refuse missing values, saying in which column the first stand."""
+    """Refuse missing values, naming the first column with a gap."""
     counts = table.isna().sum()
     if counts.any():
         name = counts.index[counts > 0][0]

@@ -1,4 +1,4 @@
-"""A time by which work is given up, wherever it has got to."""
+"""A deadline at which work stops, at any point."""
 
 import threading
 import time

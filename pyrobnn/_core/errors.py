@@ -7,17 +7,17 @@ from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parents[1])
 REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
-"""Errors with which a network may refuse inputs that nobody gave."""
+"""Errors by which a network may refuse inputs that no user gave."""
 
 
 class InputError(ValueError):
-    """Raised before any work starts; the message says what came, what was expected and what to do.
+    """Raised before any work starts; the message names the value, the expectation and a remedy.
 
-    Control characters in it, as names of columns may have, are written as escapes: a terminal would obey them.
+    Control characters, as in names of columns, are escaped: a terminal would obey them.
 
     Args:
-        message: what to say.
-        page: the page of docs/ that tells more, such as "how-to/priors"; the message then ends with it.
+        message: the text.
+        page: the page of docs/ with details, such as "how-to/priors"; the message then ends with it.
 
     Examples:
         >>> try:
@@ -38,8 +38,8 @@ class NotCapturable(Exception):
 class PoorFitWarning(UserWarning):
     """A fit predicts no better than a constant, far worse than a linear model, memorised its targets, or still drifts.
 
-    Before a fit it names inputs that have the same value in all rows, and says that the outputs of a network cannot
-    reach what the likelihood needs.
+    Before a fit it names inputs that have the same value in all rows, and outputs of a network that cannot reach the
+    values that the likelihood needs.
 
     Examples:
         >>> import warnings

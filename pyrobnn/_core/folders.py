@@ -12,7 +12,7 @@ from pyrobnn._core.errors import InputError
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP)
-"""What a file system says that cannot be asked to write a folder at once."""
+"""Errors of a file system that cannot sync a folder."""
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def new_folder(path: Path, *, replaces: Callable[[Path], bool] | None = None) ->
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path` whose file takes its place at the end, on disk by then; or leave nothing."""
+    """Yield a temporary name beside `path`; at the end its file, synced to disk, replaces `path`; or leave nothing."""
     work = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield work
@@ -100,7 +100,7 @@ def _sync(path: Path) -> None:
 
 
 def check_free(path: Path, replaces: Callable[[Path], bool] | None = None) -> None:
-    """Refuse a path that is taken, unless what is there may be replaced."""
+    """Refuse a path that is taken, unless its content may be replaced."""
     taken = os.path.lexists(path)
     if taken and replaces is None:
         raise InputError(

@@ -11,27 +11,27 @@ from pyrobnn._core.deadline import check_time
 
 
 class _Change:
-    """A state of the process that a block has changed.
+    """A state of the process, changed by a block.
 
     Attributes:
-        other: the state that is not in force: the one from before the block, or, while others are let in, the block's.
+        other: the inactive state: the state from before the block, or the block's state while other threads are let in.
     """
 
     def __init__(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
         self._get, self.put, self.other = get, put, get()
 
     def swap(self) -> None:
-        """Put the other state in force, and keep the one that was."""
+        """Activate the other state, and keep the previous state."""
         now = self._get()
         self.put(self.other)
         self.other = now
 
 
 class _OneThread:
-    """A lock that a thread may take again, and that a forked process finds free unless its only thread holds it.
+    """A reentrant lock that is free in a forked process unless the only thread there holds it.
 
-    Threads that wait come in by turns. The holder may let them in between two pieces of its work: it gives up the lock
-    at every depth, and takes back what it has changed in the process, for as long as that lasts.
+    Threads that wait come in by turns. The holder may let them in between two pieces of its work: it releases the lock
+    at every depth, and meanwhile undoes its changes of the process.
     """
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class _OneThread:
         self._owner = threading.get_ident()
 
     def _take_whatever_comes(self) -> KeyboardInterrupt | None:
-        """Take the lock back, which whoever ends a block relies on; return what came meanwhile."""
-        found = None
+        """Take the lock back, even if interrupted, since the end of a block needs it; return the interrupt."""
+        pending = None
         while self._owner != threading.get_ident():
             try:
                 self._take()
             except KeyboardInterrupt as interrupt:
-                found = interrupt
-        return found
+                pending = interrupt
+        return pending
 
     def _give(self) -> None:
         self._owner = None
@@ -98,7 +98,7 @@ class _OneThread:
 
     @contextmanager
     def others_let_in(self) -> Iterator[None]:
-        """Give up the lock for the block, in which every state of the process is as if this thread had changed none."""
+        """Give up the lock for the block, with all changes of this thread to the process undone."""
         if self._owner != threading.get_ident():
             yield
             return
@@ -118,10 +118,10 @@ class _OneThread:
                 raise interrupt
 
     def let_waiting_in(self) -> None:
-        """Let another thread take a turn if one waits; long work calls it at each step, and ends there when it must.
+        """Let another thread take a turn if one waits; long work calls it at each step, and stops there at a deadline.
 
         Raises:
-            OutOfTime: the time of the block is over (`deadline.until`).
+            OutOfTime: the deadline of the block has passed (`deadline.until`).
         """
         check_time()
         if self._turnstile.locked():
@@ -130,13 +130,13 @@ class _OneThread:
 
 
 ONE_THREAD = _OneThread()
-"""Held wherever one of these is used, so that threads may predict, and fit, side by side: they take turns."""
+"""Held wherever process-wide state is used, so that threads may predict and fit side by side, in turns."""
 _ONE_COMPILER = _OneThread()
 
 
 @contextmanager
 def one_compiler() -> Iterator[None]:
-    """Compile in the block, in one thread at a time, others of which may predict meanwhile."""
+    """Compile in the block, in one thread at a time; other threads may predict meanwhile."""
     with ExitStack() as held:
         with ONE_THREAD.others_let_in():
             held.enter_context(_ONE_COMPILER)
@@ -145,7 +145,7 @@ def one_compiler() -> Iterator[None]:
 
 @contextmanager
 def ignored_warnings(message: str = "") -> Iterator[None]:
-    """Ignore warnings that begin with a message in the block; other threads let in meanwhile have theirs."""
+    """Ignore warnings that begin with a message in the block; other threads keep their warnings."""
     with ONE_THREAD.changed(lambda: [*warnings.filters], _set_filters):
         warnings.filterwarnings("ignore", message)
         yield

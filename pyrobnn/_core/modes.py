@@ -1,4 +1,4 @@
-"""Modes of torch that a caller may have chosen: those that an inference cannot go by are left for the block."""
+"""Modes of torch set by a caller: modes that inference cannot run under are left for the block."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def no_inference_mode() -> Iterator[None]:
 
 @contextmanager
 def plain_tensors() -> Iterator[None]:
-    """Do so, and make tensors on the CPU where no device is named, whatever the default device is."""
+    """Leave these modes, and make tensors on the CPU if no device is named, for any default device."""
     with ExitStack() as modes:
         modes.enter_context(no_inference_mode())
         device = torch.get_default_device()
@@ -69,7 +69,7 @@ def under[**P, R](modes: Callable[[], AbstractContextManager[None]]) -> Callable
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Return a tensor that can be differentiated: a copy of one that was made in inference mode."""
+    """Return a tensor that can be differentiated: a copy if it was made in inference mode."""
     if not tensor.is_inference():
         return tensor
     with no_inference_mode():

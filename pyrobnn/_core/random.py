@@ -15,7 +15,7 @@ from pyrobnn._core.lock import ONE_THREAD
 
 
 def derive(seed: int, purpose: str) -> int:
-    """Return a seed for one purpose, so that the same seed given for two purposes does not give the same numbers."""
+    """Return a seed for a purpose, so that one seed gives different numbers for different purposes."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
         raise InputError(f"A seed must be a whole number, got {seed!r}.")
     return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:4], "little")
@@ -25,7 +25,7 @@ def derive(seed: int, purpose: str) -> int:
 def seeded(seed: int, purpose: str = "") -> Iterator[None]:
     """Seed torch, NumPy and Python for a purpose inside the block, and restore every random state after it.
 
-    Other threads wait with theirs until the block ends or lets them in.
+    Other threads that use random numbers wait until the block ends or lets them in.
     """
     with ONE_THREAD.changed(_generators, _set_generators):
         number = derive(seed, purpose)
@@ -76,26 +76,26 @@ def random_state() -> dict[str, Any]:
 
 
 def is_random_state(state: dict[str, Any]) -> bool:
-    """Return whether the random states are what `random_state` returned."""
+    """Return whether the random states equal a result of `random_state`."""
     return _alike(state, random_state())
 
 
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return all(_alike(value, other[key]) for key, value in one.items())
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
-    if isinstance(one, list):
-        return all(map(_alike, one, other))
-    return bool(one == other)
+def _alike(value: Any, reference: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return torch.equal(value, reference)
+    if isinstance(value, dict):
+        return all(_alike(part, reference[key]) for key, part in value.items())
+    if isinstance(value, np.ndarray):
+        return np.array_equal(value, reference)
+    if isinstance(value, list):
+        return all(map(_alike, value, reference))
+    return bool(value == reference)
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Put the random states back to what `random_state` returned."""
-    own, python = state["numpy"], state["python"]
-    of_numpy = (own["kind"], own["keys"].numpy().astype(np.uint32), *own["rest"])
+    """Restore the random states from a result of `random_state`."""
+    numpy_state, python = state["numpy"], state["python"]
+    of_numpy = (numpy_state["kind"], numpy_state["keys"].numpy().astype(np.uint32), *numpy_state["rest"])
     of_python = (python["version"], tuple(python["words"].tolist()), python["gauss"])
     _set_generators((state["torch"], state["cuda"], of_numpy, of_python))
 

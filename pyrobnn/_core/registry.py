@@ -11,12 +11,12 @@ from pyrobnn._core.settings import snake_case
 
 @functools.cache
 def _plugins(group: str) -> dict[str, EntryPoint]:
-    """Return what installed packages offer; to look takes 30 ms."""
+    """Return the entry points of installed packages; the search takes 30 ms."""
     return {point.name: point for point in entry_points(group=group)}
 
 
 class Registry:
-    """The named settings of one kind, such as prior or guide.
+    """The named settings of a kind, such as prior or guide.
 
     Other packages add theirs with the `register` decorator, or with an entry point in the group
     `pyrobnn.<kind>` whose name is the setting's name.
@@ -50,8 +50,8 @@ class Registry:
         if name not in known:
             hint = did_you_mean(name, known)
             raise InputError(f"Unknown {self.kind} {name!r}.{hint} Known: {', '.join(sorted(known))}.", page=self.page)
-        found = known[name]
-        return found if isinstance(found, type) else found.load()
+        entry = known[name]
+        return entry if isinstance(entry, type) else entry.load()
 
     def resolve(self, value: Any) -> Any:
         """Turn a name, or a dictionary with a `type`, into a setting; let settings and suitable objects through."""

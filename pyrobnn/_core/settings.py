@@ -42,7 +42,7 @@ Options = Annotated[dict[str, Any], AfterValidator(FrozenDict)]
 def setting[T](cls: type[T]) -> type[T]:
     """Turn a class with annotated fields into a frozen dataclass that pydantic validates.
 
-    Errors come as one `InputError` that names the class, the field, the value and the expectation.
+    All errors become a single `InputError` that names the class, the field, the value and the expectation.
     """
     made: Any = pydantic.dataclasses.dataclass(frozen=True, config=_CONFIG)(cls)
     made.__init__ = _with_plain_errors(made.__init__, cls.__name__)
@@ -74,7 +74,7 @@ def _check_range(value: Any, where: str) -> None:
 
 
 def describe(error: pydantic.ValidationError, owner: Any = None) -> str:
-    """Say in one line what pydantic refused: `field` expectation, got value."""
+    """Describe in one line the values that pydantic refused: `field` expectation, got value."""
     names = [field.name for field in dataclasses.fields(owner)] if dataclasses.is_dataclass(owner) else []
     return "; ".join(dict.fromkeys(_describe_one(item, names) for item in error.errors()))
 

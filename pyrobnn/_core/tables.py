@@ -1,4 +1,4 @@
-"""Tables of the user's own, read and checked without torch: what a command can say at once."""
+"""Users' tables, read and checked without torch, so that a command answers at once."""
 
 import csv
 import dataclasses
@@ -22,7 +22,7 @@ Task = Literal["regression", "classification"]
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 _MOST_CLASSES = 10
-"""Different whole numbers that are taken for classes where nobody says what they are."""
+"""Most distinct whole numbers that count as classes without a given task."""
 _MOST_CATEGORIES = 20
 """Different texts that a column may always hold; more must come back in every second row, else they are names."""
 _MOST_ROWS = 5
@@ -35,10 +35,10 @@ class Target:
     """A target column as numbers.
 
     Attributes:
-        task: what it makes.
+        task: the task that it implies.
         values: real values, float64, or classes 0..C-1, int64; (N,).
         classes: the name of each class, sorted; empty for a regression.
-        reason: why it is this task, in words.
+        reason: the reason for this task, in words.
     """
 
     task: Task
@@ -49,11 +49,11 @@ class Target:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """A table that was checked.
+    """A checked table.
 
     Attributes:
         inputs: the columns to predict from: float64, or text and None.
-        target: what to predict.
+        target: the column to predict.
     """
 
     inputs: "pd.DataFrame"
@@ -73,8 +73,8 @@ def read_table(
     Args:
         path: the file.
         target: name of the target column.
-        task: "regression" or "classification", or None to follow from the target.
-        id_column: a column that names the rows and is no input, or None.
+        task: "regression" or "classification", or None to infer it from the target.
+        id_column: a column that names the rows and is not an input, or None.
         missing: "raise" or "impute": whether inputs may be missing.
 
     Raises:
@@ -90,11 +90,11 @@ def read_table(
     if not features:
         raise InputError(f"{path} has no feature columns, only the target {target!r}: add at least one column.")
     faults: list[str] = []
-    found = _collected(faults, lambda: _target(frame[target], task))
+    target_column = _collected(faults, lambda: _target(frame[target], task))
     inputs = _inputs(frame, features, missing, faults)
     _refuse(faults, path)
-    assert found is not None  # a target without a fault
-    return Table(inputs, found)
+    assert target_column is not None  # a target without a fault
+    return Table(inputs, target_column)
 
 
 def read_inputs(path: Path, names: Sequence[str], *, missing: str = "raise", texts: Sequence[str] = ()) -> Any:
@@ -113,7 +113,7 @@ def read_inputs(path: Path, names: Sequence[str], *, missing: str = "raise", tex
 
 def ending(path: Path) -> str:
     """Return which of `ENDINGS` a path has, or nothing."""
-    return next((one for one in ENDINGS if path.name.lower().endswith(one)), "")
+    return next((suffix for suffix in ENDINGS if path.name.lower().endswith(suffix)), "")
 
 
 def check_names(path: Path, wanted: Sequence[str]) -> None:
@@ -151,7 +151,7 @@ def _first_line(path: Path) -> list[str]:
 
 
 def read_frame(path: Path) -> "pd.DataFrame":
-    """Return the whole file; one without rows, or with names that files cannot hold, is refused."""
+    """Return the whole file; refuse a file without rows, or with names that files cannot hold."""
     import pandas as pd
 
     read = pd.read_parquet if ending(path) == ".parquet" else pd.read_csv
@@ -160,7 +160,7 @@ def read_frame(path: Path) -> "pd.DataFrame":
         raise InputError(f"{path} has no rows: pass a table with at least one row below the column names.")
     frame = frame.rename(columns=str)
     given = list(frame.columns) if ending(path) == ".parquet" else list(filter(None, _first_line(path)))
-    twice = next((name for name, count in Counter(given).items() if count > 1), None)  # pandas renames those of CSV
+    twice = next((name for name, count in Counter(given).items() if count > 1), None)  # pandas renames them in CSV
     if twice is not None:
         raise InputError(f"{path} has two columns with the name {twice!r}: rename one of them.")
     odd = next((name for name in frame.columns if "\0" in name), None)
@@ -186,7 +186,7 @@ def _require(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
 
 
 def _collected[R](faults: list[str], make: Callable[[], R]) -> R | None:
-    """Return what is made, or note what is said against it."""
+    """Return the result of `make`, or note its refusal."""
     try:
         return make()
     except InputError as error:
@@ -211,10 +211,10 @@ def _rows(chosen: Any) -> str:
     return f"rows {listed}" if len(numbers) <= _MOST_ROWS else f"rows {listed} and {len(numbers) - _MOST_ROWS} more"
 
 
-def _missing(column: Any, what: str, advice: str) -> None:
+def _missing(column: Any, label: str, advice: str) -> None:
     gaps = column.isna()
     if gaps.any():
-        raise InputError(f"{what} has {int(gaps.sum())} missing value(s), in {_rows(gaps)}: {advice}.")
+        raise InputError(f"{label} has {int(gaps.sum())} missing value(s), in {_rows(gaps)}: {advice}.")
 
 
 # Inputs
@@ -223,7 +223,7 @@ def _missing(column: Any, what: str, advice: str) -> None:
 def _inputs(
     frame: "pd.DataFrame", names: list[str], missing: str, faults: list[str], texts: Sequence[str] | None = None
 ) -> "pd.DataFrame":
-    """Return columns as numbers or text, and note what is wrong with each; `texts` were text in training."""
+    """Return columns as numbers or text, and note the faults of each; `texts` were text in training."""
     import pandas as pd
 
     columns = {name: _collected(faults, partial(_input, frame[name], name, missing, texts)) for name in names}
@@ -233,19 +233,19 @@ def _inputs(
 def _input(column: Any, name: str, missing: str, texts: Sequence[str] | None) -> "pd.Series":
     from pyrobnn._core.columns import as_table
 
-    what = f"Column {name!r}"
+    label = f"Column {name!r}"
     if name.startswith("Unnamed: "):
-        raise InputError(f"{what} has no name in the file: name it, or drop it if it is a saved index.")
+        raise InputError(f"{label} has no name in the file: name it, or drop it if it is a saved index.")
     if missing == "raise":
         instead = "let them be replaced by means, with columns that tell where (data.missing=impute)"
-        _missing(column, what, f"drop those rows, or {instead}")
+        _missing(column, label, f"drop those rows, or {instead}")
     values = as_table(column.to_frame(name))[name]
     if texts is not None and name in texts:
         return _as_text(column)
     if values.dtype == np.float64:
         infinite = np.isinf(values)
         if infinite.any():
-            raise InputError(f"{what} must be finite, and is not in {_rows(infinite)}: drop those rows or mend them.")
+            raise InputError(f"{label} must be finite, and is not in {_rows(infinite)}: drop those rows or mend them.")
         return values
     text = _as_text(values)
     _check_categories(text, name, texts)
@@ -253,7 +253,7 @@ def _input(column: Any, name: str, missing: str, texts: Sequence[str] | None) ->
 
 
 def _as_text(values: "pd.Series") -> "pd.Series":
-    """Return categories as text, however the file has them; whole numbers read as 2 or as 2.0 are one category."""
+    """Return categories as text, in any type of the file; whole numbers read as 2 and 2.0 are the same category."""
     import pandas as pd
 
     def name(value: Any) -> str:
@@ -268,23 +268,23 @@ def _check_categories(text: "pd.Series", name: str, texts: Sequence[str] | None)
     """Refuse text that is no category: dates, numbers with a few words among them, and names of rows."""
     import pandas as pd
 
-    what, present = f"Column {name!r}", text.dropna()
+    label, present = f"Column {name!r}", text.dropna()
     if len(present) and present.map(lambda value: bool(_DATE.fullmatch(value))).all():
         raise InputError(
-            f"{what} holds dates, such as {present.iloc[0]!r}: turn them into numbers, such as days since some date, "
+            f"{label} holds dates, such as {present.iloc[0]!r}: turn them into numbers, such as days since some date, "
             "or drop the column."
         )
     strange = text.notna() & pd.to_numeric(text, errors="coerce").isna()
     if texts is not None or 0 < strange.sum() <= len(present) / 2:
         first = text[strange].iloc[0] if strange.any() else present.iloc[0]
         raise InputError(
-            f"{what} holds numbers, but text in {_rows(strange)}, such as {first!r}: turn it into numbers, or leave "
+            f"{label} holds numbers, but text in {_rows(strange)}, such as {first!r}: turn it into numbers, or leave "
             "the cell empty if the value is missing."
         )
     count = present.nunique()
     if count > _MOST_CATEGORIES and count > len(present) / 2:
         raise InputError(
-            f"{what} holds {count} different texts in {len(text)} rows, such as {present.iloc[0]!r}, which are no "
+            f"{label} holds {count} different texts in {len(text)} rows, such as {present.iloc[0]!r}, which are no "
             f"categories: turn it into numbers, drop it, or say that it names the rows (data.id={name})."
         )
 
@@ -295,70 +295,70 @@ def _check_categories(text: "pd.Series", name: str, texts: Sequence[str] | None)
 def _target(column: "pd.Series", task: str | None) -> Target:
     from pandas.api import types
 
-    what = f"Target column {column.name!r}"
-    _missing(column, what, "drop those rows")
+    label = f"Target column {column.name!r}"
+    _missing(column, label, "drop those rows")
     numeric = types.is_numeric_dtype(column.dtype)
-    _check_kind(column, what, is_numeric=numeric)
+    _check_kind(column, label, is_numeric=numeric)
     is_whole = numeric and bool((column % 1 == 0).all()) if not types.is_bool_dtype(column.dtype) else False
     if task is None and types.is_integer_dtype(column.dtype) and column.nunique() > _MOST_CLASSES:
         counts = "counts (likelihood.type=poisson), " if column.min() >= 0 else ""
         raise InputError(
-            f"{what} holds {column.nunique()} different whole numbers, {column.min()} to {column.max()}: say whether "
+            f"{label} holds {column.nunique()} different whole numbers, {column.min()} to {column.max()}: say whether "
             f"they are {counts}amounts (data.task=regression) or classes (data.task=classification); on the command "
             "line after --set, in Python by `task`."
         )
     if task == "regression" or (task is None and types.is_float_dtype(column.dtype)):
-        return _numbers(column, what, is_told=task is not None, is_whole=is_whole)
-    return _classes(column, what, is_told=task is not None, is_whole=is_whole)
+        return _numbers(column, label, is_told=task is not None, is_whole=is_whole)
+    return _classes(column, label, is_told=task is not None, is_whole=is_whole)
 
 
-def _check_kind(column: "pd.Series", what: str, *, is_numeric: bool) -> None:
+def _check_kind(column: "pd.Series", label: str, *, is_numeric: bool) -> None:
     from pandas.api import types
 
     if not is_numeric and types.is_datetime64_any_dtype(column.dtype):
-        raise InputError(f"{what} holds dates: turn them into numbers or classes.")
+        raise InputError(f"{label} holds dates: turn them into numbers or classes.")
     strange = [] if is_numeric else [value for value in column if not isinstance(value, (str, bool, float, int))]
     if strange:
-        found = f"{strange[0]!r} of the kind {type(strange[0]).__name__}"
-        raise InputError(f"{what} holds neither text nor numbers but {found}: turn it into one of them.")
+        description = f"{strange[0]!r} of the kind {type(strange[0]).__name__}"
+        raise InputError(f"{label} holds neither text nor numbers but {description}: turn it into text or numbers.")
 
 
-def _numbers(column: "pd.Series", what: str, *, is_told: bool, is_whole: bool) -> Target:
+def _numbers(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) -> Target:
     import pandas as pd
 
     if not pd.api.types.is_numeric_dtype(column.dtype):
         strange = pd.to_numeric(column, errors="coerce").isna()
         where = f", with text such as {column[strange].iloc[0]!r} in {_rows(strange)}" if strange.any() else ""
         raise InputError(
-            f"{what} must be numeric for a regression, got {column.dtype}{where}: mend it, or ask for a "
+            f"{label} must be numeric for a regression, got {column.dtype}{where}: mend it, or ask for a "
             "classification (task='classification', a likelihood of classes)."
         )
     values = column.to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
-        raise InputError(f"{what} must be finite, and is not in {_rows(~np.isfinite(values))}: drop those rows.")
+        raise InputError(f"{label} must be finite, and is not in {_rows(~np.isfinite(values))}: drop those rows.")
     if len(values) > 1 and (values == values[0]).all():
-        raise InputError(f"{what} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
+        raise InputError(f"{label} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
     kind = "whole numbers" if is_whole else "real numbers"
     hint = "; if they are counts, likelihood.type=poisson" if is_whole and not is_told and values.min() >= 0 else ""
     return Target("regression", values, (), kind + hint)
 
 
-def _classes(column: "pd.Series", what: str, *, is_told: bool, is_whole: bool) -> Target:
+def _classes(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) -> Target:
     from pandas.api import types
 
     numeric = types.is_numeric_dtype(column.dtype)
     if types.is_float_dtype(column.dtype) and not is_whole:
-        raise InputError(f"{what} must hold whole numbers or text for a classification: ask for a regression.")
+        raise InputError(f"{label} must hold whole numbers or text for a classification: ask for a regression.")
     values = column.to_numpy() if numeric else column.astype(str).to_numpy(dtype=str)
     if types.is_float_dtype(column.dtype):
         values = values.astype(np.int64)
     classes, codes = np.unique(values, return_inverse=True)
     if len(classes) < 2:
-        raise InputError(f"{what} has one class only, {str(classes[0])!r}: a classification needs at least two.")
+        raise InputError(f"{label} has only one class, {str(classes[0])!r}: a classification needs at least two.")
     names = tuple(str(name) for name in classes)
     odd = next((name for name in names if "\0" in name), None)
     if odd is not None:
-        raise InputError(f"{what} has a class with a null character, {odd!r}: rename it.")
+        raise InputError(f"{label} has a class with a null character, {odd!r}: rename it.")
     reason = f"{len(names)} classes"
     if is_whole and not is_told:
         hint = "if they are counts, likelihood.type=poisson, if amounts, data.task=regression"

@@ -27,7 +27,7 @@ def write_tree(path: Path, tree: dict[str, Any]) -> None:
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Return what `write_tree` wrote, with tensors on the CPU; a damaged file is refused."""
+    """Read a file of `write_tree`, with tensors on the CPU; a damaged file is refused."""
     try:
         with safe_open(path, "pt") as file:
             header = file.metadata() or {}

@@ -15,14 +15,14 @@ _ANSWERS: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, Any]] = weakref.We
 
 
 def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example: Any) -> Callable[..., R]:
-    """Return a function under vmap if that takes an example and gives what a loop gives, else the loop, with a warning.
+    """Return a function under vmap if it runs on an example and agrees with a loop, else the loop, with a warning.
 
-    Some operations of torch have no batching rule, and a few have a wrong one. Errors that the loop raises too are the
-    function's own; they are raised, as is running out of memory. Functions with noise are not compared.
+    Some operations of torch have no batching rule, and a few have a wrong rule. Errors that the loop raises too belong
+    to the function; they are raised, and so is running out of memory. Functions with noise are not compared.
     """
     before = random_state()
     try:
-        found = mapped(*example)
+        batched = mapped(*example)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -33,7 +33,7 @@ def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example
             f"torch.func.vmap does not take the model, which therefore runs in a slower loop: {first_sentence(error)}"
         )
     else:
-        if not is_random_state(before) or _agree(found, looped(*example)):
+        if not is_random_state(before) or _agree(batched, looped(*example)):
             return mapped
         reason = "torch.func.vmap gives other numbers for the model than a loop, which therefore runs, slower"
     warnings.warn(reason, stacklevel=2)
@@ -41,22 +41,22 @@ def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example
 
 
 def first_sentence(error: Exception) -> str:
-    """Return what an error of torch says first."""
+    """Return the first sentence of an error of torch."""
     return str(error).partition("\n")[0].partition(". ")[0]
 
 
-def _agree(found: Any, expected: Any) -> bool:
+def _agree(result: Any, expected: Any) -> bool:
     """Return whether nested tensors have the same shapes, and the same values up to rounding."""
-    return all(map(_are_close, tree_leaves(found), tree_leaves(expected)))
+    return all(map(_are_close, tree_leaves(result), tree_leaves(expected)))
 
 
-def _are_close(found: Tensor, expected: Tensor) -> bool:
-    if found.shape != expected.shape:
+def _are_close(result: Tensor, expected: Tensor) -> bool:
+    if result.shape != expected.shape:
         return False
-    found, expected = found.detach(), expected.detach()
+    result, expected = result.detach(), expected.detach()
     tolerance = torch.finfo(expected.dtype).eps ** 0.5
     largest = expected.nan_to_num(posinf=0.0, neginf=0.0).abs().amax() if expected.numel() else 0.0
-    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * float(largest), equal_nan=True)
+    return torch.allclose(result, expected, rtol=tolerance, atol=tolerance * float(largest), equal_nan=True)
 
 
 def once[R](net: nn.Module, question: Hashable, ask: Callable[[], R]) -> R:

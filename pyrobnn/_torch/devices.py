@@ -6,7 +6,7 @@ from pyrobnn._core.errors import InputError
 
 
 def resolve_device(device: str) -> torch.device:
-    """Return the device of that name; "auto" is a GPU where there is one, else the CPU."""
+    """Return the device of a name; "auto" is a GPU if available, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

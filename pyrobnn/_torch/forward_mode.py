@@ -1,4 +1,4 @@
-"""Forward-mode differentiation, made ready without torch's own warnings."""
+"""Forward-mode differentiation, set up without torch's warnings."""
 
 import functools
 import warnings
@@ -33,13 +33,13 @@ def missing_forward_mode(function: Callable[..., Any], *at: Tensor) -> str:
 
 
 def rows_of(row: Callable[[Tensor], Tensor], num: int, at: Tensor, chunk_size: int | None = None) -> Tensor:
-    """Return a function of the numbers 0, 1, ..., side by side where torch can, else one after the other, (num, ...).
+    """Return the results of a function of 0, 1, ..., batched if torch can, else one by one, (num, ...).
 
     Args:
         row: maps a number, (), to a tensor.
-        num: how many numbers.
+        num: the count of numbers.
         at: a tensor on the device.
-        chunk_size: how many to take at once; None for all.
+        chunk_size: numbers in a batch; None for all.
     """
     indices = torch.arange(num, device=at.device)
 

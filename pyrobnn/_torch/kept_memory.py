@@ -1,4 +1,4 @@
-"""Memory that a step frees and the next one needs: glibc gives it back to the system in between, page by page."""
+"""Memory that a step frees and the next step needs: glibc returns it to the system in between, page by page."""
 
 import ctypes
 import functools
@@ -11,7 +11,7 @@ from typing import Any
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """Numbers of glibc's settings, from malloc.h."""
 _LARGEST_MMAP = 32 * 2**20
-"""The most that glibc allows, and where its own threshold comes to rest."""
+"""The largest threshold that glibc allows, where its dynamic threshold settles."""
 _MEANWHILE = {_MMAP_THRESHOLD: _LARGEST_MMAP, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20}
 _AFTERWARDS = {_TRIM_THRESHOLD: 2 * _LARGEST_MMAP, _TOP_PAD: 128 * 2**10}
 _LOCK = threading.Lock()

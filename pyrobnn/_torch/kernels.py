@@ -24,8 +24,8 @@ def plain_kernels() -> Iterator[None]:
     """Run recurrent layers, attention and weight norms by plain operations inside a transformation of `torch.func`.
 
     vmap has no rule for the fused kernels of LSTM, GRU, scaled dot-product attention and encoder layers of transformers
-    in evaluation, and forward mode has none for that of weight normalisation; they have rules for what these join.
-    Outside of vmap and grad the fused kernels are quicker and stay.
+    in evaluation, and forward mode has none for weight normalisation; they have rules for the operations that these
+    kernels join. Outside of vmap and grad the fused kernels are faster and stay.
     """
     if not inside_transformation():
         yield
@@ -35,7 +35,7 @@ def plain_kernels() -> Iterator[None]:
 
 
 class _PlainOperations(TorchFunctionMode):
-    """Unrolls recurrent layers over time; as a mode of functions it also keeps attention off its own fused path."""
+    """Unrolls recurrent layers over time; as a function mode it also keeps attention off its fused path."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _RECURRENT and isinstance(args[3], bool):  # else a packed sequence
@@ -49,7 +49,7 @@ class _PlainOperations(TorchFunctionMode):
 
 
 def _layer_by_layer(run: Any, *args: Any) -> Any:
-    """Run the layers of a recurrent network one by one, with dropout between, which decompositions leave out."""
+    """Run the layers of a recurrent network one by one, with the dropout between them that decompositions omit."""
     x, start, weights, has_biases, num_layers, rate, *modes, batch_first = args
     trains, *_ = modes
     if not (rate and trains):
@@ -60,15 +60,15 @@ def _layer_by_layer(run: Any, *args: Any) -> Any:
     size, ends = len(weights) // num_layers, []
     for layer, first in enumerate(starts):
         x = nn.functional.dropout(x, rate) if layer else x
-        own = weights[layer * size : (layer + 1) * size]
-        x, *end = run(x, first if is_several else first[0], own, has_biases, 1, 0.0, *modes, batch_first=False)
+        matrices = weights[layer * size : (layer + 1) * size]
+        x, *end = run(x, first if is_several else first[0], matrices, has_biases, 1, 0.0, *modes, batch_first=False)
         ends.append(end)
     return (x.transpose(0, 1) if batch_first else x, *map(torch.cat, zip(*ends, strict=True)))
 
 
 @contextmanager
 def _without_fast_path() -> Iterator[None]:
-    """Keep encoders of transformers from nested tensors, to which they bring sequences with a padding mask."""
+    """Keep encoders of transformers from using nested tensors for sequences with a padding mask."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -79,7 +79,7 @@ def _without_fast_path() -> Iterator[None]:
 
 @contextmanager
 def _without_mkldnn() -> Iterator[None]:
-    """Keep LSTM from the fused kernel for the CPU, to which even its decomposition goes."""
+    """Keep LSTM from the fused kernel for the CPU, which even its decomposition uses."""
     mkldnn: Any = torch.backends.mkldnn
     before, mkldnn.enabled = mkldnn.enabled, False
     try:

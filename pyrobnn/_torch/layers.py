@@ -1,4 +1,4 @@
-"""The kinds of layers of torch that are known here, in one table: what their weights are and where units lie."""
+"""The known kinds of torch's layers, in one table: their weights, and the axes of their units."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -14,11 +14,11 @@ class LayerKind:
     """A kind of layer.
 
     Attributes:
-        modules: its classes.
-        functions: the functions that do its work; they take the examples on the first axis.
+        modules: the classes of the kind.
+        functions: the functions behind the layer; they take the examples on the first axis.
         arguments: the parameters of these functions in order, with their defaults.
-        inputs: axis of the weight on which the units of the input lie; None if the weight mixes no units.
-        channel: axis of the functions' inputs and outputs on which these units lie, if each has an entry there.
+        inputs: axis of the weight for the input units; None if the weight mixes no units.
+        channel: axis of the functions' inputs and outputs for these units, if each unit has an entry there.
     """
 
     modules: tuple[type[nn.Module], ...]
@@ -28,7 +28,7 @@ class LayerKind:
     channel: int | None = None
 
     def given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call of one of the functions by name, without defaults."""
+        """Return the arguments of a call of a function of the kind by name, without defaults."""
         return {**dict(zip(self.arguments, args, strict=False)), **kwargs}
 
 
@@ -99,7 +99,7 @@ def kind_of(module: nn.Module) -> LayerKind | None:
 
 
 def dropout_rate(module: nn.Module) -> float:
-    """Return the probability with which a layer drops units by itself in training."""
+    """Return the probability with which a layer itself drops units in training."""
     has_own = isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1)
     rate: Any = module.p if isinstance(module, LAYERS["dropout"].modules) else module.dropout if has_own else 0.0
     return rate

@@ -15,11 +15,11 @@ _POLISH = {"maxiter": 50, "maxfun": 100, "maxcor": 20, "ftol": 0.0, "gtol": 1e-9
 
 
 def minimize_in_place(loss: Callable[[], Tensor], tensors: Sequence[Tensor], **options: Any) -> None:
-    """Move tensors to where a function of them is smallest.
+    """Move tensors to the minimum of a function of them.
 
     Args:
-        loss: returns the function at the tensors as they are, ().
-        tensors: leaves that require gradients; SciPy sees their entries as one vector in double precision.
+        loss: returns the function at the present tensors, ().
+        tensors: leaves that require gradients; SciPy gets their entries as a single vector in double precision.
         **options: as in `descend_in_place`.
     """
     descend_in_place(slope_of(loss, tensors), tensors, **options)
@@ -45,14 +45,14 @@ def descend_in_place(
     after: Callable[[], bool] | None = None,
     **options: Any,
 ) -> None:
-    """Move tensors to where a function of them is smallest, by its value and gradient.
+    """Move tensors to the minimum of a function of them, by its value and gradient.
 
     Args:
-        slope: returns the function and its gradient at the tensors as they are, (1 + P,) in double precision.
-        tensors: those of P entries.
+        slope: returns the function and its gradient at the present tensors, (1 + P,) in double precision.
+        tensors: the tensors, with P entries.
         bounds: a pair of bounds for each entry, or None for none.
-        after: is called after each iteration, with the tensors where it led; True ends the descent.
-        **options: of `scipy.optimize.minimize(method="L-BFGS-B")`.
+        after: called after each iteration, with the tensors moved; True ends the descent.
+        **options: options of `scipy.optimize.minimize(method="L-BFGS-B")`.
     """
     from scipy.optimize import minimize
 
@@ -67,24 +67,24 @@ def descend_in_place(
         try:
             if after is None or not after():
                 return
-        except StopIteration as error:  # of a callback: SciPy would take it for its own
+        except StopIteration as error:  # of a callback: SciPy would treat it as a stop request
             failed.append(error)
         raise StopIteration
 
     options = {"bounds": bounds, "callback": look, "options": options}
-    with _one_blas_thread():  # SciPy's products are small, and hand-over takes many times longer
-        found = minimize(evaluated, joined(tensors).numpy(), jac=True, method="L-BFGS-B", **options)
+    with _one_blas_thread():  # SciPy's products are small, and handing them to threads takes many times longer
+        result = minimize(evaluated, joined(tensors).numpy(), jac=True, method="L-BFGS-B", **options)
     if failed:
         raise failed[0]
-    _fill(tensors, found.x)
+    _fill(tensors, result.x)
 
 
 def polish_in_place(slope: Callable[[], Tensor], tensors: Sequence[Tensor]) -> None:
-    """Move tensors in single precision from where a descent ended to where the gradient vanishes, up to its rounding.
+    """Move tensors in single precision from the end of a descent to a zero of the gradient, up to its rounding.
 
-    A descent ends where rounding hides what it gains. Gradients tell more there. From the end w0 on, the function is
-    taken as (g(w) + g(w0)) (w - w0) / 2, which is exact up to third order. The tensors stay where they are if their
-    gradient becomes no smaller, or the function itself larger than by its rounding.
+    A descent ends where rounding hides its gain. Gradients carry more information there. From the end w0, the function
+    is taken as (g(w) + g(w0)) (w - w0) / 2, which is exact up to third order. The tensors stay unchanged if their
+    gradient does not shrink, or if the function grows by more than its rounding.
 
     Args:
         slope: as for `descend_in_place`.
@@ -101,10 +101,10 @@ def polish_in_place(slope: Callable[[], Tensor], tensors: Sequence[Tensor]) -> N
 
     def evaluated(place: np.ndarray) -> tuple[float, np.ndarray]:
         _fill(tensors, place)
-        found = slope().numpy().copy()
-        gradient = found[1:]
+        value_and_gradient = slope().numpy().copy()
+        gradient = value_and_gradient[1:]
         gain = 0.5 * float((gradient + first) @ (place - start))
-        if gain < 0 and found[0] <= largest:
+        if gain < 0 and value_and_gradient[0] <= largest:
             places.append((float(np.linalg.norm(gradient)), place.copy()))
         return gain, gradient
 
@@ -115,7 +115,7 @@ def polish_in_place(slope: Callable[[], Tensor], tensors: Sequence[Tensor]) -> N
 
 @contextmanager
 def _one_blas_thread() -> Iterator[None]:
-    """Run the block with one thread of the BLAS; threads that are let in meanwhile have theirs."""
+    """Run the block with one thread of the BLAS; threads that are let in meanwhile keep their setting."""
     from threadpoolctl import ThreadpoolController
 
     libraries = ThreadpoolController().select(user_api="blas").lib_controllers
@@ -130,7 +130,7 @@ def _one_blas_thread() -> Iterator[None]:
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Return all entries as one vector in double precision, on the CPU."""
+    """Return all entries as a flat vector in double precision, on the CPU."""
     return torch.cat([value.detach().reshape(-1) for value in tensors]).double().cpu()
 
 

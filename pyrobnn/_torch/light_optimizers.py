@@ -1,7 +1,7 @@
-"""Optimisers of torch that leave its compiler alone.
+"""Optimisers of torch that do not import its compiler.
 
-An optimiser of torch imports the compiler when it is made, and at its first step, only to tell it not to look: two
-seconds of a new process. What torch wraps for that is called without the wrapping here.
+An optimiser of torch imports the compiler when it is made, and at its first step, only to disable it for the optimiser:
+two seconds of a new process. Here the wrapped methods are called unwrapped.
 """
 
 import inspect

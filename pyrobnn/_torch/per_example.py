@@ -1,13 +1,13 @@
-"""Separate noise for each example of a mini-batch, where a guide draws a weight once for all of them.
+"""Separate noise for each example of a mini-batch, if a guide draws a weight once for all of them.
 
-A guide attaches a perturbation to the very tensor that a site has as its value. `BNN.outputs` then runs the network in
-training so that the linear and convolutional layers which get this tensor as their weight perturb each example on its
-own. In expectation nothing changes: for every example the weights have the distribution of the guide. But the examples
-no longer share one error, so the gradient of a mini-batch varies less.
+A guide attaches a perturbation to the tensor object that is a site's value. `BNN.outputs` then runs the network in
+training so that linear and convolutional layers with this tensor as their weight perturb each example separately. In
+expectation nothing changes: for every example the weights have the distribution of the guide. But the examples no
+longer share an error, so the gradient of a mini-batch varies less.
 
-Elsewhere the shared draw stays, which is unbiased as well, because a perturbation would not have the distribution of
-the guide or is not known: in other layers (embeddings, normalisation, recurrent ones), for weights that several layers
-share, and in layers whose inputs do not have the examples on their first axis.
+The shared draw, unbiased as well, stays where a perturbation would not have the guide's distribution or is not known:
+in other layers (embeddings, normalisation, recurrent layers), for weights that several layers share, and in layers
+whose inputs do not have the examples on their first axis.
 """
 
 import functools
@@ -27,14 +27,14 @@ _DRAWN = "outputs drawn"
 
 
 class Layer(NamedTuple):
-    """One call of a linear or convolutional function.
+    """A call of a linear or convolutional function.
 
     Attributes:
         function: maps inputs, weight and bias to outputs; strides and the like are bound.
         x: the inputs, examples on the first axis.
         bias: the bias as the network holds it, or None.
         channel: axis of inputs and outputs that the weight mixes, -1 or 1.
-        memory: what earlier calls with the same weight in this pass have drawn, empty at first.
+        memory: draws of earlier calls with the same weight in this pass, empty at first.
     """
 
     function: Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -61,13 +61,13 @@ class NormalNoise:
     """The perturbation of a weight drawn as loc + scale * noise, with standard normal noise for each entry.
 
     Flipout (Wen et al. 2018, "Flipout: Efficient Pseudo-Independent Weight Perturbations on Mini-Batches", eq. 3 and 4)
-    multiplies the shared deviation from the mean by a random sign for each example and input, s, and one for each
-    example and output, r: f(x, loc) + f(x s, drawn - loc) r. In convolutions there is one sign for each channel, so
-    that an example has the same weights at every position. The bias takes the signs r.
+    multiplies the shared deviation from the mean by random signs s for each example and input, and r for each example
+    and output: f(x, loc) + f(x s, drawn - loc) r. In convolutions each channel has a sign, so that an example has the
+    same weights at every position. The bias takes the signs r.
 
     Local reparameterisation (Kingma, Salimans & Welling 2015, "Variational Dropout and the Local Reparameterization
     Trick", eq. 6) draws the outputs instead: normal, with mean f(x, loc) and variance f(x^2, scale^2), bias alike.
-    Outputs are independent only where each example passes the layer once. At the positions of a convolution or a
+    Outputs are independent only if each example passes the layer once. At the positions of a convolution or a
     sequence they share their weights; drawing them independently, as is often done, would be another objective, and
     flipout is used instead.
 
@@ -94,9 +94,9 @@ class NormalNoise:
                 "cannot draw them one by one. Use noise='flipout'."
             )
         bias = None if layer.bias is None else perturbation_of(layer.bias)
-        own = bias if isinstance(bias, NormalNoise) else None
-        mean = layer.function(layer.x, self.loc, layer.bias if own is None else own.loc)
-        return mean + (self._local(layer, own) if local else self._flipout(layer, own, mean))
+        normal_bias = bias if isinstance(bias, NormalNoise) else None
+        mean = layer.function(layer.x, self.loc, layer.bias if normal_bias is None else normal_bias.loc)
+        return mean + (self._local(layer, normal_bias) if local else self._flipout(layer, normal_bias, mean))
 
     def _local(self, layer: Layer, bias: "NormalNoise | None") -> Tensor:
         variance = layer.function(layer.x.square(), self.scale.square(), None if bias is None else bias.scale.square())
@@ -115,13 +115,13 @@ class NormalNoise:
 
 
 class InputNoise:
-    """The perturbation of a weight that is a fixed one with its input units multiplied by noise, as in dropout.
+    """The perturbation of a fixed weight by noise that multiplies its input units, as in dropout.
 
-    Each example gets f(x * noise, weight) with separate noise, which later calls with the same weight repeat.
+    Each example gets f(x * noise, weight) with separate noise; later calls with the same weight repeat it.
 
     Args:
         weight: the weight without noise, of the shape of the shared draw.
-        draw: takes the inputs with one entry for each example and unit, (B, units), to their noise, likewise.
+        draw: maps the inputs with an entry for each example and unit, (B, units), to their noise, likewise.
     """
 
     def __init__(self, weight: Tensor, draw: Callable[[Tensor], Tensor]) -> None:
@@ -138,15 +138,15 @@ class InputNoise:
 def attach(value: Tensor, perturbation: Perturbation) -> Tensor:
     """Attach a perturbation to the value of a weight site, and return the value.
 
-    The network must get this very tensor: attach to what `pyro.sample` returns, or to what the site's distribution
-    returns as its draw if that is the same object. Copies and views, as in `Posterior.draw`, carry nothing.
+    The network must get this tensor object: attach to the result of `pyro.sample`, or to the draw of the site's
+    distribution if it is the same object. Copies and views, as in `Posterior.draw`, carry no perturbation.
     """
     setattr(value, _NOISE, perturbation)
     return value
 
 
 def perturbation_of(value: Tensor) -> Perturbation | None:
-    """Return what is attached to a tensor, or None."""
+    """Return the perturbation attached to a tensor, or None."""
     return getattr(value, _NOISE, None)
 
 
@@ -161,12 +161,12 @@ def carries_noise(values: Iterable[Tensor]) -> bool:
 
 
 class PerExample(TorchFunctionMode):
-    """Runs the linear and convolutional functions whose weight carries a perturbation with noise for each example.
+    """Runs linear and convolutional functions with noise for each example if their weight carries a perturbation.
 
     Args:
         weights: the values given to the network, by parameter name.
         num_examples: B, the length of the first axis of inputs to which perturbations apply.
-        time_first: whether the network has sequences (T, B, units), which where T = B look as if examples came first.
+        time_first: whether the network has sequences (T, B, units); if T = B, examples seem to be on the first axis.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], num_examples: int, *, time_first: bool = False) -> None:
@@ -208,7 +208,7 @@ class PerExample(TorchFunctionMode):
 
 
 def _entries(x: Tensor, channel: int) -> Tensor:
-    """Return one entry of x for each example and unit of the axis that the weight mixes, (B, units)."""
+    """Return an entry of x for each example and unit of the axis that the weight mixes, (B, units)."""
     while x.ndim > 2:
         x = x.select(2 if channel == 1 else 1, 0)
     return x

@@ -1,11 +1,11 @@
-"""Names that torch does not promise to keep: no other file takes them. Tried with torch 2.15.
+"""Private names of torch, which may change: no other file uses them. Tested with torch 2.15.
 
-Importing the package needs none of them. Where one is gone:
+Importing the package needs none of them. If a name is gone:
 
-- no step is captured: fits run eagerly, with a warning where "captured" was asked for;
-- `inside_transformation` says yes, so that recurrent layers and attention always run as plain operations;
-- operations of torch are not counted, so that "auto" stays eager, and `load` refuses, since it has no bound to keep;
-- anything else raises `MissingFromTorch` where it is used.
+- no step is captured: fits run eagerly, with a warning if "captured" was requested;
+- `inside_transformation` returns True, so that recurrent layers and attention always run as plain operations;
+- operations of torch are not counted, so that "auto" stays eager, and `load` refuses, since it cannot check its bound;
+- other uses raise `MissingFromTorch`.
 """
 
 import functools
@@ -77,8 +77,8 @@ def private(name: str) -> Any:
     """
     module, _, attribute = PLACES[name].partition(":")
     try:
-        found = import_module(module)
-        return getattr(found, attribute) if attribute else found
+        module_object = import_module(module)
+        return getattr(module_object, attribute) if attribute else module_object
     except (ImportError, AttributeError):
         raise MissingFromTorch(
             f"torch {torch.__version__} has no {module}.{attribute}, which torch {TRIED} has: use that."
@@ -86,7 +86,7 @@ def private(name: str) -> Any:
 
 
 def load(*names: str) -> None:
-    """Import private names in the time of other threads, which they may take seconds of."""
+    """Import private names with other threads let in, since imports may take seconds."""
     with ONE_THREAD.others_let_in():
         for name in names:
             private(name)
@@ -94,7 +94,7 @@ def load(*names: str) -> None:
 
 @contextmanager
 def replaced(place: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Put another method, made of the one that is there, in its place for the block: "LoopBody.get_read_expr"."""
+    """Replace a method by another, made from it, for the block: "LoopBody.get_read_expr"."""
     owner, _, name = place.partition(".")
     before = inspect.getattr_static(private(owner), name)
     setattr(private(owner), name, make(getattr(private(owner), name)))
@@ -106,7 +106,7 @@ def replaced(place: str, make: Callable[[Any], Any]) -> Iterator[None]:
 
 @contextmanager
 def in_turns(*places: str) -> Iterator[None]:
-    """Let other threads in that wait whenever one of these methods is called in the block, where torch has it."""
+    """Let waiting threads in at each call of these methods in the block, if torch has them."""
 
     def make(work: Any) -> Any:
         @functools.wraps(work)
@@ -144,9 +144,9 @@ def gradients_without_compiler() -> Iterator[None]:
         def gradients(outputs: Any, inputs: Any, grad_outputs: Any = None, **settings: Any) -> Any:
             if grad_outputs is not None or not all(output.requires_grad for output in outputs):
                 return work(outputs, inputs, grad_outputs, **settings)
-            found = torch.autograd.grad(outputs, inputs, allow_unused=True, **({"create_graph": True} | settings))
-            pairs = zip(found, inputs, strict=True)
-            return tuple(torch.zeros_like(like) if own is None else own for own, like in pairs)
+            values = torch.autograd.grad(outputs, inputs, allow_unused=True, **({"create_graph": True} | settings))
+            pairs = zip(values, inputs, strict=True)
+            return tuple(torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
 
         return gradients
 
@@ -155,18 +155,18 @@ def gradients_without_compiler() -> Iterator[None]:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """Return what nested containers hold."""
+    """Return the leaves of nested containers."""
     leaves: list[Any] = private("tree_leaves")(tree)
     return leaves
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Return nested containers of a function's values at what they hold."""
+    """Return nested containers with a function applied to their leaves."""
     return private("tree_map")(function, tree, *others)
 
 
 def is_weight_norm(function: Any) -> bool:
-    """Return whether a function of torch is the one that weight normalisation calls."""
+    """Return whether a function of torch is the function that weight normalisation calls."""
     try:
         return function is private("weight_norm")
     except MissingFromTorch:
@@ -174,7 +174,7 @@ def is_weight_norm(function: Any) -> bool:
 
 
 def written(value: torch.Tensor) -> tuple[int, int]:
-    """Return what differs after a tensor was written to in place, or its `data` replaced."""
+    """Return a mark that changes when a tensor is written to in place, or its `data` replaced."""
     return value._version, value.data_ptr()
 
 

@@ -1,4 +1,4 @@
-"""This process among those that torchrun started."""
+"""This process among the processes started by torchrun."""
 
 import os
 
@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 
 def is_main_process() -> bool:
-    """Return whether this process is the only one or the first of several: the one that writes files and reports."""
+    """Return whether this process is the only or first process, which writes files and reports."""
     return (dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))) == 0
 
 

@@ -13,12 +13,12 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import no_inference_mode, plain_tensors
 
 _CHECKED: tuple[Any, ...] = (distributions, infer, poutine)
-"""Parts of Pyro that check arguments, each with a switch of its own."""
+"""Parts of Pyro that check arguments, each with a separate switch."""
 
 
 @contextmanager
 def local_parameters() -> Iterator[None]:
-    """Keep parameters of Pyro modules made and used inside the block in the modules; other threads wait with theirs."""
+    """Keep parameters of Pyro modules made and used inside the block in the modules; other such threads wait."""
     with no_inference_mode(), ONE_THREAD.changed(_locality_and_handlers, _set_locality_and_handlers):
         pyro.settings.set(module_local_params=True)
         yield

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 LARGE = 4000
-"""Rows from which eigenvectors take more than a minute on a CPU."""
+"""Rows from which on eigenvectors take more than a minute on a CPU."""
 _RANK = 128
 """Rank that is tried first of a large matrix; the second is an eighth of its rows."""
 _ROUNDING, _TINY = 10, 1e-13
@@ -14,18 +14,18 @@ _ROUNDING, _TINY = 10, 1e-13
 def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues, ascending, and eigenvectors of a symmetric matrix, in its precision.
 
-    In float32 the divide and conquer of LAPACK may fail to converge, or give NaN without a word, where many eigenvalues
-    are nearly equal, as those of curvature are for inputs or units that are always zero; it is then done in float64.
+    In float32 the divide and conquer of LAPACK may fail to converge, or silently give NaN, if many eigenvalues are
+    nearly equal. Curvature has such eigenvalues for inputs or units that are always zero. It then runs in float64.
 
-    A matrix of 4,000 rows or more is first tried for a rank of at most an eighth of that, as sums over few examples
-    have: 10,000 rows then take seconds instead of ten minutes.
+    A matrix of 4,000 rows or more is first tried for a rank of at most an eighth of its rows, as in sums over few
+    examples: 10,000 rows then take seconds instead of ten minutes.
 
     Args:
-        matrix: (D, D), of which the lower triangle counts.
+        matrix: (D, D); only the lower triangle is read.
     """
-    found = _of_low_rank(matrix) if len(matrix) >= LARGE else None
-    if found is not None:
-        return found
+    low_rank = _of_low_rank(matrix) if len(matrix) >= LARGE else None
+    if low_rank is not None:
+        return low_rank
     try:
         values, vectors = torch.linalg.eigh(matrix)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
@@ -57,10 +57,10 @@ def _of_low_rank(matrix: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _complement(basis: Tensor) -> Tensor:
-    """Return orthonormal columns (D, D - r) that are orthogonal to some (D, r), by the reflection of these to axes.
+    """Return orthonormal columns (D, D - r) orthogonal to given columns (D, r), by the reflection of these to axes.
 
     With the polar factor R of the first r rows of Q, and Y = Q + (R, 0), the reflection 1 - 2 Y (Y^T Y)^-1 Y^T takes Q
-    to -(R, 0), so that its other columns are orthogonal to Q. It is twenty times as quick as a complete QR.
+    to -(R, 0), so that its other columns are orthogonal to Q. It is twenty times faster than a complete QR.
     """
     rank = basis.shape[1]
     u, s, v = torch.linalg.svd(basis[:rank])

@@ -1,4 +1,4 @@
-"""Threads: one for small work, where handing it out costs more than doing it, and as many as torch has for large."""
+"""Threads: one for small work, where distributing it costs more than the work, and all of torch's for large work."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 _SMALL = 2**24
-"""Multiplications in a forward pass below which one thread is quicker."""
+"""Multiplications in a forward pass below which one thread is faster."""
 
 
 @contextmanager

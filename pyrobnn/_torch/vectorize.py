@@ -14,23 +14,23 @@ from pyrobnn._torch.layers import ENTRYWISE
 from pyrobnn._torch.private import tree_leaves
 
 _BUDGET = 2**26
-"""Floats that the weights of a block of draws, or one chunk of activations, may hold on an accelerator."""
+"""Floats in the weights of a block of draws, or in a chunk of activations, on an accelerator."""
 _KEPT = 2**22
 """Floats that the weights of a block of draws may hold on a CPU: 16 MiB in float32, which a process keeps for the next
 block; larger blocks are given back to the system and mapped anew."""
 _WIDE = 512
-"""Width of a layer from which one draw after the other is faster than many at a time."""
+"""Width of a layer from which on draw by draw is faster than many draws at a time."""
 
 _FEW = 4
-"""Draws of a chunk up to which one after the other is faster than vmap on a CPU."""
+"""Draws of a chunk up to which draw by draw is faster than vmap on a CPU."""
 
 _CACHE, _CACHE_OF_LARGE = 2**20, 2**21
-"""Floats that one chunk of activations may hold on a CPU, 4 MiB in float32; up to the second under as many weights, all
-of which each chunk reads."""
+"""Floats in a chunk of activations on a CPU, 4 MiB in float32; up to the second number if there are as many weights,
+since each chunk reads all weights."""
 
 
 _SOME_DRAWS = 3
-"""Draws of the example in which vmap is compared with a run of the last of them."""
+"""Draws of the example that compares vmap with a run of the last draw."""
 
 
 def is_alike(draws: Tensor) -> bool:
@@ -80,21 +80,21 @@ def draws_at_once(num_weights: int, device: torch.device) -> int:
 
 
 def pairs_at_once(per_pair: int, device: torch.device, num_weights: int = 0) -> int:
-    """Return how many pairs of a draw and an input to run at once.
+    """Return the number of pairs of a draw and an input to run at once.
 
     Args:
-        per_pair: values that each holds.
-        device: where they are.
-        num_weights: weights of one draw.
+        per_pair: number of values per pair.
+        device: device of the values.
+        num_weights: weights of a draw.
     """
     on_cpu = max(_CACHE, min(num_weights, _CACHE_OF_LARGE))
     return max(1, (on_cpu if device.type == "cpu" else _BUDGET) // per_pair)
 
 
 def chunks(num_draws: int, x: Tensor, pairs: int, *, inputs_first: bool = True) -> Iterator[tuple[slice, slice]]:
-    """Yield (draws, inputs) of chunks of at most so many pairs: of all inputs if they can, else of one draw.
+    """Yield (draws, inputs) of chunks of at most `pairs` pairs: with all inputs if possible, else with a single draw.
 
-    Without `inputs_first`: of all draws if they can, else of one input.
+    Without `inputs_first`: with all draws if possible, else with a single input.
     """
     some_inputs, some_draws = min(len(x), pairs), min(num_draws, pairs)
     if inputs_first:
@@ -109,7 +109,7 @@ def chunks(num_draws: int, x: Tensor, pairs: int, *, inputs_first: bool = True) 
 class StackedLinear(NamedTuple):
     """A linear layer under many draws, and the entrywise modules that follow it.
 
-    Activations lie as (B, features, inputs): one draw is one matrix product, and the first layer is one for all draws.
+    Activations are (B, features, inputs): a draw is a single matrix product, and so is the first layer for all draws.
 
     Attributes:
         weight: (S, out, in).
@@ -141,7 +141,7 @@ class StackedLinear(NamedTuple):
         return self._entrywise(out)
 
     def run_one(self, h: Tensor, draw: int, memory: Tensor) -> Tensor:
-        """Return the activations (n, out) for one draw and inputs h (n, in), written to memory."""
+        """Return the activations (n, out) for a draw and inputs h (n, in), written to memory."""
         out = memory[: len(h) * self.width].view(len(h), self.width)
         if self.bias is None:
             torch.mm(h, self.weight[draw].T, out=out)
@@ -184,7 +184,7 @@ def _stack_linear(net: nn.Module, draws: Mapping[str, Tensor]) -> list[StackedLi
 
 
 def _sequence(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules that a sequence runs, one after the other, with the prefixes of their parameters' names."""
+    """Yield the modules that a sequence runs, in order, with the prefixes of their parameters' names."""
     if type(module) is nn.Sequential and _has_no_hooks(module):
         for name, child in module._modules.items():
             if child is not None:
@@ -206,14 +206,14 @@ def _stacked(module: nn.Module, name: str, prefix: str, draws: Mapping[str, Tens
     """Return a parameter under each draw, or None if there is none or it is tied to another."""
     if prefix + name in draws:
         return draws[prefix + name]
-    own = module._parameters.get(name)
-    return None if own is None else own.expand(len(next(iter(draws.values()))), *own.shape)
+    fixed = module._parameters.get(name)
+    return None if fixed is None else fixed.expand(len(next(iter(draws.values()))), *fixed.shape)
 
 
 def run_stacked(layers: list[StackedLinear], x: Tensor) -> Tensor:
     """Return the outputs of stacked linear layers for every draw, (S, N, outputs).
 
-    Two buffers of the size of a chunk take the activations of all layers in turn, whatever the depth.
+    Two buffers of the size of a chunk take the activations of all layers in turn, at any depth.
 
     Args:
         layers: the layers, with S draws.
@@ -239,7 +239,7 @@ def run_stacked(layers: list[StackedLinear], x: Tensor) -> Tensor:
 
 
 def _run_in_turn(layers: list[StackedLinear], x: Tensor, outputs: Tensor, widest: int) -> None:
-    """Write the outputs of one draw after the other: products of wide layers are faster with the inputs in rows."""
+    """Write the outputs draw by draw: products of wide layers are faster with the inputs in rows."""
     parts = x.split(max(1, _KEPT // widest))
     memory = x.new_empty(2, len(parts[0]) * widest)
     for draw in range(len(outputs)):
@@ -251,7 +251,7 @@ def _run_in_turn(layers: list[StackedLinear], x: Tensor, outputs: Tensor, widest
 
 
 class _Question(NamedTuple):
-    """What decides whether vmap takes a function of a network."""
+    """The properties that decide whether vmap takes a function of a network."""
 
     copies: int
     moving: frozenset[str]
@@ -262,14 +262,14 @@ class DrawMap:
     """A network at fixed inputs, as a function of draws, through `torch.func.vmap`, in chunks of bounded memory.
 
     Layers before the first parameter that differs from draw to draw run once. A function that vmap cannot take
-    (branches on values), or gets wrong, runs draw by draw instead, and so does on a CPU one of so many inputs that a
-    chunk holds few draws: outside vmap, torch's fused kernels run it.
+    (branches on values), or gets wrong, runs draw by draw instead. So does, on a CPU, a function of so many inputs that
+    a chunk holds few draws: outside vmap, torch's fused kernels run it.
 
     Args:
-        function: function of one draw and a batch of inputs (B, *in), with results (B, ...).
+        function: function of a draw and a batch of inputs (B, *in), with results (B, ...).
         x: inputs (N, *in).
         net: the network that the function runs.
-        copies: activations that the function holds at the same time, in each layer.
+        copies: number of activations per layer that the function holds at the same time.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class DrawMap:
         if question not in self._looks:
             try:
                 width, result = self._widest(draw, question)
-            except (RuntimeError, ValueError):  # statistics of a batch, say, of which one input has none
+            except (RuntimeError, ValueError):  # statistics of a batch, for example, which a single input does not have
                 self._few = self._x[:2]
                 width, result = self._widest(draw, question)
             self._looks[question] = math.ceil(width / len(self._few)), result

@@ -1,7 +1,7 @@
-"""Curvature of the negative log-likelihood, added up over the data, in each structure.
+"""Curvature of the negative log-likelihood, summed over the data, in each structure.
 
-Every function takes parts of the data as columns pulled back through the network (`Pulled`), whose outer products are
-the curvature, and holds one part at a time.
+Every function takes parts of the data as columns pulled back through the network (`Pulled`). Their outer products are
+the curvature. Memory holds one part at a time.
 """
 
 from collections.abc import Iterable
@@ -22,16 +22,16 @@ def diagonal(parts: Iterable[Pulled], sites: list[str]) -> dict[str, Tensor]:
 
 
 def _add_squares(total: dict[str, Tensor], pulled: Pulled, sites: list[str]) -> None:
-    found = pulled.squares(sites)
+    squares = pulled.squares(sites)
     for name in sites:
-        total[name] = total[name] + found[name] if name in total else found[name]
+        total[name] = total[name] + squares[name] if name in total else squares[name]
 
 
 def full(parts: Iterable[Pulled], sites: list[str], index: Tensor | None = None) -> Tensor:
     """Return the whole matrix over the sites' entries in their order, or over some of them, (D, D).
 
-    It is added up in double precision: rounded to 1e-7 of its largest eigenvalue, directions that the data say nothing
-    of would have a curvature above that of the prior where the noise is small.
+    It is summed in double precision. With rounding to 1e-7 of the largest eigenvalue, directions without information in
+    the data would have more curvature than the prior if the noise is small.
     """
     total: Tensor | None = None
     order: Tensor | None = None
@@ -54,14 +54,14 @@ def _add_rows(total: Tensor | None, pulled: Pulled, sites: list[str], index: Ten
 
 
 def _add_layer(total: Tensor | None, g: Tensor, a: Tensor) -> Tensor:
-    """Add a^T diag(sum_k g_o g_p) a for each pair of outputs o <= p of one layer, (O, I, O, I).
+    """Add a^T diag(sum_k g_o g_p) a for each pair of outputs o <= p of a layer, (O, I, O, I).
 
-    Columns are added up before products are taken, which saves their number as a factor.
+    Columns are summed before products are taken, which saves a factor of their number.
 
     Args:
-        total: what was added up before.
+        total: the sum so far.
         g: derivatives in the outputs, (K, B, O).
-        a: inputs, of which the bias's is the last column, (B, I).
+        a: inputs with the bias's input as the last column, (B, I).
     """
     outputs, inputs = g.shape[2], a.shape[1]
     total = a.new_zeros(outputs, inputs, outputs, inputs) if total is None else total
@@ -74,7 +74,7 @@ def _add_layer(total: Tensor | None, g: Tensor, a: Tensor) -> Tensor:
 
 
 def _symmetric(total: Tensor) -> Tensor:
-    """Return the matrix of which the blocks on and above the diagonal were added up."""
+    """Return the whole matrix from the summed blocks on and above the diagonal."""
     matrix = total.view(total.shape[0] * total.shape[1], -1)
     upper = matrix.triu()
     return upper + upper.triu(1).T
@@ -86,22 +86,22 @@ def kronecker(parts: Iterable[Pulled], sharing: str, *, joint_bias: bool) -> tup
     With weights at T positions of each of N examples, "expand" takes (N T)^-1 (sum g g^T) (x) (sum a a^T), sums over
     both; "reduce" takes N^-1 (sum g g^T) (x) (sum a a^T) with g added and a averaged over positions.
     """
-    found: dict[tuple[str, ...], Factors] = {}
+    by_sites: dict[tuple[str, ...], Factors] = {}
     rest: dict[str, Tensor] = {}
     for pulled in parts:
         pairs = [pair for pair in zip(pulled.uses, pulled.gradients, strict=True) if pair[0].kind == "matrix"]
         for use, g in pairs:
             for sites in [tuple(use.sites)] if joint_bias else [(name,) for name in use.sites]:
-                _add(found, sites, use, g, sharing, counts=pulled.counts)
+                _add(by_sites, sites, use, g, sharing, counts=pulled.counts)
         in_factors = {name for use, _ in pairs for name in use.sites}
         _add_squares(rest, pulled, [name for name in pulled.shapes if name not in in_factors])
-    for factors in found.values():
+    for factors in by_sites.values():
         factors.inner /= factors.count
-    return list(found.values()), rest
+    return list(by_sites.values()), rest
 
 
 def _add(
-    found: dict[tuple[str, ...], Factors],
+    by_sites: dict[tuple[str, ...], Factors],
     sites: tuple[str, ...],
     use: Use,
     g: Tensor,
@@ -114,10 +114,10 @@ def _add(
     else:
         g, inputs = g.flatten(1, 2), use.inputs.flatten(0, 1)
     a, g = use.inputs_of(sites, inputs), g.flatten(0, 1)
-    if sites not in found:
+    if sites not in by_sites:
         outer, inner = g.new_zeros(g.shape[1], g.shape[1]), a.new_zeros(a.shape[1], a.shape[1])
-        found[sites] = Factors(sites, use.transposed, outer, inner)
-    factors = found[sites]
+        by_sites[sites] = Factors(sites, use.transposed, outer, inner)
+    factors = by_sites[sites]
     factors.outer.addmm_(g.T, g)
     if counts is None:
         factors.inner.addmm_(a.T, a)

@@ -17,7 +17,7 @@ from pyrobnn.data.batches import Batch
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
-    """Where curvature is taken.
+    """The point at which curvature is taken.
 
     Attributes:
         bnn: the model, in evaluation mode.
@@ -42,7 +42,7 @@ class Point:
         return sum(shape.numel() for shape in self.shapes)
 
     def flat(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Return values by site as one vector over the sites, (D,)."""
+        """Return values by site as a flat vector over the sites, (D,)."""
         return torch.cat([values[name].reshape(-1) for name in self.sites])
 
     def by_site(self, flat: Tensor) -> dict[str, Tensor]:
@@ -69,13 +69,13 @@ class Examples:
 
 @dataclasses.dataclass(eq=False)
 class Factors:
-    """The Kronecker factors of one layer: the curvature is outer (x) inner, about.
+    """The Kronecker factors of a layer: the curvature is approximately outer (x) inner.
 
     Attributes:
         sites: weight, bias, or both.
         transposed: whether the weight is held as (inputs, outputs).
         outer: (O, O), the sum of outer products of derivatives in outputs.
-        inner: (I, I), the sum of outer products of inputs, where the bias's input is 1, until it is divided by `count`.
+        inner: (I, I), the sum of outer products of inputs, where the bias's input is 1, later divided by `count`.
         count: number of examples, with their weights, times positions.
     """
 
@@ -88,16 +88,16 @@ class Factors:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curvature:
-    """Curvature of the negative log-likelihood of all data by parts: every site stands in one of them.
+    """Curvature of the negative log-likelihood of all data in parts: every site belongs to exactly one part.
 
     Attributes:
-        diagonal: second derivatives by site, in its shape.
+        diagonal: second derivatives by site, in the site's shape.
         factors: Kronecker factors of layers.
         full: the whole matrix over all sites in their order, or over `index`.
-        index: which entries `full` covers, if not all.
+        index: the entries that `full` covers, if not all.
         low_rank: eigenvectors (D, rank) and eigenvalues of the curvature over the sites, whitened by the prior.
-        slow: sites whose layer is not known, and whose derivatives were taken example by example.
-        log_likelihood: of all data in the units of the model, if the curvature computed it.
+        slow: sites of unknown layers, with derivatives taken example by example.
+        log_likelihood: log-likelihood of all data in the units of the model, if computed with the curvature.
     """
 
     diagonal: dict[str, Tensor] = dataclasses.field(default_factory=dict)
@@ -113,7 +113,7 @@ class Curvature:
         return dataclasses.replace(
             self,
             diagonal={name: factor * value for name, value in self.diagonal.items()},
-            factors=[dataclasses.replace(one, outer=factor * one.outer) for one in self.factors],
+            factors=[dataclasses.replace(layer, outer=factor * layer.outer) for layer in self.factors],
             full=None if self.full is None else factor * self.full,
         )
 
@@ -121,9 +121,9 @@ class Curvature:
         """Refuse values that are not finite; `sites` are the sites of the whole matrix."""
         for name, value in self.diagonal.items():
             require_finite(value, name)
-        for one in self.factors:
-            require_finite(one.outer, one.sites[0])
-            require_finite(one.inner, one.sites[0])
+        for layer in self.factors:
+            require_finite(layer.outer, layer.sites[0])
+            require_finite(layer.inner, layer.sites[0])
         if self.full is not None:
             require_finite(self.full, ", ".join(sites))
 
@@ -132,10 +132,10 @@ class Kind(ABC):
     """A kind of curvature of the negative log-likelihood of all data in some weights of a network, at a point.
 
     Attributes:
-        name: in settings.
-        structures: what it can be kept as, of "kron", "full", "diag" and "low_rank"; the methods of others raise
+        name: name in settings.
+        structures: the structures it supports, of "kron", "full", "diag" and "low_rank"; methods of the others raise
             `InputError`.
-        noise_power: power of the precision of Gaussian noise with which it grows.
+        noise_power: the curvature grows with this power of the precision of Gaussian noise.
     """
 
     name: ClassVar[str]
@@ -162,10 +162,10 @@ class Kind(ABC):
         """Return factors of the layers that are matrices, and the diagonal of all other sites.
 
         Args:
-            point: where.
+            point: the point of the curvature.
             data: all examples.
             sharing: "expand" or "reduce".
-            joint_bias: whether a bias is one more input of its weight.
+            joint_bias: whether a bias is a further input of its weight.
         """
         raise self.lacks("kron")
 
@@ -184,6 +184,6 @@ def require_finite(value: Tensor, name: str) -> None:
 
 
 def conditioned_likelihood(bnn: BNN, others: Mapping[str, Tensor]) -> Any:
-    """Return the likelihood with its own latent sites, such as a noise scale under a prior, at given values."""
+    """Return the likelihood with its latent sites, such as a noise scale under a prior, at given values."""
     latents = {name: value for name, value in others.items() if not name.startswith("prior.")}
     return poutine.condition(bnn.likelihood, data=latents) if latents else bnn.likelihood

@@ -27,9 +27,9 @@ class Hessian(Kind):
     def diagonal(self, point: Point, data: Examples) -> Curvature:
         """Return the diagonal.
 
-        An output of a linear layer depends linearly on the weights of its row. Where each example passes the layer
-        once, their second derivatives are those in the output times squared inputs: one product with the Hessian for
-        each unit instead of one for each weight.
+        An output of a linear layer depends linearly on the weights of its row. If each example passes the layer once,
+        second derivatives in the weights are those in the output times squared inputs: a product with the Hessian per
+        unit in place of a product per weight.
         """
         total = {name: torch.zeros_like(point.weights[name]) for name in point.sites}
         tracked = {**point.weights, **{name: point.weights[name].detach().clone() for name in point.sites}}
@@ -80,7 +80,7 @@ def _products_at_once(values: Tensor) -> int:
 
 
 def _by_entry(energy: Energy, weights: Mapping[str, Tensor], name: str) -> Tensor:
-    """Return the diagonal in one site by one product with the Hessian for each entry."""
+    """Return the diagonal in a site by a product with the Hessian for each entry."""
     value = weights[name].detach()
     gradient = grad(lambda row: energy({**weights, name: row.view(value.shape)}))
     return own_derivatives(gradient, value.reshape(1, -1), _products_at_once(value)).reshape(value.shape)
@@ -114,10 +114,10 @@ class _Shifted(TorchFunctionMode):
 
 def _in_weights(use: Use, second: Tensor) -> dict[str, Tensor]:
     """Return the diagonal in weight and bias from that in the outputs, (B, O)."""
-    found = {}
+    diagonals = {}
     if use.weight is not None:
         total = second.T @ use.inputs[:, 0].square()
-        found[use.weight] = (total.T if use.transposed else total).contiguous()
+        diagonals[use.weight] = (total.T if use.transposed else total).contiguous()
     if use.bias is not None:
-        found[use.bias] = second.sum(0)
-    return found
+        diagonals[use.bias] = second.sum(0)
+    return diagonals

@@ -17,11 +17,11 @@ def largest_curvature(gradient: Callable[[Tensor], Tensor], points: Tensor) -> f
         gradient: returns the gradient at a point (P,).
         points: where to look.
     """
-    found = []
+    sizes = []
     for z in points.detach():
         direction = torch.randn_like(z)
         for _ in range(_POWER_STEPS):
             reach = _REACH * direction / direction.norm()
             direction = (gradient(z + reach) - gradient(z - reach)) / (2 * _REACH)
-        found.append(float(direction.norm()))
-    return max(found)
+        sizes.append(float(direction.norm()))
+    return max(sizes)

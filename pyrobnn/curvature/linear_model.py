@@ -35,10 +35,10 @@ class LinearModel:
     columns: Tensor
 
     def solve(self, precision: Tensor) -> "Solution":
-        """Return the posterior under independent normal priors of that precision, (P,), around the mode.
+        """Return the posterior under independent normal priors of given precision, (P,), around the mode.
 
-        With G = R^T J precision^(-1/2), one row for each column of each example, everything follows from the
-        eigenvalues of G G^T, or from the singular values of G where it has more rows than columns.
+        With G = R^T J precision^(-1/2), a row per column of each example, all results follow from the eigenvalues of G
+        G^T, or from the singular values of G if it has more rows than columns.
 
         Raises:
             FloatingPointError: squares of derivatives that overflow.
@@ -97,46 +97,46 @@ class Solution:
 
     @cached_property
     def open(self) -> Tensor:
-        """I - R^T covariance R, (N, K, K): how much of each target the other examples leave open."""
+        """I - R^T covariance R, (N, K, K): the part of each target that the other examples leave open."""
         eye = torch.eye(self.left.shape[1]).to(self.left)
         missing = eye - self.left @ self.left.mT if self.left.flatten(0, 1).shape[0] > len(self.values) else 0 * eye
         return missing + (self.left / (1 + self.values)) @ self.left.mT
 
     def leverage(self) -> Tensor:
-        """Return the diagonal of R^T covariance R, (N, K): how much of each target's information is its own."""
+        """Return the diagonal of R^T covariance R, (N, K): the share of each target in its information."""
         return 1 - self.open.diagonal(dim1=1, dim2=2)
 
     def at_mode(self, deviation: Tensor, f: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs and scores at the mode of the linear model, which is a Gauss-Newton step away.
+        """Return outputs and scores at the mode of the linear model, a Gauss-Newton step away.
 
-        Where weights nearly interpolate their targets, what an optimiser left of a residual says nothing of the
-        residual at the mode, and examples that are left out move by a large multiple of it.
+        If weights nearly interpolate their targets, an optimiser's last residual says nothing about the residual at the
+        mode, and left-out examples move by a large multiple of it.
 
         Args:
-            deviation: of the weights from the mean of their prior, in units of its deviations, (P,).
+            deviation: deviation of the weights from their prior mean, in units of the prior's deviation, (P,).
             f: outputs, (N, C).
-            score: derivative of the log-likelihood in them, weights of examples included, (N, C).
+            score: derivative of the log-likelihood in the outputs, weights of examples included, (N, C).
         """
-        own = (torch.linalg.pinv(self.columns) @ score[..., None])[..., 0]
+        steps = (torch.linalg.pinv(self.columns) @ score[..., None])[..., 0]
         linear = torch.einsum("ncp,p->nc", self.scaled, deviation)
-        targets = (self.columns.mT @ linear[..., None])[..., 0] + own
+        targets = (self.columns.mT @ linear[..., None])[..., 0] + steps
         coefficients = torch.einsum("nkl,nk->l", self.left, targets)
         settled = targets - torch.einsum("nkl,l->nk", self.left, coefficients * self.values / (1 + self.values))
         weights = (coefficients / (1 + self.values)) @ self.directions
         moved = torch.einsum("ncp,p->nc", self.scaled, weights - deviation)
-        return f + moved, score + (self.columns @ (settled - own)[..., None])[..., 0]
+        return f + moved, score + (self.columns @ (settled - steps)[..., None])[..., 0]
 
     def left_out(self, f: Tensor, score: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return mean (N, C) and covariance (N, C, C) of each example's outputs given all other examples.
 
-        Its own term is taken out of the posterior, exactly where the model is linear and the likelihood Gaussian
+        The example's term is removed from the posterior, exactly if the model is linear and the likelihood Gaussian
         (Vehtari et al. 2016, "Bayesian leave-one-out cross-validation approximations for Gaussian latent variable
         models", sec. 3.3, LA-LOO).
 
         Args:
             f: outputs at the mode, (N, C).
-            score: derivative of the log-likelihood in them, weights of examples included, (N, C).
-            share: how much of its term is taken out, (N,); all of it if None.
+            score: derivative of the log-likelihood in the outputs, weights of examples included, (N, C).
+            share: the share of the example's term to remove, (N,); all of it if None.
         """
         share = (torch.ones_like(f[:, 0]) if share is None else share)[:, None, None]
         eye = torch.eye(self.open.shape[1]).to(self.open)
@@ -170,7 +170,7 @@ def linear_model(point: Point, x: Tensor, *targets: Tensor) -> tuple[LinearModel
 def information(point: Point, f: Tensor, *targets: Tensor) -> Tensor:
     """Return the `columns` of a linear model at outputs f, (N, C), at most C of them.
 
-    Some likelihoods have many more, one for each simulated target: only R R^T counts, of which C columns are a root.
+    Some likelihoods have many more, a column per simulated target: only R R^T counts, and C columns are a root of it.
     """
     columns: Tensor = _GGN.weighted_columns(point, f, *targets).movedim(0, 2).detach().double()
     if columns.shape[2] <= columns.shape[1]:
@@ -225,7 +225,7 @@ def groups_of_inputs(weights: dict[str, Tensor], sites: Iterable[str], num_input
         sites: their names, in order.
         num_inputs: the number of columns of the inputs, or None for no groups by column.
     """
-    found: list[Tensor] = []
+    groups: list[Tensor] = []
     start, is_open = 0, num_inputs is not None
     for name in sites:
         value = weights[name]
@@ -234,6 +234,6 @@ def groups_of_inputs(weights: dict[str, Tensor], sites: Iterable[str], num_input
             is_open = False
         else:
             group = torch.zeros(value.numel(), dtype=torch.int64)
-        found.append(group + start)
+        groups.append(group + start)
         start += int(group.max()) + 1
-    return torch.cat(found)
+    return torch.cat(groups)

@@ -1,9 +1,9 @@
-"""The Fisher information of a likelihood in the outputs of the network, as columns whose squares add up to it.
+"""The Fisher information of a likelihood in the outputs of the network, as columns whose outer products sum to it.
 
-Generalised Gauss-Newton curvature is J^T F J, with J the Jacobian of the outputs and F the information that one target
-has about them (Schraudolph 2002; Martens 2020, "New Insights and Perspectives on the Natural Gradient Method", sec. 9).
-Where the outputs are natural parameters (Gaussian of known noise, classes, counts) F is the Hessian of the negative log
-likelihood; elsewhere it is its expectation over targets, and so never negative.
+Generalised Gauss-Newton curvature is J^T F J, with J the Jacobian of the outputs and F the information of a target
+about them (Schraudolph 2002; Martens 2020, "New Insights and Perspectives on the Natural Gradient Method", sec. 9).
+If the outputs are natural parameters (Gaussian of known noise, classes, counts), F is the Hessian of the negative log
+likelihood; otherwise it is its expectation over targets, and so never negative.
 """
 
 import math
@@ -46,18 +46,18 @@ def columns_by_autograd(likelihood: Likelihood, f: Tensor) -> Tensor:
     with torch.enable_grad():
         f = f.detach().requires_grad_()
         terms = [term for term in _information(base_of(likelihood(f))) if term[0].requires_grad]
-        found = [_columns(*term, f) for term in terms]
-        return torch.cat([columns for columns in found if columns is not None])
+        columns_of_terms = [_columns(*term, f) for term in terms]
+        return torch.cat([columns for columns in columns_of_terms if columns is not None])
 
 
 def log_probs(likelihood: Likelihood, f: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return log p(y[b] | f[b]) of each example, times its weight if it has one, (B,)."""
-    found: Tensor = likelihood(f).log_prob(y)
-    return found if weights is None else weights * found
+    """Return log p(y[b] | f[b]) of each example, times its weight if given, (B,)."""
+    values: Tensor = likelihood(f).log_prob(y)
+    return values if weights is None else weights * values
 
 
 def score_columns(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
-    """Return the derivative of log p(y[b] | f[b]) in f[b] as one column, (1, B, C): the empirical Fisher's root."""
+    """Return the derivative of log p(y[b] | f[b]) in f[b] as a column, (1, B, C): the empirical Fisher's root."""
     with torch.enable_grad():
         f = f.detach().requires_grad_()
         (score,) = torch.autograd.grad(likelihood(f).log_prob(y).sum(), f)

@@ -27,7 +27,7 @@ class OuterProducts(Kind):
         """Return the columns, (K, B, C), for outputs (B, C) and targets."""
 
     def weighted_columns(self, point: Point, f: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return columns whose outer products count each example with its weight, if it has one."""
+        """Return columns whose outer products count each example with its weight, if given."""
         columns = self.columns(point, f, y)
         return columns if weights is None else columns * weights.sqrt()[:, None]
 
@@ -54,9 +54,9 @@ class OuterProducts(Kind):
 
         def product(vector: Any) -> Any:
             v = torch.from_numpy(np.ascontiguousarray(vector)).reshape(-1).to(root) * root
-            found = self._times(point, data, v)
-            require_finite(found, ", ".join(point.sites))
-            return (root * found).double().cpu().numpy()
+            image = self._times(point, data, v)
+            require_finite(image, ", ".join(point.sites))
+            return (root * image).double().cpu().numpy()
 
         from scipy.sparse.linalg import LinearOperator, eigsh  # a quarter of a second
 
@@ -85,7 +85,7 @@ class OuterProducts(Kind):
 
 
 class _Sweep:
-    """All data as pulled columns, in parts whose layers fit into memory with `numbers` more for each of their rows."""
+    """All data as pulled columns, in parts small enough for memory, with `numbers` more for each row."""
 
     def __init__(self, kind: OuterProducts, point: Point, data: Examples, numbers: int = 1) -> None:
         self._kind, self._point, self._data, self._numbers = kind, point, data, numbers
@@ -110,5 +110,5 @@ class _Sweep:
                 yield dataclasses.replace(pulled, counts=targets[1]) if len(targets) > 1 else pulled
 
     def found(self, **parts: Any) -> Curvature:
-        """Return the curvature that was made of the parts, with what else the sweep has found."""
+        """Return the curvature made of the parts, with the other results of the sweep."""
         return Curvature(**parts, slow=self._slow, log_likelihood=self._log_likelihood)

@@ -27,9 +27,9 @@ class PriorCurvature:
 
     Attributes:
         precision: the diagonal by site name, in the shape of the site, positive.
-        clipped: how many entries of each site had no positive curvature there. They have 1 / variance of the prior
-            instead, so that no weight is less certain than before it saw data.
-        joint: the whole matrix of sites whose entries the prior correlates, by name; the diagonal has its diagonal.
+        clipped: number of entries of each site without positive curvature at the point. They have 1 / variance of the
+            prior instead, so that no weight is less certain than before it saw data.
+        joint: the whole matrix, by name, of sites whose entries the prior correlates; `precision` has its diagonal.
     """
 
     precision: dict[str, Tensor]
@@ -38,7 +38,7 @@ class PriorCurvature:
 
 
 def prior_laws(bnn: BNN, weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the prior distribution of each weight site, given those that prior and likelihood add."""
+    """Return the prior distribution of each weight site, given the sites that prior and likelihood add."""
     with fast_pyro(), poutine.block(), poutine.condition(data=dict(others)):
         return {name: bnn.prior(name, bnn.net.get_buffer(name)) for name in weights}
 
@@ -56,14 +56,14 @@ def prior_curvature(
     for name in sites:
         law, value = laws[name], weights[name].detach()
         if is_factorized(law):
-            found = _diagonal(law, value)
+            diagonal = _diagonal(law, value)
         else:
             matrix = hessian(lambda w, law=law: -law.log_prob(w).sum(), value)
             joint[name] = matrix.reshape(value.numel(), value.numel())
-            found = joint[name].diagonal().reshape(value.shape)
+            diagonal = joint[name].diagonal().reshape(value.shape)
         spread = _precision_of(law, value)
-        is_bad = ~(found > _SMALLEST * spread)
-        precision[name] = torch.where(is_bad, spread, found)
+        is_bad = ~(diagonal > _SMALLEST * spread)
+        precision[name] = torch.where(is_bad, spread, diagonal)
         clipped[name] = int(is_bad.sum())
         if not bool((precision[name] > 0).all()):
             raise InputError(
@@ -73,12 +73,12 @@ def prior_curvature(
 
 
 def is_factorized(law: Any) -> bool:
-    """Say whether the entries of a prior are independent of each other."""
+    """Return whether the entries of a prior are independent of each other."""
     return not _entrywise(law)[0].event_shape
 
 
 def log_entries(law: Any, value: Tensor) -> Tensor:
-    """Return the log density of each entry under a prior of independent ones, in the shape of the value."""
+    """Return the log density of each entry under a prior of independent entries, in the shape of the value."""
     entries, shifts = _entrywise(law)
     log_volume: Any = 0.0
     for shift in shifts:
@@ -112,8 +112,8 @@ def _diagonal(law: Any, value: Tensor) -> Tensor:
         (slope,) = torch.autograd.grad(-law.log_prob(point).sum(), point, create_graph=True)
         if not slope.requires_grad:
             return torch.zeros_like(value)
-        (found,) = torch.autograd.grad(slope.sum(), point, allow_unused=True)
-    return torch.zeros_like(value) if found is None else found.detach()
+        (second,) = torch.autograd.grad(slope.sum(), point, allow_unused=True)
+    return torch.zeros_like(value) if second is None else second.detach()
 
 
 def _precision_of(law: Any, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The diagonal of the Hessian by back-propagation, with off-diagonal terms dropped on the way.
+"""The diagonal of the Hessian by back-propagation, without off-diagonal terms.
 
 With a_j the input of unit j and z_i the outputs of the layer before (Bishop 1992, "Exact Calculation of the Hessian
 Matrix for the Multilayer Perceptron"; Becker & LeCun 1989):
@@ -6,8 +6,8 @@ Matrix for the Multilayer Perceptron"; Becker & LeCun 1989):
     d2E/dw_ji^2 = (d2E/da_j^2) z_i^2
     d2E/da_j^2  = h'(a_j)^2 sum_k w_kj^2 d2E/da_k^2 + h''(a_j) sum_k w_kj dE/da_k
 
-The second term is the residual term; what is dropped is sum_{k != l} w_kj w_lj d2E/da_k da_l, so that the recursion is
-exact for the last layer, and for the one before it where outputs do not interact.
+The second term is the residual term. The recursion drops sum_{k != l} w_kj w_lj d2E/da_k da_l: it is exact for the last
+layer, and for the layer before it if outputs do not interact.
 """
 
 from collections.abc import Mapping
@@ -103,18 +103,18 @@ def _of_batch(steps: list[Any], likelihood: Likelihood, x: Tensor, *targets: Ten
         inputs.append(_apply(step, inputs[-1]))
     energy = grad(lambda f: -log_probs(likelihood, f, *targets).sum())
     first, second = energy(inputs[-1]), own_derivatives(energy, inputs[-1])
-    found = {}
+    diagonals = {}
     for step, z in zip(reversed(steps), reversed(inputs[:-1]), strict=True):
         if isinstance(step, dict):
             name, weight = step["weight"]
-            found[name] = second.T @ z.square()
+            diagonals[name] = second.T @ z.square()
             if "bias" in step:
-                found[step["bias"][0]] = second.sum(0)
+                diagonals[step["bias"][0]] = second.sum(0)
             first, second = first @ weight, second @ weight.square()
         else:
             slope, bend = _derivatives(step, z)
             first, second = slope * first, slope.square() * second + bend * first
-    return found
+    return diagonals
 
 
 def _apply(step: Any, z: Tensor) -> Tensor:

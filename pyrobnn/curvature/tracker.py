@@ -19,7 +19,7 @@ _ENTRIES = 2**24
 """Entries of a per-example derivative that are held at once, roughly."""
 _NORMALISES_BATCHES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _FEW = 3
-"""Examples on which what is batched is compared with loops."""
+"""Number of examples for the comparison of batched results with loops."""
 Gradients = Callable[[Tensor, list[Tensor], Tensor], list[Tensor]]
 """Takes f (B, C), tensors that it is made of, and columns (K, B, C) to the derivatives of sum_bc columns[k, b, c]
 f[b, c] in these tensors, with K in front."""
@@ -28,15 +28,15 @@ f[b, c] in these tensors, with K in front."""
 def _all_columns(f: Tensor, tensors: list[Tensor], columns: Tensor, *, retain_graph: bool = False) -> list[Tensor]:
     """Return gradients of all columns at once."""
     settings = {"is_grads_batched": True, "allow_unused": True, "retain_graph": retain_graph}
-    found = torch.autograd.grad(f, tensors, columns, **settings)
+    gradients = torch.autograd.grad(f, tensors, columns, **settings)
     return [
         value.new_zeros(()).expand(len(columns), *value.shape) if gradient is None else gradient
-        for gradient, value in zip(found, tensors, strict=True)
+        for gradient, value in zip(gradients, tensors, strict=True)
     ]
 
 
 def _column_by_column(f: Tensor, tensors: list[Tensor], columns: Tensor) -> list[Tensor]:
-    """Return gradients of one column after the other."""
+    """Return the gradients column by column."""
     each = [torch.autograd.grad(f, tensors, column, retain_graph=True, materialize_grads=True) for column in columns]
     return [torch.stack(parts) for parts in zip(*each, strict=True)]
 
@@ -48,8 +48,8 @@ class Recording:
     Attributes:
         f: outputs (B, C), with the graph that made them.
         uses: the uses of weights whose layers are known.
-        others: names of the sites that are used in another way, or more than once.
-        last: name of the site that is used last; None if none is.
+        others: names of the sites that are used differently, or more than once.
+        last: name of the site that is used last; None if no site is used.
     """
 
     f: Tensor
@@ -61,21 +61,21 @@ class Recording:
         """Return the derivatives of sum_bc columns[k, b, c] f[b, c] in the outputs of each use, (K, B, T, O) each."""
         if not self.uses:
             return []
-        found = gradients(self.f, [use.output for use in self.uses], columns)
-        return [use.positions(gradient) for use, gradient in zip(self.uses, found, strict=True)]
+        derivatives = gradients(self.f, [use.output for use in self.uses], columns)
+        return [use.positions(gradient) for use, gradient in zip(self.uses, derivatives, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pulled:
-    """J^T v for K columns v and B examples, in the parts that layers make of it.
+    """J^T v for K columns v and B examples, split by layers.
 
     Attributes:
         f: outputs of the network, (B, C).
         uses: the layers.
-        gradients: derivative in the outputs of each of them, (K, B, T, O).
-        dense: for sites of other layers the derivatives themselves, (K, B, *shape).
+        gradients: derivative in the outputs of each layer, (K, B, T, O).
+        dense: derivatives for sites of other layers, (K, B, *shape).
         shapes: shape of each site.
-        counts: how often each example counts in means over examples, (B,), or None for once each.
+        counts: weight of each example in means over examples, (B,), or None for 1.
     """
 
     f: Tensor
@@ -86,10 +86,10 @@ class Pulled:
     counts: Tensor | None = None
 
     def only_matrix(self, sites: list[str]) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return derivatives (K, B, O), inputs (B, I) and the order of entries if the sites are one linear layer's.
+        """Return derivatives (K, B, O), inputs (B, I) and the order of entries if the sites are a linear layer's.
 
-        The bias counts as one more input, the last; an entry of the sites, weight first, stands at that place in the
-        (O, I) matrix. None if they are not one layer that each example passes once.
+        The bias counts as a further, last input. The order gives the place of each entry of the sites, weight first, in
+        the (O, I) matrix. None if the sites are not a single layer that each example passes once.
         """
         if len(self.uses) != 1 or self.dense or self.uses[0].sites != sites:
             return None
@@ -115,19 +115,19 @@ class Pulled:
     def squares(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Return the sum over columns and examples of the squared derivatives in some sites, in their shapes."""
         wanted = set(names)
-        found = {name: self.dense[name].square().sum((0, 1)) for name in wanted & set(self.dense)}
+        squares = {name: self.dense[name].square().sum((0, 1)) for name in wanted & set(self.dense)}
         for use, g in zip(self.uses, self.gradients, strict=True):
-            found |= self._squares(use, g, [name for name in use.sites if name in wanted])
-        return {name: value.reshape(self.shapes[name]) for name, value in found.items()}
+            squares |= self._squares(use, g, [name for name in use.sites if name in wanted])
+        return {name: value.reshape(self.shapes[name]) for name, value in squares.items()}
 
     def _squares(self, use: Use, g: Tensor, sites: list[str]) -> dict[str, Tensor]:
         if sites and use.kind == "matrix" and g.shape[2] == 1:
             squares = g[:, :, 0].square().sum(0)
-            found = {} if use.bias is None else {use.bias: squares.sum(0)}
+            by_site = {} if use.bias is None else {use.bias: squares.sum(0)}
             if use.weight in sites:
                 total = squares.T @ use.inputs[:, 0].square()
-                found[use.weight] = total.T if use.transposed else total
-            return {name: found[name] for name in sites}
+                by_site[use.weight] = total.T if use.transposed else total
+            return {name: by_site[name] for name in sites}
         return {name: self._squares_in_parts(use, g, name) for name in sites}
 
     def _squares_in_parts(self, use: Use, g: Tensor, name: str) -> Tensor:
@@ -159,7 +159,7 @@ def refuse_mixed_examples(net: nn.Module) -> None:
     if mixes_examples(net):
         raise InputError(
             "The network normalises by the statistics of each batch (track_running_stats=False), so that the outputs "
-            "of an example depend on the others, and have no derivatives or curvature of their own: use batch "
+            "of an example depend on the others, and have no separate derivatives or curvature: use batch "
             "normalisation with running statistics, layer normalisation, or a guide without curvature.",
             page="how-to/own-network",
         )
@@ -168,14 +168,14 @@ def refuse_mixed_examples(net: nn.Module) -> None:
 class Tracker:
     """Runs a network in evaluation mode at fixed weights, and takes derivatives in the weights of some sites.
 
-    A layer counts as known if its inputs have one row an example, which a run of one example alone confirms: a sequence
-    that comes first may be as long as the batch.
+    A layer counts as known if its inputs have one row per example. A run of a single example confirms this, since the
+    length of a sequence on the first axis may equal the batch size.
 
     Args:
         bnn: the model.
         weights: values of all its weights by name.
-        sites: the names of interest.
-        example: inputs of one example, (1, *in).
+        sites: the names of these sites.
+        example: inputs of a single example, (1, *in).
 
     Attributes:
         alone: the recording of that example.
@@ -206,12 +206,12 @@ class Tracker:
 
         Args:
             x: the inputs.
-            columns_at: gives columns (K, B, C) for outputs (B, C); by default one for each output, for the Jacobian.
+            columns_at: gives columns (K, B, C) for outputs (B, C); by default a column per output, for the Jacobian.
         """
         return self._pulled(x, self.run(x), columns_at)
 
     def pull_alone(self) -> Pulled:
-        """Return the Jacobian of the one example; its recording serves once."""
+        """Return the Jacobian of the single example; its recording can be used once."""
         return self._pulled(self._example, self.alone)
 
     def _pulled(self, x: Tensor, recording: Recording, columns_at: Callable[[Tensor], Tensor] | None = None) -> Pulled:
@@ -226,7 +226,7 @@ class Tracker:
         return Pulled(f, recording.uses, gradients, dict(zip(others, dense, strict=True)), shapes)
 
     def _takes(self, few: Tensor, others: list[str]) -> tuple[bool, bool]:
-        """Return whether torch takes columns, and examples, of this network side by side: gives what loops give."""
+        """Return whether torch batches columns, and examples, of this network with the same results as loops."""
 
         def ask() -> tuple[bool, bool]:
             recording = self.run(few)
@@ -250,19 +250,19 @@ class Tracker:
         """
         weights = {name: self._fixed[name].expand(len(x), *self._fixed[name].shape) for name in names}
         with torch.enable_grad(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop")  # torch's, of operations without a rule
+            warnings.filterwarnings("ignore", "There is a performance drop")  # for operations without a rule
             leaves = {name: value.requires_grad_() for name, value in weights.items()}
-            f = vmap(lambda own, row: self._bnn.outputs(self._fixed | own, row[None])[0])(leaves, x)
+            f = vmap(lambda row_weights, row: self._bnn.outputs(self._fixed | row_weights, row[None])[0])(leaves, x)
             return _all_columns(f, list(leaves.values()), columns)
 
     def _one_by_one(self, names: list[str], x: Tensor, columns: Tensor) -> list[Tensor]:
         """Return the same, by a run for each example."""
         weights = [self._tracked[name] for name in names]
         each = []
-        for row, own in zip(x, columns.transpose(0, 1), strict=True):
+        for row, row_columns in zip(x, columns.transpose(0, 1), strict=True):
             with torch.enable_grad():
                 f = self._bnn.outputs(self._tracked, row[None])[0]
-            each.append(_column_by_column(f, weights, own))
+            each.append(_column_by_column(f, weights, row_columns))
         return [torch.stack(parts, 1) for parts in zip(*each, strict=True)]
 
     def examples_at_once(self, num_columns: int, numbers: int) -> int:

@@ -1,6 +1,6 @@
-"""Where a network uses its weights: the inputs and outputs of its layers, recorded while it runs.
+"""The uses of weights in a network: the inputs and outputs of its layers, recorded while it runs.
 
-The Jacobian of the outputs in the weight of a linear map is made of two small parts, the inputs of the layer and the
+The Jacobian of the outputs in the weight of a linear map consists of two small parts, the inputs of the layer and the
 derivative of the network's outputs in the layer's outputs. Curvature in every structure needs only these, never the
 Jacobian.
 """
@@ -21,7 +21,7 @@ from pyrobnn._torch.layers import LAYERS, NAME_OF_FUNCTION
 from pyrobnn._torch.private import tree_leaves
 
 _LARGEST_TABLE = 4096
-"""Rows up to which an embedding is taken as the linear map of one-hot vectors that it is."""
+"""Rows up to which an embedding is treated as a linear map of one-hot vectors."""
 Kind = Literal["matrix", "scale"]
 
 
@@ -29,17 +29,17 @@ Kind = Literal["matrix", "scale"]
 class Use:
     """One use of a weight and a bias, at T positions of each of B examples.
 
-    A "matrix" maps inputs (B, T, I) to outputs (B, T, O); a "scale" multiplies units, and I = O. At least one of the
-    two names is given.
+    A "matrix" maps inputs (B, T, I) to outputs (B, T, O); a "scale" multiplies units, and I = O. At least one of weight
+    and bias is given.
 
     Attributes:
-        kind: which of the two.
-        weight: name of the site that is the weight, or None if it is not Bayesian.
+        kind: "matrix" or "scale".
+        weight: site name of the weight, or None if it is not Bayesian.
         bias: likewise.
-        inputs: (B, T, I), of a convolution the patches, of an embedding one-hot vectors.
-        output: the outputs as the network has them.
+        inputs: (B, T, I): patches of a convolution, one-hot vectors of an embedding.
+        output: the outputs in the network's shape.
         positions: brings a tensor (*, shape of output) to (*, B, T, O).
-        transposed: whether the weight is held as (I, O), as embeddings do, instead of (O, I).
+        transposed: whether the weight is held as (I, O), as in embeddings, instead of (O, I).
     """
 
     kind: Kind
@@ -65,7 +65,7 @@ class Recorder(TorchFunctionMode):
     """Notes the calls of known layers with tensors of interest, whose sites are named by their identity.
 
     Attributes:
-        uses: the calls whose inputs have as many rows as there are examples.
+        uses: the calls with an input row per example.
         last: name of the site that was used last.
     """
 
@@ -98,7 +98,7 @@ class Recorder(TorchFunctionMode):
 
 
 class _Call(SimpleNamespace):
-    """One call of a known function: its arguments, its result `out`, and `names` of sites by identity of tensors."""
+    """A call of a known function: its arguments, its result `out`, and `names` of sites by identity of tensors."""
 
     def use(self, kind: Kind, inputs: Tensor, positions: Any, *, transposed: bool = False) -> Use:
         """Return the use that this call makes of its weight and bias."""
@@ -158,7 +158,7 @@ _READERS: dict[str, Callable[[_Call], Use | None]] = {
 
 
 def _second_axis(ndim: int) -> Callable[[Tensor], Tensor]:
-    """Return what brings (*, B, O, ...) to (*, B, T, O)."""
+    """Return the map from (*, B, O, ...) to (*, B, T, O)."""
 
     def positions(value: Tensor) -> Tensor:
         lead = value.shape[: value.ndim - ndim + 2]
@@ -168,7 +168,7 @@ def _second_axis(ndim: int) -> Callable[[Tensor], Tensor]:
 
 
 def _last_axes(ndim: int, axes: int = 1) -> Callable[[Tensor], Tensor]:
-    """Return what brings (*, B, ..., units on the last axes) to (*, B, T, units), for outputs of `ndim` axes."""
+    """Return the map from (*, B, ..., units on the last axes) to (*, B, T, units), for outputs of `ndim` axes."""
 
     def positions(value: Tensor) -> Tensor:
         lead = value.shape[: value.ndim - ndim + 1]
@@ -188,7 +188,7 @@ def _patches(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any) -
 
 
 def _each(value: Any, axes: int) -> list[int]:
-    """Return a number for each axis of one for all, or of one for each."""
+    """Return a number for each axis, from a single number or a number per axis."""
     values = [value] if isinstance(value, int) else list(value)
     return values * (axes // len(values))
 

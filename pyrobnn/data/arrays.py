@@ -1,4 +1,4 @@
-"""Examples in NumPy arrays, of which those in files are read a few rows at a time."""
+"""Examples in NumPy arrays; arrays in files are read a few rows at a time."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.sealed_files import SealedFile
 
 CHUNK_BYTES = 2**23
-"""Bytes of the examples that one step of a pass reads, counted in float64."""
+"""Bytes of the examples in a step of a pass, counted in float64."""
 
 
 class ArrayStore:
@@ -60,15 +60,15 @@ class ArrayStore:
         return self.num_rows
 
     def blocks(self, generator: torch.Generator) -> "list[ArrayStore]":
-        """Return the blocks of examples that are shuffled together: one of all."""
+        """Return the blocks of examples that are shuffled together: a single block of all."""
         return [self]
 
 
 class _Array:
-    """An array, and the file that it is mapped from, if there is one.
+    """An array, and the file that it is mapped from, if any.
 
-    Rows that lie in the file one after the other are read from it and not through the map, whose pages would count as
-    memory of the process, and whose end would crash it if the file became shorter.
+    Rows that are contiguous in the file are read from it and not through the map. Pages of the map would count as
+    memory of the process, and its end would crash the process if the file became shorter.
     """
 
     def __init__(self, given: Any, name: str) -> None:
@@ -78,7 +78,7 @@ class _Array:
             root, base = base, base.base
         self._file = SealedFile.of(Path(root.filename)) if isinstance(root, np.memmap) and root.filename else None
         self.name = f"`{name}`" if self._file is None else str(self._file.path)
-        as_tensor(values[:0], name)  # refuses what are not numbers
+        as_tensor(values[:0], name)  # refuses values that are not numbers
         self.outline = torch.zeros((), dtype=torch.bool).expand(values.shape)
         """A tensor of the same shape without values."""
         self._offset: int | None = None
@@ -87,7 +87,7 @@ class _Array:
             self._offset = root.offset + values.ctypes.data - root.ctypes.data
 
     def take(self, rows: Tensor) -> Tensor:
-        """Return some rows, read in the order in which they lie in the file."""
+        """Return some rows, read in the order of the file."""
         ordered, order = rows.sort()
         values = self.read(ordered.tolist())
         return torch.empty_like(values).index_copy_(0, order, values)
@@ -102,16 +102,16 @@ class _Array:
         return as_tensor(values, self.name)
 
     def _from_file(self, file: SealedFile, offset: int, rows: Sequence[int]) -> np.ndarray:
-        found = np.empty((len(rows), *self._values.shape[1:]), self._values.dtype)
+        rows_read = np.empty((len(rows), *self._values.shape[1:]), self._values.dtype)
         if not len(rows):
-            return found
-        bytes_of_rows, step = found.reshape(len(rows), -1).view(np.uint8), self._values.strides[0]
+            return rows_read
+        bytes_of_rows, step = rows_read.reshape(len(rows), -1).view(np.uint8), self._values.strides[0]
         dense = isinstance(rows, range) and step == bytes_of_rows.shape[1]
         with open(file.path, "rb", buffering=0) as opened:
             for row, place in [(rows[0], bytes_of_rows)] if dense else zip(rows, bytes_of_rows, strict=True):
                 opened.seek(offset + row * step)
                 _fill(opened, place)
-        return found
+        return rows_read
 
 
 def _fill(opened: Any, place: np.ndarray) -> None:
@@ -139,7 +139,7 @@ def _opened(given: Any, name: str) -> np.ndarray:
             f"{type(given).__name__}."
         )
     if not isinstance(values, np.ndarray):
-        raise InputError(f"{given} holds several arrays, which cannot be mapped: save each in a .npy file of its own.")
+        raise InputError(f"{given} holds several arrays, which cannot be mapped: save each in a separate .npy file.")
     if values.ndim == 0:
         raise InputError(f"`{name}` must have an axis of examples, got a single number.")
     return values
@@ -155,5 +155,5 @@ def _stretches(num_rows: int, numbers_in_row: int) -> Iterator[range]:
 
 
 def rows_at_once(numbers_in_row: int) -> int:
-    """Return how many rows one step of a pass reads."""
+    """Return the number of rows in a step of a pass."""
     return max(1, CHUNK_BYTES // (8 * max(1, numbers_in_row)))

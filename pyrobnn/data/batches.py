@@ -13,7 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import random_state, set_random_state
 
 Batch = tuple[Tensor, ...]
-"""Inputs, targets and, where examples have any, weights: what the model takes, in its order."""
+"""Inputs, targets and, if given, weights: the model's arguments, in order."""
 
 State = dict[str, Any]
 """A place in a stream, as nested dictionaries and lists of tensors, numbers and strings."""
@@ -21,7 +21,7 @@ State = dict[str, Any]
 
 @runtime_checkable
 class Batches(Protocol):
-    """An endless stream of batches whose place can be kept."""
+    """An endless stream of batches; its position can be saved and restored."""
 
     def __next__(self) -> Batch:
         """Return the next batch, in the units and place of the model."""
@@ -40,15 +40,15 @@ class Batches(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what the stream holds on to, such as processes that load."""
+        """Release the resources of the stream, such as loading processes."""
         ...
 
 
 class TensorBatches:
-    """Batches of examples in memory, in a new random order each epoch; those left over in one wait for the next.
+    """Batches of examples in memory, in a new random order each epoch; left-over examples wait for the next epoch.
 
     Args:
-        data: all examples, in the units and place of the model.
+        data: all examples, in the units and on the device of the model.
         batch_size: examples in a batch, or None for all of them.
         seed: seed of the order, which has a separate random stream.
     """
@@ -125,20 +125,20 @@ class ShuffledRows:
 
 
 class LoaderBatches:
-    """The batches of a loader, for ever.
+    """The batches of a loader, without end.
 
-    The plate of the model scales each batch by N / B. Where the batches of an epoch differ in size, rows have a weight,
-    B over the average B, so that all rows of an epoch count the same. The average is that of the last whole epoch.
+    The plate of the model scales each batch by N / B. If the batches of an epoch differ in size, rows have a weight, B
+    over the average B, so that all rows of an epoch count equally. The average is taken over the last whole epoch.
 
-    A place in them is the random states before the epoch and a number of batches: to go there, so many batches are
-    loaded again. The random states are the process's and the torch generators of loader and samplers; a sampler with
-    a memory of another kind is not restored.
+    A position is the random states before the epoch and a number of batches: to go there, this number of batches is
+    loaded again. The random states are those of the process and of the torch generators of loader and samplers; other
+    state of a sampler is not restored.
 
     Args:
         loader: yields pairs (x, y).
-        prepare: checks a batch and brings it into the units and place of the model.
-        mean_rows: rows of an average batch of the first epoch; None if all batches are expected to be alike.
-        like: a tensor with the precision and place of the model, for weights.
+        prepare: checks a batch and brings it into the units and onto the device of the model.
+        mean_rows: rows of an average batch of the first epoch; None if all batches are expected to be of equal size.
+        like: a tensor with the precision and device of the model, for weights.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class LoaderBatches:
         self._epoch = iter(self._loader)
 
     def peek(self) -> Batch:
-        """Return the next batch, or the one after it if that is a smaller one at the end of an epoch; both stay."""
+        """Return the next batch, or the batch after it if the next is a smaller last batch of an epoch; both stay."""
         batches = [next(self)]
         if len(batches[0][0]) < self._largest:
             batches.append(next(self))
@@ -224,7 +224,7 @@ class LoaderBatches:
         self._epoch = iter(())
 
     def _random_states(self) -> State:
-        return {"process": random_state(), "loader": [own.get_state() for own in _generators(self._loader)]}
+        return {"process": random_state(), "loader": [generator.get_state() for generator in _generators(self._loader)]}
 
     def _set_random_states(self, states: State) -> None:
         set_random_state(states["process"])
@@ -244,8 +244,8 @@ def kept_generators(loader: "DataLoader[Any]") -> Iterator[None]:
 def _generators(loader: "DataLoader[Any]") -> list[torch.Generator]:
     groups: Any = loader.batch_sampler
     holders = (loader, loader.sampler, groups, getattr(groups, "sampler", None))
-    found = [getattr(holder, "generator", None) for holder in holders]
-    return list({id(generator): generator for generator in found if generator is not None}.values())
+    generators = [getattr(holder, "generator", None) for holder in holders]
+    return list({id(generator): generator for generator in generators if generator is not None}.values())
 
 
 def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:

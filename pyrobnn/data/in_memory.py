@@ -21,22 +21,22 @@ class Data:
     """Inputs x (N, *in) and targets y (N,) or (N, K) as tensors, checked on construction.
 
     Arrays, tensors, data frames and nested lists are accepted; integers and booleans stay labels (int64), floats keep
-    their precision until a model casts them to its own. A target with a single column becomes (N,).
+    their precision until a model casts them. A target with a single column becomes (N,).
 
     Args:
         x: inputs of rank two or more; the first axis counts the examples.
         y: targets, real values or integer labels.
-        weights: of the examples, (N,), positive, or None for 1: an example of weight 2 counts as the same example
-            twice, in every fit and for `standardize`.
+        weights: positive weights (N,) of the examples, or None for 1: an example of weight 2 counts as two copies, in
+            every fit and for `standardize`.
         standardize: have `fit` centre and scale the inputs by the mean and standard deviation of these data, and the
             targets too if the likelihood is for real values, such as `Gaussian`. Predictions and scores come back in
             original units.
-        feature_names: one name a column of x; taken from a data frame if not given.
+        feature_names: a name per column of x; taken from a data frame if not given.
         target_name: name of the target.
 
     Raises:
         InputError: not numeric, not finite, empty, of the wrong rank, x and y of unequal length, weights that are
-            not positive, or another `standardize` than True or False.
+            not positive, or a `standardize` other than True or False.
 
     Examples:
         >>> import pyrobnn as bnn
@@ -100,19 +100,19 @@ class Data:
 
     @property
     def y_scaler(self) -> "Scaler":
-        """The same of the targets; used where the likelihood is one of real values."""
+        """The scaler of the targets; used if the likelihood is for real values."""
         return Scaler.fit(self.y, self.weights) if self.standardize else Scaler.identity()
 
     @property
     def constant_inputs(self) -> list[str]:
-        """Names of the columns of a table x that have the same number in all rows, of which there are several."""
+        """Names of the constant columns of a table x with several rows."""
         if self.x.ndim != 2 or len(self) == 1:
             return []
         is_constant = (self.x == self.x[:1]).all(0).tolist()
         return [name for name, same in zip(self.feature_names, is_constant, strict=True) if same]
 
     def mean_of(self, values: Tensor) -> float:
-        """Return the mean of one number for each example, (N,), which counts with its weight."""
+        """Return the weighted mean of a number per example, (N,)."""
         if self.weights is None:
             return float(values.mean())
         weights = self.weights.to(values.device)
@@ -131,8 +131,8 @@ class Data:
     def split(self, fraction: float, *, seed: int) -> tuple["Data", "Data"]:
         """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one.
 
-        Rows of the same inputs stay together, so that the part tells how well new inputs are predicted: where there are
-        such rows it may have fewer than `fraction`.
+        Rows of the same inputs stay together, so that scores on the part hold for new inputs; with such rows the part
+        may be smaller than `fraction`.
 
         Examples:
             >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
@@ -178,9 +178,9 @@ def drawn_together(
 
     Args:
         groups: the group of each row, (N,).
-        sizes: of the parts; each has at least one group.
+        sizes: sizes of the parts; each has at least one group.
         seed: seed of the choice.
-        weights: what each row counts, or None for 1.
+        weights: weight of each row, or None for 1.
     """
     count = int(groups.max()) + 1
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
@@ -213,7 +213,7 @@ def _as_weights(values: Any, num_rows: int) -> Tensor:
 
 
 def row_index(rows: Any, num_rows: int) -> Tensor | slice:
-    """Return a mask as a bool tensor, row numbers and slices that run backwards as int64, other slices as they are."""
+    """Return a mask as a bool tensor, row numbers and slices that run backwards as int64, other slices unchanged."""
     if isinstance(rows, slice):
         backwards = range(*rows.indices(num_rows))
         return rows if backwards.step > 0 else torch.tensor(backwards, dtype=torch.int64)
@@ -248,10 +248,10 @@ def column_names(given: Sequence[str] | None, frame: Any, x: Tensor) -> tuple[st
 class Scaler:
     """An affine map to zero mean and unit standard deviation, column by column; constant columns are only centred.
 
-    All is computed in float64, so that original units have the digits of their own numbers, however far from zero.
+    All is computed in float64, so that numbers in original units keep their digits, however far from zero.
 
     Attributes:
-        loc: mean of each column, the shape of one row.
+        loc: mean of each column, of the shape of a row.
         scale: standard deviation of each column (1 for a constant column), the same shape.
     """
 
@@ -270,7 +270,7 @@ class Scaler:
 
     @classmethod
     def fit(cls, values: Tensor, weights: Tensor | None = None) -> "Scaler":
-        """Fit to values of shape (N, *row), in which each row stands as often as its weight (N,) says, or once."""
+        """Fit to values of shape (N, *row), each row counted by its weight (N,), or once."""
         return cls._of(*_moments(values, weights))
 
     @classmethod
@@ -302,7 +302,7 @@ class Scaler:
 
 
 class Moments:
-    """Mean and standard deviation of values that come in parts, merged in float64 without cancellation.
+    """Mean and standard deviation of values in parts, merged in float64 without cancellation.
 
     Chan, Golub & LeVeque (1983), "Algorithms for Computing the Sample Variance": the sum of squares of the whole is
     the sum over both parts plus the squared difference of their means, weighted by their sizes.
@@ -331,8 +331,8 @@ class Moments:
 def _moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return mean, standard deviation and largest size of each column of values (N, *row), in float64.
 
-    A power of two brings each column to a size near 1, at which no square overflows or vanishes. The rounding
-    error of the mean is added to it, so that it has all its digits far from zero.
+    A power of two scales each column to a size near 1, where no square overflows or vanishes. The mean's rounding error
+    is added to it, so that it has all its digits far from zero.
     """
     values = values.double()
     largest = values.abs().amax(0)

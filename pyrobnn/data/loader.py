@@ -25,17 +25,17 @@ from pyrobnn.data.batches import checked_batch, kept_generators
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoaderData:
-    """The examples of a DataLoader, with their number N, for `fit` in the place of a loader that cannot tell it.
+    """The examples of a DataLoader, with their number N, for `fit` in place of a loader that does not know N.
 
-    The ELBO needs N. A loader tells it if each epoch has the same examples once, or draws them by a random sampler of
-    torch. It cannot tell N for an `IterableDataset` without a length, for ready-made batches (`batch_size=None`), and
-    for other samplers that take other examples each epoch or an example twice.
+    The ELBO needs N. A loader knows N if each epoch has the same examples once, or draws them by a random sampler of
+    torch. N is unknown for an `IterableDataset` without a length, for ready-made batches (`batch_size=None`), and for
+    other samplers whose examples change between epochs or repeat.
 
     See docs/how-to/large-data.md.
 
     Attributes:
         loader: yields pairs (x, y).
-        num_data: N; if not given, what the loader tells.
+        num_data: N; taken from the loader if not given.
 
     Raises:
         InputError: not a DataLoader, or a number below 1.
@@ -54,7 +54,7 @@ class LoaderData:
     num_data: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no loader, and what is no number of examples."""
+        """Refuse objects other than loaders, and invalid numbers of examples."""
         if not isinstance(self.loader, DataLoader):
             raise InputError(f"`loader` must be a torch.utils.data.DataLoader, got {type(self.loader).__name__}.")
         if self.num_data is not None:
@@ -69,36 +69,36 @@ class LoaderData:
         return checked_batch(batch)
 
     def counted(self, first_rows: int) -> "tuple[int, Epoch]":
-        """Return N, and what an epoch goes through, for the number of rows that the first batch has.
+        """Return N, and the epoch of the loader, given the number of rows in the first batch.
 
         Raises:
             InputError: the number of examples is neither given nor known.
         """
         with kept_generators(self.loader):
-            found = _epoch(self.loader)
-        if found.first is not None and first_rows < found.first:
-            found = found._replace(num_data=None, unknown="The DataLoader's `collate_fn` leaves examples out")
-        num_data = self.num_data or found.num_data
+            epoch = _epoch(self.loader)
+        if epoch.first is not None and first_rows < epoch.first:
+            epoch = epoch._replace(num_data=None, unknown="The DataLoader's `collate_fn` leaves examples out")
+        num_data = self.num_data or epoch.num_data
         if num_data is None:
             raise InputError(
-                f"{found.unknown}: the ELBO needs the number of examples N, so pass "
+                f"{epoch.unknown}: the ELBO needs the number of examples N, so pass "
                 "bnn.LoaderData(loader, num_data=N) in its place.",
                 page="how-to/large-data",
             )
-        return num_data, found._replace(is_pass=found.is_pass and num_data == (found.num_data or num_data))
+        return num_data, epoch._replace(is_pass=epoch.is_pass and num_data == (epoch.num_data or num_data))
 
 
 class Epoch(NamedTuple):
-    """What an epoch of a loader goes through.
+    """The examples and batches in an epoch of a loader.
 
     Attributes:
         num_data: N, or None if the loader does not tell.
         num_rows: rows of an epoch, before `collate_fn`, or None if they are not known.
-        num_batches: their batches.
+        num_batches: batches of an epoch, likewise.
         first: rows of the first batch, before `collate_fn`, or None if they are not known.
-        is_even: whether all batches have as many.
-        is_pass: False if an epoch is known not to have each example once.
-        unknown: why N is not known, in words.
+        is_even: whether all batches have equally many rows.
+        is_pass: False if an epoch is known to repeat or skip examples.
+        unknown: the reason why N is not known, in words.
     """
 
     num_data: int | None = None
@@ -131,7 +131,7 @@ def _epoch(loader: "DataLoader[Any]") -> Epoch:
 
 
 def _sampled(sampler: Any) -> Epoch:
-    """Return what an epoch of single examples goes through."""
+    """Return the epoch of a sampler of single examples."""
     kind = type(sampler)
     if kind in (SequentialSampler, SubsetRandomSampler):
         num_data = _length(sampler)
@@ -144,36 +144,36 @@ def _sampled(sampler: Any) -> Epoch:
     return _compared(*passes) if passes else Epoch()
 
 
-def _cut(found: Epoch, groups: BatchSampler) -> Epoch:
-    """Return an epoch whose rows torch's `BatchSampler` cuts into batches."""
-    if not found.num_rows:
-        return found
-    size, num_rows = groups.batch_size, found.num_rows
+def _cut(epoch: Epoch, groups: BatchSampler) -> Epoch:
+    """Return an epoch with its rows cut into batches by torch's `BatchSampler`."""
+    if not epoch.num_rows:
+        return epoch
+    size, num_rows = groups.batch_size, epoch.num_rows
     left = num_rows % size
     if left and groups.drop_last:
-        found, num_rows, left = found._replace(is_pass=False), num_rows - left, 0
+        epoch, num_rows, left = epoch._replace(is_pass=False), num_rows - left, 0
     batches = math.ceil(num_rows / size)
-    return found._replace(
+    return epoch._replace(
         num_rows=num_rows, num_batches=batches, first=min(size, num_rows), is_even=not left or batches == 1
     )
 
 
 def _twice(sampler: Iterable[Any]) -> list[list[Any]]:
-    """Return what two epochs of a sampler take; nothing if it has no length, and may never end."""
+    """Return the examples in two epochs of a sampler; empty if it has no length, and may never end."""
     length = _length(sampler)
     return [] if length is None else [[*islice(sampler, length)] for _ in range(2)]
 
 
 def _compared(first: list[Any], second: list[Any]) -> Epoch:
-    """Return what an epoch goes through, by the examples that two of them take."""
+    """Return the epoch of a sampler, judged by the examples in two epochs."""
     why = "The DataLoader's sampler takes other examples each epoch, or an example more than once"
-    found = Epoch(num_rows=len(first), is_pass=False, unknown=why)
+    epoch = Epoch(num_rows=len(first), is_pass=False, unknown=why)
     try:
         distinct, others = set(_numbers(first)), set(_numbers(second))
     except TypeError:  # keys that cannot be compared
-        return found
+        return epoch
     is_pass = len(distinct) == len(first) and distinct == others
-    return found._replace(num_data=len(first), is_pass=True) if is_pass else found
+    return epoch._replace(num_data=len(first), is_pass=True) if is_pass else epoch
 
 
 def _numbers(keys: Iterable[Any]) -> Iterator[Any]:

@@ -24,10 +24,10 @@ _MOST_CLASSES = 1000
 
 
 class ParquetStore:
-    """The columns of one or several Parquet files, one of them the target.
+    """The columns of one or several Parquet files, with a target column.
 
     Args:
-        files: a file, a folder of them, or a list, in the order in which rows are counted.
+        files: a file, a folder of files, or a list, in the order of the rows.
         target: name of the target column; text becomes classes 0, ..., C - 1 in the order of their names.
         features: names of the feature columns; all but the target if not given.
 
@@ -57,7 +57,7 @@ class ParquetStore:
 
     def _check_columns(self) -> None:
         if self.num_rows == 0:
-            raise InputError(f"{self.names[0]} has no rows: pass Parquet files with at least one.")
+            raise InputError(f"{self.names[0]} has no rows: pass Parquet files with rows.")
         if not self.features or self._target in self.features:
             raise InputError(f"`features` must name one column or more beside the target {self._target!r}.")
         is_text = self._files[0].is_text(self._target)
@@ -66,17 +66,17 @@ class ParquetStore:
                 file.check_column(name, may_be_text=is_text and name == self._target)
 
     def _find_classes(self) -> tuple[str, ...]:
-        found: set[str] = set()
+        texts: set[str] = set()
         for table in self._tables([self._target]):
-            found.update(map(str, pc.unique(table.column(0)).to_pylist()))
-            if len(found) > _MOST_CLASSES:
+            texts.update(map(str, pc.unique(table.column(0)).to_pylist()))
+            if len(texts) > _MOST_CLASSES:
                 raise InputError(
                     f"The target {self._target!r} holds more than {_MOST_CLASSES} distinct texts, which are hardly "
                     "classes: encode it as numbers."
                 )
-        if len(found) < 2:
-            raise InputError(f"The target {self._target!r} has one class only, {found.pop()!r}: pass at least two.")
-        return tuple(sorted(found))
+        if len(texts) < 2:
+            raise InputError(f"The target {self._target!r} has only one class, {texts.pop()!r}: pass at least two.")
+        return tuple(sorted(texts))
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Return all examples in order, a stretch at a time."""
@@ -100,7 +100,7 @@ class ParquetStore:
                     file.check()
 
     def read(self, groups: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the examples of some row groups, one after the other."""
+        """Return the examples of some row groups, in order."""
         parts = []
         for file, some in itertools.groupby((self._groups[group] for group in groups), key=lambda pair: pair[0]):
             with file.open(metadata=file.metadata) as opened:
@@ -109,7 +109,7 @@ class ParquetStore:
         return torch.cat(x), torch.cat(y)
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the examples of these rows, in this order; one row group is held at a time."""
+        """Return the examples of these rows, in this order; memory holds one row group at a time."""
         groups = np.searchsorted(self._starts, rows.numpy(), side="right") - 1
         parts, order = [], []
         for group in np.unique(groups):
@@ -151,7 +151,7 @@ class ParquetStore:
 
 
 class Block:
-    """Row groups whose examples are shuffled together; they are read when the first of them is taken.
+    """Row groups whose examples are shuffled together; they are read when the first example is taken.
 
     Attributes:
         size: number of examples.
@@ -171,7 +171,7 @@ class Block:
 
 
 class _File:
-    """A Parquet file: what its footer says, and its columns."""
+    """A Parquet file: its footer and its columns."""
 
     def __init__(self, path: Path) -> None:
         self._sealed = SealedFile.of(path)
@@ -197,7 +197,7 @@ class _File:
             raise InputError(f"{self.path} cannot be read as Parquet ({reason}): write it anew.") from None
 
     def check_column(self, name: str, *, may_be_text: bool) -> None:
-        """Refuse a missing column, one that is not of numbers, or for a target of text not of text."""
+        """Refuse a missing column, and a column that is not numeric, or not text if `may_be_text`."""
         if name not in self.types:
             raise InputError(
                 f"{self.path} has no column {name!r}.{did_you_mean(name, self.types)} "

@@ -32,12 +32,12 @@ class Block(Protocol):
 
 
 class StoredData:
-    """Examples that are read from files while a fit goes on, for `fit` in the place of `Data`.
+    """Examples that are read from files during a fit, for `fit` in place of `Data`.
 
-    One pass over the files checks all that `Data` checks, and finds the scaling. After it a fit holds a batch at a time
-    and 8 bytes an example for the order (NumPy), or a few row groups (Parquet).
+    A first pass over the files makes the checks of `Data`, and computes the scaling. Afterwards a fit holds a batch at
+    a time and 8 bytes per example for the order (NumPy), or a few row groups (Parquet).
 
-    Methods that take data by batches take these: `SVI` in both engines, Laplace and its tuning, SGLD and SGHMC. NUTS,
+    Methods that take batches accept stored data: `SVI` in both engines, Laplace and its tuning, SGLD and SGHMC. NUTS,
     ensembles and diagnostics need all data at once: give them some rows, `data[rows]`, which are `Data` in memory. To
     predict, go through `parts`. Every example counts once: weights are for `Data`.
 
@@ -45,7 +45,7 @@ class StoredData:
 
     Attributes:
         standardize: as in `Data`.
-        feature_names: one name a column of x.
+        feature_names: a name per column of x.
         target_name: name of the target.
         classes: names of the classes 0, ..., C - 1 of a target of text; else empty.
         x_scaler: map of the inputs, the identity if they are not standardised.
@@ -102,7 +102,7 @@ class StoredData:
             progress: show a progress bar for the pass over the files.
 
         Raises:
-            InputError: what `Data` refuses, with file, row and column; or a file that cannot be mapped.
+            InputError: values that `Data` refuses, with file, row and column; or a file that cannot be mapped.
 
         Examples:
             >>> import numpy as np
@@ -125,10 +125,10 @@ class StoredData:
         standardize: bool = False,
         progress: bool = True,
     ) -> "StoredData":
-        """Return the examples of Parquet files with one column as the target.
+        """Return the examples of Parquet files with a target column.
 
-        Each epoch takes row groups in a random order, and shuffles together as many of them as fit in 16 MB, at least
-        two. Every example comes once. Sorted files should have small row groups, of about 10,000 rows, so that many are
+        Each epoch takes row groups in a random order, and shuffles together as many as fit in 16 MB, at least two.
+        Every example comes once. Sorted files should have small row groups, of about 10,000 rows, so that many are
         shuffled together; large row groups take more memory.
 
         Args:
@@ -187,7 +187,7 @@ class StoredData:
                 yield self._in_memory(*pair)
 
     def check_targets(self, check: Callable[[Tensor], None]) -> None:
-        """Run a check on all targets, a part at a time; what it refuses is refused with its place in the files."""
+        """Run a check on all targets, a part at a time; a refusal names the place in the files."""
         check(torch.zeros_like(self.head[1]))
         start = 0
         for y in self._store.target_chunks():
@@ -254,7 +254,7 @@ class StoredData:
 
 
 def _first_refused(check: Callable[[Tensor], None], y: Tensor) -> tuple[int, InputError] | None:
-    """Return the first row that a check refuses, and its refusal; found by halving."""
+    """Return the first row that a check refuses, and the refusal, by bisection."""
     try:
         check(y)
     except InputError as error:

@@ -10,21 +10,21 @@ from pyrobnn.data.batches import Batch, State
 from pyrobnn.data.stored import Block, StoredData
 
 Pieces = list[tuple[Block, Tensor]]
-"""The examples of a batch: rows of one block, or of the end of one and the start of the next."""
+"""The examples of a batch: rows of a block, or of the end of a block and the start of the next."""
 
 
 class StoredBatches:
-    """Batches read from files, in a new random order each epoch; those left over in one wait for the next.
+    """Batches read from files, in a new random order each epoch; left-over examples wait for the next epoch.
 
     An epoch takes the blocks of the data in a random order and shuffles the examples of each. The order is drawn from a
-    separate stream before anything is read: to go to a place in the stream costs no reading.
+    separate random stream before anything is read, so moving to a position costs no reading.
 
     Args:
         data: the examples.
-        prepare: brings a batch into the units and place of the model.
+        prepare: brings a batch into the units and onto the device of the model.
         batch_size: examples in a batch; with N or more each batch is all of them.
         seed: seed of the order.
-        share: which part of each batch to read, (rank, world): of its examples every world-th from the rank-th on.
+        share: the part of each batch to read, (rank, world): every world-th example from the rank-th on.
 
     Attributes:
         share: as given.
@@ -66,9 +66,9 @@ class StoredBatches:
         return pieces
 
     def _pieces(self) -> Iterator[Pieces]:
-        """Yield the batches of an epoch; no more are begun than are full.
+        """Yield the batches of an epoch; only full batches begin.
 
-        Of several blocks, those left over follow a random place, since the last block may be a small one.
+        With several blocks, the left-over examples follow a random position, since the last block may be small.
         """
         waiting: Pieces = []
         missing, num_rows = self._batch_size, len(self._data)

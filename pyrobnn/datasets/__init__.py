@@ -1,4 +1,4 @@
-"""Data sets: published ones by name, data sets of scikit-learn, toy problems, and your tables."""
+"""Data sets: published data sets by name, data sets of scikit-learn, toy problems, and your tables."""
 
 from pyrobnn.datasets.base import Dataset
 from pyrobnn.datasets.registry import DatasetInfo, fetch, info, load, names

@@ -31,7 +31,7 @@ def download(name: str, place: str, url: str, checksum: str) -> Path:
 
     target = cache_file(place)
     try:
-        found = pooch.retrieve(url, known_hash=f"sha256:{checksum}", fname=target.name, path=target.parent)
+        path = pooch.retrieve(url, known_hash=f"sha256:{checksum}", fname=target.name, path=target.parent)
     except (OSError, ValueError) as error:
         # pooch reports a wrong checksum as a plain ValueError; the errors of requests are OSErrors
         reason = "could not be downloaded" if isinstance(error, OSError) else "came with a wrong checksum"
@@ -40,21 +40,21 @@ def download(name: str, place: str, url: str, checksum: str) -> Path:
             f"The data set {name!r} is not on this machine and {reason}: put {url} as {place} into the folder "
             f"{folder}, or set {FOLDER_VARIABLE} to a folder that has it."
         ) from None
-    return Path(found)
+    return Path(path)
 
 
 def verify(path: Path, url: str, checksum: str) -> None:
-    """Refuse a file whose SHA-256 is not the published one."""
-    found = sha256(path)
-    if found != checksum:
+    """Refuse a file whose SHA-256 differs from the published value."""
+    digest = sha256(path)
+    if digest != checksum:
         raise InputError(
-            f"{path} has the wrong checksum: expected SHA-256 {checksum[:12]}..., got {found[:12]}...: replace it by "
+            f"{path} has the wrong checksum: expected SHA-256 {checksum[:12]}..., got {digest[:12]}...: replace it by "
             f"an unchanged copy of {url}, or remove it."
         )
 
 
 def sha256(*paths: Path) -> str:
-    """Return the SHA-256 of a file, or of several one after the other, hexadecimal."""
+    """Return the SHA-256 of a file, or of several files in order, hexadecimal."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.read_bytes())

@@ -16,7 +16,7 @@ TEST_FRACTION = 0.1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set that is loaded.
+    """A loaded data set.
 
     Attributes:
         name: its name in files and on the command line.
@@ -28,8 +28,8 @@ class Dataset:
         licence: terms of use.
         checksum: SHA-256 (hexadecimal) of the bytes of its files in order, or of the arrays for the sets of
             scikit-learn.
-        reason: for a table of your own, why its target makes this task, in words.
-        encoder: for a table with categories or missing values, how its columns became numbers;
+        reason: for a user's table, the reason for this task, in words.
+        encoder: for a table with categories or missing values, the encoder of its columns;
             `pyrobnn.datasets.load_features` takes it.
 
     Examples:
@@ -51,14 +51,14 @@ class Dataset:
 
     @property
     def num_splits(self) -> int:
-        """Number of splits that `split` offers: those published, or else 20 random ones."""
+        """Number of splits that `split` offers: the published splits, or else 20 random splits."""
         return len(self.splits) or NUM_RANDOM_SPLITS
 
     def split(self, i: int) -> tuple[Data, Data]:
-        """Return the data of one split as (train, test).
+        """Return the data of a split as (train, test).
 
-        Where no splits are published, split i has a random 10 % of the rows (rounded, at least one) as its test part,
-        those that `Data.split(0.1, seed=i)` draws; classes are not stratified.
+        If no splits are published, split i has a random 10 % of the rows (rounded, at least one) as its test part,
+        drawn by `Data.split(0.1, seed=i)`; classes are not stratified.
 
         Args:
             i: number of the split, 0 to `num_splits` - 1.

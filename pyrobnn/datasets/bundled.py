@@ -12,7 +12,7 @@ from pyrobnn.datasets.published import PublishedSet, Splits
 
 
 def read_bundled(_: Sequence[Path], *, loader: str, target: str, **options: Any) -> tuple[Data, Splits]:
-    """Return what a function of sklearn.datasets loads, in raw units; digits come as 64 pixel columns."""
+    """Return the data of a function of sklearn.datasets, in raw units; digits come as 64 pixel columns."""
     import sklearn.datasets
 
     bunch = getattr(sklearn.datasets, loader)(**options)

@@ -13,7 +13,7 @@ from pyrobnn.datasets.published import PublishedFile, PublishedSet, Splits
 def read_images(paths: Sequence[Path]) -> tuple[Data, Splits]:
     """Return the images and labels of pairs of IDX files: the test part, or the training part and then the test part.
 
-    The data are not to be standardised: pixels share one scale, and some of them are hardly ever other than zero.
+    The data are not to be standardised: pixels share a scale, and some of them are almost always zero.
     """
     images, labels = [read_idx(path) for path in paths[::2]], [read_idx(path) for path in paths[1::2]]
     x = np.concatenate(images).reshape(-1, 28 * 28).astype(np.float32) / 255

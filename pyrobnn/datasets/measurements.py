@@ -9,7 +9,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.published import PublishedFile, PublishedSet, Splits
 
 RUNS = ("walking", "car", "los_away", "los_near", "nlos")
-"""The runs of the LoRa measurements: two along streets, three at one place each. Split i tests on run i."""
+"""The runs of the LoRa measurements: two along streets, three at a single place each. Split i tests on run i."""
 _GATEWAY = (-21.7788416255599, -43.373362355391)
 _EARTH_RADIUS = 6_371_000.0
 _CAMPUS = "oliveira2023_lora_outdoor"

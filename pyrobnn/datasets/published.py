@@ -21,8 +21,8 @@ class PublishedFile:
     """A file of a set.
 
     Attributes:
-        paths: where it may stand in a user's or shared/data folder, in the order in which they are tried.
-        url: address of the download; none where no checksum is published.
+        paths: paths in a user's or shared/data folder, in the order of the search.
+        url: address of the download; none if no checksum is published.
         sha256: SHA-256 of the file at that address; a copy in another format, with another suffix, has none.
     """
 
@@ -32,7 +32,7 @@ class PublishedFile:
 
     @property
     def place(self) -> str:
-        """Its path in the cache and in messages: the first one in the format of the download."""
+        """Its path in the cache and in messages: the first path in the format of the download."""
         suffix = Path(self.url or self.paths[0]).suffix
         return next(path for path in self.paths if Path(path).suffix == suffix)
 

@@ -21,10 +21,10 @@ SETS = {entry.name: entry for entry in (*UCI_SETS, *IMAGE_SETS, *CLASSIFICATION_
 
 @dataclasses.dataclass(frozen=True)
 class DatasetInfo:
-    """One line of the list of data sets.
+    """A line of the list of data sets.
 
     Attributes:
-        name: what `load` takes.
+        name: the name for `load`.
         task: "regression" or "classification".
         rows: number of examples.
         columns: number of features.
@@ -68,7 +68,7 @@ def load(name: str) -> Dataset:
     For the others the error says which file goes where.
 
     Raises:
-        InputError: unknown name, a file that is not the published one, or no file and no download.
+        InputError: unknown name, a file that differs from the published file, or no file and no download.
 
     Examples:
         >>> cancer = bnn.datasets.load("breast-cancer")
@@ -122,12 +122,12 @@ def info() -> list[DatasetInfo]:
         >>> {one.name: one.rows for one in bnn.datasets.info() if one.task == "regression"}["diabetes"]
         442
     """
-    found = []
+    lines = []
     for _, entry in sorted(SETS.items()):
         available = all(file.available for file in entry.files)
         shape = (entry.rows, entry.columns, entry.splits)
-        found.append(DatasetInfo(entry.name, entry.task, *shape, entry.licence, entry.source, available))
-    return found
+        lines.append(DatasetInfo(entry.name, entry.task, *shape, entry.licence, entry.source, available))
+    return lines
 
 
 def _find(name: str) -> PublishedSet:

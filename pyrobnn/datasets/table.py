@@ -1,4 +1,4 @@
-"""Tables of the user's own: CSV and Parquet files with one column as the target."""
+"""Users' tables: CSV and Parquet files with a target column."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,20 +27,20 @@ def load_table(
 ) -> Dataset:
     """Return a CSV (.csv, .csv.gz) or Parquet (.parquet) file as a data set without published splits.
 
-    All columns but the target are features: numbers and booleans as they are, text as categories. A target of text or
+    All columns but the target are features: numbers and booleans unchanged, text as categories. A target of text or
     booleans makes a classification: its distinct values, sorted, become the classes 0..C-1. So does one of at most 10
-    different integers. More of them could be counts, amounts or classes, so `task` must say. Any other target makes a
-    regression.
+    different integers. With more, they could be counts, amounts or classes, so `task` is required. Any other target
+    makes a regression.
 
     Args:
         path: the file, with column names in the first line of a CSV.
         target: name of the target column.
-        task: "regression" or "classification" where the rule above is not what you want, as for counts.
-        id: a column that names the rows and is no feature.
-        categories: how text becomes numbers, "onehot" (a column of 0 and 1 for each) or "ordinal".
+        task: "regression" or "classification" to override the rule above, as for counts.
+        id: a column that names the rows and is not a feature.
+        categories: how text becomes numbers, "onehot" (a column of 0 and 1 for each category) or "ordinal".
         missing: "raise" refuses missing features, "impute" replaces numbers by the mean of their column, adds a column
-            of 0 and 1 that tells where, and makes a category of missing text.
-        split: the split whose training part means and categories are taken from.
+            of 0 and 1 that marks them, and makes a category of missing text.
+        split: the split whose training part gives means and categories.
 
     Raises:
         InputError: the file cannot be read or is empty, a column is missing, or values cannot be used; one message
@@ -81,7 +81,7 @@ def load_features(
     Args:
         path: the file, as for `load_table`.
         feature_names: the columns wanted, in this order: the columns of the training data.
-        encoder: `Dataset.encoder` of the training data; it knows the columns of the file by itself.
+        encoder: `Dataset.encoder` of the training data; it knows the columns of the file.
 
     Returns:
         Inputs of shape (N, features), float64.

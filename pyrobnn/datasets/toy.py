@@ -1,4 +1,4 @@
-"""Toy regression problems whose noise-free curve is known."""
+"""Toy regression problems with a known noise-free curve."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def sinusoid(num: int = 32, noise: float = 1.0, *, seed: int = 0) -> Data:
     Args:
         num: number of points N, at least 2.
         noise: standard deviation of the noise, at least 0.
-        seed: seed of the noise; the global random state is left alone.
+        seed: seed of the noise; the global random state is not changed.
 
     Returns:
         Data with x of shape (N, 1) and y of shape (N,), both float32.
@@ -50,7 +50,7 @@ def quartic(num: int = 64, noise: float = 0.5, *, seed: int = 0) -> Data:
     Args:
         num: number of points N, at least 2.
         noise: standard deviation of the noise, at least 0.
-        seed: seed of the noise; the global random state is left alone.
+        seed: seed of the noise; the global random state is not changed.
 
     Returns:
         Data with x of shape (N, 1) and y of shape (N,), both float32.

@@ -20,12 +20,12 @@ _UPSTREAM = (
 def read_uci(paths: Sequence[Path], *, features: Sequence[str], target: str, num_splits: int) -> tuple[Data, Splits]:
     """Return a set from its text file, or from a copy of it as an npz file with arrays X and y.
 
-    The first columns of the text are the features, the one after them is the target; naval-propulsion-plant has a
+    The first columns of the text are the features, the next column is the target; naval-propulsion-plant has a
     second target, which is not used.
     """
     x, y = _arrays(paths[0], len(features))
     if y.shape != x.shape[:1]:
-        raise InputError(f"it must have one target a row, got X of shape {x.shape} and y of shape {y.shape}")
+        raise InputError(f"it must have one target per row, got X of shape {x.shape} and y of shape {y.shape}")
     data = Data(x, y, standardize=True, feature_names=features, target_name=target)
     return data, published_splits(len(x), num_splits)
 

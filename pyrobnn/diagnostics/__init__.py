@@ -1,4 +1,4 @@
-"""Diagnostics: is the posterior what it should be?"""
+"""Diagnostics: checks of posteriors and their predictions."""
 
 from pyrobnn.diagnostics.audit import ElboReport, Estimate, SiteTerms, elbo_report
 from pyrobnn.diagnostics.comparison import compare

@@ -1,4 +1,4 @@
-"""Classes of ArviZ with what pyrobnn adds to them; imported inside functions, since ArviZ takes seconds to import."""
+"""Classes of ArviZ with additions of pyrobnn; imported inside functions, since ArviZ takes seconds to import."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ class HeldOut(az.ELPDData):
 
     @property
     def kind(self) -> str:
-        """Name of the estimator, by which `az.compare` keeps results apart."""
+        """Name of the estimator; `az.compare` keeps results apart by it."""
         return "held-out"
 
 
@@ -26,7 +26,7 @@ class LooUnderQ(az.ELPDDataLOO):
 
     @property
     def kind(self) -> str:
-        """Name of the estimator, by which `az.compare` keeps results apart."""
+        """Name of the estimator; `az.compare` keeps results apart by it."""
         return "LOO under q"
 
 

@@ -54,7 +54,7 @@ class SiteTerms:
         log_prior: E_q[log p(w)].
         entropy: -E_q[log q(w)].
         kl: KL(q || p) from the same draws.
-        kl_exact: KL(q || p) in closed form, or None where there is none.
+        kl_exact: KL(q || p) in closed form, or None without a closed form.
     """
 
     name: str
@@ -71,14 +71,14 @@ class ElboReport:
 
     Attributes:
         sites: terms by latent site.
-        log_likelihood: E_q[log p(D | w)], in the units in which the model sees the targets.
+        log_likelihood: E_q[log p(D | w)], in the units of the model's targets.
         log_prior: E_q[log p(w)] in total.
         entropy: -E_q[log q(w)] in total.
         kl: KL(q || p) in total.
-        kl_exact: KL(q || p) in closed form if every site has one, else None.
+        kl_exact: KL(q || p) if every site has a closed form, else None.
         elbo: log_likelihood - kl, a lower bound on log p(D).
-        num_draws: draws that the estimates rest on.
-        log_volume: add minus this to ELBO and log-likelihood to have them in the original units of the targets
+        num_draws: number of draws in the estimates.
+        log_volume: subtract this from ELBO and log-likelihood for the original units of the targets
             (N times the sum of the log scales of standardised targets; 0 otherwise).
     """
 
@@ -111,12 +111,12 @@ def _row(name: str, size: int, terms: SiteTerms | ElboReport) -> str:
 def elbo_report(
     posterior: Posterior | Mixture, data: Data | StoredData, *, num_draws: int = 1000, seed: int | None = None
 ) -> ElboReport:
-    """Estimate each term of the ELBO, per site and in total, beside the closed-form KL where there is one.
+    """Estimate each term of the ELBO, per site and in total, beside the closed-form KL if it exists.
 
-    The KL is not weighted by a temperature: this is the bound on the evidence, whatever objective was trained.
+    The KL is not weighted by a temperature: this is the bound on the evidence, for any trained objective.
 
     Args:
-        posterior: the posterior to audit, whose guide has a density, such as from `SVI` or `SWAG`.
+        posterior: the posterior to audit; its guide needs a density, as from `SVI` or `SWAG`.
         data: the training data, in original units; `StoredData` are read once for each block of draws.
         num_draws: number of draws, at least 2.
         seed: seed of the draws; the fit's if not given.
@@ -137,7 +137,7 @@ def elbo_report(
     if isinstance(posterior, Mixture):
         raise InputError(
             f"`elbo_report` takes one posterior, got a mixture of {len(posterior)}: pass its `members` one by one. If "
-            "they share one model without parameters of their own, the ELBO of the mixture is at least the mean of "
+            "they share one model and no parameters are learned, the ELBO of the mixture is at least the mean of "
             f"theirs, and at most log {len(posterior)} = {math.log(len(posterior)):.2f} nats above it."
         )
     if num_draws < 2:
@@ -173,11 +173,11 @@ def elbo_report(
 
 
 Terms = dict[str, dict[str, Tensor]]
-"""By kind of term ("log_q", "log_p", "kl", "log_likelihood"), then by site: one value a draw."""
+"""By kind of term ("log_q", "log_p", "kl", "log_likelihood"), then by site: a value per draw."""
 
 
 def _latent_terms(posterior: Posterior, guide_trace: Any) -> tuple[Terms, dict[str, Tensor]]:
-    """Return the terms of the latent sites for one draw, with its values; the model runs on one example only."""
+    """Return the terms of the latent sites for a draw, with its values; the model runs on a single example."""
     model_trace = posterior.trace(poutine.replay(posterior.bnn, trace=guide_trace))
     guide_trace.compute_log_prob()
     latents = latent_names(guide_trace)

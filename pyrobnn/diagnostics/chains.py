@@ -22,10 +22,10 @@ class Chains:
 
     Attributes:
         num_chains: number of chains.
-        num_draws: draws of each.
+        num_draws: draws of each chain.
         num_probes: number of training inputs at which the chains are compared.
-        convergence: R-hat and effective sample sizes there, or None if chains are too few or too short.
-        num_diverging: number of draws that diverged, or None if the method does not tell.
+        convergence: R-hat and effective sample sizes at the probes, or None if chains are too few or too short.
+        num_diverging: number of draws that diverged, or None if the method does not report it.
         acceptance_rate: mean acceptance probability, likewise.
     """
 
@@ -47,7 +47,7 @@ class Chains:
                 ("smallest ESS, tail", f"{np.min(tail):.0f}", f"{_ESS} For 5 % and 95 % quantiles."),
             ]
         if self.num_diverging is not None:
-            meaning = "Draws whose trajectory met a region too narrow for the step size; should be none."
+            meaning = "Draws whose trajectory met a region too narrow for the step size; should be 0."
             rows.append(("divergent draws", f"{self.num_diverging} of {self.num_chains * self.num_draws}", meaning))
         if self.acceptance_rate is not None:
             rows.append(("acceptance rate", f"{self.acceptance_rate:.2f}", "Mean acceptance probability."))

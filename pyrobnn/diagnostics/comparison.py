@@ -1,4 +1,4 @@
-"""Comparing models by how well they predict, where the numbers are of one kind and rest on the same examples."""
+"""Comparing models by their predictive scores, of the same kind and on the same examples."""
 
 import hashlib
 from collections.abc import Mapping
@@ -20,15 +20,15 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
     See docs/how-to/compare.md.
 
     Args:
-        elpds: results of `heldout_elpd`, `loo` or `kfold` by name, all of one kind and on the same examples.
+        elpds: results of `heldout_elpd`, `loo` or `kfold` by name, all of the same kind and on the same examples.
 
     Returns:
         A row for each model, best first: `elpd`, `se`, the difference to the best `elpd_diff` with its standard error
         `dse`, stacking `weight` and ArviZ's diagnostics. `az.plot_compare` takes it.
 
     Raises:
-        InputError: fewer than two results, something else than results, or results of different kinds, numbers of folds
-            or examples, which measure different things.
+        InputError: fewer than two results, other objects, or results that measure different things: different kinds,
+            numbers of folds, or examples.
 
     Examples:
         >>> train, test = bnn.datasets.sinusoid(60).split(0.5, seed=0)
@@ -40,41 +40,41 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
     """
     import arviz as az
 
-    for name, found in elpds.items():
-        if not isinstance(found, az.ELPDData):
+    for name, result in elpds.items():
+        if not isinstance(result, az.ELPDData):
             raise InputError(
-                f"`compare` takes results of heldout_elpd, loo or kfold by name, got {type(found).__name__} for "
-                f"{name!r}: apply one of them first."
+                f"`compare` takes results of heldout_elpd, loo or kfold by name, got {type(result).__name__} for "
+                f"{name!r}: apply one of these first."
             )
     if len(elpds) < 2:
         raise InputError(f"`compare` needs two or more results, got {len(elpds)}.")
     _require_one(elpds, _kind, "Results of different kinds measure different things and cannot be compared")
-    known = {name: found for name, found in elpds.items() if "targets" in found.elpd_i.attrs}
+    known = {name: result for name, result in elpds.items() if "targets" in result.elpd_i.attrs}
     _require_one(known, _examples, "Results can be compared on the same examples in the same order only")
     _require_one(
-        elpds, lambda found: f"{found.n_data_points} examples", "Results rest on different numbers of examples"
+        elpds, lambda result: f"{result.n_data_points} examples", "Results rest on different numbers of examples"
     )
     return az.compare(dict(elpds), method="stacking", round_to="none")
 
 
 def _require_one(elpds: "Mapping[str, az.ELPDData]", describe: Any, problem: str) -> None:
-    described = {name: describe(found) for name, found in elpds.items()}
+    described = {name: describe(result) for name, result in elpds.items()}
     if len(set(described.values())) > 1:
         listed = ", ".join(f"{name}: {text}" for name, text in described.items())
         raise InputError(f"{problem}; got {listed}. Use one function on one data set for all.")
 
 
-def _kind(found: "az.ELPDData") -> str:
-    return f"{found.kind} with {found.n_folds} folds" if hasattr(found, "n_folds") else str(found.kind)
+def _kind(result: "az.ELPDData") -> str:
+    return f"{result.kind} with {result.n_folds} folds" if hasattr(result, "n_folds") else str(result.kind)
 
 
-def _examples(found: "az.ELPDData") -> str:
-    targets = found.elpd_i.attrs.get("targets")
-    return f"{found.n_data_points} examples" + (f" with targets {targets}" if targets else "")
+def _examples(result: "az.ELPDData") -> str:
+    targets = result.elpd_i.attrs.get("targets")
+    return f"{result.n_data_points} examples" + (f" with targets {targets}" if targets else "")
 
 
 def mark(found: "az.ELPDData", data: Data) -> "az.ELPDData":
-    """Note in a result on which targets it rests."""
+    """Note in a result the targets it was computed on."""
     values = np.ascontiguousarray(data.y.double().cpu().numpy())
     found.elpd_i.attrs["targets"] = hashlib.sha256(values.tobytes()).hexdigest()[:8]
     return found

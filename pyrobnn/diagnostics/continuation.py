@@ -28,7 +28,7 @@ from pyrobnn.posterior.posterior import Posterior
 _STEPS, _FEWEST_STEPS = 400, 20
 """Steps at the learning rate of the method; it took no more to see that 24 of 24 fits cut short had not converged."""
 _SECONDS = 5.0
-"""Seconds that the steps may take, as predicted from what one computes: two to five times the true ones."""
+"""Limit on the predicted seconds of the steps: predictions are two to five times the true seconds."""
 _NEGLIGIBLE = 0.5
 """Nats that matter to nobody who has not asked for less."""
 _BLOCK = 20
@@ -49,10 +49,10 @@ class Gain:
 
     Attributes:
         mean: the objective at the average of the later iterates, less the objective of the fit.
-        stderr: its standard error, over draws that both have in common.
+        stderr: its standard error, over draws shared by both objectives.
         steps: number of further steps.
-        rate: their learning rate.
-        tolerance: the gain that does not matter.
+        rate: learning rate of these steps.
+        tolerance: the largest gain that does not matter.
     """
 
     mean: float
@@ -63,7 +63,7 @@ class Gain:
 
     @property
     def p_value(self) -> float:
-        """The chance of such a gain where the true one is the tolerance, by a normal approximation."""
+        """The chance of such a gain if the true gain is the tolerance, by a normal approximation."""
         excess = self.mean - self.tolerance
         if self.stderr == 0:
             return float(excess <= 0)
@@ -71,11 +71,11 @@ class Gain:
 
 
 class _Continuation:
-    """A copy of a fit that goes on at a constant rate; the posterior is not changed.
+    """A copy of a fit, continued at a constant rate; the posterior is not changed.
 
     It begins at the parameters of the fit, with a new Adam, and its result is the average of the second half of the
-    iterates. The objective there is compared with that of the fit on the same batches and random numbers, which the
-    steps have not seen.
+    iterates. Its objective is compared with the fit's objective on the same batches and random numbers, which the steps
+    have not seen.
     """
 
     def __init__(self, posterior: Posterior, method: SVI, train: Data, seed: int) -> None:
@@ -118,7 +118,7 @@ class _Continuation:
         return Gain(change, stderr, num_steps, fit.rate, self._tolerance)
 
     def _num_steps(self) -> int:
-        """Return the number of steps that are affordable, from what one step computes."""
+        """Return the affordable number of steps, from the operations of a step."""
         batch = next(self._fit.batches)
         with Work() as work:
             self._fit.differentiate(batch)
@@ -126,7 +126,7 @@ class _Continuation:
         return min(_STEPS, max(_FEWEST_STEPS, int(_SECONDS / seconds)))
 
     def _compare(self, new: Sequence[Tensor], old: Sequence[Tensor]) -> tuple[float, float]:
-        """Return the objective at new parameters less that at old ones, and the standard error."""
+        """Return the objective at new parameters less the objective at old parameters, and the standard error."""
         differences = torch.empty(0, dtype=torch.float64)
         for block in range(_MOST_BLOCKS):
             differences = torch.cat([differences, self._objectives(new, block) - self._objectives(old, block)])
@@ -165,8 +165,8 @@ def continuation_finding(posterior: Posterior | Mixture, train: Data, level: flo
     pairs = [(member, method) for member, method in zip(members, methods, strict=True) if method is not None]
     if len(pairs) < len(members):
         return Finding("elbo", "note", _UNKNOWN)
-    found = [(_Continuation(*pair, train, seed).gain(), pair[1]) for pair in pairs]
-    gain, method = min(found, key=lambda pair: (pair[0].p_value, -pair[0].mean))
+    gains = [(_Continuation(*pair, train, seed).gain(), pair[1]) for pair in pairs]
+    gain, method = min(gains, key=lambda pair: (pair[0].p_value, -pair[0].mean))
     return _finding(gain, method, level / len(members), of="a member" if len(members) > 1 else "the fit")
 
 

@@ -39,21 +39,21 @@ class FunctionConvergence:
 
 
 def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence:
-    """Compare chains by the means of the targets that they predict at some inputs.
+    """Compare chains by their predicted means of the targets at some inputs.
 
-    Comparing weights would mislead. Permuting hidden units, or flipping the signs of odd ones, changes neither the
-    function nor the posterior density. So chains may sit in mirror images of one mode: their weights disagree for ever,
-    and their predictions agree. A chain that is stuck in another function shows here.
+    Comparing weights would mislead. Permuting hidden units, or flipping the signs of units with an odd activation,
+    keeps the function and the posterior density. So chains may sit in mirror images of a mode: their weights never
+    agree, but their predictions do. A chain that is stuck at another function shows here.
 
     Args:
-        posterior: what `NUTS`, `HMC`, `SGLD` or `SGHMC` gave, with two or more chains of at least 4 draws.
-        x: probe inputs (N, *in) in original units; a dozen, inside and outside the data, tell enough.
+        posterior: the result of `NUTS`, `HMC`, `SGLD` or `SGHMC`, with two or more chains of at least 4 draws.
+        x: probe inputs (N, *in) in original units; a dozen, inside and outside the data, are enough.
 
     Returns:
         R-hat and effective sample sizes of the mean of the target, or the class probabilities, at each input.
 
     Raises:
-        InputError: a mixture, or a posterior without chains, or with too few or too short ones.
+        InputError: a mixture, a posterior without chains, or with too few or too short chains.
 
     Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)

@@ -36,52 +36,52 @@ def to_datatree(
     prior: bool = True,
     seed: int | None = None,
 ) -> "xarray.DataTree":
-    """Return draws of a posterior, and what follows from them at some data, as an ArviZ DataTree.
+    """Return draws of a posterior, and their predictions and densities at some data, as an ArviZ DataTree.
 
     All groups come from the same joint draws, `posterior.draw(num_draws, seed=seed)`, with dimensions (chain, draw,
-    ...); a large network draws in parts of 2^23 numbers, each with its own seed. One guide is one chain. A mixture has
-    a chain of equal length for each member; where all members hold equally many and long Markov chains, these follow
-    each other. Draws of a guide are independent: R-hat says nothing about the quality of the approximation there, and
-    of a mixture tells how far its members differ. Targets and their densities are in original units. The groups are
+    ...); a large network draws in parts of 2^23 numbers, each with a separate seed. A guide is a single chain. A
+    mixture has a chain of equal length for each member; Markov chains of equal number and length in all members follow
+    each other. Draws of a guide are independent: their R-hat says nothing about the quality of the approximation, and
+    in a mixture it shows how far members differ. Targets and their densities are in original units. The groups are
 
-    - posterior: the latent sites, as `monitor` says;
-    - posterior_predictive: `y`, one draw of the targets for each draw of the weights (labels, for classes), and their
-      mean `mu`, or for classes their probabilities `probs`;
-    - predictions and predictions_constant_data, with `x_pred` only: the same there, and `x`;
+    - posterior: the latent sites that `monitor` selects;
+    - posterior_predictive: `y`, a draw of the targets for each draw of the weights (labels, for classes), and their
+      mean `mu`, or the class probabilities `probs`;
+    - predictions and predictions_constant_data, with `x_pred` only: the same at `x_pred`, and `x`;
     - log_likelihood: `y`, the log density of each example;
     - log_prior: `lprior`, the log prior density of all latents;
     - sample_stats: `lp`, the log joint density of data and latents; `log_q`, the log density of the guide that made the
-      draw, as `elbo_report` counts it; and the statistics of Markov chains, such as `diverging`. For `Dropout`, `log_q`
-      is the log probability of the masks, for pruned draws the density before pruning, in a mixture the density of the
+      draw, as in `elbo_report`; and the statistics of Markov chains, such as `diverging`. For `Dropout`, `log_q` is the
+      log probability of the masks; for pruned draws, the density before pruning; in a mixture, the density of the
       member. It is NaN for members without a density, and absent for point masses and stored draws;
-    - prior and prior_predictive: as posterior and posterior_predictive for draws from the prior, with the parameters
-      that the fit has learned; at least 50 draws for more than 268,435 weights. They are left out where the prior
-      cannot be drawn from or predictions overflow, and the attribute `prior_left_out` of the tree says why;
+    - prior and prior_predictive: as posterior and posterior_predictive for draws from the prior, with the learned
+      parameters of the fit; at least 50 draws for more than 268,435 weights. They are left out if the prior cannot be
+      drawn from or predictions overflow; the attribute `prior_left_out` of the tree says why;
     - observed_data: `y`; constant_data: `x`;
     - guide_params: `<site>.loc` and `<site>.scale`, mean and standard deviation of every entry under the guide, (chain,
-      *event), on the unconstrained side for constrained sites, if every guide knows them;
-    - svi: `elbo`, `log_likelihood` and `kl` at each step, in the units in which the model saw the targets, a chain for
-      each member if their records have one length.
+      *event), in unconstrained space for constrained sites, if every guide knows them;
+    - svi: `elbo`, `log_likelihood` and `kl` at each step, in the units of the model's targets, with a chain for each
+      member if their records have equal lengths.
 
     See docs/how-to/arviz.md.
 
     Args:
-        posterior: a posterior, a mixture, or a list of posteriors of one network, or a dict, whose keys name the chains
-            (`<key>.0`, ... where each holds several Markov chains).
+        posterior: a posterior, a mixture, a list of posteriors of the same network, or a dict whose keys name the
+            chains (`<key>.0`, ... where each holds several Markov chains).
         data: inputs and targets in original units, usually the training data.
         x_pred: further inputs (M, *in) in original units at which to predict.
-        num_draws: number of draws S, 500 if not given (fewer, at least 100, of more than a million weights); of K
-            members S // K each; of C Markov chains the last S // C of each, all if not given.
-        monitor: "auto" for all entries of up to 1000 in all; of a larger model 20 entries of each larger site (fewer of
-            more than 50 sites), chosen once with a fixed seed and labelled with their indices, and `site_norm`, the
-            Euclidean norm of every weight site. "all" for all entries. A list of patterns of site names, such as
-            ["4.*", "likelihood.*"], for these sites whole, and of the other weights the norms only.
+        num_draws: number of draws S, 500 if not given (fewer, at least 100, for more than a million weights); S // K
+            from each of K members; the last S // C from each of C Markov chains, all if not given.
+        monitor: "auto" for all entries, if they are at most 1000 in total. A larger model gives 20 entries of each
+            larger site (fewer if there are more than 50 sites), chosen with a fixed seed and labelled with their
+            indices, and `site_norm`, the Euclidean norm of every weight site. "all" for all entries. A list of patterns
+            of site names, such as ["4.*", "likelihood.*"], for whole sites, and only norms of the other weights.
         prior: have the groups prior and prior_predictive.
         seed: seed of the draws; the fit's if not given.
 
     Raises:
-        InputError: data or inputs that do not fit the model, fewer than one draw of each chain, posteriors that do not
-            go together, or a `monitor` that matches nothing.
+        InputError: data or inputs that do not fit the model, fewer than one draw per chain, posteriors that do not fit
+            together, or a `monitor` that matches nothing.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -145,14 +145,14 @@ def eval_datatree(
 
 
 def _monitored(posterior: Posterior | Mixture, data: Data, monitor: Any, seed: int) -> Monitored:
-    """Return what to keep of each site, after one draw from each member, which must be of the same kind."""
+    """Return the entries to keep of each site; a draw from each member checks that all are of the same kind."""
     drawn = [member.draw(1, seed=seed) for member in members_of(posterior)]
     for member, draws in zip(members_of(posterior), drawn, strict=True):
         odd = sorted(set(draws) ^ set(drawn[0]))
         if odd:
             raise InputError(f"Posteriors in one tree must have the same sites, only some have {odd[0]!r}: make two.")
         kinds = [
-            one.predict(data.x[:1], draws=drawn[0]).is_classification for one in (members_of(posterior)[0], member)
+            each.predict(data.x[:1], draws=drawn[0]).is_classification for each in (members_of(posterior)[0], member)
         ]
         if kinds[0] != kinds[1]:
             raise InputError("Posteriors in one tree must have the same kind of targets, classes or not: make two.")
@@ -191,7 +191,7 @@ def _chain_names(names: list[str], num_chains: int) -> list[str]:
 def _add_fit(
     tree: "xarray.DataTree", posterior: Posterior | Mixture, monitored: Monitored, attrs: dict[str, Any]
 ) -> None:
-    """Add what the fit recorded, and the variational parameters, with a chain for each member."""
+    """Add the records of the fit, and the variational parameters, with a chain for each member."""
     import arviz as az
     import xarray as xr
 
@@ -224,9 +224,9 @@ def _guide_params(
     posterior: Posterior | Mixture, monitored: Monitored
 ) -> tuple[dict[str, np.ndarray], Mapping[str, list[str]]]:
     """Return mean and standard deviation of every site under each guide, (chain, *event), and their dimensions."""
-    found = [built(member.guide).moments() for member in members_of(posterior)]
-    moments = [of_guide for of_guide in found if of_guide is not None]
-    if len(moments) < len(found):
+    by_member = [built(member.guide).moments() for member in members_of(posterior)]
+    moments = [of_guide for of_guide in by_member if of_guide is not None]
+    if len(moments) < len(by_member):
         return {}, {}
     params, dims = {}, {}
     for name in moments[0]:

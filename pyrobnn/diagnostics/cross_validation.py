@@ -54,7 +54,7 @@ def heldout_elpd(
     data = in_memory(data)
     prediction = posterior.predict(data.x, num_draws=num_draws, seed=seed)
     pointwise = prediction.log_prob(data.y).double().cpu().numpy()
-    found = HeldOut(
+    result = HeldOut(
         elpd=float(pointwise.sum()),
         se=math.sqrt(len(data) * pointwise.var()),
         p=math.nan,
@@ -65,7 +65,7 @@ def heldout_elpd(
         good_k=math.nan,
         elpd_i=xr.DataArray(pointwise, dims=["obs_id"], coords={"obs_id": range(len(data))}),
     )
-    return mark(found, data)
+    return mark(result, data)
 
 
 def kfold(
@@ -83,17 +83,17 @@ def kfold(
 ) -> "az.ELPDDataLOOKFold":
     """Return exact K-fold cross-validation: each example is predicted by a fit that has not seen its fold.
 
-    This is the score of the procedure, model and method together, and needs no draws from the exact posterior. It
-    takes K + 1 fits, one of them to all data, which only the effective number of parameters `p` needs. Fits to equally
-    many examples are made side by side where the method is `SVI`. Data with `standardize` are standardised by the
+    This scores the procedure, model and method together, and needs no draws from the exact posterior. It takes K + 1
+    fits; the fit to all data serves only the effective number of parameters `p`. If the method is `SVI`, fits to
+    equally many examples run side by side. Data with `standardize` are standardised by the
     training part of each fit, and scores are in original units.
 
     Args:
         model: the model.
         data: `Data` or a pair (x, y) of N examples.
-        method: how to fit it.
-        folds: number of folds K; or the fold of each example, (N,), labels of any kind. Folds of a number are drawn at
-            random, with the classes spread evenly over them.
+        method: the method of the fits.
+        folds: number of folds K; or the fold of each example, (N,), labels of any kind. K folds are drawn at random,
+            with the classes spread evenly over them.
         groups: labels (N,) of examples that belong together and must be held out together.
         seed: seed of the folds and the fits.
         num_draws: draws for each density.
@@ -105,7 +105,7 @@ def kfold(
         ArviZ's `ELPDDataLOOKFold`, pointwise.
 
     Raises:
-        InputError: folds or groups that do not fit the data, or what `fit` refuses.
+        InputError: folds or groups that do not fit the data, or arguments that `fit` refuses.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
@@ -119,11 +119,11 @@ def kfold(
 
     data = in_memory(data)
     folds, together = as_folds(folds, groups, len(data))
-    classes, own = _classes(model, data), derive(seed, "folds")
+    classes, folds_seed = _classes(model, data), derive(seed, "folds")
     if isinstance(folds, int) and together is None:
-        labels = folds_of_inputs(folds, data.x, classes, own)
+        labels = folds_of_inputs(folds, data.x, classes, folds_seed)
     else:
-        labels = assign_folds(folds, together, classes, own, len(data))
+        labels = assign_folds(folds, together, classes, folds_seed, len(data))
     sets = [data[labels != fold] for fold in range(labels.max() + 1)]
     *fits, whole = fit_each(model, method, [*sets, data], seed=seed, device=device, engine=engine, progress=progress)
     tree = az.from_dict(

@@ -1,4 +1,4 @@
-"""One question for a whole fit: can it be trusted?"""
+"""The check of a whole fit: can it be trusted?"""
 
 import dataclasses
 from typing import Any
@@ -39,7 +39,7 @@ _THREE_ERRORS = 0.00135
 _KHAT_DRAWS = 1000
 _MOST_EXAMPLES = 1000
 _DRAWS_OF_STEPS = 100
-"""Draws for targets with a probability of their own, whose distribution function is slow."""
+"""Draws for targets with point masses, whose distribution function is slow."""
 _MOST_FOR_KHAT = 10_000
 _FEWEST_EXAMPLES = 20
 
@@ -67,21 +67,21 @@ def diagnose(
       is the mean of counts made up by a few draws;
     - layers: has the guide gone back to the prior at some weights.
 
-    For up to 1000 weights and 10,000 examples it notes k-hat. This is about the joint distribution of the weights, and
-    no reason to worry where predictions are good. See docs/how-to/warnings.md for what to do about each warning.
+    For up to 1000 weights and 10,000 examples it notes k-hat. k-hat is about the joint distribution of the weights, and
+    no reason to worry if predictions are good. See docs/how-to/warnings.md for what to do about each warning.
 
-    A fit that ends by itself is judged by how it ended. A fit of fixed length by `SVI` is copied and continued for up
-    to 400 steps at a constant learning rate. A gain in the ELBO above the tolerance of `SVI` is a warning, whatever the
-    schedule of the fit was; the fit is at least that many nats from convergence. Of other fits of fixed length (SWAG,
+    A fit of automatic length is judged by its ending. A fit of fixed length by `SVI` is copied and continued for up to
+    400 steps at a constant learning rate. A gain in the ELBO above the tolerance of `SVI` is a warning, under any
+    schedule of the fit; the fit is at least that many nats from convergence. For other fits of fixed length (SWAG,
     Laplace approximations) convergence is unknown, and a note says so.
 
     Args:
-        posterior: what was fitted.
-        train: the data it was fitted to: `Data` or a pair (x, y).
-        test: data held out, of which at most 1000 examples are taken; without them predictions are not judged.
+        posterior: the fitted posterior.
+        train: the training data: `Data` or a pair (x, y).
+        test: held-out data, of which at most 1000 examples are used; without them predictions are not judged.
         num_draws: number of draws S for predictions.
-        false_alarm_rate: chance that any of the tests of ELBO and calibration warns of a good fit, at most; it is
-            shared out evenly. The comparison with baselines and the order of the errors need three standard errors.
+        false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit, split evenly between
+            the tests. The comparison with baselines and the order of the errors need three standard errors.
         seed: seed of draws and simulations; the fit's if not given.
 
     Raises:
@@ -131,11 +131,11 @@ def _some(data: Data, seed: int) -> tuple[Tensor, Tensor]:
 
 def _of_training(posterior: Posterior | Mixture, train: Data, level: float, seed: int) -> list[Finding]:
     chains = chains_of(posterior, train)
-    found = [] if chains is None else chain_findings(chains)
+    findings = [] if chains is None else chain_findings(chains)
     endings = [ending for ending in map(ending_finding, members_of(posterior)) if ending is not None]
     if posterior.history is not None and len(posterior.history) and not endings:
-        found.append(continuation_finding(posterior, train, level, derive(seed, "continuation")))
-    return found + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
+        findings.append(continuation_finding(posterior, train, level, derive(seed, "continuation")))
+    return findings + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
 
 
 def _against_baselines(
@@ -152,11 +152,11 @@ def _against_baselines(
             posterior, train, baselines, data, num_draws=num_draws, level=_THREE_ERRORS, most_rows=_MOST_EXAMPLES
         )
 
-    found = by(test)
-    if test is None or found is None or found.kind != "note":
-        return found
-    own = by(None)
-    return own if own is not None and own.kind == "warning" else found
+    verdict = by(test)
+    if test is None or verdict is None or verdict.kind != "note":
+        return verdict
+    on_training = by(None)
+    return on_training if on_training is not None and on_training.kind == "warning" else verdict
 
 
 def _of_held_out(
@@ -164,19 +164,19 @@ def _of_held_out(
 ) -> list[Finding]:
     """Judge predictions at x by the targets y, and by targets simulated from the fit."""
     few = f"Only {len(x)} examples were held out: calibration can hardly be judged."
-    found = [Finding("held-out data", "note", few)] if len(x) < _FEWEST_EXAMPLES else []
-    other = derive(seed, "simulated targets")
+    findings = [Finding("held-out data", "note", few)] if len(x) < _FEWEST_EXAMPLES else []
+    targets_seed = derive(seed, "simulated targets")
     num = num_simulations(level, len(members_of(posterior)))
-    simulated = posterior.predict(x, num_draws=num, seed=other).sample(seed=other)
-    found += predictive_findings(prediction, y, simulated, level, seed=seed)
+    simulated = posterior.predict(x, num_draws=num, seed=targets_seed).sample(seed=targets_seed)
+    findings += predictive_findings(prediction, y, simulated, level, seed=seed)
     ranking = ranking_finding(prediction, y, _THREE_ERRORS, seed=seed)
-    return found if ranking is None else [*found, ranking]
+    return findings if ranking is None else [*findings, ranking]
 
 
 def _of_layers(posterior: Posterior | Mixture, verdict: Verdict | None) -> list[Finding]:
-    """Say in which layers the guide has gone back to the prior; a warning where the predictions are bad too.
+    """Name the layers in which the guide has gone back to the prior; a warning if the predictions are bad too.
 
-    Where it has in all layers, a warning unless the predictions are known to be good.
+    If it has in all layers, a warning unless the predictions are known to be good.
     """
     names = sites_at_prior(posterior)
     if not names:

@@ -14,9 +14,9 @@ FAILED = "failed"
 """Name of the finding."""
 _MOST_EXAMPLES = 1000
 _TIMES_WORSE = 2.0
-"""Times the loss of a constant from which a fit has failed; one that was stopped early is near 1."""
+"""Multiple of a constant's loss above which a fit has failed; a fit that was stopped early is near 1."""
 _NO_BETTER = 0.98
-"""The same for a fit whose learning rate is far above the usual."""
+"""The same for a fit with a learning rate far above the usual."""
 _USUAL_RATE = 0.01
 """The learning rate that fits have by default; ten times as much is far above it."""
 

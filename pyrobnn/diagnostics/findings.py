@@ -11,13 +11,13 @@ _MARKS = {"warning": "!", "note": "-", "fine": "+"}
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One finding.
+    """The result of a check.
 
     Attributes:
-        name: what was looked at, such as "elbo" or "bias".
-        kind: "warning" for a reason not to trust the fit, "note" for what a reader should know, "fine" otherwise.
-        text: a sentence, with the number that it rests on.
-        p_value: chance of a number as extreme if the fit is good, of both tails; None where there is no test.
+        name: the subject of the check, such as "elbo" or "bias".
+        kind: "warning" for a reason not to trust the fit, "note" for information, "fine" otherwise.
+        text: a sentence, with the number behind it.
+        p_value: chance of a number as extreme if the fit is good, in both tails; None without a test.
     """
 
     name: str

@@ -15,9 +15,9 @@ def as_folds(folds: Any, groups: Any, num_rows: int) -> tuple[int | np.ndarray, 
     """Return the number of folds or the fold of each example, and the group of each example, checked."""
     if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
         together = None if groups is None else _labels(groups, "groups", num_rows)
-        units, what = (num_rows, "examples") if together is None else (int(together.max()) + 1, "groups")
+        units, noun = (num_rows, "examples") if together is None else (int(together.max()) + 1, "groups")
         if not 2 <= folds <= units:
-            raise InputError(f"`folds` must lie between 2 and the number of {what}, {units}; got {folds}.")
+            raise InputError(f"`folds` must lie between 2 and the number of {noun}, {units}; got {folds}.")
         return int(folds), together
     if groups is not None:
         raise InputError("`groups` go with a number of folds; got the fold of each example too: leave one of them out.")
@@ -43,8 +43,8 @@ def assign_folds(
 ) -> np.ndarray:
     """Return the fold of each example, (N,), numbered from 0.
 
-    Folds are drawn at random; groups stay together, and classes are spread evenly if one has as many members as there
-    are folds.
+    Folds are drawn at random. Groups stay together, and classes are spread evenly if a class has at least as many
+    members as there are folds.
     """
     if not isinstance(folds, int):
         return folds
@@ -64,20 +64,20 @@ def assign_folds(
 
 
 def folds_of_inputs(folds: int, x: Tensor, classes: np.ndarray | None, seed: int) -> np.ndarray:
-    """Return the fold of each example, (N,), likewise, with examples of the same inputs in one.
+    """Return the fold of each example, (N,), likewise; examples with equal inputs share a fold.
 
-    Otherwise a fit would have seen examples that it is judged by. They are taken apart where there are fewer inputs
+    Otherwise a fit would have seen examples that it is judged by. They are split if there are fewer distinct inputs
     than folds.
     """
     _, first, group = np.unique(same_inputs(x).numpy(), return_index=True, return_inverse=True)
     if len(first) < folds:
         return assign_folds(folds, None, classes, seed, len(x))
-    own = None if classes is None else classes[first]
-    return assign_folds(folds, None, own, seed, len(first))[group]
+    first_classes = None if classes is None else classes[first]
+    return assign_folds(folds, None, first_classes, seed, len(first))[group]
 
 
 def in_memory(data: Any, *, weighted: bool = False) -> Data:
-    """Return `Data` or a pair (x, y) as `Data`; refuse what is not in memory, and weights unless they count."""
+    """Return `Data` or a pair (x, y) as `Data`; refuse data that are not in memory, and weights unless `weighted`."""
     given = as_data(data)
     if not isinstance(given, Data):
         raise InputError(

@@ -28,11 +28,11 @@ _DRAWN_NUMBERS = 2**29
 """Numbers drawn in all, beyond which fewer draws are made unless more are asked for."""
 _FEWEST_BY_DEFAULT = 100
 _BLOCK = 2**23
-"""Floats that the draws held at one time may come to: 32 MiB in float32, and a few times that for their densities."""
+"""Most floats of draws held at one time: 32 MiB in float32, and a few times more for their densities."""
 _FEWEST_FROM_PRIOR, _FROM_PRIOR = 50, 2**27
-"""Draws from the prior of a large network, and the floats up to which there are as many as from the posterior."""
+"""Fewest draws from the prior of a large network, and most floats for as many draws as from the posterior."""
 _TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}
-"""Types in which ArviZ has statistics of chains that are not real numbers."""
+"""Types in ArviZ of the statistics of chains that are not real numbers."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Converter:
         return {"posterior": self.monitored.select(draws)} | _numpy(tensors)
 
     def convert_prior(self, prior: Posterior, draws: dict[str, Tensor], seed: int) -> Arrays:
-        """Return the groups of a block of draws from the prior; no predictive one if a prediction is not finite."""
+        """Return the groups of a block of draws from the prior; no predictive group if a prediction is not finite."""
         prediction = prior.predict(self.data.x, draws=draws)
         finite = bool(prediction.draw_means.isfinite().all())
         predictive = {"prior_predictive": self._predictive(prediction, seed)} if finite else {}
@@ -95,11 +95,11 @@ def draw_groups(posterior: Posterior | Mixture, converter: Converter, num_draws:
     seeds = _seeds(posterior, seed)
     if _hold_chains(parts):
         kept = _num_kept(parts, num_draws)
-        found = [_from_chains(part, own, converter, kept) for part, own in zip(parts, seeds, strict=True)]
+        by_part = [_from_chains(part, key, converter, kept) for part, key in zip(parts, seeds, strict=True)]
     else:
         each = _num_each(parts, _default_draws(posterior.bnn.num_weights) if num_draws is None else num_draws)
-        found = [_from_guide(part, own, converter, each) for part, own in zip(parts, seeds, strict=True)]
-    groups = _by_chain(found)
+        by_part = [_from_guide(part, key, converter, each) for part, key in zip(parts, seeds, strict=True)]
+    groups = _by_chain(by_part)
     statistics = groups["sample_stats"]
     if np.isnan(statistics.get("log_q", np.zeros(1))).all():
         del statistics["log_q"]
@@ -113,34 +113,34 @@ def _default_draws(num_weights: int) -> int:
 def prior_groups(
     posterior: Posterior | Mixture, converter: Converter, num_draws: int, seed: int
 ) -> tuple[Arrays, str | None]:
-    """Return `prior` and `prior_predictive`, a chain for each member, and why one is left out, or None.
+    """Return `prior` and `prior_predictive`, a chain for each member, and why a group is left out, or None.
 
-    Parameters are those that the fit has learned. Large networks have fewer than `num_draws` draws.
+    Parameters have their learned values. Large networks have fewer than `num_draws` draws.
     """
     parts, seeds = members_of(posterior), _seeds(posterior, seed)
     affordable = max(_FEWEST_FROM_PRIOR, _FROM_PRIOR // max(1, posterior.bnn.num_weights))
     each = max(1, min(num_draws, affordable) // len(parts))
     try:
-        found = [_from_prior(part, own, converter, each) for part, own in zip(parts, seeds, strict=True)]
+        by_part = [_from_prior(part, key, converter, each) for part, key in zip(parts, seeds, strict=True)]
     except NotImplementedError as error:
         return {}, f"the prior cannot be drawn from: {error or type(error).__name__}"
-    if all("prior_predictive" in arrays for arrays in found):
-        return _by_chain(found), None
-    without = [{"prior": arrays["prior"]} for arrays in found]
+    if all("prior_predictive" in arrays for arrays in by_part):
+        return _by_chain(by_part), None
+    without = [{"prior": arrays["prior"]} for arrays in by_part]
     return _by_chain(without), "predictions under draws from the prior overflow, so prior_predictive is left out"
 
 
 def _seeds(posterior: Posterior | Mixture, seed: int) -> list[int]:
     if isinstance(posterior, Mixture):
-        return [own for *_, own in posterior.shares(len(posterior), seed=seed)]
+        return [member_seed for *_, member_seed in posterior.shares(len(posterior), seed=seed)]
     return [seed]
 
 
-def _by_chain(found: Sequence[Arrays]) -> Arrays:
-    """Return the arrays of members one after the other along the chains."""
+def _by_chain(by_part: Sequence[Arrays]) -> Arrays:
+    """Return the arrays of members, concatenated along the chains."""
     return {
-        group: {name: np.concatenate([arrays[group][name] for arrays in found]) for name in variables}
-        for group, variables in found[0].items()
+        group: {name: np.concatenate([arrays[group][name] for arrays in by_part]) for name in variables}
+        for group, variables in by_part[0].items()
     }
 
 
@@ -205,8 +205,8 @@ def _from_guide(member: Posterior, seed: int, converter: Converter, num_draws: i
     if _lengths(member) != (0, 0):
         blocks += member.map_traces(_values, convert_stored, num_draws, seed=seed)
     else:
-        for number, own in _shares(member, num_draws, seed):
-            blocks += member.map_draws(convert, number, seed=own)
+        for number, part_seed in _shares(member, num_draws, seed):
+            blocks += member.map_draws(convert, number, seed=part_seed)
     groups = _joined(blocks, 1)
     if not groups["sample_stats"]["log_q"].any():
         groups["sample_stats"]["log_q"][:] = np.nan
@@ -228,16 +228,16 @@ def _from_prior(member: Posterior, seed: int, converter: Converter, num_draws: i
     )
     noise_seeds = count(seed)
     blocks: list[Arrays] = []
-    for number, own in _shares(prior, num_draws, derive(seed, "prior")):
+    for number, part_seed in _shares(prior, num_draws, derive(seed, "prior")):
         blocks += prior.map_traces(
-            _values, lambda draws: converter.convert_prior(prior, draws, next(noise_seeds)), number, seed=own
+            _values, lambda draws: converter.convert_prior(prior, draws, next(noise_seeds)), number, seed=part_seed
         )
     common = set.intersection(*(set(block) for block in blocks))
     return _joined([{group: block[group] for group in block if group in common} for block in blocks], 1)
 
 
 def _shares(member: Posterior, num_draws: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Yield the number of draws and the seed of each of the parts in which draws of a large network are made."""
+    """Yield the number of draws and the seed of each part; a large network draws in several parts."""
     size = max(1, _BLOCK // max(1, member.bnn.num_weights))
     for start in range(0, num_draws, size):
         yield min(size, num_draws - start), derive(seed, f"draw {start}") if start else seed
@@ -248,7 +248,7 @@ def _values(trace: poutine.Trace) -> dict[str, Tensor]:
 
 
 def _joined(blocks: Sequence[Arrays], num_chains: int) -> Arrays:
-    """Return blocks of draws one after the other, as chains (chain, draw, ...)."""
+    """Return concatenated blocks of draws, as chains (chain, draw, ...)."""
     joined = {
         group: {name: np.concatenate([block[group][name] for block in blocks]) for name in variables}
         for group, variables in blocks[0].items()
@@ -260,7 +260,7 @@ def _joined(blocks: Sequence[Arrays], num_chains: int) -> Arrays:
 
 
 def _blocks(member: Posterior, chains: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """Yield the draws of chains one after the other, in blocks (B, *event) that can be held at once."""
+    """Yield the draws of chains in order, in blocks (B, *event) that fit into memory."""
     size = max(1, _BLOCK // max(1, member.bnn.num_weights))
     pieces = {n: v.flatten(0, 1).split(size) for n, v in chains.items()}
     for index in range(len(next(iter(pieces.values())))):
@@ -270,18 +270,18 @@ def _blocks(member: Posterior, chains: dict[str, Tensor]) -> Iterator[dict[str, 
 def log_prior_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
     """Return the log prior density of each joint draw (B, *event), summed in float64, (B,)."""
 
-    def one(values: dict[str, Tensor]) -> Tensor:
+    def density(values: dict[str, Tensor]) -> Tensor:
         trace = member.trace(poutine.condition(member.bnn, data=values))
         trace.compute_log_prob(lambda name, site: name in values)
         return torch.stack([trace.nodes[name]["log_prob_sum"].double() for name in values]).sum()
 
     with seeded(member.seed, "log prior"):
-        return torch.func.vmap(one, randomness="different")(draws)
+        return torch.func.vmap(density, randomness="different")(draws)
 
 
 def log_likelihoods(
     member: Posterior, data: Data, draws: dict[str, Tensor], *, linearized: bool | None = None
 ) -> Tensor:
-    """Return log p(y_n | x_n, w_s) in original units, times the weight of the example if it has one, (S, N)."""
-    found = member.predict(data.x, draws=draws, linearized=linearized).draw_log_prob(data.y).double()
-    return found if data.weights is None else found * data.weights.to(found.device)
+    """Return log p(y_n | x_n, w_s) in original units, times the weight of the example if given, (S, N)."""
+    log_probs = member.predict(data.x, draws=draws, linearized=linearized).draw_log_prob(data.y).double()
+    return log_probs if data.weights is None else log_probs * data.weights.to(log_probs.device)

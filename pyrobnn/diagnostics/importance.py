@@ -1,4 +1,4 @@
-"""Importance weights: how far is q from the posterior, what corrects it, and what is the evidence?"""
+"""Importance weights: the distance of q from the posterior, its correction, and the evidence."""
 
 import dataclasses
 import math
@@ -25,21 +25,21 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
 _ROUNDING = 1e-4
-"""Nats between log ratios that count as none, so that the tail of rounding errors is not taken for that of q."""
+"""Nats between log ratios that count as zero, so that the tail of rounding errors is not taken for the tail of q."""
 _FEWEST = 30
 """Draws below which the tail, a fifth of them, is too short for ArviZ to fit."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ImportanceWeights:
-    """Weights that turn draws from q into draws from the posterior, and what they say about q; str() sums it up.
+    """Weights that turn draws from q into draws from the posterior, and their diagnostics of q; str() sums them up.
 
     Attributes:
-        log_weights: Pareto-smoothed, exp(log_weights) sums to 1, one for each draw of `draws()`, (S,).
-        khat: shape of the generalised Pareto tail of the weights; -inf if they are constant, as where q is exact.
-        khat_by_chain: the same for the draws of each member of a mixture under its own q_k, (K,).
+        log_weights: Pareto-smoothed log weights (S,), a weight per draw of `draws()`; exp(log_weights) sums to 1.
+        khat: shape of the generalised Pareto tail of the weights; -inf if they are constant, as for an exact q.
+        khat_by_chain: the same for the draws of each member of a mixture under its density q_k, (K,).
         ess: effective number of draws, 1 / sum of squared weights.
-        log_evidence: log p(D) in the original units of the targets; where q holds sites at points, log p(D, points).
+        log_evidence: log p(D) in the original units of the targets; log p(D, points) if q holds sites at points.
         posterior: q, a mixture if several were given.
         seed: the seed of the draws.
     """
@@ -82,13 +82,13 @@ class ImportanceWeights:
         """Return the mean of function values under the posterior, summed in float64.
 
         Args:
-            values: (S, ...), one for each draw of `draws()`, such as `posterior.predict(x, draws=draws).draw_means`.
+            values: (S, ...), a value per draw of `draws()`, such as `posterior.predict(x, draws=draws).draw_means`.
 
         Returns:
             (...).
 
         Raises:
-            InputError: weights that are not reliable, or not one value a draw.
+            InputError: weights that are not reliable, or not one value per draw.
         """
         self._require_reliable()
         array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=float)
@@ -141,17 +141,17 @@ def importance_weights(
     """Weigh draws of a guide by p(w, D) / q(w), with Pareto-smoothed importance sampling (PSIS, Vehtari et al. 2024).
 
     The k-hat of these weights is a test of variational inference (Yao et al. 2018): it is about the joint distribution
-    of all weights, and above 0.7 for most networks that are not very small, even where predictions are good. For
-    several guides, q is their equal-weight mixture 1/K sum_k q_k: each member's density is taken at the draws of all.
+    of all weights, and above 0.7 for all but very small networks, even if predictions are good. For several guides, q
+    is their equal-weight mixture 1/K sum_k q_k: each member's density is taken at the draws of all members.
 
     The target is the posterior of the model that makes the predictions. For Laplace guides this is the network
-    linearised around the mode, unless `linearized=False` asks for the network itself.
+    linearised around the mode, unless `linearized=False` asks for the original network.
 
     Args:
-        posterior: one posterior whose guide has a density, or a mixture, list or dict of posteriors of one model with
-            equal parameters.
+        posterior: a posterior whose guide has a density, or a mixture, list or dict of posteriors of the same model
+            with equal parameters.
         data: the training data, in original units.
-        num_draws: number of draws S of all members together, at least 30 of each; take 1000 or more.
+        num_draws: number of draws S of all members together, at least 30 per member; take 1000 or more.
         seed: seed of the draws; the fit's if not given.
         linearized: as in `Posterior.predict`.
 
@@ -159,8 +159,8 @@ def importance_weights(
         Weights, k-hat, effective sample size and evidence.
 
     Raises:
-        InputError: a guide without a density (points, dropout, pruned weights, stored draws), members that have no
-            posterior in common or whose mixture has no known density, too few draws, data that do not fit the model,
+        InputError: a guide without a density (points, dropout, pruned weights, stored draws), members without a
+            posterior in common or without a known mixture density, too few draws, data that do not fit the model,
             or a density that is not a number.
 
     Examples:
@@ -187,7 +187,7 @@ def importance_weights(
         _require_one_target(parts, linearized=any(linear))
     seed = given.seed if seed is None else seed
     shares = given.shares(num_draws, seed=seed) if isinstance(given, Mixture) else [(given, num_draws, seed)]
-    pairs = [_densities(member, data, count, own, linearized=linearized) for member, count, own in shares]
+    pairs = [_densities(member, data, count, part_seed, linearized=linearized) for member, count, part_seed in shares]
     own_ratios = [log_p - log_q for log_p, log_q in pairs]
     ratios = np.concatenate(own_ratios)
     if isinstance(given, Mixture):
@@ -196,7 +196,7 @@ def importance_weights(
     return ImportanceWeights(
         log_weights=log_weights,
         khat=khat,
-        khat_by_chain=np.array([pareto_smooth(own)[1] for own in own_ratios]),
+        khat_by_chain=np.array([pareto_smooth(part_seed)[1] for part_seed in own_ratios]),
         ess=float(1 / np.exp(2 * log_weights).sum()),
         log_evidence=_log_evidence(ratios),
         posterior=given,
@@ -205,13 +205,13 @@ def importance_weights(
 
 
 def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return Pareto-smoothed log weights (S,), normalised, and k-hat: -inf if the largest weights are all the same.
+    """Return Pareto-smoothed log weights (S,), normalised, and k-hat: -inf if the largest weights are all equal.
 
-    `log_ratios` are log p - log q of each draw (S,), up to a constant; -inf for a weight of 0. This is the one place
-    with the sign: ArviZ takes log-likelihoods, whose weights are their inverses, and so minus the log ratios.
+    `log_ratios` are log p - log q of each draw (S,), up to a constant; -inf for a weight of 0. Only here does the sign
+    matter: ArviZ takes log-likelihoods, whose inverses are the weights, and so minus the log ratios.
 
     Raises:
-        InputError: a ratio that is NaN or infinite, or none above 0.
+        InputError: a ratio that is NaN or infinite, or no weight above 0.
     """
     import arviz as az  # noqa: F401 - it gives xarray the accessor
     import xarray as xr
@@ -247,8 +247,8 @@ def _require_continuous(posterior: Posterior) -> None:
         carries = isinstance(q, dist.Delta) and not auxiliary and bool((q.log_density != 0).any())
         if isinstance(q, MaskedPoint) or carries:
             raise InputError(
-                f"The guide puts {name!r} on finitely many or pruned values, so q has no density beside that of the "
-                "prior, and no importance weights: train another guide, or take the posterior before pruning."
+                f"The guide puts {name!r} on finitely many or pruned values, so q has no density to set against the "
+                "prior's, and no importance weights: train another guide, or take the posterior before pruning."
             )
     if not auxiliary and all(isinstance(q, dist.Delta) for q in drawn.values()):
         raise InputError(
@@ -261,13 +261,13 @@ def _require_one_target(members: tuple[Posterior, ...], *, linearized: bool) -> 
     """Refuse members that approximate different posteriors."""
     if linearized:
         raise InputError(
-            "Networks linearised around points of their own are different models, without a posterior in common: pass "
+            "Networks linearised around different points are different models, without a posterior in common: pass "
             "linearized=False, or the members one by one."
         )
     first = members[0].bnn
-    for other in (member.bnn for member in members[1:]):
-        odd = [kind for kind in ("prior", "likelihood") if repr(first.settings[kind]) != repr(other.settings[kind])]
-        odd += [name for name, value in _learned(other).items() if not torch.equal(value, _learned(first)[name])]
+    for later in (member.bnn for member in members[1:]):
+        odd = [kind for kind in ("prior", "likelihood") if repr(first.settings[kind]) != repr(later.settings[kind])]
+        odd += [name for name, value in _learned(later).items() if not torch.equal(value, _learned(first)[name])]
         if odd:
             raise InputError(
                 f"The members differ in {odd[0]!r} (parameters beside the weights are learned by each for itself), so "
@@ -295,13 +295,13 @@ def _densities(
     return log_p, log_q
 
 
-def _mixture_log_q(shares: list[tuple[Posterior, int, int]], own: list[np.ndarray]) -> np.ndarray:
-    """Return log 1/K sum_k q_k at the draws of all members, one member after the other, (S,)."""
+def _mixture_log_q(shares: list[tuple[Posterior, int, int]], log_qs: list[np.ndarray]) -> np.ndarray:
+    """Return log 1/K sum_k q_k at the draws of all members, in the order of the members, (S,)."""
     columns = []
     for k, (drawer, count, seed) in enumerate(shares):
         draws = drawer.draw(count, seed=seed)
         others = [
-            own[k] if j == k else _log_density(member, draws).cpu().numpy() for j, (member, *_) in enumerate(shares)
+            log_qs[k] if j == k else _log_density(member, draws).cpu().numpy() for j, (member, *_) in enumerate(shares)
         ]
         columns.append(np.logaddexp.reduce(others, axis=0) - math.log(len(shares)))
     return np.concatenate(columns)
@@ -310,13 +310,13 @@ def _mixture_log_q(shares: list[tuple[Posterior, int, int]], own: list[np.ndarra
 def _log_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
     """Return log q of the draws of another member, (S,)."""
     with fast_pyro(), torch.no_grad():
-        found = built(member.guide).log_density(draws)
-    if found is None:
+        log_q = built(member.guide).log_density(draws)
+    if log_q is None:
         raise InputError(
-            f"{type(member.guide).__name__} knows its density at its own draws alone, or holds sites at points, so "
+            f"{type(member.guide).__name__} knows its density only at its own draws, or holds sites at points, so "
             "that the density of a mixture of such guides is not known: pass the members one by one."
         )
-    return found
+    return log_q
 
 
 def _log_evidence(log_ratios: np.ndarray) -> Estimate:

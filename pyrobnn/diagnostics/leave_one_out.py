@@ -1,4 +1,4 @@
-"""Leave-one-out cross-validation without refits, by importance sampling from the draws of one posterior."""
+"""Leave-one-out cross-validation without refits, by importance sampling from the draws of a single posterior."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ _DRAWS_FOR_LOO = 1000
 _FEWEST_DRAWS = 100
 _SHARE_OF_EQUAL = 0.9999
 _EXACT = ("nuts", "hmc")
-"""Methods whose draws come from the posterior itself, in the limit."""
+"""Methods whose draws come from the exact posterior, in the limit."""
 
 
 def loo(
@@ -39,28 +39,28 @@ def loo(
 
     It reweights draws as if an example had been left out. For NUTS or HMC this estimates the exact leave-one-out score,
     of kind "loo", with the relative efficiency of the chains from the likelihoods of the examples. Draws of a guide are
-    taken as if they came from the posterior: the result, of kind "LOO under q", is the score of q, and a q that is too
-    narrow makes it too certain.
+    treated as draws from the posterior: the result, of kind "LOO under q", is the score of q, and too certain if q is
+    too narrow.
 
     `correct=True` corrects for the guide, with importance weights p(w, D) / q(w) (Magnusson et al. 2019), and estimates
     the exact score, of kind "loo". It is refused if the k-hat of these weights is above min(1 - 1 / log10 S, 0.7), as
     for nearly all networks, since the result would be noise. `p` is not corrected.
 
-    Where k-hat of an example is too large ArviZ warns, and `pareto_k` says which: take `kfold`, or held-out data.
+    ArviZ warns if the k-hat of an example is too large, and `pareto_k` names it: take `kfold`, or held-out data.
 
     Args:
         posterior: the posterior.
         data: the training data, `Data` or a pair (x, y).
         correct: correct for the difference between guide and posterior.
-        num_draws: number of draws S, at least 100; 1000 if not given, or of Markov chains all.
+        num_draws: number of draws S, at least 100; 1000 if not given, or all draws of Markov chains.
         seed: seed of the draws; the fit's if not given.
 
     Returns:
-        ArviZ's `ELPDDataLOO`, pointwise. A corrected one has the k-hat of the weights as `elpd_i.attrs["joint_khat"]`.
+        ArviZ's `ELPDDataLOO`, pointwise. If corrected, `elpd_i.attrs["joint_khat"]` has the k-hat of the weights.
 
     Raises:
         InputError: a posterior of point masses, too few draws, data that do not fit the model, or a correction that
-            does not exist (mixtures, stored draws, `Dropout`) or is too far.
+            does not exist (mixtures, stored draws, `Dropout`) or is too large.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(100)
@@ -85,17 +85,17 @@ def loo(
     if correct:
         stats = tree["sample_stats"]
         with seeded(0, "loo"):
-            found = az.loo_approximate_posterior(
+            result = az.loo_approximate_posterior(
                 tree, log_p=stats["lp"], log_q=stats["log_q"], var_name="y", pointwise=True
             )
-        found.elpd_i.attrs["joint_khat"] = khat
-        return mark(found, data)
+        result.elpd_i.attrs["joint_khat"] = khat
+        return mark(result, data)
     efficiency = _efficiency(tree["log_likelihood"]["y"]) if has_chains else 1.0
     with seeded(0, "loo"):  # ArviZ imports jax, whose import draws random numbers
-        found = az.loo(tree, var_name="y", reff=efficiency, pointwise=True)
+        result = az.loo(tree, var_name="y", reff=efficiency, pointwise=True)
     if not all(_method_type(member) in _EXACT for member in members):
-        found.__class__ = LooUnderQ
-    return mark(found, data)
+        result.__class__ = LooUnderQ
+    return mark(result, data)
 
 
 def _require_spread(tree: "xr.DataTree", *, is_stored: bool) -> None:
@@ -103,8 +103,8 @@ def _require_spread(tree: "xr.DataTree", *, is_stored: bool) -> None:
     stats = tree["sample_stats"]
     if not is_stored and ("log_q" not in stats or bool(stats["log_q"].isnull().any())):
         raise InputError(
-            "Leaving one out reweights the draws of a posterior, and those of a point mass such as Map are all the "
-            "same: use `kfold`, or `heldout_elpd`."
+            "Leaving one out reweights the draws of a posterior, and the draws of a point mass such as Map are all "
+            "equal: use `kfold`, or `heldout_elpd`."
         )
     if stats["lp"].size < _FEWEST_DRAWS:
         raise InputError(

@@ -1,4 +1,4 @@
-"""One posterior, a mixture, or several posteriors by name: what diagnostics take, as the members of one mixture."""
+"""The argument of diagnostics, a posterior, a mixture, or posteriors by name, as the members of a mixture."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:
         return Mixture(list(posterior.values())), [str(name) for name in posterior]
     raise InputError(
         f"`posterior` must be a posterior, a mixture, or a list or dict of posteriors, got {type(posterior).__name__}: "
-        "pass what `fit` returned; of several mixtures pass one at a time."
+        "pass the result of `fit`; pass several mixtures one at a time."
     )
 
 

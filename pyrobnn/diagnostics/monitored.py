@@ -1,4 +1,4 @@
-"""The weights that a DataTree holds: all of a small network, some named entries and the norms of a large one."""
+"""The weights that a DataTree holds: all of a small network, some named entries and the norms of a large network."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -11,17 +11,17 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 
 MAX_WHOLE = 1000
-"""Entries of all sites together up to which every one is kept."""
+"""Entries of all sites together up to which every entry is kept."""
 _PER_SITE = 20
 NORM = "site_norm"
-"""Variable with the Euclidean norm of each weight site, one a draw, where not every weight is kept."""
+"""Variable with the Euclidean norm of each weight site, per draw, if not every weight is kept."""
 
 
 class Monitored:
     """The entries that are kept of each site, with their dimensions and labels.
 
     Args:
-        sites: one value (*event) of each site by name, which tells the shapes.
+        sites: a value (*event) of each site by name, for the shapes.
         weight_names: the sites that are weights of the network.
         feature_names: names of the input columns, to label the inputs of the first layer with.
         monitor: as in `to_datatree`.
@@ -98,7 +98,7 @@ class Monitored:
 
 
 def _wanted(monitor: Any, names: list[str]) -> list[str]:
-    """Return the names of the sites of which something is kept."""
+    """Return the names of the sites with kept entries."""
     if isinstance(monitor, str) and monitor in ("auto", "all"):
         return names
     patterns = list(monitor) if isinstance(monitor, (list, tuple)) else []

@@ -1,9 +1,9 @@
-"""Are predictions of held-out targets what they claim to be? Tests whose null distribution the posterior itself gives.
+"""Tests of predictions of held-out targets; the posterior gives the null distribution.
 
-If the posterior is right, held-out targets are one more draw from its joint predictive distribution: weights first,
-then all targets with the same weights. So statistics of the targets are compared with statistics of targets
-simulated in this way. Unlike a test that takes the examples as independent, this allows for the error that they share
-through the weights, and holds its false-alarm rate for small training sets too.
+If the posterior is right, held-out targets are a further draw from its joint predictive distribution: weights first,
+then all targets with the same weights. So statistics of the targets are compared with statistics of targets simulated
+in this way. Unlike a test for independent examples, this allows for their shared error through the weights, and keeps
+its false-alarm rate for small training sets too.
 """
 
 import dataclasses
@@ -74,7 +74,7 @@ _WORDS = {
         "ensemble or a richer guide, or a stronger prior.",
         "The fit is under-confident: the share of right labels less the mean confidence is {value}, {due}. The "
         "posterior is too vague: train longer, narrow the prior, or tune it by the evidence.",
-        "Labels are right as often as their probabilities say: the share of right ones less the mean confidence is "
+        "Labels are right as often as their probabilities say: the share of right labels less the mean confidence is "
         "{value}, {due}.",
         "{:.1%}",
     ),
@@ -88,7 +88,7 @@ _WORDS = {
     ),
 }
 _SHIFT = {"bias": 0.5}
-"""What is added to a statistic before a reader sees it."""
+"""Offset added to a statistic for display."""
 
 
 def statistics_of(prediction: Prediction) -> tuple[str, ...]:
@@ -101,14 +101,14 @@ def statistics_of(prediction: Prediction) -> tuple[str, ...]:
 def predictive_findings(prediction: Prediction, y: Any, simulated: Tensor, level: float, *, seed: int) -> list[Finding]:
     """Compare statistics of held-out targets y (N,) or (N, K) and of simulated targets (R, N, ...).
 
-    A statistic counts as wrong if Student's t of its distance from the mean of the simulated ones has a p-value below
-    `level`. Each simulation takes one draw of the weights, none of which made `prediction`. All is in original units.
+    A statistic counts as wrong if Student's t of its distance from the simulated mean has a p-value below `level`. Each
+    simulation takes a draw of the weights that is not in `prediction`. All is in original units.
     """
     targets = as_targets(y, len(prediction)).to(prediction.device)
     statistics = _statistics(prediction, seed)
     repeated = [statistics(each) for each in simulated.to(targets.device)]
     return [
-        _finding(name, value, np.array([one[name] for one in repeated]), level, prediction, targets.numel())
+        _finding(name, value, np.array([each[name] for each in repeated]), level, prediction, targets.numel())
         for name, value in statistics(targets).items()
     ]
 
@@ -132,12 +132,12 @@ def _finding(name: str, value: float, simulated: np.ndarray, level: float, predi
 
 
 def num_simulations(level: float, members: int) -> int:
-    """Return how many simulations tell a p-value below a level by their ranks; at least one for each member."""
+    """Return the number of simulations whose ranks resolve a p-value below a level; at least one per member."""
     return max(_FEWEST_SIMULATIONS, members, math.ceil(2.1 / level))
 
 
 def _of_rank(value: float, simulated: np.ndarray) -> float:
-    """Return the two-sided p-value of a value by its rank among simulated ones."""
+    """Return the two-sided p-value of a value by its rank among simulated values."""
     below, above = (simulated <= value).sum(), (simulated >= value).sum()
     return min(1.0, 2 * (1 + float(min(below, above))) / (len(simulated) + 1))
 
@@ -153,7 +153,7 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
     """Return the function that computes the statistics of targets."""
     if prediction.has_quantiles:
 
-        def own(y: Tensor) -> dict[str, float]:
+        def by_kind(y: Tensor) -> dict[str, float]:
             away = pit(prediction, y, seed=seed).double() - 0.5
             return {
                 "bias": float(away.mean()),
@@ -164,15 +164,15 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
     elif prediction.is_classification:
         label, confidence = prediction.label, prediction.class_probs.amax(-1).double().mean()
 
-        def own(y: Tensor) -> dict[str, float]:
+        def by_kind(y: Tensor) -> dict[str, float]:
             return {"confidence": float((label == y).double().mean() - confidence)}
 
     else:
 
-        def own(y: Tensor) -> dict[str, float]:
+        def by_kind(y: Tensor) -> dict[str, float]:
             return {}
 
-    return lambda y: own(y) | {"surprise": float(prediction.log_prob(y).double().mean())}
+    return lambda y: by_kind(y) | {"surprise": float(prediction.log_prob(y).double().mean())}
 
 
 def epistemic_finding(prediction: Prediction) -> Finding:
@@ -241,11 +241,11 @@ def ranking_finding(prediction: Prediction, y: Any, level: float, *, seed: int) 
 
     generator = np.random.default_rng(derive(seed, "orders"))
     chance = np.array([area(generator.permutation(uncertainty)) for _ in range(_ORDERS)])
-    found, error = area(uncertainty), float(chance.std(ddof=1)) * math.sqrt(1 + 1 / _ORDERS)
+    observed, error = area(uncertainty), float(chance.std(ddof=1)) * math.sqrt(1 + 1 / _ORDERS)
     if error == 0:
         return None
-    p_value = float(student.sf((found - chance.mean()) / error, _ORDERS - 1))
-    numbers = f"the area under the sparsification curve is {found:.2f}, where a random order has {chance.mean():.2f}"
+    p_value = float(student.sf((observed - chance.mean()) / error, _ORDERS - 1))
+    numbers = f"the area under the sparsification curve is {observed:.2f}, where a random order has {chance.mean():.2f}"
     if p_value >= level:
         return Finding("ranking", "fine", f"Errors are no larger where the fit is surer: {numbers}.", p_value)
     text = (

@@ -1,4 +1,4 @@
-"""Many fits of one method, each to other data."""
+"""Many fits of a method, each to different data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ _WEIGHTS_AT_ONCE = 2**20
 def fit_each(
     model: BNN, method: Any, sets: Sequence[Data], *, seed: int, progress: bool, **arguments: Any
 ) -> list[Any]:
-    """Fit a method to several data sets: sets of one size side by side if the method is SVI, the others in turn.
+    """Fit a method to several data sets: sets of equal size side by side if the method is SVI, the others in turn.
 
     A fit in turn is `fit` with the seed `derive(seed, f"fit {index}")`. A group side by side is `fit_replicates` with
     that seed of its first set. Posteriors come in the order of the sets; further arguments are passed to `fit`.
@@ -30,13 +30,13 @@ def fit_each(
             alone += group
             continue
         parts = [sets[index] for index in group]
-        own = derive(seed, f"fit {group[0]}")
-        found = fit_replicates(model, parts, method, seed=own, progress=progress, **arguments)
-        for index, posterior in zip(group, found, strict=True):
+        fit_seed = derive(seed, f"fit {group[0]}")
+        posteriors_of_group = fit_replicates(model, parts, method, seed=fit_seed, progress=progress, **arguments)
+        for index, posterior in zip(group, posteriors_of_group, strict=True):
             posteriors[index] = posterior
     for index in tqdm(alone, desc="fits", unit="fit", disable=not (progress and alone)):
-        own = derive(seed, f"fit {index}")
-        posteriors[index] = fit(model, sets[index], method, seed=own, progress=False, **arguments)
+        fit_seed = derive(seed, f"fit {index}")
+        posteriors[index] = fit(model, sets[index], method, seed=fit_seed, progress=False, **arguments)
     return posteriors
 
 

@@ -30,7 +30,7 @@ _LEVEL = 0.05
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class VsbcReport:
-    """Where the truth lay among the draws of each fit; str() says what follows.
+    """The position of the truth among the draws of each fit; str() states the conclusions.
 
     Attributes:
         tree: ArviZ DataTree with the shares p of draws below the truth in the group `prior_sbc`, with dimensions
@@ -77,7 +77,7 @@ class VsbcReport:
         return "\n".join(lines)
 
     def _finding(self, name: Any) -> str:
-        """Return what is wrong with the draws of a quantity."""
+        """Return the fault in the draws of a quantity."""
         row, adjusted = self.table.loc[name], self._adjusted.loc[name]
         if adjusted["symmetric"] < _LEVEL:
             return "draws too low" if row["mean"] > 0.5 else "draws too high"
@@ -103,23 +103,23 @@ def vsbc(
 
     Each simulation draws the latents from the prior and targets at x from the likelihood, and fits the method to them;
     p is the share of the fit's draws below the truth, uniform if fits are exact. Values of p that are not symmetric
-    around 1/2 show a bias. Values that crowd at 0 and 1 show a posterior that is too narrow, and values that crowd in
-    the middle one that is too wide. Functions are compared, since weights have mirror images: at the probes, the mean
-    of the targets or the probabilities of the classes. So are the latents of the likelihood, such as the scale of the
-    noise.
+    around 1/2 show a bias. Values that crowd at 0 and 1 show a posterior that is too narrow; values that crowd in the
+    middle show a posterior that is too wide. Weights have mirror images, so functions are compared: at the probes, the
+    mean of the targets or the probabilities of the classes. So are the latents of the likelihood, such as the scale of
+    the noise.
 
-    Everything is in the units of the model, in which its prior is meant: data are not standardised. p is the rank of
-    the truth over S + 1, with ties and the place between two draws broken at random, so that it is exactly uniform for
-    an exact method, whatever S is. Symmetry is tested by Wilcoxon's signed ranks (p and 1 - p are not the independent
-    samples that the paper's Kolmogorov-Smirnov test takes them for), uniformity by ArviZ's test of the ECDF.
+    Everything is in the units of the model and its prior: data are not standardised. p is the rank of the truth over S
+    + 1, with ties and the place between two draws broken at random. So it is exactly uniform for an exact method, for
+    any S. Symmetry is tested by Wilcoxon's signed ranks (the paper's Kolmogorov-Smirnov test assumes independent
+    samples, which p and 1 - p are not), uniformity by ArviZ's test of the ECDF.
 
-    Fits are made side by side where the method is `SVI`. Heavy-tailed priors simulate extreme data now and then, at
-    which a fit may fail.
+    Fits run side by side if the method is `SVI`. Heavy-tailed priors sometimes simulate extreme data, on which a fit
+    may fail.
 
     Args:
         model: the model; every unknown must have a prior.
         x: inputs (N, *in) of every simulated data set.
-        method: how to fit it.
+        method: the method to check.
         probes: inputs (P, *in) at which functions are compared; a handful, inside and outside the data.
         num_simulations: number of simulations M, at least 20. A bias of half a standard deviation takes about 50.
         num_draws: draws S of each fit.
@@ -129,11 +129,11 @@ def vsbc(
         progress: show progress bars.
 
     Returns:
-        The report, which says whether the method is calibrated.
+        The report on the calibration of the method.
 
     Raises:
-        InputError: too few simulations or draws, inputs that do not fit the model, parameters without a prior, or what
-            `fit` refuses.
+        InputError: too few simulations or draws, inputs that do not fit the model, parameters without a prior, or
+            arguments that `fit` refuses.
 
     Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
@@ -157,7 +157,7 @@ def vsbc(
     drawn = [_quantities(fit, places, fit.draw(num_draws)) for fit in fits]
     generator = np.random.default_rng(derive(seed, "ranks"))
     shares = {
-        name: np.stack([_share_below(own[name], values[m], generator) for m, own in enumerate(drawn)])
+        name: np.stack([_share_below(quantities[name], values[m], generator) for m, quantities in enumerate(drawn)])
         for name, values in known.items()
     }
     return _report(shares, num_draws)
@@ -181,11 +181,11 @@ def _inputs(x: Any, probes: Any) -> tuple[Tensor, Tensor]:
 
 
 def _require_priors(model: BNN) -> None:
-    """Refuse parameters that are optimised, whose truth cannot be drawn."""
+    """Refuse optimised parameters: their truth cannot be drawn."""
     names = [name.removesuffix("_unconstrained") for name, value in model.named_parameters() if value.requires_grad]
     if names:
         raise InputError(
-            f"A truth can be simulated only of what has a prior, and {', '.join(names)} would be optimised. Fix it, or "
+            f"A truth can be simulated only from a prior, and {', '.join(names)} would be optimised. Fix it, or "
             'give it a prior, such as Gaussian(scale={"type": "half_normal", "scale": 1.0}) for the noise.'
         )
 
@@ -202,7 +202,7 @@ def _prior(model: BNN, x: Tensor) -> Posterior:
 
 
 def _quantities(posterior: Posterior | Mixture, probes: Tensor, draws: Draws) -> dict[str, np.ndarray]:
-    """Return what each draw says, (S, ...) by name."""
+    """Return the quantities of each draw, (S, ...) by name."""
     prediction = posterior.predict(probes, draws=draws)
     values = {"probs" if prediction.is_classification else "mu": prediction.draw_means}
     values |= {name: value for name, value in draws.items() if name.startswith("likelihood.")}
@@ -226,11 +226,11 @@ def _report(shares: dict[str, np.ndarray], num_draws: int) -> VsbcReport:
     rows = {}
     for name, values in shares.items():
         for place in np.ndindex(*values.shape[1:]):
-            own = values[(slice(None), *place)]
+            cell = values[(slice(None), *place)]
             rows[name + (str(list(place)) if place else "")] = {
-                "mean": own.mean(),
-                "spread": 4 * np.abs(own - 0.5).mean(),
-                "symmetric": float(wilcoxon(own - 0.5).pvalue),
+                "mean": cell.mean(),
+                "spread": 4 * np.abs(cell - 0.5).mean(),
+                "symmetric": float(wilcoxon(cell - 0.5).pvalue),
                 "uniform": float(uniform[name].values[place]),
             }
     return VsbcReport(tree, pd.DataFrame.from_dict(rows, orient="index"), num_simulations, num_draws)

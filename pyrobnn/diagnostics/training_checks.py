@@ -13,53 +13,54 @@ from pyrobnn.posterior.record import Convergence
 _LARGEST_RHAT = 1.01
 _SMALLEST_ESS = 400
 _LARGEST_ROUGH_RHAT, _SMALLEST_ROUGH_ESS = 1.1, 50
-"""Of chains with fewer draws than effective ones are asked for, whose R-hat is above 1.01 by chance."""
+"""Limits for chains with fewer draws than the effective draws required; their R-hat exceeds 1.01 by chance."""
 
 
 def ending_finding(posterior: Posterior) -> Finding | None:
-    """Say how a fit of automatic length ended; None of other fits."""
+    """Report the ending of a fit of automatic length; None for other fits."""
     record = posterior.record
-    found = record.convergence
-    if found is None:
+    convergence = record.convergence
+    if convergence is None:
         return None
-    text = f"The fit {'ended' if found.converged else 'did not end'} by itself: {record.stop_reason}. {_elbo(found)}"
-    if found.converged:
+    ending = "ended" if convergence.converged else "did not end"
+    text = f"The fit {ending} by itself: {record.stop_reason}. {_elbo(convergence)}"
+    if convergence.converged:
         return Finding("length", "fine", text)
     if not str(record.stop_reason).startswith("not converged"):
         return Finding("length", "note", text)
     return Finding("length", "warning", f"{text} To mend it, raise `max_steps`.")
 
 
-def _elbo(found: Convergence) -> str:
+def _elbo(convergence: Convergence) -> str:
     """Return a sentence with the ELBO, its standard error, and the gain of the last cycle."""
-    error = "" if found.elbo_error is None else f" ± {found.elbo_error:.2g}"
-    gain = "there was no second cycle" if found.gain is None else f"the last cycle gained {found.gain:.2g}"
-    return f"Its ELBO is {found.elbo:.2f}{error} nats; {gain}, and {found.tolerance:.2g} do not matter."
+    error = "" if convergence.elbo_error is None else f" ± {convergence.elbo_error:.2g}"
+    gain = "there was no second cycle" if convergence.gain is None else f"the last cycle gained {convergence.gain:.2g}"
+    return f"Its ELBO is {convergence.elbo:.2f}{error} nats; {gain}, and {convergence.tolerance:.2g} do not matter."
 
 
 def chain_findings(chains: Chains) -> list[Finding]:
-    """Judge Markov chains by R-hat and effective sample sizes of what they predict (Vehtari et al. 2021)."""
-    found = [_agreement(chains)]
+    """Judge Markov chains by R-hat and effective sample sizes of their predictions (Vehtari et al. 2021)."""
+    findings = [_agreement(chains)]
     if chains.num_diverging:
         text = (
             f"{chains.num_diverging} of {chains.num_chains * chains.num_draws} draws diverged: some region of the "
             "posterior is too narrow for the step size and not explored. Raise `target_accept`, or choose a smoother "
             "prior."
         )
-        found.append(Finding("divergences", "warning", text))
-    return found
+        findings.append(Finding("divergences", "warning", text))
+    return findings
 
 
 def _agreement(chains: Chains) -> Finding:
-    found = chains.convergence
-    if found is None:
+    convergence = chains.convergence
+    if convergence is None:
         text = (
-            f"Nothing tells whether the Markov chains have converged: R-hat needs two or more of at least "
+            f"Nothing tells whether the Markov chains have converged: R-hat needs two or more chains of at least "
             f"{FEWEST_DRAWS} draws, here there are {chains.num_chains} of {chains.num_draws}. Raise `num_chains` or "
             "`num_draws`."
         )
         return Finding("chains", "warning", text)
-    rhat, ess = float(np.max(found.rhat)), float(min(np.min(found.ess_bulk), np.min(found.ess_tail)))
+    rhat, ess = float(np.max(convergence.rhat)), float(min(np.min(convergence.ess_bulk), np.min(convergence.ess_tail)))
     if not math.isfinite(rhat):
         text = "R-hat cannot be computed: at some input the predictions of the chains never change. They are stuck."
         return Finding("chains", "warning", text)
@@ -67,22 +68,22 @@ def _agreement(chains: Chains) -> Finding:
     if draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT and ess >= _SMALLEST_ROUGH_ESS:
         text = (
             f"The Markov chains are short, and agree roughly: the largest R-hat is {rhat:.3f}, and {draws} draws are "
-            f"worth as little as {ess:.0f} independent ones. Draw more to compare them closely."
+            f"worth as little as {ess:.0f} independent draws. Draw more to compare them closely."
         )
         return Finding("chains", "note", text)
     if rhat > _LARGEST_RHAT:
         text = (
-            f"The Markov chains do not agree yet in what they predict: the largest R-hat is {rhat:.3f}, above "
+            f"The Markov chains do not agree yet in their predictions: the largest R-hat is {rhat:.3f}, above "
             f"{_LARGEST_RHAT}. Draw more, or warm up longer."
         )
         return Finding("chains", "warning", text)
     if ess < _SMALLEST_ESS:
         text = (
-            f"The draws of the Markov chains are worth as little as {ess:.0f} independent ones for some prediction; "
+            f"The draws of the Markov chains are worth as little as {ess:.0f} independent draws for some prediction; "
             f"{_SMALLEST_ESS} or more are enough. Draw more."
         )
         return Finding("chains", "warning", text)
     text = (
-        f"The Markov chains agree in what they predict: R-hat at most {rhat:.3f}, effective draws at least {ess:.0f}."
+        f"The Markov chains agree in their predictions: R-hat at most {rhat:.3f}, effective draws at least {ess:.0f}."
     )
     return Finding("chains", "fine", text)

@@ -17,11 +17,11 @@ _NETCDF, _ZARR = ".nc", ".zarr"
 def save_datatree(tree: "xarray.DataTree", path: str | Path) -> Path:
     """Write a DataTree to a file, `.nc` for netCDF, or a folder, `.zarr` for zarr.
 
-    Values, types, coordinates and attributes come back as they were (`load_datatree`).
+    Values, types, coordinates and attributes come back unchanged (`load_datatree`).
 
     Args:
-        tree: what `to_datatree` or `eval_datatree` made.
-        path: the file to make; its ending chooses the format. `.zarr` needs `pip install 'pyrobnn[zarr]'`.
+        tree: the result of `to_datatree` or `eval_datatree`.
+        path: the new file; its ending chooses the format. `.zarr` needs `pip install 'pyrobnn[zarr]'`.
 
     Returns:
         The path.
@@ -78,7 +78,7 @@ def load_datatree(path: str | Path) -> "xarray.DataTree":
 
 
 def _as_written(name: str, value: Any) -> Any:
-    """Return an attribute as it was: netCDF reads a list of one as its entry, and numbers as NumPy numbers."""
+    """Return an attribute as written: netCDF reads a list of one entry as the entry, and numbers as NumPy numbers."""
     if name == "sample_dims" and isinstance(value, str):
         return [value]
     return value.item() if isinstance(value, np.generic) else value
@@ -86,7 +86,7 @@ def _as_written(name: str, value: Any) -> Any:
 
 def _kind(path: Path) -> str:
     if path.suffix not in (_NETCDF, _ZARR):
-        raise InputError(f"A DataTree is stored as '.nc' (netCDF) or '.zarr', got {path.name!r}: end the name in one.")
+        raise InputError(f"A DataTree is stored as '.nc' (netCDF) or '.zarr', got {path.name!r}: end the name so.")
     if path.suffix == _ZARR and find_spec("zarr") is None:
         raise InputError(
             f"{path.name!r} needs the package zarr: pip install 'pyrobnn[zarr]', or end the name in '.nc'."

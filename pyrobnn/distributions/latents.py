@@ -30,7 +30,7 @@ class ScaleMixtureNormal(TorchDistribution):
         pi: weight of the first component, in (0, 1).
         sigma1: standard deviation of the first component, positive.
         sigma2: standard deviation of the second component, positive.
-        table: what `tabulated` returned for the same numbers; expectations are then read from it.
+        table: the result of `tabulated` for the same numbers; expectations are then read from it.
     """
 
     arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for
@@ -78,18 +78,18 @@ class ScaleMixtureNormal(TorchDistribution):
             self._validate_sample(value)
         first = self.pi.log() - self.sigma1.log() - 0.5 * (value / self.sigma1).square()
         second = torch.log1p(-self.pi) - self.sigma2.log() - 0.5 * (value / self.sigma2).square()
-        # torch.logaddexp says the same with three exponentials where gradients are taken; this needs one.
+        # torch.logaddexp gives the same with three exponentials under gradients; this needs one.
         return torch.maximum(first, second) + (1 + (-(first - second).abs()).exp()).log() - _HALF_LOG_2PI
 
     def expected_log_prob(self, loc: Tensor, scale: Tensor) -> Tensor:
-        """Return E[log p(w)] for w ~ N(loc, scale^2), entry by entry, differentiable in both and in the parameters.
+        """Return E[log p(w)] for w ~ N(loc, scale^2), entry by entry, differentiable in loc, scale and the parameters.
 
-        Let the slab be the wider component and d(w) = a - b w^2 the log odds of the other, the spike, against it. Then
-        log p(w) = log slab(w) + log(1 + exp(d(w))). The first term has a closed form. The second is a bump about 0,
-        integrated where it counts and w has mass, both at once: [-c, c], for d(c) = -22, cut with 6.5 standard
-        deviations about loc. So the nodes find the spike from far outside it and resolve a w far inside it, where
-        Gauss-Hermite nodes miss it. The integrand vanishes at the ends of that interval, so nothing beats the
-        trapezoidal rule with equal steps (Trefethen & Weideman 2014, SIAM Review 56, sec. 5).
+        Let the slab be the wider component and d(w) = a - b w^2 the log odds of the other, the spike, against the slab.
+        Then log p(w) = log slab(w) + log(1 + exp(d(w))). The first term has a closed form. The second is a bump about
+        0, integrated over the intersection of its support and the mass of w: [-c, c], for d(c) = -22, and 6.5 standard
+        deviations about loc. So the nodes reach the spike from far outside it, and resolve a w far inside it, where
+        Gauss-Hermite nodes miss it. The integrand vanishes at the ends of the interval, so the trapezoidal rule with
+        equal steps is the best choice (Trefethen & Weideman 2014, SIAM Review 56, sec. 5).
 
         With a table the bump is interpolated, a tenth of the work; the parameters then have no gradient through it.
 
@@ -134,7 +134,7 @@ class ScaleMixtureNormal(TorchDistribution):
 
 
 class StudentT(dist.StudentT):
-    """Student's t distribution, whose moments need no look at the values of its degrees of freedom."""
+    """Student's t distribution, with moments that do not read the values of its degrees of freedom."""
 
     @property
     def mean(self) -> Tensor:
@@ -169,15 +169,15 @@ class Beta(dist.Beta):
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Return a draw."""
-        both = torch.stack([self.concentration1, self.concentration0], -1)
-        gammas = private("standard_gamma")(both.expand(*self._extended_shape(sample_shape), 2).double())
-        return (gammas[..., 0] / gammas.sum(-1)).to(both.dtype)
+        concentrations = torch.stack([self.concentration1, self.concentration0], -1)
+        gammas = private("standard_gamma")(concentrations.expand(*self._extended_shape(sample_shape), 2).double())
+        return (gammas[..., 0] / gammas.sum(-1)).to(concentrations.dtype)
 
 
 class NormalOfMany(dist.Normal):
-    """A normal of many entries with few scales: what follows from a scale alone is computed once for all its entries.
+    """A normal of many entries with few scales: values that follow from a scale are computed once for all its entries.
 
-    The density is `Normal`'s to the last bit.
+    The density equals `Normal`'s to the last bit.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class ReparameterizedNormal(dist.Normal):
         self.drawn = drawn
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "ReparameterizedNormal":
-        """Return the distribution itself for its own batch shape; a single draw cannot serve a larger one."""
+        """Return the distribution itself for its batch shape; a single draw cannot serve a larger shape."""
         if torch.Size(batch_shape) != self.batch_shape:
             raise NotImplementedError("ReparameterizedNormal carries one draw and cannot be expanded.")
         return self
@@ -213,7 +213,7 @@ class ReparameterizedNormal(dist.Normal):
     def rsample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
         """Return the draw."""
         if tuple(sample_shape):
-            raise NotImplementedError("ReparameterizedNormal carries one draw; ask for one.")
+            raise NotImplementedError("ReparameterizedNormal carries a single draw: ask for one draw.")
         return self.drawn
 
 
@@ -237,6 +237,6 @@ def stack_likelihood(likelihood: Callable[[Tensor], Any], outputs: Tensor, laten
 
 
 def concatenate(distributions: Sequence[Any]) -> Any:
-    """Return distributions of one kind, batch shapes (S_k, N), as a single one of batch shape (sum S_k, N)."""
+    """Return distributions of the same kind, batch shapes (S_k, N), as a distribution of batch shape (sum S_k, N)."""
     tensors, builds = zip(*map(take_apart, distributions), strict=True)
     return builds[0]([torch.cat(same) for same in zip(*tensors, strict=True)])

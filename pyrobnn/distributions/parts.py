@@ -13,26 +13,26 @@ from pyrobnn._core.errors import InputError
 
 Build = Callable[[Iterator[Tensor]], Any]
 _ATTRIBUTES = {"base_distribution": "base_dist", "transform": "inv"}
-"""Attributes of torch's classes whose constructors have another name for them."""
+"""Attributes of torch's classes that have a different name in the constructor."""
 _SAME = (("probs", "logits"), ("gate", "gate_logits"), ("covariance_matrix", "precision_matrix", "scale_tril"))
-"""Arguments of which a constructor takes one."""
+"""Alternative arguments: a constructor takes one of each group."""
 _LEFT_OUT = ("validate_args", "cache_size")
 _ABSENT = object()
 
 
 def take_apart(distribution: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
-    """Return the tensors in a distribution, and the function that builds one like it, without checks, from others.
+    """Return the tensors in a distribution, and a function that builds the same form from others, without checks.
 
-    Each tensor is expanded to the batch shape of the distribution that it belongs to, such as the components of a
-    mixture, and so has the batch axes of the whole first. Distributions are built by their constructors, whose
+    Each tensor is expanded to the batch shape of its distribution, such as the components of a mixture, and so has the
+    batch axes of the whole first. Distributions are built by their constructors, whose
     arguments are read from attributes of the same name.
 
     Raises:
         InputError: a distribution, or a part of it, that does not keep an argument of its constructor.
     """
-    found: list[Tensor] = []
-    build = _take(distribution, found, (), 0)
-    return found, lambda tensors: build(iter(tensors))
+    tensors: list[Tensor] = []
+    build = _take(distribution, tensors, (), 0)
+    return tensors, lambda values: build(iter(values))
 
 
 def converted(distribution: Any, function: Callable[[Tensor], Tensor]) -> Any:
@@ -46,30 +46,30 @@ def in_double(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _take(part: Any, found: list[Tensor], batch: tuple[int, ...], event_dim: int) -> Build:
-    """Add the tensors of a part to those found, and return the function that builds it from the next ones."""
+def _take(part: Any, tensors: list[Tensor], batch: tuple[int, ...], event_dim: int) -> Build:
+    """Add the tensors of a part to the list, and return the function that builds it from the next tensors."""
     if isinstance(part, Tensor):
-        found.append(_expanded(part, batch, max(event_dim, part.ndim - len(batch))))
+        tensors.append(_expanded(part, batch, max(event_dim, part.ndim - len(batch))))
         return next
     if isinstance(part, (list, tuple)):
-        each = [_take(entry, found, batch, event_dim) for entry in part]
+        each = [_take(entry, tensors, batch, event_dim) for entry in part]
         return lambda values: [build(values) for build in each]
     if isinstance(part, Distribution):
-        return _take_distribution(part, found)
+        return _take_distribution(part, tensors)
     if isinstance(part, Transform) and not isinstance(part, torch.nn.Module):
-        before = len(found)
-        build = _build(type(part), {name: _take(value, found, batch, event_dim) for name, value in _arguments(part)})
-        return build if len(found) > before else lambda _: part
+        before = len(tensors)
+        build = _build(type(part), {name: _take(value, tensors, batch, event_dim) for name, value in _arguments(part)})
+        return build if len(tensors) > before else lambda _: part
     return lambda _: part
 
 
-def _take_distribution(part: Any, found: list[Tensor]) -> Build:
+def _take_distribution(part: Any, tensors: list[Tensor]) -> Build:
     known = part.arg_constraints
     builds = {}
     for name, value in _arguments(part):
         is_known = name in known and not constraints.is_dependent(known[name])
         event_dim = known[name].event_dim if is_known else 0 if isinstance(value, Tensor) else len(part.event_shape)
-        builds[name] = _take(value, found, part.batch_shape, event_dim)
+        builds[name] = _take(value, tensors, part.batch_shape, event_dim)
     return _build(type(part), builds)
 
 
@@ -79,7 +79,7 @@ def _build(kind: Any, builds: dict[str, Build]) -> Build:
 
 
 def _arguments(part: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments that make a distribution or transform; of several that say the same, the one given."""
+    """Yield the arguments that make a distribution or transform; of equivalent arguments, the given one."""
     names = tuple(name for name in _parameters(part.__class__) if name not in _LEFT_OUT)
     for same in _SAME:
         stored = [name for name in vars(part) if name in same and vars(part)[name] is not None]
@@ -103,5 +103,5 @@ def _parameters(kind: Any) -> tuple[str, ...]:
 
 
 def _expanded(value: Tensor, batch: tuple[int, ...], event_dim: int) -> Tensor:
-    own = value.shape[max(0, value.ndim - event_dim) :]
-    return value.expand((*batch, *[1] * (event_dim - len(own)), *own))
+    event_shape = value.shape[max(0, value.ndim - event_dim) :]
+    return value.expand((*batch, *[1] * (event_dim - len(event_shape)), *event_shape))

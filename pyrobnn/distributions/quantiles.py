@@ -27,14 +27,14 @@ def real_quantile(components: Any, level: float, eps: float | None = None) -> Te
 
     The bracket is closed by the ITP method (Oliveira & Takahashi 2020, "An Enhancement of the Bisection Method Average
     Performance Preserving Minmax Optimality", ACM TOMS 47): a secant step, moved a little towards the middle, and kept
-    as close to it as at most one step more than bisection asks. Smooth functions take a third of the steps. Where the
-    quantile is far smaller than its bracket was, bisection goes on until its own digits are right.
+    close enough to it that at most one step more than in bisection is taken. Smooth functions take a third of the
+    steps. If the quantile is far smaller than its bracket, bisection goes on until its digits are right.
 
     Args:
         components: distributions of batch shape (S, ...) with `cdf`, and with `icdf`, or None in its place and a mean
             and a variance; the mixture is over the first axis.
         level: in (0, 1).
-        eps: the relative error of numbers that is near enough; that of their precision if not given.
+        eps: the relative error to reach; the precision of the numbers if not given.
 
     Returns:
         The smallest value whose distribution function reaches the level, (...), up to rounding.
@@ -66,9 +66,9 @@ def real_quantile(components: Any, level: float, eps: float | None = None) -> Te
 
 
 def _is_open(low: Tensor, high: Tensor, share: Tensor, error: Tensor, eps: float) -> Tensor:
-    """Return where a bracket has to be closed further: until its ends, or the shares below them, agree to rounding.
+    """Return the brackets to close further: until their ends, or the shares below them, agree to rounding.
 
-    One with an infinite end or NaN, which a network that overflows has, is left as it is: nothing would close it.
+    A bracket with an infinite end or NaN, as from a network that overflows, is left unchanged: it cannot close.
     """
     width = high - low
     is_exact = width <= 2 * (eps * torch.maximum(low.abs(), high.abs())).clamp_min(torch.finfo(low.dtype).tiny)

@@ -1,7 +1,7 @@
 """The spike of a scale mixture under a normal, E[log(1 + exp(a - b w^2))]: by quadrature, and from a table.
 
 In units of the spike, m = sqrt(b) |loc| and s = sqrt(b) scale, it is a function of three numbers, f(a, m, s), and of
-two for a prior that stays the same. The table has f and its derivatives on a grid of
+two for a fixed prior. The table has f and its derivatives on a grid of
 
     x = m^2 / (1 + 2 s^2) in [0, a + 16]  and  t = (1 + k s^2)^(-1/2) in [0, 1],  k = 2 + max(a, 0) / 2,
 
@@ -24,13 +24,13 @@ _NODES = 48
 _SPREADS = 6.5
 """Standard deviations beyond which a normal has no mass: 8e-11 of it."""
 _FAINT = 22.0
-"""Log odds at which the spike no longer counts beside the slab: it adds 3e-10 to the log density there."""
+"""Log odds at which the spike is negligible beside the slab: it adds 3e-10 to the log density there."""
 _CELLS_X, _CELLS_T = 256, 96
 _EDGE = 16.0
 """How far the grid goes beyond x = a, where f is 1e-7."""
 _NODES_OF_TABLE = 120
 _TINY = 1e-9
-"""Distance from the edges of the grid at which derivatives are taken for them, as a part of its length."""
+"""Distance from the grid's edges at which their derivatives are taken, as a fraction of its length."""
 
 
 def rule(
@@ -38,8 +38,7 @@ def rule(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return nodes w, (w - distance) / scale and weights for the mean of log(1 + exp(a - b w^2)), w normal.
 
-    The mean of w, distance, has the batch shape; what is returned has a leading axis of nodes. Neither b nor distance
-    is negative.
+    The mean of w, distance, has the batch shape; results have a leading axis of nodes. b and distance are not negative.
     """
     # Equal components have b = 0 and no end of the spike: c is infinite, or so large that it does not matter.
     c = ((a + _FAINT).clamp_min(0) / b.clamp_min(torch.finfo(b.dtype).tiny)).sqrt()
@@ -113,7 +112,7 @@ def interpolate(values: Tensor, a: Tensor, b: Tensor, loc: Tensor, scale: Tensor
     """Return the expectation by a table, entry by entry, with the gradient of the interpolant in loc and scale.
 
     Value and gradient come from the same sixteen numbers for each entry. For a up to 10 the values are within 1e-6 of
-    the exact ones and the derivatives, in units of the spike, within 2e-5 (double precision).
+    the exact values, and the derivatives, in units of the spike, within 2e-5 (double precision).
 
     Args:
         values: the table for a, (x, t, 4).
@@ -167,6 +166,6 @@ def _basis(u: Tensor) -> tuple[_Weights, _Weights]:
 
 
 def _combined(weights: _Weights, lower: Sequence[Tensor], upper: Sequence[Tensor]) -> Tensor:
-    """Return the interpolant from value and derivative at the lower end of a cell, and at the upper one."""
+    """Return the interpolant from value and derivative at the lower and the upper end of a cell."""
     values, tangents = weights
     return values[0] * lower[0] + values[1] * upper[0] + tangents[0] * lower[1] + tangents[1] * upper[1]

@@ -121,8 +121,8 @@ def _inside(distribution: Any, value: Tensor) -> Tensor:
         return torch.as_tensor(distribution.support.check(value), device=value.device)
     event_dim, inside = len(distribution.event_shape), torch.ones((), dtype=torch.bool, device=value.device)
     for transform in reversed(distribution.transforms):
-        found = transform.codomain.check(value)
-        inside = inside & _all(found, event_dim - transform.codomain.event_dim)
+        is_inside = transform.codomain.check(value)
+        inside = inside & _all(is_inside, event_dim - transform.codomain.event_dim)
         event_dim += transform.domain.event_dim - transform.codomain.event_dim
         value = transform.inv(value)
     base = distribution.base_dist
@@ -140,8 +140,8 @@ def _cdf_through(transforms: Sequence[Any], base: Any, value: Tensor) -> Tensor:
     *others, last = transforms
 
     def undone(inside: Tensor) -> Tensor:
-        found = _cdf_through(others, base, last.inv(inside))
-        return torch.where(torch.as_tensor(last.sign, device=found.device) < 0, 1 - found, found)
+        below_share = _cdf_through(others, base, last.inv(inside))
+        return torch.where(torch.as_tensor(last.sign, device=below_share.device) < 0, 1 - below_share, below_share)
 
     return _within(last.codomain, value, undone)
 
@@ -152,8 +152,10 @@ def _within(support: Any, value: Tensor, function: Callable[[Tensor], Tensor]) -
     if _is_infinite(lower) and _is_infinite(upper):
         return function(value)
     below, above = value < lower if support.is_discrete else value <= lower, value >= upper
-    found = function(torch.where(below | above, torch.as_tensor(_point(support), device=value.device).to(value), value))
-    return found.masked_fill(below, 0.0).masked_fill(above, 1.0)
+    values = function(
+        torch.where(below | above, torch.as_tensor(_point(support), device=value.device).to(value), value)
+    )
+    return values.masked_fill(below, 0.0).masked_fill(above, 1.0)
 
 
 def _point(support: Any) -> Any:

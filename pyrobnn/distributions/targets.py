@@ -18,7 +18,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class _Elementwise(TorchDistribution):
-    """Base of distributions of single numbers whose parameters, tensors of any shapes, broadcast together."""
+    """Base of distributions of single numbers with parameters of any shapes that broadcast together."""
 
     def __init__(self, *, validate_args: bool | None = None, **parameters: Tensor | float) -> None:
         values = broadcast_all(*parameters.values())
@@ -161,7 +161,7 @@ class CensoredNormal(_Elementwise):
             return self._clip(self.loc + self.scale * noise)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the distribution function: 0 below the lower limit, 1 from the upper one on."""
+        """Return the distribution function: 0 below the lower limit, 1 from the upper limit on."""
         cdf = torch.special.ndtr((value - self.loc) / self.scale)
         if self.lower is not None:
             cdf = torch.where(value < self.lower, 0.0, cdf)
@@ -178,7 +178,7 @@ class CensoredNormal(_Elementwise):
     def _moments(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Return the first two moments of the parts of (y - c) / scale above and below 0, for a centre c.
 
-        The centre is loc where the limits allow, else the nearer one: no large moments are subtracted from each other.
+        The centre is loc if the limits allow, else the nearer limit: no large moments are subtracted from each other.
         """
         lower, upper = (
             None if limit is None else (limit - self.loc) / self.scale for limit in (self.lower, self.upper)

@@ -34,8 +34,8 @@ _NOT_STANDALONE = (
 class Auto:
     """An autoguide of Pyro, such as Auto("AutoLowRankMultivariateNormal", {"rank": 5}).
 
-    It starts at the network's own weights, not at Pyro's default, every weight at 0, which is a saddle of a neural
-    network; other sites start at a draw from their prior.
+    It starts at the network's weights, and not at Pyro's default of 0 for every weight, a saddle of a neural network.
+    Other sites start at a draw from their prior.
 
     Attributes:
         name: name of a class in `pyro.infer.autoguide`.
@@ -65,7 +65,7 @@ class Auto:
             )
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide after one call, which makes its parameters."""
+        """Return the guide after a call, which makes its parameters."""
         cls = getattr(autoguide, self.name)
         options = dict(self.options)
         if "init_loc_fn" in inspect.signature(cls).parameters and not issubclass(cls, AutoNormalizingFlow):
@@ -80,12 +80,12 @@ class FromCallable:
     make: Callable[[Model], PyroModule]
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide after one call, which makes its parameters."""
+        """Return the guide after a call, which makes its parameters."""
         return _with_parameters(model, self.make, *args)
 
 
 def _with_parameters(model: Model, make: Callable[[Model], PyroModule], *args: Any) -> PyroModule:
-    """Return a guide after one call, with the precision of the network where Pyro takes torch's default.
+    """Return a guide after a call, with the precision of the network where Pyro takes torch's default.
 
     Raises:
         InputError: a guide that takes the default in every call.

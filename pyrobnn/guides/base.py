@@ -19,14 +19,14 @@ Examples:
 """
 Noise = Literal["auto", "shared", "local", "flipout"]
 WIDE, NARROW = -3.0, -10.0
-"""Where rho starts in a fit of a given length, and in one that ends by itself."""
+"""Initial rho in a fit of a given length, and in a fit of automatic length."""
 
 
 @runtime_checkable
 class Guide(Protocol):
-    """A guide setting. Any object with this method will do.
+    """A guide setting. Any object with this method qualifies.
 
-    See docs/how-to/guides.md for which guide to choose, and docs/how-to/own-part.md for how to write one.
+    See docs/how-to/guides.md for which guide to choose, and docs/how-to/own-part.md for how to write a guide.
 
     Examples:
         >>> from pyro.infer.autoguide import AutoDiagonalNormal
@@ -44,25 +44,25 @@ class Guide(Protocol):
         """Return a Pyro guide for the model.
 
         Args:
-            model: a Pyro model; `initial_values`, if it has them, are starting values by site name, `net` is its
+            model: a Pyro model. Optional attributes: `initial_values`, starting values by site name, and `net`, its
                 network.
-            *args: a batch of its inputs and observed targets, to run it once.
+            *args: a batch of its inputs and observed targets, to run the model once.
 
         Returns:
             A `PyroModule` that draws every latent site when called, with or without the model's arguments, and whose
-            parameters all exist. `BuiltGuide` lists optional features: inherit from it, or have attributes of these
+            parameters all exist. `BuiltGuide` lists optional features: inherit from it, or define attributes of these
             names.
         """
         ...
 
 
 class BaseGuide:
-    """What is asked of a guide setting beside `build`; one that does not inherit from it has these defaults.
+    """The interface of a guide setting beside `build`; a setting that does not inherit has these defaults.
 
     Attributes:
         seeks_mode: whether a point is trained, the mode of the posterior.
-        curvature: the curvature that makes a Gaussian of this point after training, by a guide with the fields of
-            `Laplace`; None for guides that training completes.
+        curvature: the curvature that turns this point into a Gaussian after training, for guides with the fields of
+            `Laplace`; None for guides without this second phase.
 
     Examples:
         >>> bnn.guides.Laplace().seeks_mode, bnn.guides.Laplace().curvature
@@ -74,34 +74,34 @@ class BaseGuide:
 
 
 def as_guide(guide: Any) -> BaseGuide:
-    """Return a setting as what is asked of it: itself, or the defaults where it does not inherit from the base."""
+    """Return the interface of a setting: itself, or the defaults if it does not inherit from the base."""
     return guide if isinstance(guide, BaseGuide) else BaseGuide()
 
 
 class StartsNarrow:
     """Base of the settings of guides whose scales start at softplus of their field `init_rho`.
 
-    A fit that ends by itself starts them narrow: its first steps lead to the mode, and the scales widen from there.
-    Noise at the width of the posterior, before the means are near a mode, can keep a fit from the better modes.
+    A fit of automatic length starts them narrow: its first steps lead to the mode, and the scales widen from there.
+    Noise as wide as the posterior, before the means are near a mode, can keep a fit from the better modes.
     """
 
     init_rho: float | None
 
     @property
     def start_rho(self) -> float:
-        """Where rho starts: -3, softplus of which is 0.049, if nothing else is said."""
+        """The initial rho: -3 by default, with softplus(-3) = 0.049."""
         return WIDE if self.init_rho is None else self.init_rho
 
 
 class NoisePerExample:
-    """Base of the settings of guides that can give the examples of a mini-batch noise of their own, by a field `noise`.
+    """Base of the settings of guides with separate noise for the examples of a mini-batch, by a field `noise`.
 
-    The objective is the same. "shared": all examples see one draw. "flipout": each sees it with random signs (Wen et
-    al. 2018). "local": the outputs of linear layers are drawn for each example (Kingma, Salimans & Welling 2015); where
-    that would not be exact, in convolutions and along sequences, it is flipout. Linear and convolutional layers have
-    both; others, tied weights, and sites with a constrained support see the shared draw. They cost a second product a
-    layer. "auto": "shared" where `SVI` is given its length, `steps` or `epochs`, and where the guide is used without
-    it; else "local" where a linear layer takes rows, "flipout" where each step sees all data, and "shared".
+    The objective is the same. "shared": all examples see the same draw. "flipout": each sees it with random signs (Wen
+    et al. 2018). "local": the outputs of linear layers are drawn for each example (Kingma, Salimans & Welling 2015); it
+    is flipout where that would not be exact, in convolutions and along sequences. Linear and convolutional layers
+    support both; other layers, tied weights, and sites with a constrained support see the shared draw. They cost a
+    second product per layer. "auto": "shared" if `SVI` has `steps` or `epochs`, or if the guide is used without `SVI`;
+    else "local" for linear layers on rows, "flipout" if each step sees all data, and otherwise "shared".
     """
 
     noise: Noise
@@ -135,15 +135,15 @@ class BuiltGuide:
         return None
 
     def fixed_sites(self) -> frozenset[str]:
-        """Return the names of the sites whose value is the same in every draw."""
+        """Return the names of the sites with the same value in every draw."""
         return frozenset()
 
     def pruned_sites(self) -> frozenset[str]:
-        """Return the names of the sites some of whose entries are set to zero in every draw."""
+        """Return the names of the sites with entries that are zero in every draw."""
         return frozenset()
 
     def gaussian_blocks(self) -> list[Any]:
-        """Return the blocks of a Gaussian with a known covariance, as `Laplace` makes it; none for other guides."""
+        """Return the blocks of a Gaussian with a known covariance, as from `Laplace`; empty for other guides."""
         return []
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
@@ -154,16 +154,16 @@ class BuiltGuide:
         return None
 
     def log_density(self, draws: Mapping[str, Tensor]) -> Tensor | None:
-        """Return log q of joint draws (S, *event) by site, wherever they come from, in float64, (S,).
+        """Return log q of joint draws (S, *event) by site, from any source, in float64, (S,).
 
-        None where it is known at the guide's own draws alone, or a site is at a point.
+        None if it is known only at the guide's own draws, or if a site is at a point.
         """
         return None
 
     def rate_factors(self) -> dict[str, float]:
-        """Return factors on the learning rate by the name of a parameter, 1 for those that are not named.
+        """Return factors on the learning rate by the name of a parameter, 1 for other parameters.
 
-        Where many entries of a parameter move a draw together, their noise adds up, and each takes a smaller step.
+        If many entries of a parameter move a draw together, their noise adds up, and each takes a smaller step.
         """
         return {}
 
@@ -172,9 +172,9 @@ class BuiltGuide:
         return None
 
     def picks(self, num_draws: int) -> Tensor | None:
-        """Return the numbers of stored draws that make up so many, each as often as any other up to one, (S,).
+        """Return the numbers (S,) of stored draws for `num_draws` draws; counts of stored draws differ by at most 1.
 
-        A guide that returns them takes one as `pick` when it is called. None where each draw is made anew.
+        A guide that returns numbers takes a number as `pick` when called. None if each draw is made anew.
         """
         return None
 
@@ -184,7 +184,7 @@ class BuiltGuide:
 
 
 registry = Registry("guide", accepts=lambda value: isinstance(value, Guide), page="how-to/guides")
-"""Guides by name; `register` adds one.
+"""Guides by name; `register` adds a guide.
 
 Examples:
     >>> "mean_field" in bnn.guides.registry.names

@@ -23,9 +23,9 @@ class BlockSpec:
     Attributes:
         kind: "diag" for independent entries, "kron" for a weight (and bias) with a Kronecker product plus a prior,
             "full" for all correlations, "low_rank" for a prior plus a few directions.
-        sites: names of the sites; of "diag" one, of "kron" a weight, a bias, or both in this order.
-        size: of "full", the number of entries, if these are not all entries of the sites; of "low_rank", the rank.
-        transposed: of "kron", whether the weight is held as (inputs, outputs).
+        sites: names of the sites: a single site for "diag"; a weight, a bias, or both in this order for "kron".
+        size: for "full", the number of entries, if not all entries of the sites; for "low_rank", the rank.
+        transposed: for "kron", whether the weight is held as (inputs, outputs).
     """
 
     kind: Kind
@@ -43,7 +43,7 @@ class Block(nn.Module, ABC):
     """A centred Gaussian over the entries of some sites.
 
     Args:
-        spec: what it covers.
+        spec: the sites of the block, and its kind.
         shapes: shapes of its sites.
     """
 
@@ -126,7 +126,7 @@ class DiagonalBlock(Block):
 
 
 class KroneckerBlock(Block):
-    """D^(1/2) (B (x) A + 1) D^(1/2) for D = d_B (x) d_A: B and A are whitened by the prior, which is a product.
+    """D^(1/2) (B (x) A + 1) D^(1/2) for D = d_B (x) d_A: B and A are whitened by the prior, a product.
 
     With eigenvectors Q and eigenvalues l of the whitened factors, a draw is left (eps s) right^T, an (outputs, inputs)
     matrix whose last column is the bias, with left = d_B^(-1/2) Q_B, right = d_A^(-1/2) Q_A, and
@@ -232,8 +232,8 @@ class FullBlock(Block):
 
     def spread(self) -> Tensor:
         """Return the standard deviation of every entry, flat, 0 at the mode."""
-        own = self.factor.square().sum(1).sqrt()
-        return own.new_zeros(sum(self.sizes)).index_copy(0, self.index, own)
+        stds = self.factor.square().sum(1).sqrt()
+        return stds.new_zeros(sum(self.sizes)).index_copy(0, self.index, stds)
 
     def log_det(self) -> Tensor:
         """Return the log determinant of the precision, ()."""
@@ -259,7 +259,7 @@ class LowRankBlock(Block):
         self.register_buffer("values", like.new_zeros(rank))
 
     def fill(self, prior: Tensor, vectors: Tensor, values: Tensor) -> None:
-        """Take D (entries,), V and l, none of which is negative."""
+        """Take D (entries,), V and l, all without negative entries."""
         self.prior_scale.copy_(prior.rsqrt())
         self.vectors.copy_(vectors)
         self.values.copy_(values)
@@ -308,7 +308,7 @@ def make_block(spec: BlockSpec, shapes: dict[str, torch.Size], like: Tensor) -> 
     """Return an empty block.
 
     Args:
-        spec: what it covers.
+        spec: the sites of the block, and its kind.
         shapes: shapes of the sites of the model by name.
         like: a tensor with the dtype and device of the network.
 

@@ -13,7 +13,7 @@ from pyrobnn.guides.density import independent, log_density
 
 
 def built(guide: PyroModule) -> BuiltGuide:
-    """Return what a built guide offers: the guide itself, or a view of one that does not inherit from `BuiltGuide`.
+    """Return the features of a built guide: the guide itself, or a view of a guide that is no `BuiltGuide`.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
@@ -44,7 +44,7 @@ class _Foreign(BuiltGuide):
 
 
 class _Autoguide(_Foreign):
-    """A view of a guide of Pyro, which knows its density where it is one distribution or one normal a site."""
+    """A view of a guide of Pyro, with a known density if it is one distribution or a normal per site."""
 
     def log_density(self, draws: Mapping[str, Tensor]) -> Tensor | None:
         guide = self._guide

@@ -57,7 +57,7 @@ class ByName:
         return {pattern: to_dict(guide) for pattern, guide in self.choices}
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide made of one part for each pattern."""
+        """Return the guide, with a part for each pattern."""
         names = [site.name for site in latent_sites(model, *args)]
         by_pattern = assign([pattern for pattern, _ in self.choices], names, "guide")
         parts = [guide.build(_Part(model, by_pattern[pattern]), *args) for pattern, guide in self.choices]
@@ -67,7 +67,7 @@ class ByName:
 def narrowed(guide: Any) -> Any:
     """Return the guide with narrow scales at the start, where it leaves open where they start."""
     if isinstance(guide, ByName):
-        return ByName(tuple((pattern, narrowed(own)) for pattern, own in guide.choices))
+        return ByName(tuple((pattern, narrowed(guide_of_pattern)) for pattern, guide_of_pattern in guide.choices))
     if isinstance(guide, StartsNarrow) and guide.init_rho is None:
         return dataclasses.replace(guide, init_rho=NARROW)  # type: ignore[type-var]
     return guide
@@ -87,7 +87,7 @@ class _Part:
 
 
 class GuideByName(BuiltGuide, PyroModule):
-    """Guides for disjoint sets of sites, run one after the other; it knows what all of them know."""
+    """Guides for disjoint sets of sites, run in order; it has the features shared by all of them."""
 
     def __init__(self, parts: list[PyroModule]) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class GuideByName(BuiltGuide, PyroModule):
         return frozenset().union(*(part.fixed_sites() for part in self._parts()))
 
     def mean(self) -> dict[str, Tensor] | None:
-        """Return the mean of each site by name, if every part knows its own."""
+        """Return the mean of each site by name, if every part knows its mean."""
         return _merged([part.mean() for part in self._parts()])
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
@@ -120,9 +120,9 @@ class GuideByName(BuiltGuide, PyroModule):
 
     def log_density(self, draws: Mapping[str, Tensor]) -> Tensor | None:
         """Return log q of joint draws, (S,), likewise."""
-        found = [part.log_density(draws) for part in self._parts()]
-        known = [values for values in found if values is not None]
-        return torch.stack(known).sum(0) if len(known) == len(found) else None
+        densities = [part.log_density(draws) for part in self._parts()]
+        known = [values for values in densities if values is not None]
+        return torch.stack(known).sum(0) if len(known) == len(densities) else None
 
 
 def _merged[T](parts: list[dict[str, T] | None]) -> dict[str, T] | None:
@@ -149,24 +149,24 @@ def noise_of(guide: Any) -> str | dict[str, str] | None:
     if isinstance(guide, NoisePerExample):
         return guide.noise
     if isinstance(guide, ByName):
-        found: dict[str, str] = {
-            pattern: own.noise for pattern, own in guide.choices if isinstance(own, NoisePerExample)
+        noises: dict[str, str] = {
+            pattern: part.noise for pattern, part in guide.choices if isinstance(part, NoisePerExample)
         }
-        return found or None
+        return noises or None
     return None
 
 
 def leaves_noise_open(guide: Any) -> bool:
     """Return whether the noise of a guide, or of a part of it, is "auto"."""
-    found = noise_of(guide)
-    return found is not None and "auto" in (found.values() if isinstance(found, dict) else [found])
+    noise = noise_of(guide)
+    return noise is not None and "auto" in (noise.values() if isinstance(noise, dict) else [noise])
 
 
 def with_noise_chosen(guide: Any, names: Sequence[str], choose: Callable[[Sequence[str]], Noise]) -> Any:
     """Return a guide with the noise that is chosen, for the sites which it covers, where it is "auto"."""
     if isinstance(guide, ByName):
         covered = assign([pattern for pattern, _ in guide.choices], names, "guide") if names else {}
-        return ByName(tuple((p, with_noise_chosen(own, covered.get(p, []), choose)) for p, own in guide.choices))
+        return ByName(tuple((p, with_noise_chosen(part, covered.get(p, []), choose)) for p, part in guide.choices))
     if isinstance(guide, NoisePerExample) and guide.noise == "auto":
         return dataclasses.replace(guide, noise=choose(names))  # type: ignore[type-var]
     return guide

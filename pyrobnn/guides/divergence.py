@@ -16,12 +16,12 @@ _QUADRATURE_POINTS = 32
 
 
 def quadrature_kl(q: Any, p: Any) -> Tensor:
-    """Return KL(q || p) without a draw: in closed form where there is one, else by quadrature for a normal q.
+    """Return KL(q || p) without a draw: in closed form if possible, else by quadrature for a normal q.
 
-    The quadrature is one-dimensional, KL = -entropy(q) - E_q[log p] for each entry; entries that are normal but not
-    independent of each other count their joint entropy. A `ScaleMixtureNormal`
-    computes its own expectation. For any other p the quadrature is Gauss-Hermite with 32 nodes, exact for
-    polynomials of degree 63: good where log p is smooth over the width of q, blind to a feature of p between two nodes.
+    The quadrature is one-dimensional, KL = -entropy(q) - E_q[log p] for each entry; normal entries that depend on each
+    other count their joint entropy. A `ScaleMixtureNormal`
+    computes its expectation itself. For any other p the quadrature is Gauss-Hermite with 32 nodes, exact for
+    polynomials of degree 63: good if log p is smooth over the width of q, blind to features of p between two nodes.
 
     Args:
         q: a distribution of the guide, of any batch and event shape.

@@ -25,32 +25,32 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 @registry.register
 @setting
 class Dropout:
-    """q(w): each layer's weight is M diag(eps), eps_i ~ Bernoulli(1 - p) for its input units, all else a point.
+    """q(w): each layer's weight is M diag(eps), eps_i ~ Bernoulli(1 - p) for its input units, other sites are points.
 
-    Gal & Ghahramani 2016, "Dropout as a Bayesian Approximation". One mask makes one function: it serves the whole
-    mini-batch in training, and all inputs at which a posterior draw predicts. The posterior mean, M (1 - p), is the
+    Gal & Ghahramani 2016, "Dropout as a Bayesian Approximation". A mask defines a function: it serves the whole
+    mini-batch in training, and all inputs of a posterior draw. The posterior mean, M (1 - p), is the
     usual rescaled network: `posterior.predict(x, at_mean=True)`.
 
     log q(w) is the log probability of the masks, so -E_q[log q] is their entropy, and the ELBO holds for any prior.
-    Under N(0, s^2) its prior term is -(1 - p) |M|^2 / (2 s^2), the L2 penalty of dropout training. As q puts all its
-    mass on finitely many networks, this ELBO is no bound on the log evidence, and compares only with the ELBO of other
-    point masses. Rate 0 gives `Map`, of which the same is true.
+    Under N(0, s^2) its prior term is -(1 - p) |M|^2 / (2 s^2), the L2 penalty of dropout training. q puts all its mass
+    on finitely many networks, so this ELBO is not a bound on the log evidence; compare it only with the ELBO of other
+    point masses. Rate 0 gives `Map`, with the same restriction.
 
-    Masked are the weights of linear, convolutional (whole channels), recurrent (the same units at every time step) and
+    Masks apply to weights of linear, convolutional (whole channels), recurrent (the same units at every time step) and
     attention layers, and of embeddings (whole words, Gal & Ghahramani 2016, "A Theoretically Grounded Application of
     Dropout in Recurrent Neural Networks"). Biases, other parameters, weights with a constrained support, and latents of
     prior and likelihood are points. `{"2.*": Dropout(0.5), "*": Dropout(0.1)}` gives layers different rates.
 
     Attributes:
         rate: p, the probability that a unit is dropped.
-        input_rate: the same for the inputs of the network, the units of its first layer.
-        learned: learn the rates, one a layer, from these starts; a rate that starts at 0 stays there. While gradients
+        input_rate: the same for the network's inputs, the input units of its first layer.
+        learned: learn a rate for each layer, from these starts; a rate that starts at 0 stays there. While gradients
             are recorded, as in training, the masks are relaxed (Gal, Hron & Kendall 2017, "Concrete Dropout"): eps lies
-            between 0 and 1, and the log probability is the Bernoulli one, linear in eps. All other draws have masks of
-            0 and 1.
-        temperature: of the relaxation; lower is less biased, with gradients that vary more.
+            between 0 and 1, and the log probability is the Bernoulli formula, linear in eps. All other draws have masks
+            of 0 and 1.
+        temperature: temperature of the relaxation; lower is less biased, with noisier gradients.
         per_example: in training, draw separate masks for the examples of a mini-batch, as dropout layers do, in linear
-            and convolutional layers (other layers share one). The ELBO has the same mean and gradients that vary less.
+            and convolutional layers (other layers share a mask). The ELBO has the same mean and less noisy gradients.
             Draws of the posterior stay one function each.
 
     Examples:
@@ -97,9 +97,9 @@ class DropoutGuide(BuiltGuide, PyroModule):
 
     Args:
         sites: the latent sites of the model.
-        weights: those that are masked.
-        masks: what draws the masks, in the order of the weights.
-        per_example: attach to each masked weight what gives the examples of a mini-batch masks of their own.
+        weights: the masked weights.
+        masks: the module that draws the masks, in the order of the weights.
+        per_example: give the examples of a mini-batch separate masks of each masked weight.
     """
 
     vmappable = True
@@ -182,7 +182,7 @@ class BernoulliMasks(PyroModule):
 
 
 class ConcreteMasks(PyroModule):
-    """Masks whose rates are learned: relaxed while gradients are recorded, of 0 and 1 otherwise.
+    """Masks with learned rates: relaxed while gradients are recorded, of 0 and 1 otherwise.
 
     A mask is sigmoid((log((1 - p) / p) + log((1 - u) / u)) / temperature) for uniform u (Gal, Hron & Kendall 2017), or
     its limit at temperature 0. The log probability is linear in the mask, and equals the Bernoulli's at 0 and 1.

@@ -1,4 +1,4 @@
-"""Stored draws as a guide: what Markov chains leave, in their order."""
+"""Stored draws as a guide: the output of Markov chains, in order."""
 
 from typing import Any, NoReturn
 
@@ -26,16 +26,16 @@ _NO_DENSITY = (
 class Empirical:
     """q(w) is uniform over stored joint draws, such as the chains of `NUTS`, `HMC`, `SGLD` or `SGHMC`.
 
-    S draws of T stored ones are spread evenly over the chains: none comes twice before all have come once, and where S
-    is above T each comes S / T times, rounded up or down.
+    S draws of T stored draws are spread evenly over the chains. No draw repeats before all have appeared; if S is above
+    T, each appears S / T times, rounded up or down.
 
-    These methods fill it; there is nothing in it to train. It has no density, so an ELBO, a KL or importance weights do
-    not exist, and functions that need them refuse it.
+    These methods fill it; there is nothing to train. It has no density, so an ELBO, a KL or importance weights do not
+    exist, and functions that need them refuse it.
 
     Attributes:
         num_chains: number of chains.
         num_draws: draws of each chain.
-        statistics: names of the numbers kept with each draw, such as "diverging".
+        statistics: names of the statistics kept with each draw, such as "diverging".
 
     Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
@@ -52,12 +52,12 @@ class Empirical:
     statistics: tuple[str, ...] = ()
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, in which every draw is the starting value until `hold` is called."""
+        """Return the guide, with every draw at the starting value until `hold` is called."""
         return EmpiricalGuide(latent_sites(model, *args), self)
 
 
 class EmpiricalGuide(BuiltGuide, PyroModule):
-    """Chains of joint draws, each a flat vector with one segment a site, in the constrained space of the sites.
+    """Chains of joint draws, each a flat vector with a segment per site, in the constrained space of the sites.
 
     Attributes:
         draws: (chain, draw, P).
@@ -81,7 +81,7 @@ class EmpiricalGuide(BuiltGuide, PyroModule):
         self.statistics.copy_(statistics)
 
     def forward(self, *args: Any, pick: Tensor | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every site from one stored draw, that of a number () or one at random, and return the values by name."""
+        """Draw every site from a stored draw, of number `pick` () or at random, and return the values by name."""
         stored = self.draws.flatten(0, 1)
         index = torch.randint(len(stored), (1,), device=stored.device) if pick is None else pick[None]
         values = self._by_name(stored.index_select(0, index)[0])
@@ -111,7 +111,7 @@ class EmpiricalGuide(BuiltGuide, PyroModule):
 
 
 class StoredDraw(dist.Delta):
-    """A stored draw: a point whose density under the guide is not known."""
+    """A stored draw: a point with an unknown density under the guide."""
 
     def log_prob(self, value: Tensor) -> NoReturn:
         """Refuse: an ELBO or an importance weight with the density of a point mass would be wrong."""

@@ -35,7 +35,7 @@ class FedWeight:
         return self.shape[0] if self.inputs_first else self.shape[1] * self.groups
 
     def spread(self, mask: Tensor) -> Tensor:
-        """Return factors for the input units (units,) as factors for the weight, of a shape that expands to its own."""
+        """Return factors for the input units (units,) as factors for the weight, expanding to its shape."""
         ones = [1] * (len(self.shape) - 2)
         if self.inputs_first:
             return mask.view(-1, 1, *ones)
@@ -47,7 +47,7 @@ def fed_weights(model: Callable[..., Any]) -> list[FedWeight]:
     """Return the weights of a model's network whose input units are known, in the order of the modules.
 
     These are weights of linear, convolutional, recurrent, attention and embedding layers; biases and the parameters of
-    other modules are not among them. A tied weight counts where it comes first.
+    other modules are not included. A tied weight counts where it occurs first.
 
     Raises:
         InputError: the model has no network, or the network has dropout layers.
@@ -59,15 +59,15 @@ def fed_weights(model: Callable[..., Any]) -> list[FedWeight]:
             "pass a BNN."
         )
     _refuse_own_dropout(net)
-    found: list[FedWeight] = []
+    weights: list[FedWeight] = []
     for prefix, module in net.named_modules():
         kind = kind_of(module)
         if kind is not None and kind.inputs is not None:
             groups = module.groups if kind.channel == 1 else 1
             for name, value in _weights(module):
                 full = f"{prefix}.{name}".lstrip(".")
-                found.append(FedWeight(full, value.shape, kind.inputs == 0, groups, is_first=not found))
-    return found
+                weights.append(FedWeight(full, value.shape, kind.inputs == 0, groups, is_first=not weights))
+    return weights
 
 
 def _refuse_own_dropout(net: nn.Module) -> None:
@@ -75,7 +75,7 @@ def _refuse_own_dropout(net: nn.Module) -> None:
         p = dropout_rate(module)
         if p > 0:
             raise InputError(
-                f"The network has a dropout layer of its own, {name!r} with p={p} ({type(module).__name__}), which "
+                f"The network has a dropout layer, {name!r} with p={p} ({type(module).__name__}), which "
                 "would act beside the masks of the guide Dropout, and in training only: leave it out, or set it to 0."
             )
 

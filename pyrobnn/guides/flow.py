@@ -24,15 +24,15 @@ _START = 0.01
 class Flow(StartsNarrow):
     """An inverse autoregressive flow over all weights jointly (Kingma et al. 2016, sec. 4).
 
-    A draw is mu + softplus(rho) x, where x starts as standard normal noise and every transformation scales and shifts
-    each entry by the outputs of a masked network of the entries before it. Every second transformation reverses the
-    order. The log density is exact. D weights have 3 D^2 parameters a transformation, so this serves small networks,
-    and a few weights of large ones. Sites with a constrained support take part on the unconstrained side of Pyro's
-    bijection. It starts near a mean-field normal at the network's own weights.
+    A draw is mu + softplus(rho) x, where x starts as standard normal noise. Every transformation scales and shifts each
+    entry by the outputs of a masked network of the previous entries. Every second transformation reverses the
+    order. The log density is exact. D weights have 3 D^2 parameters per transformation, so this suits small networks,
+    and a few weights of large networks. Sites with a constrained support take part in the unconstrained space of Pyro's
+    bijection. It starts near a mean-field normal at the network's weights.
 
     Attributes:
         num_transforms: number of transformations.
-        init_rho: where rho starts; None as for `MeanField`.
+        init_rho: initial rho; None as for `MeanField`.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
@@ -59,7 +59,7 @@ class Flow(StartsNarrow):
 
 
 class FlowGuide(FlatGuide):
-    """A flow with the flat parameters `loc` and `rho` (D,) and one masked network a transformation."""
+    """A flow with the flat parameters `loc` and `rho` (D,) and a masked network per transformation."""
 
     def __init__(self, sites: list[Site], setting: Flow) -> None:
         super().__init__(sites)

@@ -1,4 +1,4 @@
-"""The full-rank Gaussian guide: one normal over all weights, with every correlation."""
+"""The full-rank Gaussian guide: a normal over all weights, with every correlation."""
 
 from typing import Any
 
@@ -19,11 +19,10 @@ class FullRank(StartsNarrow):
     """q(w) = N(mu, S L L^T S) over all weights jointly, drawn as mu + S L eps.
 
     S = diag(softplus(rho)), and L is lower triangular with ones on its diagonal. Sites with a constrained support take
-    part on the unconstrained side of Pyro's bijection. D weights have D^2 parameters.
+    part in the unconstrained space of Pyro's bijection. D weights have D^2 parameters.
 
     Attributes:
-        init_rho: where rho starts, with L the identity; None as for `MeanField`. mu starts at the network's own
-            weights.
+        init_rho: initial rho, with L the identity; None as for `MeanField`. mu starts at the network's weights.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
@@ -58,7 +57,7 @@ class FullRankGuide(CorrelatedGuide):
         self.factor = nn.Parameter(self.loc.new_zeros(len(self.loc), len(self.loc)))
 
     def draw(self) -> list[RealPart]:
-        """Return one draw; given the entries before it, an entry is normal with standard deviation softplus(rho)."""
+        """Return a draw; given the entries before it, an entry is normal with standard deviation softplus(rho)."""
         scale, noise = softplus(self.rho), torch.randn_like(self.loc)
         drawn = self.loc + scale * (noise + self.factor.tril(-1) @ noise)
         parts = zip(*map(self._split, (drawn, noise, scale.log(), self.loc, self.spread())), strict=True)
@@ -68,7 +67,7 @@ class FullRankGuide(CorrelatedGuide):
         ]
 
     def rate_factors(self) -> dict[str, float]:
-        """Return the factor for L, whose rows have as many entries as there are weights."""
+        """Return the factor for L, whose rows have an entry per weight."""
         return {"factor": len(self.loc) ** -0.5}
 
     def spread(self) -> Tensor:

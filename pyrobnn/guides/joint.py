@@ -1,4 +1,4 @@
-"""Common parts of guides over all sites at once: a flat vector of means, and sites that are parts of one joint draw."""
+"""Common parts of guides over all sites at once: a flat vector of means, and sites that are parts of a joint draw."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ _LARGEST = 2**35
 
 
 class JointPart(TorchDistribution):
-    """The part of a joint draw that one site takes, `value`, with its log density () given the parts before it.
+    """The part of a joint draw for a single site, `value`, with its log density () given the previous parts.
 
     The log densities of all parts add up to the log density of the joint draw.
     """
@@ -42,25 +42,25 @@ class JointPart(TorchDistribution):
         self.value, self.log_density = value, log_density
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "JointPart":
-        """Return the distribution itself for its own batch shape; a single draw cannot serve a larger one."""
+        """Return the distribution itself for its batch shape; a single draw cannot serve a larger shape."""
         if tuple(batch_shape):
-            raise NotImplementedError("A part of a joint draw is one draw and cannot be expanded.")
+            raise NotImplementedError("A part of a joint draw is a single draw and cannot be expanded.")
         return self
 
     def rsample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
         """Return the draw."""
         if tuple(sample_shape):
-            raise NotImplementedError("A part of a joint draw is one draw; ask for one.")
+            raise NotImplementedError("A part of a joint draw is a single draw: ask for one draw.")
         return self.value
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density, ()."""
         if value is not self.value:
-            raise NotImplementedError("A part of a joint draw knows the density of its own draw alone.")
+            raise NotImplementedError("A part of a joint draw knows the density of its own draw only.")
         return self.log_density
 
     def through(self, transform: Any) -> "JointPart":
-        """Return the part whose draw is the image under a bijection, None for itself."""
+        """Return the part with the draw mapped by a bijection; None keeps the part."""
         if transform is None:
             return self
         image = transform(self.value)
@@ -70,12 +70,12 @@ class JointPart(TorchDistribution):
 class RealPart(JointPart):
     """A part on the whole real line, whose KL to independent normals is known.
 
-    The KLs of all parts add up to the KL of the joint distribution: each counts -entropy of the part given those before
-    it, and -E[log p] of its entries, which needs their means and variances alone where p is normal.
+    The KLs of all parts add up to the KL of the joint distribution: each counts -entropy of the part given the previous
+    parts, and -E[log p] of its entries. For a normal p, the latter needs only their means and variances.
 
     Args:
         value: the draw, of the shape of the site.
-        log_density: log density of the draw given the parts before, ().
+        log_density: log density of the draw given the previous parts, ().
         loc: mean of each entry, the shape of the value.
         scale: standard deviation of each entry, likewise.
         entropy: minus the expected log density, ().
@@ -99,7 +99,7 @@ class RealPart(JointPart):
 
     @property
     def excess(self) -> Tensor:
-        """The entropy of `entries` in total, less the entropy of the part: what to add to a KL of the entries, ()."""
+        """The total entropy of `entries`, less the entropy of the part: the correction of a KL of the entries, ()."""
         return self.entries.entropy().sum() - self._entropy
 
 
@@ -120,11 +120,11 @@ def _kl_of_entries(q: RealPart, p: Any) -> Tensor:
 
 
 class FlatGuide(BuiltGuide, PyroModule):
-    """A guide with a flat vector `loc`, where its draws are centred, one segment a site.
+    """A guide with a flat vector `loc` of the centres of its draws, with a segment per site.
 
     Args:
         sites: the latent sites.
-        start: where the means start, on the unconstrained side, of the shape of each site's; else where the sites do.
+        start: starting means by site, in unconstrained space, of the site's shape; if not given, the sites' starts.
     """
 
     vmappable = True
@@ -152,7 +152,7 @@ class GuideWithMoments(FlatGuide):
         raise NotImplementedError
 
     def parts(self) -> Iterable[Part]:
-        """Return the independent parts whose density is known anywhere."""
+        """Return the independent parts whose density is known everywhere."""
         return ()
 
     def log_density(self, draws: Mapping[str, Tensor]) -> Tensor | None:
@@ -174,7 +174,7 @@ class GuideWithMoments(FlatGuide):
 
 
 class JointGuide(GuideWithMoments):
-    """A guide whose sites are parts of one joint draw."""
+    """A guide whose sites are parts of a joint draw."""
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw every site once and return the values by name."""
@@ -184,7 +184,7 @@ class JointGuide(GuideWithMoments):
         }
 
     def draw(self) -> list[RealPart]:
-        """Return one joint draw as the parts of the sites, in their order, on the unconstrained side."""
+        """Return a joint draw as the parts of the sites, in their order, in unconstrained space."""
         raise NotImplementedError
 
 
@@ -196,7 +196,7 @@ class CorrelatedGuide(JointGuide):
         raise NotImplementedError
 
     def parts(self) -> list[Part]:
-        """Return the one part."""
+        """Return the single part."""
         return [correlated([name for name, _ in self._named()], self.loc, self.covariance)]
 
 
@@ -212,7 +212,7 @@ def normal_part(value: Tensor, noise: Tensor, log_volume: Tensor, *, loc: Tensor
 
 
 def check_size(guide: str, numbers: int, like: Tensor, instead: str) -> None:
-    """Refuse a guide whose parameters, that many numbers of the precision of `like`, would not fit into memory."""
+    """Refuse a guide whose `numbers` parameters, in the precision of `like`, would not fit into memory."""
     needed = _COPIES * numbers * like.element_size()
     if needed > _LARGEST:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The Laplace guide: a mode first, then a Gaussian whose precision is the curvature of the log joint density there."""
+"""The Laplace guide: a mode first, then a Gaussian with the curvature of the log joint density as precision."""
 
 import functools
 from collections import Counter
@@ -47,22 +47,22 @@ class Laplace(BaseGuide):
     Attributes:
         curvature: "ggn", J^T F J with F the Fisher information of the likelihood in the outputs, never negative;
             "hessian", exact second derivatives; "fisher", the empirical Fisher, the sum of outer products of the
-            gradients; "recursion", the diagonal that back-propagation of second derivatives gives when off-diagonal
-            terms are dropped on the way (Becker & LeCun 1989; Bishop 1992).
-        structure: what is kept of it: "full"; "kron", for each layer the Kronecker product of two small matrices
-            (Martens & Grosse 2015), which is exact where inputs and derivatives of a layer are independent; "diag";
+            gradients; "recursion", the diagonal from back-propagation of second derivatives without off-diagonal terms
+            (Becker & LeCun 1989; Bishop 1992).
+        structure: the part of the curvature to keep: "full"; "kron", for each layer the Kronecker product of two small
+            matrices (Martens & Grosse 2015), exact if inputs and derivatives of a layer are independent; "diag";
             "low_rank", the `rank` largest directions relative to the prior.
-        sites: patterns of the names of the weights that are Gaussian, "*" for all, "last_layer" for the last
-            layer; the others stay at the mode.
-        subnetwork: keep only that many weights Gaussian, with the largest marginal variances (Daxberger et al. 2021,
+        sites: patterns of the names of the Gaussian weights, "*" for all, "last_layer" for the last layer; other
+            weights stay at the mode.
+        subnetwork: number of Gaussian weights to keep, those of the largest marginal variances (Daxberger et al. 2021,
             "Bayesian Deep Learning via Subnetwork Inference"); the structure must be "full".
-        rank: of "low_rank".
+        rank: number of directions of "low_rank".
         sharing: for weights used at many positions (convolutions, sequences), "expand" takes positions as examples,
             "reduce" adds derivatives and averages inputs over them first (Eschenhagen et al. 2023); for "kron".
-        joint_bias: whether "kron" takes a layer's bias as one more column of its weight, or as a separate block.
+        joint_bias: whether "kron" takes a layer's bias as a further column of its weight, or as a separate block.
         batch_size: examples taken at once while curvature is added up.
-        linearized: predict with the network linearised around the mode, which is the model that the "ggn" belongs to
-            (Immer et al. 2021), or with the network itself.
+        linearized: predict with the network linearised around the mode, the model behind the "ggn" (Immer et al. 2021),
+            or with the network itself.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
@@ -111,12 +111,12 @@ class Laplace(BaseGuide):
 
         Args:
             model: a `BNN` around the trained network; or the network itself (any `torch.nn.Module`), which then gets
-                the prior N(0, 1) and the likelihood "categorical" for integer targets; for others it is Gaussian, with
-                the deviation of the network's residuals in each target column as its noise.
+                the prior N(0, 1) and the likelihood "categorical" for integer targets. For other targets it is
+                Gaussian, with the deviation of the network's residuals in each target column as its noise.
             data: the training data, as for `fit`. Give `Data(..., standardize=True)` only if the network was trained on
                 standardised data.
-            weights: the mode by site name, as `Posterior.mean` returns it; where it has none the network's own weights,
-                and for sites that prior or likelihood add where guides start. Learned parameters of a likelihood stay.
+            weights: the mode by site name, as `Posterior.mean` returns it. Missing weights are the network's, and
+                missing sites of prior or likelihood start as in guides. Learned parameters of a likelihood stay.
             seed: seed of starting values of sites that a likelihood adds, and default seed of draws.
             device: as in `fit`.
             progress: show a progress bar.
@@ -141,12 +141,12 @@ class Laplace(BaseGuide):
 @registry.register
 @setting
 class BlockGaussian:
-    """A Gaussian made of independent blocks, around a point: what `Laplace` becomes when its curvature is known.
+    """A Gaussian made of independent blocks, around a point: the form of `Laplace` once its curvature is known.
 
-    `fit` fills it; there is nothing in it to train.
+    `fit` fills it; there is nothing to train.
 
     Attributes:
-        blocks: what each of them covers; other sites stay at the point.
+        blocks: the spec of each block; other sites stay at the point.
         linearized: predict with the network linearised around the point.
 
     Examples:
@@ -161,17 +161,17 @@ class BlockGaussian:
     linearized: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse two blocks for one site."""
+        """Refuse two blocks for the same site."""
         counts = Counter(name for spec in self.blocks for name in spec.sites)
         for name, count in counts.items():
             if count > 1:
-                raise InputError(f"BlockGaussian: {name!r} stands in {count} blocks: keep it in one.")
+                raise InputError(f"BlockGaussian: {name!r} is in {count} blocks: keep it in one block.")
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its point at the starting values and its blocks still empty.
 
         Raises:
-            InputError: a block covers what is no latent site, or a site whose support is not the whole real line.
+            InputError: a block names no latent site, or a site with a constrained support.
         """
         return BlockGuide(latent_sites(model, *args), self)
 
@@ -228,13 +228,13 @@ class BlockGuide(GuideWithMoments):
         return {name: part for (name, _), part in zip(self._named(), self._split(self.loc), strict=True)}
 
     def spread(self) -> Tensor:
-        """Return the standard deviation of every entry, flat; 0 for what stays at the point."""
+        """Return the standard deviation of every entry, flat; 0 for entries that stay at the point."""
         spreads = {name: part for block in self.gaussian_blocks() for name, part in block.split(block.spread()).items()}
         points = self.points().items()
         return torch.cat([spreads.get(name, torch.zeros_like(point)).reshape(-1) for name, point in points])
 
     def parts(self) -> list[Part]:
-        """Return a part for each block all of whose entries have a density."""
+        """Return a part for each block whose entries all have a density."""
         points = self.points()
         return [
             affine(list(block.shapes), torch.cat([points[name].reshape(-1) for name in block.shapes]), block.transform)
@@ -248,7 +248,7 @@ class BlockGuide(GuideWithMoments):
 
 
 def require_real(sites: list[Site], names: list[str]) -> None:
-    """Refuse names of sites whose support is not the whole real line."""
+    """Refuse sites with a constrained support."""
     bounded = {site.name for site in sites if site.transform is not None}
     for name in names:
         if name in bounded:

@@ -1,4 +1,4 @@
-"""The low-rank Gaussian guide: one normal over all weights, with the correlations of a few directions."""
+"""The low-rank Gaussian guide: a normal over all weights, with the correlations of a few directions."""
 
 from typing import Annotated, Any
 
@@ -22,12 +22,12 @@ class LowRank(StartsNarrow, NoisePerExample):
 
     S = diag(softplus(rho)), and F has a column for each rank. (Ong, Nott & Smith 2018, "Gaussian variational
     approximation with a factor covariance structure", with F in units of S.) Sites with a constrained support take part
-    on the unconstrained side of Pyro's bijection.
+    in the unconstrained space of Pyro's bijection.
 
     Attributes:
         rank: number of columns R of F; D weights have D (R + 2) parameters.
-        init_rho: softplus of it is the standard deviation of every weight at the start, with half of the variance from
-            F; None as for `MeanField`. mu starts at the network's own weights.
+        init_rho: initial standard deviation of every weight, before softplus, with half of the variance from F; None as
+            for `MeanField`. mu starts at the network's weights.
         noise: how the examples of a mini-batch share eps while training, as for `MeanField`; z is shared by all.
 
     Examples:
@@ -66,7 +66,7 @@ class LowRankGuide(CorrelatedGuide):
         self.noise = "shared" if setting.noise == "auto" else setting.noise
 
     def draw(self) -> list[RealPart]:
-        """Return one draw; its densities follow from the joint density of the first k sites, for every k."""
+        """Return a draw; its densities follow from the joint density of the first k sites, for every k."""
         scale, factor = softplus(self.rho), self.factor
         noise = torch.randn_like(self.loc)
         common = factor @ torch.randn_like(factor[0])
@@ -115,7 +115,7 @@ class LowRankGuide(CorrelatedGuide):
         return squares - solved.square().sum((-2, -1)), log_dets
 
     def rate_factors(self) -> dict[str, float]:
-        """Return the factor for F, each of whose columns moves all weights together."""
+        """Return the factor for F, whose columns each move all weights together."""
         return {"factor": len(self.loc) ** -0.25}
 
     def spread(self) -> Tensor:

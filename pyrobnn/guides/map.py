@@ -18,7 +18,7 @@ from pyrobnn.guides.sites import Site, latent_sites
 class Map(BaseGuide):
     """q(w) = delta(w - theta): the ELBO is log p(D | theta) + log p(theta), with entropy 0 by convention.
 
-    theta starts at the network's own weights. (Mateo-Garcia 2018: MAP as the delta limit of variational inference.)
+    theta starts at the network's weights. (Mateo-Garcia 2018: MAP as the delta limit of variational inference.)
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
@@ -35,7 +35,7 @@ class Map(BaseGuide):
 
 
 class Point(dist.Delta):
-    """A delta that need not look at its own draw."""
+    """A delta that need not check its own draw."""
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - as torch has it
         """Return the point itself."""

@@ -1,4 +1,4 @@
-"""The matrix-normal guide: for each layer a normal whose covariance is an output covariance times an input one."""
+"""The matrix-normal guide: for each layer a normal with an output covariance times an input covariance."""
 
 from typing import Any, Literal
 
@@ -21,13 +21,13 @@ class MatrixNormal(StartsNarrow):
 
     Louizos & Welling 2016, "Structured and Efficient Variational Deep Learning with Matrix Gaussian Posteriors",
     sec. 2.2. W has a row for each output; the kernels of a convolution are flattened into its columns. A and B are
-    lower triangular, or diagonal as in the paper. Sites that are not matrices (biases, scales) and those with a
+    lower triangular, or diagonal as in the paper. Sites that are not matrices (biases, scales) and sites with a
     constrained support are mean-field.
 
     Attributes:
         factors: "full" for triangular A (rows^2 parameters) and B (columns^2), "diagonal" for rows + columns.
-        init_rho: softplus of it is the standard deviation of every weight at the start; None as for `MeanField`. M
-            starts at the network's own weights.
+        init_rho: initial standard deviation of every weight, before softplus; None as for `MeanField`. M starts at the
+            network's weights.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(2, [5], 1))
@@ -61,7 +61,7 @@ class MatrixNormalGuide(JointGuide):
         self.factors = nn.ModuleList(_factors(site, setting) for site in sites)
 
     def draw(self) -> list[RealPart]:
-        """Return one draw; the sites are independent."""
+        """Return a draw; the sites are independent."""
         noises = self._split(torch.randn_like(self.loc))
         triples = zip(self.factors, self._split(self.loc), noises, strict=True)
         return [_part(factor, loc, noise) for factor, loc, noise in triples]
@@ -119,7 +119,7 @@ class Sides(nn.Module):
 
     def __init__(self, like: Tensor, init_rho: float, *, full: bool) -> None:
         super().__init__()
-        # Both sides start with the square root of the standard deviation that their product is to have.
+        # Both sides start with the square root of the standard deviation of their product.
         root = float(softplus(torch.tensor(init_rho, dtype=torch.float64)).sqrt().expm1().log())
         matrix = like.flatten(1)
         self.rows, self.columns = Side(matrix[:, 0], root, full=full), Side(matrix[0], root, full=full)

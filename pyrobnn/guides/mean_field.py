@@ -24,17 +24,17 @@ from pyrobnn.guides.sites import Site, latent_sites
 class MeanField(StartsNarrow, NoisePerExample):
     """q(w) = N(mu, softplus(rho)^2) for each weight, drawn as mu + softplus(rho) eps (Blundell et al. 2015, sec. 3.2).
 
-    Sites with a constrained support (scales, probabilities) get the same normal on the unconstrained side of Pyro's
+    Sites with a constrained support (scales, probabilities) get the same normal in the unconstrained space of Pyro's
     bijection.
 
     Attributes:
-        init_loc: where mu starts: "net" at the network's own weights (random for a declared network, trained if it
+        init_loc: the initial mu: "net" at the network's weights (random for a declared network, trained if it
             was trained), "prior" at a normal draw with the prior's mean and variance (Krasser 2019).
-        init_rho: where rho starts; None for -10 in a fit that ends by itself, else -3. softplus(-3) = 0.049.
+        init_rho: initial rho; None for -10 in a fit of automatic length, else -3. softplus(-3) = 0.049.
         noise: how the examples of a mini-batch share a draw while training: "auto", "shared", "flipout" or "local", as
             in `NoisePerExample`.
-        path_derivative: leave the score of log q out of the gradient, whose expectation is zero: the gradient then has
-            no variance where q is the exact posterior ("sticking the landing", Roeder, Wu & Duvenaud 2017). It needs
+        path_derivative: leave the score of log q, with expectation zero, out of the gradient: it then has no variance
+            if q is the exact posterior ("sticking the landing", Roeder, Wu & Duvenaud 2017). It needs
             kl="mc".
 
     Examples:
@@ -57,7 +57,7 @@ class MeanField(StartsNarrow, NoisePerExample):
 
 
 class MeanFieldGuide(GuideWithMoments):
-    """Independent normals whose parameters `loc` and `rho` are two flat vectors, one segment a site."""
+    """Independent normals whose parameters `loc` and `rho` are two flat vectors, a segment per site."""
 
     def __init__(self, sites: list[Site], setting: MeanField) -> None:
         super().__init__(sites, [_start(site, setting.init_loc) for site in sites])
@@ -99,7 +99,7 @@ def _start(site: Site, where: str) -> Tensor:
         return site.unconstrained
     if site.mean is None or site.variance is None or not bool((site.mean + site.variance).isfinite().all()):
         raise InputError(
-            f"MeanField(init_loc='prior') needs a prior with a finite mean and variance, and that of {site.name!r} has "
+            f"MeanField(init_loc='prior') needs a prior of finite mean and variance; the prior of {site.name!r} has "
             "none: use init_loc='net'."
         )
     return site.mean + torch.randn_like(site.start) * site.variance.sqrt()

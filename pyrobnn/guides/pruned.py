@@ -49,7 +49,7 @@ class PrunedGuide(BuiltGuide, PyroModule):
 
     Args:
         guide: the guide that draws.
-        masks: zeros for what is pruned, ones for the rest, for every site by name.
+        masks: zeros for pruned entries, ones for the rest, for every site by name.
     """
 
     def __init__(self, guide: PyroModule, masks: Mapping[str, Tensor]) -> None:
@@ -94,8 +94,8 @@ class PrunedGuide(BuiltGuide, PyroModule):
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
         """Return mean and standard deviation of each site by name, likewise."""
-        found = built(self.guide).moments()
-        return found and {name: (self._keep(name, loc), self._keep(name, std)) for name, (loc, std) in found.items()}
+        moments = built(self.guide).moments()
+        return moments and {name: (self._keep(name, m), self._keep(name, std)) for name, (m, std) in moments.items()}
 
     def chains(self) -> dict[str, Tensor] | None:
         """Return the stored draws of the guide that draws, pruned alike."""

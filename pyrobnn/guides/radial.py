@@ -22,12 +22,12 @@ _MEAN_LOG_LENGTH = -0.5 * (0.5772156649015329 + math.log(2.0))
 class Radial(StartsNarrow):
     """w = mu + softplus(rho) r eps / |eps| for each weight tensor (Farquhar, Osborne & Gal 2020, sec. 3).
 
-    eps is standard normal noise of the tensor's shape and r a standard normal number. So the deviation from mu has the
-    length of one softplus(rho), whatever the number D of entries; under mean-field it is sqrt(D) times as long. The
+    eps is standard normal noise of the tensor's shape and r a standard normal number. So the deviation from mu has
+    length softplus(rho), for any number D of entries; under mean-field it is sqrt(D) times as long. The
     density is exact, constants included. Sites with a constrained support are mean-field.
 
     Attributes:
-        init_rho: where rho starts; None as for `MeanField`. mu starts at the network's own weights.
+        init_rho: initial rho; None as for `MeanField`. mu starts at the network's weights.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [50], 1))
@@ -44,14 +44,14 @@ class Radial(StartsNarrow):
 
 
 class RadialGuide(JointGuide):
-    """Independent radial distributions whose parameters `loc` and `rho` are two flat vectors, one segment a site."""
+    """Independent radial distributions whose parameters `loc` and `rho` are two flat vectors, a segment per site."""
 
     def __init__(self, sites: list[Site], setting: Radial) -> None:
         super().__init__(sites)
         self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
 
     def draw(self) -> list[RealPart]:
-        """Return one draw; the sites are independent."""
+        """Return a draw; the sites are independent."""
         noises = self._split(torch.randn_like(self.loc))
         lengths = torch.randn_like(self.loc[: len(noises)])
         segments = zip(

@@ -1,4 +1,4 @@
-"""The latent sites of a model, found by running it once."""
+"""The latent sites of a model, read from a single run."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from pyrobnn._core.errors import InputError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Site:
-    """One latent site of a model.
+    """A latent site of a model.
 
     Attributes:
         name: the site's name; for a weight, the name of the parameter.
         start: a value to start from, inside the support, with the site's shape, dtype and device.
-        mean: the prior mean of each entry, or None where the prior has none in closed form.
+        mean: the prior mean of each entry, or None without a closed form.
         variance: the same for the prior variance.
         transform: bijection from unconstrained values to the support, or None for sites on the whole real line.
 
@@ -45,17 +45,17 @@ class Site:
 
 
 def latent_sites(model: Callable[..., Any], *args: Any) -> list[Site]:
-    """Return the latent sites of a model, in the order in which it draws them.
+    """Return the latent sites of a model, in the order of its draws.
 
-    A weight starts at the value that the network had when the model was made; where that lies outside the prior's
-    support, and at any other site, the start is a draw from the prior.
+    A weight starts at the network's value from when the model was made. If that lies outside the prior's support, and
+    at any other site, the start is a draw from the prior.
 
     Args:
-        model: a Pyro model; `initial_values`, if it has them, are starting values by site name.
+        model: a Pyro model; an optional `initial_values` has starting values by site name.
         *args: a batch of its inputs and observed targets.
 
     Raises:
-        InputError: a latent is discrete, or one of many inside a plate.
+        InputError: a latent that is discrete, or inside a plate.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior={"0.weight": "hierarchical", "*": "normal"})
@@ -65,14 +65,14 @@ def latent_sites(model: Callable[..., Any], *args: Any) -> list[Site]:
     with torch.no_grad(), poutine.block():
         trace = poutine.trace(model).get_trace(*args)
     starts = getattr(model, "initial_values", {})
-    found = [
+    sites = [
         _site(name, node, starts.get(name))
         for name, node in trace.nodes.items()
         if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
     ]
-    if not found:
+    if not sites:
         raise InputError("The model has no latent site to infer: give at least one parameter a prior.")
-    return found
+    return sites
 
 
 def _site(name: str, node: Any, start: Tensor | None) -> Site:

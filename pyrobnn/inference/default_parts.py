@@ -30,7 +30,7 @@ Parts = dict[str, Any]
 """The parts net, prior, likelihood and method, by name."""
 _NET = nets.MLP(hidden=(50,), activation="silu", dtype="float64")
 _NET_OF_WIDE = nets.MLP(hidden=(50,), activation="relu", dtype="float64")
-"""For real targets. Its evidence is 3 to 25 nats larger there than that of a smooth network, which bends every line a
+"""For real targets. Its evidence is 3 to 25 nats above the evidence of a smooth network, which bends every line a
 little: on 60 rows of 100 inputs a linear truth has a log score of -1.4 or -1.6, and of -2.1, as a constant, under SiLU.
 From three rows for each input on, the smooth network is better."""
 _LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classification": likelihoods.Categorical()}

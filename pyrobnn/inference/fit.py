@@ -81,7 +81,7 @@ def fit(
         data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs.
         method: the inference method: `SVI` or another, such as `NUTS`; `Automatic` if left out.
         seed: seed of starting values, mini-batches and draws.
-        device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
+        device: "cpu", "cuda", ..., or "auto" for a GPU if available.
         engine: "captured" compiles the whole step once and runs it without Python, "eager" runs Pyro at each step. With
             a single particle or antithetic pair, both give the same numbers for the same seed, up to rounding (from
             2^17 weights on only with one thread). Otherwise they draw different noise of the same distribution. "auto"

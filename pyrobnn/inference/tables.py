@@ -120,7 +120,7 @@ def retyped(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
     Args:
         table: the old method.
-        kind: name of the new one.
+        kind: name of the new type.
     """
     new = fields_of(registry.get(kind))
     chain = list(_from_outside_in(table))

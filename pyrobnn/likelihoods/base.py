@@ -11,13 +11,13 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import Registry
 
 OPEN = ("tuned", "learned")
-"""What stands in the place of a number of a likelihood that is estimated from the data."""
+"""Placeholders for numbers of a likelihood that are estimated from the data."""
 Noise = Literal["known", "tuned", "learned", "inferred", "heteroscedastic"]
 
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """A likelihood setting: how targets arise from the network's outputs.
+    """A likelihood setting: the distribution of targets given the network's outputs.
 
     See docs/how-to/likelihoods.md for which likelihood to choose.
 
@@ -42,12 +42,12 @@ class Likelihood(Protocol):
 
         Args:
             like: a tensor with the dtype and device of the network.
-            target_scale: original units in one unit of the targets that the model sees, () or (K,).
+            target_scale: original units per unit of the model's targets, () or (K,).
 
         Returns:
             A module whose `forward(f)` maps outputs f (..., N, outputs) to a distribution of batch shape (..., N), each
-            row depending on its own outputs only. Its own `PyroParam`s are learned with the guide, its own
-            `PyroSample`s are inferred.
+            row depending only on its outputs. Its `PyroParam`s are learned with the guide, its `PyroSample`s are
+            inferred.
         """
         ...
 
@@ -61,7 +61,7 @@ class Likelihood(Protocol):
 
 
 class BaseLikelihood:
-    """What is asked of a likelihood setting beside `Likelihood`; one that does not inherit from it has these defaults.
+    """The interface of a likelihood setting beside `Likelihood`; a setting that does not inherit has these defaults.
 
     Attributes:
         has_labels: whether targets are labels of classes.
@@ -85,7 +85,7 @@ class BaseLikelihood:
 
 
 def as_likelihood(likelihood: Any) -> BaseLikelihood:
-    """Return a setting as what is asked of it: itself, or the defaults where it does not inherit from the base."""
+    """Return the interface of a setting: itself, or the defaults if it does not inherit from the base."""
     return likelihood if isinstance(likelihood, BaseLikelihood) else BaseLikelihood()
 
 
@@ -94,24 +94,24 @@ class WithFisherColumns(Protocol):
     """A built likelihood that knows its Fisher information in the outputs; for others it is derived or drawn."""
 
     def fisher_columns(self, f: Tensor) -> Tensor:
-        """Return columns v (K, B, outputs) for outputs f (B, outputs), whose outer products over K add up to it."""
+        """Return columns v (K, B, outputs) for outputs f (B, outputs), whose outer products over K sum to it."""
         ...
 
 
 @runtime_checkable
 class WithLimits(Protocol):
-    """A likelihood that knows what outputs of a limited range cannot say; those of others are not looked at."""
+    """A likelihood that can tell when limited outputs are a fault; other likelihoods are not checked."""
 
     def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
-        """Say what is wrong with outputs that stay in a range whatever the weights; None if nothing is.
+        """Report the fault of outputs that stay in a range at all weights; None without a fault.
 
         Args:
-            low: the least value that each output took over inputs and very different weights, (outputs,).
-            high: the largest ones.
+            low: the smallest value of each output over inputs and very different weights, (outputs,).
+            high: the largest values, likewise.
             y: targets, in the units of the model.
 
         Returns:
-            The rest of a sentence that begins with "its outputs", and what to do.
+            The rest of a sentence that begins with "its outputs", and advice.
         """
         ...
 
@@ -131,12 +131,12 @@ _NARROW = 2.0
 
 
 def stays_narrow(low: Tensor, high: Tensor) -> bool:
-    """Say whether outputs stay in a range no wider than that of tanh."""
+    """Return whether outputs stay in a range no wider than tanh's."""
     return bool(high.max().ceil() - low.min().floor() <= _NARROW)
 
 
 def first_limited(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return whole numbers around the range of the first output that stays in a narrow one, or on one side of 0."""
+    """Return whole numbers around the range of the first output that stays in a narrow range, or on one side of 0."""
     least, largest = low.floor(), high.ceil()
     for bounds in zip(least, largest, strict=True):
         if stays_narrow(*bounds) or bounds[0] >= 0 or bounds[1] <= 0:
@@ -152,7 +152,7 @@ def range_in_words(low: Tensor, high: Tensor) -> str:
     return f"are never {'below' if least >= 0 else 'above'} 0 whatever its weights"
 
 
-LEAVE_OUT = "Leave that out: the likelihood has a link of its own."
+LEAVE_OUT = "Leave that out: the likelihood has its own link."
 
 
 def check_width(likelihood: Likelihood, y: Tensor, outputs: int) -> None:
@@ -193,7 +193,7 @@ def squeeze_single(f: Tensor) -> tuple[Tensor, int]:
 
 PAGE = "how-to/likelihoods"
 registry = Registry("likelihood", accepts=lambda value: isinstance(value, Likelihood), page=PAGE)
-"""Likelihoods by name; `register` adds one.
+"""Likelihoods by name; `register` adds a likelihood.
 
 Examples:
     >>> "student_t" in bnn.likelihoods.registry.names
@@ -204,5 +204,5 @@ Examples:
 def open_numbers(likelihood: Any, values: tuple[str, ...] = OPEN) -> list[str]:
     """Return the names of a likelihood's numbers that are estimated from the data, such as "scale"."""
     fields = dataclasses.fields(likelihood) if dataclasses.is_dataclass(likelihood) else ()
-    found = ((field.name, getattr(likelihood, field.name)) for field in fields)
-    return [name for name, value in found if isinstance(value, str) and value in values]
+    numbers = ((field.name, getattr(likelihood, field.name)) for field in fields)
+    return [name for name, value in numbers if isinstance(value, str) and value in values]

@@ -43,7 +43,7 @@ class Bernoulli(BaseLikelihood):
         return BernoulliFromLogits()
 
     def num_outputs(self, y: Tensor) -> int:
-        """Return K, one logit a target column."""
+        """Return K, a logit per target column."""
         return num_columns(y)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
@@ -58,13 +58,13 @@ class Bernoulli(BaseLikelihood):
         check_width(self, y, outputs)
 
     def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
-        """Say how probable a 1 can be, if logits stay in a narrow range or on one side of 0."""
-        found = first_limited(low, high)
-        if found is None:
+        """Report the range of the probability of a 1, if logits stay in a narrow range or on one side of 0."""
+        logits = first_limited(low, high)
+        if logits is None:
             return None
-        least, largest = (float(value.sigmoid()) for value in found)
+        least, largest = (float(value.sigmoid()) for value in logits)
         return (
-            f"{range_in_words(*found)}. Bernoulli takes them as logits: the probability of a 1 can only be {least:.2f} "
+            f"{range_in_words(*logits)}. Bernoulli takes them as logits: the probability of 1 can only be {least:.2f} "
             f"to {largest:.2f}. {LEAVE_OUT}"
         )
 

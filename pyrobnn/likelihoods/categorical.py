@@ -51,12 +51,12 @@ class Categorical(BaseLikelihood):
         """Refuse labels that are not whole numbers below the number of outputs."""
         if y.ndim != 1:
             raise InputError(
-                f"Categorical needs one label an example, y of shape (N,); got {tuple(y.shape)}.", page=PAGE
+                f"Categorical needs one label per example, y of shape (N,); got {tuple(y.shape)}.", page=PAGE
             )
         require_labels(y, "Categorical")
         if outputs < 2:
             raise InputError(
-                f"Categorical needs a network with one output a class, at least 2; got {outputs}.", page=PAGE
+                f"Categorical needs a network with one output per class, at least 2; got {outputs}.", page=PAGE
             )
         if int(y.max()) >= outputs:
             raise InputError(
@@ -84,7 +84,7 @@ class CategoricalFromLogits(PyroModule):
         return dist.Categorical(logits=f)
 
     def fisher_columns(self, f: Tensor) -> Tensor:
-        """Return sqrt(p_k) (e_k - p), whose outer products add up to the Fisher information diag(p) - p p^T, (C, B, C).
+        """Return sqrt(p_k) (e_k - p), whose outer products sum to the Fisher information diag(p) - p p^T, (C, B, C).
 
         Args:
             f: logits (B, C).

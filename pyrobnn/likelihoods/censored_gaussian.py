@@ -18,16 +18,16 @@ from pyrobnn.likelihoods.noise import NoisyLikelihood, NoisyOutputs, Scale
 class CensoredGaussian(NoisyLikelihood):
     """y = min(max(z, lower), upper), z ~ N(f, scale^2), independently for each target column (Tobin 1958).
 
-    A target at or beyond a limit says that z lies there or further out, and counts with that probability; any other
-    counts with its density. Predictions are of the observed y, limits included.
+    A target at or beyond a limit says that z is there or further out, and counts with the probability of this; any
+    other target counts with its density. Predictions are of the observed y, limits included.
 
     Targets are not standardised: a log score adds densities, which have units, and probabilities, which have none. If
     their spread is far from 1, rescale them yourself, and the limits with them.
 
     Attributes:
-        lower: limit below which nothing is told apart (left-censored), or None.
-        upper: limit above which nothing is told apart (right-censored), or None.
-        scale: noise standard deviation: a number, a tuple with one for each target column, "learned", a prior, or
+        lower: limit below which values are not distinguished (left-censored), or None.
+        upper: limit above which values are not distinguished (right-censored), or None.
+        scale: noise standard deviation: a number, a tuple with a number per target column, "learned", a prior, or
             "heteroscedastic"; see `pyrobnn.likelihoods.noise.Scale`.
 
     Examples:

@@ -30,15 +30,15 @@ _SMALLEST_DISPERSION = 1e-6
 class CountLikelihood:
     """Base for likelihoods of counts, with one output for each target column: the log of the mean.
 
-    The log mean is capped at 20, a mean of 5e8, so that no output overflows. The gradient passes the cap as that at the
-    cap, so that outputs beyond it come back. There is no lower bound: a mean may vanish, its log stays exact.
+    The log mean is capped at 20, a mean of 5e8, so that no output overflows. Beyond the cap the gradient is that at the
+    cap, so that outputs come back. There is no lower bound: a mean may vanish, and its log stays exact.
     """
 
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = True
 
     def num_outputs(self, y: Tensor) -> int:
-        """Return K, one log mean a target column."""
+        """Return K, a log mean per target column."""
         return num_columns(y)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
@@ -47,13 +47,13 @@ class CountLikelihood:
         check_width(self, y, outputs)  # type: ignore[arg-type]
 
     def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
-        """Say which means there can be, if their logs stay in a narrow range or on one side of 0."""
-        found = first_limited(low, high)
-        if found is None:
+        """Report the range of means, if their logs stay in a narrow range or on one side of 0."""
+        logs = first_limited(low, high)
+        if logs is None:
             return None
-        least, largest = (float(value.exp()) for value in found)
+        least, largest = (float(value.exp()) for value in logs)
         return (
-            f"{range_in_words(*found)}. {type(self).__name__} takes them as logs of means: a mean can only be "
+            f"{range_in_words(*logs)}. {type(self).__name__} takes them as logs of means: a mean can only be "
             f"{least:.2g} to {largest:.2g}. {LEAVE_OUT}"
         )
 
@@ -92,14 +92,14 @@ class PoissonCounts(PyroModule):
 class NegativeBinomial(CountLikelihood):
     """Counts 0, 1, 2, ... with the mean m = exp(f) and the variance m + dispersion m^2, column by column.
 
-    This is the NB2 model (Cameron & Trivedi 1998, "Regression Analysis of Count Data", sec. 3.3): a Poisson whose rate
-    varies about m with the squared coefficient of variation `dispersion`. The log mean is capped at 20, as in
+    This is the NB2 model (Cameron & Trivedi 1998, "Regression Analysis of Count Data", sec. 3.3): a Poisson with a rate
+    that varies about m with squared coefficient of variation `dispersion`. The log mean is capped at 20, as in
     `CountLikelihood`.
 
     Attributes:
-        dispersion: a number of at least 1e-6, "learned" for one value a target column, optimised with the guide, which
-            starts at 1 and stays above 1e-6, where the distribution is all but Poisson, or "tuned" for one that the
-            evidence chooses, as in `pyrobnn.likelihoods.noise.Scale`.
+        dispersion: a number of at least 1e-6, "learned" for a value per target column, optimised with the guide, which
+            starts at 1 and stays above 1e-6, where the distribution is nearly Poisson, or "tuned" for a value chosen by
+            the evidence, as in `pyrobnn.likelihoods.noise.Scale`.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.NegativeBinomial(dispersion=0.5))
@@ -139,7 +139,7 @@ def _capped(f: Tensor) -> Tensor:
 
 
 def with_open_noise(likelihood: Any) -> Any:
-    """Return a likelihood that learns its noise, or its dispersion, whatever was known of it."""
+    """Return a likelihood that learns its noise, or its dispersion, even if it was known."""
     if as_likelihood(likelihood).noise not in (None, "heteroscedastic"):
         return dataclasses.replace(likelihood, scale="learned")
     if isinstance(likelihood, NegativeBinomial):

@@ -15,7 +15,7 @@ class Gaussian(NoisyLikelihood):
     """y ~ N(f, scale^2), independently for each target column.
 
     Attributes:
-        scale: noise standard deviation in the units of y: a number, a tuple with one for each target column, "tuned",
+        scale: noise standard deviation in the units of y: a number, a tuple with a number per target column, "tuned",
             "learned", a prior, or "heteroscedastic"; see `pyrobnn.likelihoods.noise.Scale`.
 
     Examples:

@@ -16,7 +16,7 @@ class Laplace(NoisyLikelihood):
 
     Attributes:
         scale: mean absolute deviation of the noise in the units of y, its standard deviation over sqrt(2): a number, a
-            tuple with one for each target column, "learned", a prior, or "heteroscedastic"; see
+            tuple with a number per target column, "learned", a prior, or "heteroscedastic"; see
             `pyrobnn.likelihoods.noise.Scale`.
 
     Examples:

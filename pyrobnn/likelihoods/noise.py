@@ -22,20 +22,20 @@ from pyrobnn.likelihoods.base import OPEN, PAGE, BaseLikelihood, Noise, check_wi
 _SMALLEST_SCALE = 1e-3
 _SCALE_AT_ZERO = math.log(2) + _SMALLEST_SCALE
 _MOST_BEYOND = 0.05
-"""Share of the variance of targets that may lie beyond what a network can reach, as noise does."""
+"""Share of the variance of targets that may lie beyond a network's range, as noise does."""
 _MOST_OF_SPREAD = 0.2
 """Share of the standard deviation of targets that the least noise may be."""
 _EXPECTED = (
-    'a positive number, a tuple of them (one a target column), "tuned", "learned", "heteroscedastic", or a prior such '
+    'a positive number, a tuple with one per target column, "tuned", "learned", "heteroscedastic", or a prior such '
     'as {"type": "half_normal", "scale": 1.0}'
 )
 
 
 class NoisePrior:
-    """Base of the priors of a noise scale, whose own numbers are in the units of y.
+    """Base of the priors of a noise scale; their numbers are in the units of y.
 
     Attributes:
-        family: the distribution, made from the numbers by name.
+        family: the distribution, built from the numbers by name.
     """
 
     family: ClassVar[type[TorchDistributionMixin]]
@@ -68,7 +68,7 @@ class HalfNormal(NoisePrior):
 @registry.register
 @setting
 class HalfCauchy(NoisePrior):
-    """scale = |z|, z ~ Cauchy(0, scale): heavy-tailed, for noise whose order of magnitude is open (Gelman 2006).
+    """scale = |z|, z ~ Cauchy(0, scale): heavy-tailed, for noise of unknown order of magnitude (Gelman 2006).
 
     Attributes:
         scale: median of the noise scale.
@@ -102,7 +102,7 @@ class Gamma(NoisePrior):
 
 
 def _as_scale(value: Any) -> Any:
-    """Return a scale as it is kept in a setting; refuse what is none."""
+    """Return a scale as it is kept in a setting; refuse other values."""
     if isinstance(value, str) and value in (*OPEN, "heteroscedastic"):
         return value
     if isinstance(value, (Mapping, NoisePrior)):
@@ -120,16 +120,15 @@ def _is_positive(value: Any) -> bool:
 Scale = Annotated[
     float | tuple[float, ...] | Literal["tuned", "learned", "heteroscedastic"] | NoisePrior, PlainValidator(_as_scale)
 ]
-"""What a noise scale may be.
+"""The values that a noise scale takes.
 
-A number, in the units of y; a tuple with one for each target column; "learned" for one value a target column, optimised
-with the guide (it starts at 1 in the units that the model sees); "tuned" for one that the evidence of a Laplace
-approximation chooses before a fit whose length is open (`pyrobnn.fit`), and that is "learned" in other fits; a prior
-(`HalfNormal`, `HalfCauchy`, `Gamma`, or a table with their `type`), under which any guide infers it, one value a target
-column, as the site "likelihood.scale" in the units that the model sees; or "heteroscedastic" for noise that depends on
-the input. The network then has 2 K outputs for K targets, the locations first, and the scale is softplus(second half) +
-0.001 in the units that the model sees, so that no output, however extreme, gives a density or a gradient that is not
-finite.
+A number, in the units of y, or a tuple with a number per target column. "learned" for a value per target column,
+optimised with the guide (it starts at 1 in the model's units). "tuned" for a value that the evidence of a Laplace
+approximation chooses before a fit of automatic length (`pyrobnn.fit`); it is "learned" in other fits. A prior
+(`HalfNormal`, `HalfCauchy`, `Gamma`, or a table with their `type`) for a value per target column that any guide infers,
+as the site "likelihood.scale" in the model's units. "heteroscedastic" for noise that depends on the input. The network
+then has 2 K outputs for K targets, the locations first. The scale is softplus(second half) + 0.001 in the model's
+units, so that densities and gradients stay finite for extreme outputs.
 """
 
 
@@ -151,11 +150,11 @@ class NoisyLikelihood(BaseLikelihood):
         return num_columns(y) * (2 if self.scale == "heteroscedastic" else 1)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        """Refuse a network of the wrong width, and scales that are not one a target column."""
+        """Refuse a network of the wrong width, and a number of scales other than one per target column."""
         if isinstance(self.scale, tuple) and len(self.scale) != num_columns(y):
             raise InputError(
                 f"{self!r} has {len(self.scale)} noise scale(s), and targets of shape {tuple(y.shape)} have "
-                f"{num_columns(y)} column(s): give one scale a column, or a single number for all.",
+                f"{num_columns(y)} column(s): give one scale per column, or a single number for all.",
                 page=PAGE,
             )
         check_width(self, y, outputs)  # type: ignore[arg-type]
@@ -191,14 +190,14 @@ class NoisyLikelihood(BaseLikelihood):
 
 
 class NoisyOutputs(PyroModule):
-    """The module of such a likelihood: it splits outputs into location and scale of a distribution.
+    """The module of a likelihood with noise: it splits outputs into location and scale of a distribution.
 
     The scale is a buffer if known, a parameter if learned, and a latent site if it has a prior.
 
     Args:
         scale: the scale as set.
         like: a tensor with the dtype and device of the network.
-        target_scale: original units in one unit of the model, () or (K,).
+        target_scale: original units per unit of the model, () or (K,).
         family: the distribution by location and scale; other modules write `entries`.
     """
 

@@ -32,12 +32,12 @@ _SMALLEST_GAP = 1e-4
 class Ordinal(BaseLikelihood):
     """P(y <= k) = sigmoid(c_k - f): cumulative logits, or proportional odds (McCullagh 1980); labels 0, ..., C - 1.
 
-    One network output moves an example along the scale, which the C - 1 cut points c_0 < c_1 < ... divide into labels.
-    They are optimised with the guide, the first as it is and the gaps to the next by their logs, each above 1e-4; at
-    the start all labels are equally probable for f = 0. Predictions are as in classification.
+    The single network output moves an example along a scale, and the C - 1 cut points c_0 < c_1 < ... divide the scale
+    into labels. They are optimised with the guide: the first directly, and the gaps between them by their logs, each
+    above 1e-4. At the start all labels are equally probable for f = 0. Predictions are as in classification.
 
     Attributes:
-        num_classes: C, the number of labels. A label may be absent from some batch, but none may lie beyond C - 1.
+        num_classes: C, the number of labels. A label may be absent from a batch, but labels beyond C - 1 are refused.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.Ordinal(num_classes=5))
@@ -56,18 +56,18 @@ class Ordinal(BaseLikelihood):
         return CumulativeLogits(self.num_classes, like)
 
     def num_outputs(self, y: Tensor) -> int:
-        """Return 1, whatever the number of labels."""
+        """Return 1, for any number of labels."""
         return 1
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
         """Refuse labels that are not whole numbers below the number of classes, and a network of the wrong width."""
         if y.ndim != 1:
-            raise InputError(f"{self!r} needs one label an example, y of shape (N,); got {tuple(y.shape)}.", page=PAGE)
+            raise InputError(f"{self!r} needs one label per example, y of shape (N,); got {tuple(y.shape)}.", page=PAGE)
         require_labels(y, repr(self))
         if int(y.max()) >= self.num_classes:
-            found = ", ".join(f"{label:g}" for label in y.unique()[:10].tolist())
+            labels = ", ".join(f"{label:g}" for label in y.unique()[:10].tolist())
             raise InputError(
-                f"{self!r} needs labels from 0 to {self.num_classes - 1} without gaps, the targets have {found}: "
+                f"{self!r} needs labels from 0 to {self.num_classes - 1} without gaps, the targets have {labels}: "
                 "number them in their order, or raise `num_classes`.",
                 page=PAGE,
             )
@@ -97,8 +97,8 @@ class CumulativeLogits(PyroModule):
     def forward(self, f: Tensor) -> TorchDistributionMixin:
         """Map positions (..., N, 1) to Categorical targets of batch shape (..., N).
 
-        A label between the cut points a < b has sigmoid(b - f) - sigmoid(a - f), which is sigmoid(b - f) sigmoid(f - a)
-        (1 - exp(a - b)): a product, exact for positions far from both.
+        A label between the cut points a < b has sigmoid(b - f) - sigmoid(a - f), equal to sigmoid(b - f) sigmoid(f - a)
+        (1 - exp(a - b)): a product, exact for positions far from both cut points.
         """
         gaps = self.gaps
         distance = self.first_cut + torch.cat([torch.zeros_like(self.first_cut), gaps.cumsum(-1)]) - f

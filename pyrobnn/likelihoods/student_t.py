@@ -21,16 +21,16 @@ _FIRST_DF = 4.0
 class StudentT(NoisyLikelihood):
     """y ~ f + scale t, t Student-t with df degrees of freedom, independently for each target column.
 
-    An outlier pulls at the fit with a force that falls off as one over its distance (Lange, Little & Taylor 1989,
+    An outlier pulls at the fit with a force that falls off as 1 / distance (Lange, Little & Taylor 1989,
     "Robust Statistical Modeling Using the t Distribution").
 
     Attributes:
         scale: scale of the noise in the units of y, its standard deviation over sqrt(df / (df - 2)): a number, a tuple
-            with one for each target column, "learned", a prior, or "heteroscedastic"; see
+            with a number per target column, "learned", a prior, or "heteroscedastic"; see
             `pyrobnn.likelihoods.noise.Scale`.
-        df: degrees of freedom, or "learned" for one value a target column, optimised with the guide; it starts at 4
-            and stays above 2. A number must be above 1, so that targets have a mean; up to 2 their variance is
-            infinite, and so are the aleatoric and total variance of predictions, but not log scores and intervals.
+        df: degrees of freedom, or "learned" for a value per target column, optimised with the guide; it starts at 4
+            and stays above 2. A number must be above 1, so that targets have a mean. Up to 2, the variance of targets
+            and the aleatoric and total variance of predictions are infinite, but log scores and intervals are finite.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.StudentT(scale="learned", df="learned"))

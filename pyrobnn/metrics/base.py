@@ -60,12 +60,12 @@ def _direction(name: str, score: Score) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistic:
-    """A score before its standard error is known.
+    """A score without its standard error.
 
     Attributes:
-        of: its value as a function of how often each example counts.
+        of: the value as a function of the examples' counts.
         higher_is_better: the direction.
-        by_example: the values (N,) whose mean it is, if it is a mean.
+        by_example: the values (N,) of the examples, if the score is their mean.
     """
 
     of: Weighted
@@ -86,8 +86,8 @@ def mean_of(values: np.ndarray, *, higher_is_better: bool = False) -> Statistic:
 def finish(statistics: Mapping[str, Statistic], num_examples: int) -> Scores:
     """Return the scores with their standard errors.
 
-    Errors of means are exact up to the estimated variance; the others are standard deviations over 200 bootstrap
-    resamples of the examples, the same ones for all scores, under a fixed seed.
+    Errors of means are exact up to the estimated variance; other errors are standard deviations over 200 bootstrap
+    resamples of the examples, the same for all scores, under a fixed seed.
     """
     errors = standard_errors(statistics, num_examples)
     return Scores(
@@ -112,7 +112,7 @@ def standard_errors(statistics: Mapping[str, Statistic], num_examples: int) -> d
 def bootstrap(functions: Mapping[str, Weighted], sizes: tuple[int, ...]) -> dict[str, float]:
     """Return the standard deviation of each function over resamples of the examples.
 
-    Each group of examples, of these sizes, is resampled by itself; a group of one gives NaN.
+    Each group of examples, of these sizes, is resampled separately; a group of one example gives NaN.
     """
     if min(sizes) < 2 or not functions:
         return dict.fromkeys(functions, math.nan)
@@ -126,7 +126,7 @@ def bootstrap(functions: Mapping[str, Weighted], sizes: tuple[int, ...]) -> dict
 
 
 def _spread(values: np.ndarray) -> float:
-    """Return the standard deviation, without resamples in which the score does not exist."""
+    """Return the standard deviation, without resamples where the score does not exist."""
     defined = values[np.isfinite(values)]
     return float(defined.std(ddof=1)) if len(defined) > 1 else math.nan
 

@@ -78,7 +78,7 @@ def pit_pvalue(prediction: Prediction, y: Any, *, seed: int = 0) -> float:
 
 
 def observed(prediction: Prediction, y: Any) -> Tensor:
-    """Return targets as a tensor; censored ones beyond a limit count as observed at the limit."""
+    """Return targets as a tensor; censored targets beyond a limit count as observed at the limit."""
     targets = as_targets(y, len(prediction)).to(prediction.device)
     base: Any = prediction.distribution
     while hasattr(base, "base_dist"):
@@ -136,7 +136,7 @@ class Reliability:
 def reliability_bins(
     prediction: Prediction, y: Any, *, num_bins: int = NUM_BINS, equal_mass: bool = False
 ) -> Reliability:
-    """Return the bins of a reliability diagram; several binary target columns are put together.
+    """Return the bins of a reliability diagram; several binary target columns are pooled.
 
     Args:
         prediction: predictions of classes at N inputs.
@@ -145,7 +145,7 @@ def reliability_bins(
         equal_mass: bins with the same number of examples instead of the same width.
 
     Raises:
-        InputError: real targets, or not one label an input.
+        InputError: real targets, or not one label per input.
 
     Examples:
         >>> from pyro.distributions import Bernoulli
@@ -179,7 +179,7 @@ def bins_of(probs: np.ndarray, num_bins: int = NUM_BINS, *, equal_mass: bool = F
 def calibration_error(gaps: np.ndarray, bins: np.ndarray) -> Weighted:
     """Return sum over bins |sum of gaps| / number of gaps as a function of the weights of the examples.
 
-    Gaps (N, M) are what was observed, 0 or 1, less its probability.
+    Gaps (N, M) are the observed outcomes, 0 or 1, less their probabilities.
     """
     flat, size = bins.ravel(), gaps.shape[1]
 

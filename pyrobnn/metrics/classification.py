@@ -44,16 +44,16 @@ def class_statistics(prediction: Prediction, y: Any) -> dict[str, Statistic]:
 def _against_the_rest(labels: np.ndarray, probs: np.ndarray) -> list[Weighted]:
     """Return the area under the ROC of each class against the others; of two classes, only the second."""
     classes = range(1, 2) if probs.shape[-1] == 2 else range(probs.shape[-1])
-    found = []
+    areas = []
     for column, scores in zip(labels.T, probs.swapaxes(0, 1), strict=True):
         for label in classes:
             if 0 < (column == label).sum() < len(column):
-                found.append(receiver_operating(column == label, scores[:, label])["auroc"])
-    return found
+                areas.append(receiver_operating(column == label, scores[:, label])["auroc"])
+    return areas
 
 
 def _mean_defined(curves: list[Weighted]) -> Weighted:
-    """Return the mean over classes, without those that a resample has lost."""
+    """Return the mean over classes, without classes that a resample has lost."""
 
     def of(weights: np.ndarray) -> float:
         values = np.array([curve(weights) for curve in curves])

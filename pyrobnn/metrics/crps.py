@@ -16,10 +16,10 @@ from pyrobnn.distributions.support import Components
 from pyrobnn.posterior.prediction import Prediction
 
 _FEW_DRAWS = 100
-"""Draws up to which all pairs of normal components cost no more than quadrature."""
+"""Largest number of draws for which all pairs of normal components cost no more than quadrature."""
 _AT_ONCE = 2**18
 _MOST_VALUES = 2**22
-"""Values of the components' distribution functions that quadrature may take for one target."""
+"""Largest number of values of the components' distribution functions in the quadrature for a target."""
 _PANELS = 8
 """Times as many numbers as a target has components that quadrature holds for it."""
 _FAR = 1e-12
@@ -34,8 +34,8 @@ def ranked_probability(prediction: Prediction, y: Tensor) -> Tensor:
     """Return the CRPS of each target under the mixture, the integral of (F(z) - 1{z >= y})^2 over z, (N,) or (N, K).
 
     It is in the units of the target, and the absolute error for a point mass (Matheson & Winkler 1976; Gneiting &
-    Raftery 2007). It is infinite where that integral is. Few normal components have a closed form (Grimit et al. 2006);
-    counts are summed one by one where few are probable; all else is integrated by adaptive quadrature.
+    Raftery 2007). It is infinite where the integral is infinite. Few normal components have a closed form (Grimit et
+    al. 2006); counts are summed one by one if few are probable; all other cases are integrated by adaptive quadrature.
     """
     scores = prediction.by_rows(_scores, y, width=_PANELS)
     return prediction.scaler.inverse_scale(scores)
@@ -50,16 +50,16 @@ def _scores(prediction: Prediction, y: Tensor) -> Tensor:
     target = prediction.scaler.transform(y.double()).to(flat[0].device).flatten()
     mixtures = _Mixtures(flat, build)
     if components.distribution.support.is_discrete:
-        found = _of_counts(mixtures, target)
+        scores = _of_counts(mixtures, target)
     elif isinstance(components.distribution, Normal):
-        found = _of_normals(mixtures, target)
+        scores = _of_normals(mixtures, target)
     else:
-        found = _integral(mixtures, target)[0]
-    return found.reshape(y.shape)
+        scores = _integral(mixtures, target)[0]
+    return scores.reshape(y.shape)
 
 
 class _Mixtures:
-    """Mixtures of S components for each of M targets, of which some can be taken."""
+    """Mixtures of S components for each of M targets; `take` picks some."""
 
     def __init__(self, tensors: list[Tensor], build: Callable[[list[Tensor]], Any]) -> None:
         self._tensors, self._build = tensors, build
@@ -70,7 +70,7 @@ class _Mixtures:
         return _Mixtures([tensor[:, index] for tensor in self._tensors], self._build)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the distribution functions at one value each, (M,)."""
+        """Return the distribution functions at a value each, (M,)."""
         return self.components.cdf(value).mean(0)
 
     def cdf_at(self, index: Tensor, values: Tensor) -> Tensor:
@@ -88,11 +88,11 @@ def _of_normals(mixtures: _Mixtures, y: Tensor) -> Tensor:
     """Return the scores of normal mixtures: by pairs of components if there are few or quadrature does not settle."""
     if mixtures.num_draws <= _FEW_DRAWS:
         return _of_pairs(mixtures, y)
-    found, is_settled = _integral(mixtures, y, mixtures.num_draws**2)
+    scores, is_settled = _integral(mixtures, y, mixtures.num_draws**2)
     rest = (~is_settled).nonzero()[:, 0]
     if len(rest):
-        found[rest] = torch.cat([_of_pairs(mixtures.take(own), y[own]) for own in rest.split(_at_once(mixtures))])
-    return found
+        scores[rest] = torch.cat([_of_pairs(mixtures.take(part), y[part]) for part in rest.split(_at_once(mixtures))])
+    return scores
 
 
 def _at_once(mixtures: _Mixtures) -> int:
@@ -103,11 +103,11 @@ def _of_pairs(mixtures: _Mixtures, y: Tensor) -> Tensor:
     """Return E|Y - y| - E|Y - Y'| / 2 of normal mixtures, a sum over all pairs of components."""
     normal = mixtures.components.distribution
     loc, scale = normal.loc, normal.scale
-    found = _mean_size(y - loc, scale).mean(0)
+    scores = _mean_size(y - loc, scale).mean(0)
     for first in range(len(loc)):
-        others = _mean_size(loc[first] - loc[first:], torch.hypot(scale[first], scale[first:]))
-        found -= (others.sum(0) - others[0] / 2) / len(loc) ** 2
-    return found
+        distances = _mean_size(loc[first] - loc[first:], torch.hypot(scale[first], scale[first:]))
+        scores -= (distances.sum(0) - distances[0] / 2) / len(loc) ** 2
+    return scores
 
 
 def _mean_size(loc: Tensor, scale: Tensor) -> Tensor:
@@ -129,23 +129,23 @@ def _integral(mixtures: _Mixtures, y: Tensor, most: int = _MOST_VALUES) -> tuple
         return (mixtures.cdf_at(index, values) - side).square()
 
     cuts = torch.stack([lowest, y.clamp(lowest, highest), highest])
-    found, is_settled = _quadrature(
+    integral, is_settled = _quadrature(
         integrand, cuts, middle, width, outside, most=most // mixtures.num_draws, precision=_PRECISION, is_smooth=True
     )
-    return found + outside, is_settled
+    return integral + outside, is_settled
 
 
 def _of_counts(mixtures: _Mixtures, y: Tensor) -> Tensor:
-    """Return the sums over whole numbers: one by one, or by quadrature of the lines between them if they are many."""
+    """Return the sums over whole numbers: one by one, or for many by quadrature of the lines between them."""
     low, high = count_quantile(mixtures.components, _TAIL), count_quantile(mixtures.components, 1 - _TAIL) + 1
-    found = (low - y).clamp_min(0) + (y - high).clamp_min(0)
+    scores = (low - y).clamp_min(0) + (y - high).clamp_min(0)
     is_few = high - low <= _MOST_COUNTS
     few, many = is_few.nonzero()[:, 0], (~is_few).nonzero()[:, 0]
     if len(few):
-        found[few] += _sum(mixtures.take(few), y[few], low[few], high[few])
+        scores[few] += _sum(mixtures.take(few), y[few], low[few], high[few])
     if len(many):
-        found[many] += _sum_by_quadrature(mixtures.take(many), y[many], low[many], high[many])
-    return found
+        scores[many] += _sum_by_quadrature(mixtures.take(many), y[many], low[many], high[many])
+    return scores
 
 
 def _sum(mixtures: _Mixtures, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def _sum(mixtures: _Mixtures, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _sum_by_quadrature(mixtures: _Mixtures, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Sum likewise, by the integral of the lines between the terms, in which the first and the last count half."""
+    """Sum likewise, by the integral of the lines between the terms, which counts the first and the last by half."""
     cut = y.clamp(low, high)
 
     def integrand(index: Tensor, values: Tensor, side: Tensor) -> Tensor:
@@ -194,26 +194,26 @@ def _quadrature(
     precision: float,
     is_smooth: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Integrate over z on both sides of a cut, by halving the panels whose error is too large.
+    """Integrate over z on both sides of a cut, by halving the panels with too large an error.
 
-    The variable is t with z = middle + scale sinh(t): even steps in the bulk, growing ones in the tails. A panel has
-    the rules of Clenshaw and Curtis with 33 and 17 nodes, whose difference tells its error. They have nodes at its
-    ends, and F is monotone, so that no step of it stays unseen. A panel is halved while its error is above `precision`
-    times the integral, and the integral has taken fewer than `most` values.
+    The variable is t with z = middle + scale sinh(t): even steps in the bulk, growing steps in the tails. A panel has
+    the rules of Clenshaw and Curtis with 33 and 17 nodes; their difference estimates its error. They have nodes at the
+    panel's ends, and F is monotone, so no jump of F is missed. A panel is halved while its error is above `precision`
+    times the integral and the integral has taken fewer than `most` values.
 
     Args:
         integrand: takes numbers of integrals (P,), values z (P, Q) and sides (P, 1), 0 below the cut and 1 above it.
-        cuts: both ends and between them the cut, (3, M).
-        middle: where steps are small, (M,).
-        scale: how small, (M,).
-        known: what is added to the integrals, (M,).
+        cuts: lower end, cut and upper end, (3, M).
+        middle: the point of the smallest steps, (M,).
+        scale: the size of these steps, (M,).
+        known: values added to the integrals, (M,).
         most: as above.
         precision: as above.
-        is_smooth: whether the integrand is, so that the finer rule is far better than the difference says (as in
-            QUADPACK, Piessens et al. 1983).
+        is_smooth: whether the integrand is smooth, so that the finer rule is far better than the difference suggests
+            (as in QUADPACK, Piessens et al. 1983).
 
     Returns:
-        The integrals (M,), and which of them are as precise as asked.
+        The integrals (M,), and whether each is as precise as asked.
     """
     scale = torch.where(scale > 0, scale, (cuts[2] - cuts[0]) / 8).clamp_min(torch.finfo(scale.dtype).tiny)
     places = ((cuts - middle) / scale).asinh()
@@ -229,17 +229,17 @@ def _quadrature(
         t = (start + half)[:, None] + half[:, None] * nodes
         own_middle, own_scale = middle[index, None], scale[index, None]
         values = integrand(index, own_middle + own_scale * t.sinh(), side) * own_scale * t.cosh() * half[:, None]
-        found, other = values @ fine, values @ coarse
-        whole = known + total.index_add(0, index, found)
-        error = (found - other).abs()
-        spread = (values - found[:, None] / 2).abs() @ fine
+        fine_sum, coarse_sum = values @ fine, values @ coarse
+        whole = known + total.index_add(0, index, fine_sum)
+        error = (fine_sum - coarse_sum).abs()
+        spread = (values - fine_sum[:, None] / 2).abs() @ fine
         if is_smooth:
             error = torch.where(spread > 0, spread * (200 * error / spread).clamp(0, 1).pow(1.5), error)
-        budget.index_add_(0, index, -torch.ones_like(found))
+        budget.index_add_(0, index, -torch.ones_like(fine_sum))
         is_open = error > precision * whole[index]
         is_settled[index[is_open & (budget[index] <= 0)]] = False
         is_open &= (budget[index] > 0) & (half > 4 * torch.finfo(half.dtype).eps * (start.abs() + 1))
-        total.index_add_(0, index[~is_open], found[~is_open])
+        total.index_add_(0, index[~is_open], fine_sum[~is_open])
         start, middle_of, end = start[is_open], (start + half)[is_open], end[is_open]
         start, end = torch.cat([start, middle_of]), torch.cat([middle_of, end])
         index, side = index[is_open].repeat(2), side[is_open].repeat(2, 1)

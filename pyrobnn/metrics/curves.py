@@ -1,4 +1,4 @@
-"""Curves of error against confidence: what remains when the most uncertain examples are left out."""
+"""Curves of error against confidence: the error that remains when the most uncertain examples are left out."""
 
 import dataclasses
 import functools
@@ -41,7 +41,7 @@ class RiskCurves:
 
 
 def sparsification(prediction: Prediction, y: Any) -> RiskCurves:
-    """Return the relative error of what is kept when the most uncertain examples are left out (Ilg et al. 2018).
+    """Return the relative error that remains when the most uncertain examples are left out (Ilg et al. 2018).
 
     Real targets and counts: the root mean squared error by the predictive standard deviation; classes: the Brier score
     by the entropy (Gustafsson et al. 2020); both over the error of all examples, so that the curves end at 1. With
@@ -49,7 +49,7 @@ def sparsification(prediction: Prediction, y: Any) -> RiskCurves:
 
     Args:
         prediction: predictions at N inputs.
-        y: their targets in original units, (N,) or (N, K).
+        y: the targets in original units, (N,) or (N, K).
 
     Raises:
         InputError: as for `Prediction.log_prob`.
@@ -81,7 +81,7 @@ def selective_risk(prediction: Prediction, y: Any) -> RiskCurves:
     Examples:
         >>> from pyro.distributions import Bernoulli
         >>> prediction = bnn.Prediction(Bernoulli(torch.tensor([[0.99, 0.9, 0.8, 0.6]])))  # one draw at four inputs
-        >>> bnn.metrics.selective_risk(prediction, [1, 1, 1, 0]).error  # the least certain answer is the wrong one
+        >>> bnn.metrics.selective_risk(prediction, [1, 1, 1, 0]).error  # the least certain answer is wrong
         array([0.  , 0.  , 0.  , 0.25])
     """
     errors, uncertainty = errors_and_uncertainty(prediction, y)

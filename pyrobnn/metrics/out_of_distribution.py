@@ -12,7 +12,7 @@ _OF_NUMBERS = ("epistemic_std", "std")
 
 
 def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Scores:
-    """Score how well the uncertainty of single inputs tells those outside the data from those inside (Hendrycks 2017).
+    """Score how well uncertainty separates inputs outside the data from inputs inside (Hendrycks 2017).
 
     For each measure of uncertainty, as entropy: "auroc_entropy", the area under the receiver operating characteristic;
     "aupr_entropy", the average precision with the outside inputs as positives, which depends on their share;
@@ -22,7 +22,7 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
     Args:
         inside: predictions at inputs like the data.
         outside: predictions of the same posterior at other inputs.
-        by: "all", or for classes "mutual_information", "entropy" or "max_prob" (one less the probability of the most
+        by: "all", or for classes "mutual_information", "entropy" or "max_prob" (1 less the probability of the most
             probable class), for real targets and counts "epistemic_std" or "std". Several real columns count relative
             to their mean variance inside; several columns of classes count jointly, and for "max_prob" are averaged.
 

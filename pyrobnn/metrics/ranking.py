@@ -41,9 +41,9 @@ def area_under_risk(errors: np.ndarray, uncertainty: np.ndarray, shape: Shape = 
 
 
 def excess_area_under_risk(errors: np.ndarray, uncertainty: np.ndarray, shape: Shape = np.asarray) -> Weighted:
-    """Return by how much that area exceeds the one of the order of the errors themselves."""
-    found, least = (area_under_risk(errors, by, shape) for by in (uncertainty, errors))
-    return lambda weights: found(weights) - least(weights)
+    """Return the excess of that area over the area for the order of the errors."""
+    area, least = (area_under_risk(errors, by, shape) for by in (uncertainty, errors))
+    return lambda weights: area(weights) - least(weights)
 
 
 def sparsification_error(errors: np.ndarray, uncertainty: np.ndarray, *, root: bool) -> Weighted:
@@ -59,10 +59,10 @@ def relative(risk: np.ndarray, *, root: bool) -> np.ndarray:
 
 
 def receiver_operating(positive: np.ndarray, number: np.ndarray) -> dict[str, Weighted]:
-    """Return how well a number tells positive examples from the others, as functions of weights.
+    """Return how well a number separates positive examples from the others, as functions of weights.
 
     "auroc", the area under the receiver operating characteristic; "aupr", the average precision; "fpr_95", the share
-    of the others above the threshold that 95 % of the positive examples reach. NaN where one of the groups is empty.
+    of the others above the threshold that 95 % of the positive examples reach. NaN if a group is empty.
     """
     values, place = np.unique(-number, return_inverse=True)
 
@@ -76,13 +76,13 @@ def receiver_operating(positive: np.ndarray, number: np.ndarray) -> dict[str, We
         return 1 - float(hits @ (ahead - alarms / 2) / (hits.sum() * ahead[-1]))
 
     def aupr(hits: np.ndarray, alarms: np.ndarray) -> float:
-        found, shown = hits.cumsum(), (hits + alarms).cumsum()
-        precision = np.divide(found, shown, out=np.zeros_like(found), where=shown > 0)
-        return float(hits @ precision / found[-1])
+        cumulative, shown = hits.cumsum(), (hits + alarms).cumsum()
+        precision = np.divide(cumulative, shown, out=np.zeros_like(cumulative), where=shown > 0)
+        return float(hits @ precision / cumulative[-1])
 
     def fpr_95(hits: np.ndarray, alarms: np.ndarray) -> float:
-        found = hits.cumsum()
-        reached = int(np.argmax(found >= 0.95 * found[-1] * (1 - 1e-12)))
+        cumulative = hits.cumsum()
+        reached = int(np.argmax(cumulative >= 0.95 * cumulative[-1] * (1 - 1e-12)))
         return float(alarms[: reached + 1].sum() / alarms.sum())
 
     def where_defined(score: Callable[[np.ndarray, np.ndarray], float]) -> Weighted:

@@ -84,16 +84,16 @@ def _intervals(prediction: Prediction, targets: np.ndarray, levels: Sequence[flo
 def energy(prediction: Prediction, targets: np.ndarray, *, seed: int = 0) -> np.ndarray:
     """Return the energy score of each example (Gneiting & Raftery 2007), without bias, from samples, (N,).
 
-    Each row is sampled by itself under the same seed, so that its score does not depend on other rows. The error of the
-    mean over rows that this leaves is largest where rows are alike: 5 % if all are equal.
+    Each row is sampled separately under the same seed, so that its score does not depend on other rows. The resulting
+    error of the mean over rows is largest for similar rows: 5 % if all are equal.
     """
     import scoringrules
 
     size = max(1, _MOST_DISTANCES // (targets.shape[1] * _SAMPLES**2))
-    found = []
+    scores = []
     for start in range(0, len(targets), size):
         y = targets[start : start + size]
         rows = [prediction[[start + row]].sample(_SAMPLES, seed=seed)[:, 0] for row in range(len(y))]
         samples = torch.stack(rows).detach().cpu().double().numpy()
-        found.append(np.atleast_1d(scoringrules.es_ensemble(y, samples, estimator="fair")))
-    return np.concatenate(found)
+        scores.append(np.atleast_1d(scoringrules.es_ensemble(y, samples, estimator="fair")))
+    return np.concatenate(scores)

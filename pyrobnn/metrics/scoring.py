@@ -20,43 +20,43 @@ LEVELS = (0.5, 0.8, 0.9, 0.95)
 
 
 def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -> Scores:
-    """Score predictions against the targets that were held out.
+    """Score predictions against held-out targets.
 
-    Of every likelihood: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s), -inf with a target that no
-    draw allows; "ause", the area between the sparsification curve and its oracle (see `sparsification`), where the
+    Every likelihood: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s), -inf with a target that no
+    draw allows; "ause", the area between the sparsification curve and its oracle (see `sparsification`), if the
     predictive variance is finite.
 
     Real targets and counts: "crps", the continuous ranked probability score of the mixture; "rmse" and "mae" of the
-    predictive mean; "r2", the share of the targets' variance that it explains, where they vary; "pit_error", the area
+    predictive mean; "r2", the share of the targets' variance that it explains, if they vary; "pit_error", the area
     between the distribution function of the probability integral transforms (see `pit`) and the diagonal. Real targets:
     for every level, as 95 %, "coverage_95", the share of targets inside the central interval, "width_95", its mean
     width, and "interval_score_95" (Winkler 1972; Gneiting & Raftery 2007). These are left out for counts and censored
     targets, whose intervals hold more than their level even if calibrated. Scores that need the distribution function,
-    or a finite mean, are left out where the likelihood has none. With several target columns all but the log score are
-    averaged over them, and there is "energy_score", in the units of all columns together, from 400 samples.
+    or a finite mean, are left out if the likelihood lacks it. With several target columns all but the log score are
+    averaged over them, and "energy_score" is added, in the units of all columns together, from 400 samples.
 
     Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); the
     expected calibration error of the most probable class in 15 bins of its probability of equal width, "ece" (Guo et
     al. 2017), or with equally many examples, "ece_equal_mass" (Nguyen & O'Connor 2015), and the error of all classes,
     each against the rest, "ece_classwise" (Kull et al. 2019); "auroc", the area under the receiver operating
-    characteristic of each class against the rest, averaged over those that occur, where two do; "aurc" and "eaurc", the
-    area under the risk-coverage curve (see `selective_risk`), and its excess over the best order (Geifman et al. 2019).
-    Several binary columns are averaged, too; the bins of the most probable class put them together.
+    characteristic of each class against the rest, averaged over the classes that occur, if at least two do; "aurc" and
+    "eaurc", the area under the risk-coverage curve (see `selective_risk`), and its excess over the best order (Geifman
+    et al. 2019). Several binary columns are averaged, too; the bins of the most probable class pool them.
 
-    Standard errors of means are exact up to the estimated variance; the others come from 200 bootstrap resamples of the
-    examples under a fixed seed. They do not include the bias of calibration errors, which are positive even for
+    Standard errors of means are exact up to the estimated variance; other errors come from 200 bootstrap resamples of
+    the examples under a fixed seed. They do not include the bias of calibration errors, which are positive even for
     calibrated predictions.
 
     Args:
         prediction: predictions at N inputs.
-        y: their targets in original units, (N,) or (N, K).
+        y: the targets in original units, (N,) or (N, K).
         levels: levels of the intervals, each in (0, 1).
 
     Returns:
         Scores by name, a dictionary that prints as a table.
 
     Raises:
-        InputError: not numeric, not finite, not one row an input, labels out of range, counts that are not whole, or a
+        InputError: not numeric, not finite, not one row per input, labels out of range, counts that are not whole, or a
             level outside (0, 1).
 
     Examples:
@@ -74,22 +74,22 @@ def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -
 def compare_scores(a: Prediction, b: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -> "DataFrame":
     """Compare two predictions of the same targets, score by score.
 
-    The standard error of a difference rests on the differences of single examples: where an example is hard for both,
-    that cancels. Means have the paired t-test; other scores are bootstrapped with the same resamples for both, and have
-    the z-test. Many scores are many tests: expect one of twenty to be below 0.05 by chance.
+    The standard error of a difference comes from the differences of single examples: the shared difficulty of an
+    example cancels. Means have the paired t-test; other scores are bootstrapped with the same resamples for both
+    predictions, and have the z-test. Many scores are many tests: expect one in twenty to be below 0.05 by chance.
 
     Args:
         a: predictions at N inputs.
-        b: others at the same inputs.
-        y: their targets in original units, (N,) or (N, K).
+        b: predictions to compare with, at the same inputs.
+        y: the targets in original units, (N,) or (N, K).
         levels: levels of the intervals, each in (0, 1).
 
     Returns:
-        One row a score that both have, with the columns a, b, difference (a - b), stderr, p_value (two-sided) and
+        A row for each shared score, with the columns a, b, difference (a - b), stderr, p_value (two-sided) and
         higher_is_better.
 
     Raises:
-        InputError: predictions at other numbers of inputs, classes against real targets; as for `score`.
+        InputError: predictions at different numbers of inputs, classes against real targets; as for `score`.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -126,8 +126,8 @@ def _statistics(prediction: Prediction, y: Any, levels: Sequence[float]) -> dict
 
 def _difference(a: Statistic, b: Statistic) -> Statistic:
     with np.errstate(invalid="ignore"):  # of targets that cannot be
-        both = None if a.by_example is None or b.by_example is None else a.by_example - b.by_example
-    return Statistic(lambda weights: a.of(weights) - b.of(weights), a.higher_is_better, both)
+        differences = None if a.by_example is None or b.by_example is None else a.by_example - b.by_example
+    return Statistic(lambda weights: a.of(weights) - b.of(weights), a.higher_is_better, differences)
 
 
 def _row(a: Statistic, b: Statistic, stderr: float, num: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pictures that ArviZ draws, as figures of ours: no state is left with pyplot, and the look is that of all others."""
+"""Pictures drawn by ArviZ, as figures in our style: no state is left with pyplot."""
 
 import warnings
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _MOST_COLUMNS = 4
 
 
 def arviz_figure(plot: Callable[..., Any], tree: Any, num: int, **options: Any) -> tuple[Figure, dict[str, Axes]]:
-    """Have a function of ArviZ draw `num` panels, one for each variable of a tree, without its headings and legends.
+    """Have a function of ArviZ draw `num` panels, for the variables of a tree, without its headings and legends.
 
     Returns the figure, and its panels by the name of the variable.
     """
@@ -34,9 +34,9 @@ def arviz_figure(plot: Callable[..., Any], tree: Any, num: int, **options: Any) 
         )
     figure = collection.viz["figure"].item()
     plt.close(figure)
-    for own in [*figure.legends, *(axis.get_legend() for axis in figure.axes)]:
-        if own is not None:
-            own.remove()
+    for legend in [*figure.legends, *(axis.get_legend() for axis in figure.axes)]:
+        if legend is not None:
+            legend.remove()
     axes = {str(name): panel.item() for name, panel in collection.viz["plot"].data_vars.items()}
     for axis in figure.axes:
         if axis in axes.values():

@@ -1,4 +1,4 @@
-"""What all pictures share: panels with few lines, headings, legends, bands and histograms."""
+"""The common style of pictures: panels with few lines, headings, legends, bands and histograms."""
 
 import io
 from typing import Any, Literal
@@ -16,7 +16,7 @@ Layout = Literal["row", "column"]
 PANEL = (4.8, 3.3)
 """Width and height of a panel in inches."""
 SQUARE = (4.0, 3.9)
-"""The same for a panel whose axes have one scale."""
+"""The same for a panel whose axes share a scale."""
 TALL = (4.0, 4.7)
 """The same with room for two lines of a legend below."""
 _LABEL_INCHES = 0.42

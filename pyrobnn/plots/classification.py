@@ -1,4 +1,4 @@
-"""Predicted class probabilities against what was observed."""
+"""Predicted class probabilities against observed labels."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ from pyrobnn.posterior.prediction import Prediction
 
 
 def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Figure:
-    """Draw how often the predicted class was right against the confidence in it, and how confidence is distributed.
+    """Draw the accuracy of the predicted class against the confidence in it, and the distribution of confidence.
 
     Confidence is the probability of the predicted class, in 15 bins of equal width; each bin shows its number of
-    examples, and a bar where its accuracy lies in 95 % of cases if its confidence is right. Several binary targets are
-    put together.
+    examples, and a bar for the range of its accuracy in 95 % of cases if its confidence is right. Several binary
+    targets are pooled.
 
     Args:
         prediction: a prediction of classes.

@@ -28,16 +28,16 @@ _SCORES = {
 
 
 def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Data, *, num_draws: int = 500) -> Figure:
-    """Draw posteriors of one problem beside each other.
+    """Draw posteriors of the same problem beside each other.
 
     Over one input and real targets: mean and bands of each, on the same axes. Otherwise: their scores on the data, with
-    the standard error over the examples. The dark bar is the standard error of the difference to the posterior with the
-    best log score; it is shorter, since hard examples are hard for all. Give held-out data then.
+    the standard error over the examples; give held-out data. The dark bar is the standard error of the difference to
+    the posterior with the best log score; it is shorter, since hard examples are hard for all.
 
     Args:
         posteriors: posteriors or mixtures by name.
         data: data in original units.
-        num_draws: number of draws from each.
+        num_draws: number of draws from each posterior.
 
     Raises:
         InputError: nothing to draw, or data that do not fit a model.
@@ -91,21 +91,21 @@ def _scores(predictions: Mapping[str, Prediction], data: Data) -> Figure:
         for name, prediction in predictions.items()
         if name != best
     }
-    shown = [name for name in _SCORES if all(name in own for own in scores.values())]
+    shown = [name for name in _SCORES if all(name in entries for entries in scores.values())]
     names = list(predictions)
     figure, axes = grid(len(shown), 4, (3.4, 1.2 + 0.35 * len(names)))
     for axis, measure in zip(axes, shown, strict=True):
-        own = [scores[name][measure] for name in names]
+        entries = [scores[name][measure] for name in names]
         rows = np.arange(len(names))
-        values = np.array([each.value for each in own])
-        axis.hlines(rows, *_around(values, [each.stderr for each in own]), color=LIGHT_BLUE, lw=5, label="±1 se")
+        values = np.array([each.value for each in entries])
+        axis.hlines(rows, *_around(values, [each.stderr for each in entries]), color=LIGHT_BLUE, lw=5, label="±1 se")
         paired = [differences[name][measure] if name != best else 0.0 for name in names]
         axis.hlines(rows, *_around(values, paired), color=INK, lw=1.5, label="±1 se of the difference")
         axis.plot(values, rows, "o", color=BLUE, ms=5)
         axis.axvline(values[names.index(best)], color=GREY, linewidth=1, linestyle=":")
         axis.set(yticks=rows, yticklabels=names if axis is axes[0] else [], ylim=(len(names) - 0.5, -0.5))
         axis.xaxis.set_major_locator(MaxNLocator(4))
-        axis.set_xlabel(f"{_SCORES[measure]}, {'higher' if own[0].higher_is_better else 'lower'} is better")
+        axis.set_xlabel(f"{_SCORES[measure]}, {'higher' if entries[0].higher_is_better else 'lower'} is better")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", frameon=False, fontsize=8.5, ncols=2)
     return figure

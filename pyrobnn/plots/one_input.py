@@ -31,14 +31,14 @@ def fit_1d(
 ) -> Figure:
     """Draw the predictive mean over one input with its bands of ±2 standard deviations, and the training data.
 
-    The dark band is the epistemic part, the light one all of the predictive spread. The picture ends where they are
-    farther from the data than these from each other. Of several targets, the first.
+    The dark band is the epistemic part, the light band the whole predictive spread. The picture cuts off bands that are
+    farther from the data than the data points are from each other. Of several targets, the first.
 
     Args:
         posterior: a posterior, or a mixture such as an ensemble, over a network with one input and real targets.
         train: the training data.
         x: inputs (G, 1) at which to predict; if not given, the range of the data and half of it on either side, or the
-            inputs of the data where the network takes no others, such as codes of categories.
+            inputs of the data if the network takes no others, such as codes of categories.
         truth: the curve without noise, from x (G, 1) to values with G entries.
         num_draws: number of posterior draws.
 
@@ -81,7 +81,7 @@ def _limits(present: tuple[float, float], y: np.ndarray) -> tuple[float, float]:
 
 
 def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tensor:
-    """Return inputs (G, 1) over the range of the data and half of it on either side; those of the data if need be."""
+    """Return inputs (G, 1) over the range of the data and half of it on either side; if needed, the data's inputs."""
     if train.x.shape[1:].numel() != 1:
         return train.x
     low, high = train.x.double().amin(0), train.x.double().amax(0)
@@ -97,7 +97,7 @@ def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tenso
 
 
 def draw_data(axis: Axes, data: Data) -> None:
-    """Draw data with one input, of several targets the first, and name the axes."""
+    """Draw data with one input and name the axes; of several targets, the first."""
     axis.plot(first_column(data.x), first_column(data.y), "o", color=INK, ms=3.5, mec="white", mew=0.5, label="data")
     axis.set(xlabel=plain((data.feature_names or ("x",))[0]), ylabel=plain(data.target_name))
 

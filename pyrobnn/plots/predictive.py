@@ -27,11 +27,11 @@ _FLOOR = 0.1
 
 
 def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
-    """Draw data sets that the fit simulates beside the observed one: real data should not stand out.
+    """Draw data sets that the fit simulates beside the observed data: these should not stand out.
 
-    Of real targets the density, smoothed alike for all sets; of counts, and where limits hold probability, the
-    distribution function. The band holds 95 % of the simulated sets (at most 500), each from end to end; it should
-    hold the observed one, too. Of classes the frequencies, with the interval that holds 95 % of the simulated ones. All
+    Real targets: the density, smoothed alike for all sets. Counts, and targets with probability at limits: the
+    distribution function. The band holds 95 % of the simulated sets (at most 500), each from end to end; it should also
+    hold the observed set. Classes: the frequencies, with the interval that holds 95 % of the simulated frequencies. All
     targets of a set share a draw of the weights. Of several targets, the first.
 
     A prediction of `BNN.sample_prior_predictive` at the inputs of y makes it a check of the prior.
@@ -42,7 +42,7 @@ def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure
         seed: seed of the simulated targets.
 
     Raises:
-        InputError: not one target for each prediction.
+        InputError: not one target per prediction.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -79,10 +79,10 @@ def _envelope(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _densities(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return points y (G,) and kernel density estimates (S, G) of sets of targets (S, N), the first of them observed.
+    """Return points y (G,) and kernel density estimates (S, G) of sets of targets (S, N), the first set observed.
 
-    All have the bandwidth of the first set (Silverman's rule), so that they differ by their targets alone, and the
-    points go on to where its density ends, and to where nearly all simulated targets have been.
+    All have the bandwidth of the first set (Silverman's rule), so that they differ only by their targets. The points
+    reach the end of its density, and of nearly all simulated targets.
     """
     from scipy.ndimage import gaussian_filter1d
 
@@ -122,7 +122,7 @@ def _distributions(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _targets(prediction: Prediction, y: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the observed targets (N,), and one simulated set for each draw, (S, N); of several targets, the first."""
+    """Return the observed targets (N,), and a simulated set for each draw, (S, N); of several targets, the first."""
     observed = first_column(as_targets(y, len(prediction)))
     return observed, np.stack([first_column(values) for values in prediction.sample(seed=seed)])
 
@@ -147,10 +147,10 @@ def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
     """Draw how often each class occurred against its predicted probability, without bins.
 
     The frequencies are the isotonic regression of the labels on the probabilities; the band holds 95 % of the
-    frequencies of labels simulated from the fit, where all labels of a set share a draw of the weights
-    (`arviz.plot_ppc_pava`; Dimitriadis et al. 2021). Where `reliability` shows the confidence in the predicted class,
-    this shows every class by itself. Probabilities are the shares of one simulated label a draw: predict with 500 draws
-    or more. Of several binary targets, the first.
+    frequencies of labels simulated from the fit, with all labels of a set from the same draw of the weights
+    (`arviz.plot_ppc_pava`; Dimitriadis et al. 2021). While `reliability` shows the confidence in the predicted class,
+    this shows every class separately. Probabilities are shares of simulated labels, one per draw: predict with 500
+    draws or more. Of several binary targets, the first.
 
     Args:
         prediction: a prediction of classes at N inputs.
@@ -158,7 +158,7 @@ def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
         seed: seed of the simulated labels.
 
     Raises:
-        InputError: real targets, or not one label for each prediction.
+        InputError: real targets, or not one label per prediction.
 
     Examples:
         >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
@@ -200,20 +200,20 @@ def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
 
 
 def vsbc(report: VsbcReport) -> Figure:
-    """Draw, for each quantity of `pyrobnn.vsbc`, how the ranks of the truth are distributed: flat if calibrated.
+    """Draw the distribution of the ranks of the truth for each quantity of `pyrobnn.vsbc`: flat if calibrated.
 
     A curve is the share of ranks up to p, less p. Above zero: draws are too high; below: too low; first above, then
     below: too narrow; first below, then above: too wide. At most 12 quantities, those with the smallest p-values.
 
     Args:
-        report: what `pyrobnn.vsbc` returned.
+        report: the result of `pyrobnn.vsbc`.
 
     Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> settings = {"probes": [[0.0], [1.0]], "num_simulations": 20, "num_draws": 20, "progress": False}
         >>> report = bnn.vsbc(model, [[-1.0], [0.0], [1.0]], bnn.SVI(guide="full_rank", steps=5), **settings)
-        >>> len(bnn.plots.vsbc(report).axes)  # one for each probe
+        >>> len(bnn.plots.vsbc(report).axes)  # a panel for each probe
         2
     """
     tests = report.table[["symmetric", "uniform"]].min(axis=1).sort_values(kind="stable")

@@ -1,4 +1,4 @@
-"""What the prior says before there are data, and what the data then change."""
+"""Predictions of the prior, and the change from prior to posterior."""
 
 import math
 from typing import Any
@@ -31,25 +31,25 @@ Quantity = tuple[str, np.ndarray, np.ndarray]
 
 
 def prior_predictive(model: BNN, x: Any, *, num_draws: int = 200, seed: int = 0, layout: Layout = "row") -> Figure:
-    """Draw what a model says with weights from its prior.
+    """Draw the predictions of a model with weights from its prior.
 
     Over one input and real targets: functions of 12 draws, and the bands that hold 90 % of all functions and of all
-    targets. Over more inputs: values of the function, and how far each function varies from input to input. Of
+    targets. Over more inputs: values of the function, and the variation of each function from input to input. Of
     several targets, the first.
 
     Classes: the probability of the most probable class under single draws, and the share of inputs that a draw puts
-    in the same class. If both crowd at 1, the prior holds that all inputs are of one class, and is sure of it
+    in the same class. If both crowd at 1, the prior is sure that all inputs belong to the same class
     (Wenzel et al. 2020, "How good is the Bayes posterior in deep neural networks really?").
 
     Args:
         model: the model.
-        x: inputs (N, *in) in the units that the model sees, or `Data`, which is scaled as in `fit`.
+        x: inputs (N, *in) in the model's units, or `Data`, which is scaled as in `fit`.
         num_draws: number of draws from the prior.
         seed: seed of the draws.
         layout: panels in a "row" or in a "column".
 
     Raises:
-        InputError: inputs that the network does not take, or a prior under which predictions overflow.
+        InputError: inputs that the network does not take, or a prior with predictions that overflow.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
@@ -127,9 +127,9 @@ def prior_posterior(posterior: Any, data: Data, *, num_draws: int = 500) -> Figu
     """Draw densities under the prior and the posterior: of scales, and of the function at a few examples.
 
     Scales are all latent numbers that are not weights, such as the scale of the noise or of the prior. The function
-    is its value at four of the examples, evenly spaced in their order or along a single input; for classes the
-    probability of the observed class; of several targets, the first. Of the prior the central 95 % are shown, and all
-    that the posterior covers (`arviz.plot_prior_posterior`).
+    is its value at four of the examples, evenly spaced in their order or along a single input; for classes, the
+    probability of the observed class; of several targets, the first. The central 95 % of the prior are shown, and the
+    whole range of the posterior (`arviz.plot_prior_posterior`).
 
     Args:
         posterior: a posterior, a mixture, or a list or dict of posteriors, as `pyrobnn.to_datatree` takes it.
@@ -137,7 +137,7 @@ def prior_posterior(posterior: Any, data: Data, *, num_draws: int = 500) -> Figu
         num_draws: number of draws from prior and posterior.
 
     Raises:
-        InputError: a prior that cannot be drawn from, or under which predictions overflow.
+        InputError: a prior that cannot be drawn from, or with predictions that overflow.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -153,7 +153,7 @@ def prior_posterior(posterior: Any, data: Data, *, num_draws: int = 500) -> Figu
     if "prior_predictive" not in tree:
         raise InputError(f"`prior_posterior` needs draws from the prior, but {tree.attrs['prior_left_out']}.")
     quantities = _scales(tree, as_one(posterior)[0].bnn.site_names) + _function_values(tree, probes)
-    cut = [_cut(prior.reshape(1, -1), own.reshape(1, -1)) for _, prior, own in quantities]
+    cut = [_cut(prior.reshape(1, -1), after.reshape(1, -1)) for _, prior, after in quantities]
     groups = {group: {f"v{n}": pair[i] for n, pair in enumerate(cut)} for i, group in enumerate(("prior", "posterior"))}
     figure, axes = arviz_figure(
         az.plot_prior_posterior,
@@ -165,10 +165,10 @@ def prior_posterior(posterior: Any, data: Data, *, num_draws: int = 500) -> Figu
         linestyle=["--", "-"],
         visuals={"dist": {"width": 1.8}, "remove_axis": False},
     )
-    for axis, (name, _, own) in zip(axes.values(), quantities, strict=True):
+    for axis, (name, _, after) in zip(axes.values(), quantities, strict=True):
         title(axis, name)
-        if np.ptp(own) == 0:  # a point estimate has no density
-            axis.axvline(float(own.flat[0]), color=BLUE, linewidth=1.8)
+        if np.ptp(after) == 0:  # a point estimate has no density
+            axis.axvline(float(after.flat[0]), color=BLUE, linewidth=1.8)
         axis.set(ylabel="density", yticks=[])
         axis.set_ylim(bottom=0)
     handles = [Line2D([], [], color=GREY, linestyle="--", lw=1.8), Line2D([], [], color=BLUE, lw=1.8)]
@@ -202,10 +202,10 @@ def _function_values(tree: Any, probes: Data) -> list[Quantity]:
 
 def _at(values: Any, example: int, label: int) -> np.ndarray:
     """Return the draws (chain, draw) of the first target, or of the probability of a class, at an example."""
-    own = values.isel(obs_id=example)
-    if "class" in own.dims:
-        return own.isel({"class": label}).values
-    first = own.values.reshape(*own.shape[:2], -1)[..., 0]
+    entries = values.isel(obs_id=example)
+    if "class" in entries.dims:
+        return entries.isel({"class": label}).values
+    first = entries.values.reshape(*entries.shape[:2], -1)[..., 0]
     return 1 - first if values.name == "probs" and label == 0 else first
 
 

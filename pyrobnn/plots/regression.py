@@ -1,4 +1,4 @@
-"""Predictions of real targets against what was observed, and the coverage of their intervals."""
+"""Predictions of real targets against observed targets, and the coverage of their intervals."""
 
 from typing import Any
 
@@ -17,15 +17,15 @@ _MARGIN = 0.03
 _MOST_BEYOND = 0.5
 """How far intervals stretch the scales beyond the targets and their predictions, as a share of their range."""
 LEVELS = np.arange(1, 20) / 20
-"""Nominal levels at which the coverage of intervals is shown."""
+"""Nominal levels of the intervals whose coverage is shown."""
 
 
 def observed_vs_predicted(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Figure:
-    """Draw 95 % intervals against what was observed, and how often intervals of each level held the observation.
+    """Draw 95 % intervals against the observed targets, and the coverage of intervals at each level.
 
     Both axes on the left have the same scale, so that predictions without error lie on the diagonal; longer intervals
-    leave the picture. Of several targets, the first. At most 200 examples, evenly spaced in the order of y, are drawn
-    there; the coverage on the right rests on all of them.
+    leave the picture. Of several targets, the first. At most 200 examples, evenly spaced in the order of y, are drawn;
+    the coverage on the right uses all examples.
 
     Args:
         prediction: a prediction of real targets.
@@ -33,7 +33,7 @@ def observed_vs_predicted(prediction: Prediction, y: Any, *, layout: Layout = "r
         layout: panels in a "row" or in a "column".
 
     Raises:
-        InputError: class labels as targets, or not one target for each prediction.
+        InputError: class labels as targets, or not one target per prediction.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()

@@ -14,7 +14,7 @@ _WARM_UP = 0.2
 
 
 def elbo(history: History, *, layout: Layout = "row") -> Figure:
-    """Draw the ELBO beside its two parts, and the validation score if there is one.
+    """Draw the ELBO beside its two parts, and the validation score if any.
 
     Single steps are noisy estimates; the strong lines are their running means over a fiftieth of the fit. The limits
     of the y axis follow the steps after the first fifth, so that a bad start does not flatten the rest.
@@ -70,7 +70,7 @@ def _curve(axis: Axes, values: np.ndarray, color: str, label: str, style: str = 
 
 
 def _limit(axis: Axes, curves: list[np.ndarray]) -> int:
-    """Show what happens after the first fifth of the fit, and count the earlier steps that fall off the picture."""
+    """Limit the axis to the steps after the first fifth, and count the earlier steps that fall off the picture."""
     late = np.concatenate([values[int(_WARM_UP * len(values)) :] for values in curves])
     low, high = np.quantile(late, [0.005, 0.995])
     margin = 0.08 * (high - low) or 1.0

@@ -36,8 +36,8 @@ def decision_surface(
     """Draw predictions over two inputs beside their uncertainty, with the data.
 
     Classes: the probability of class 1 (of the most probable class if there are more than two), with lines where the
-    predicted class changes; the entropy, which is large at these lines whatever the data; and its epistemic part, the
-    mutual information of class and weights, which is large where data are missing. Other targets: the mean, the
+    predicted class changes; the entropy, which is large at these lines for any data; and its epistemic part, the mutual
+    information of class and weights, which is large where data are missing. Other targets: the mean, the
     standard deviation, and its epistemic part; of several targets, the first. At most 400 examples are shown.
 
     Args:
@@ -59,7 +59,7 @@ def decision_surface(
     """
     if data.x.ndim != 2 or data.x.shape[1] != 2:
         raise InputError(
-            f"`decision_surface` draws two inputs, got x of shape {tuple(data.x.shape)}: use `fit_1d` for one, and "
+            f"`decision_surface` draws two inputs, got x of shape {tuple(data.x.shape)}: use `fit_1d` for 1 input, and "
             "`reliability` or `observed_vs_predicted` for more."
         )
     plane = Plane.of(posterior, data, num_draws=num_draws)
@@ -71,14 +71,14 @@ def decision_surface(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plane:
-    """Predictions over the plane of two inputs, to be drawn one surface after the other.
+    """Predictions over the plane of two inputs, to be drawn surface by surface.
 
     Attributes:
-        data: the data whose inputs are shown.
+        data: the data to show.
         mesh: the two coordinates of the points, each (side, side).
-        surfaces: first what is predicted, last its epistemic uncertainty.
+        surfaces: first the predictions, last their epistemic uncertainty.
         probs: probabilities of the classes at the points, (side^2, C); None for other targets.
-        class_names: what to call the classes, if not by their numbers.
+        class_names: names of the classes, if not their numbers.
     """
 
     data: Data
@@ -103,7 +103,7 @@ class Plane:
         return cls(data, mesh, surfaces, _probs(prediction) if has_classes else None, class_names)
 
     def draw(self, axis: Axes, number: int) -> None:
-        """Draw one of the surfaces with a scale of its colours and the data; on the first, where classes change."""
+        """Draw a surface with its colour scale and the data; on the first surface, also the lines between classes."""
         heading, values, low, high = self.surfaces[number]
         levels = np.linspace(low, max(high, low + 1e-6), _LEVELS + 1)
         surface = axis.contourf(*self.mesh, values.reshape(self.mesh[0].shape), levels=levels, cmap=SHADES)
@@ -130,7 +130,7 @@ class Plane:
 
 
 def _name(label: int, class_names: Sequence[str]) -> str:
-    """Return what to call a class, short enough for a heading."""
+    """Return the name of a class, short enough for a heading."""
     if label >= len(class_names):
         return f"class {label}"
     name = class_names[label]

@@ -1,4 +1,4 @@
-"""The images about whose class a posterior knows least."""
+"""The images with the most uncertain classes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,12 +35,12 @@ _MEASURES: dict[str, tuple[str, Callable[[Prediction], np.ndarray]]] = {
 def images(
     x: Any, prediction: Prediction, *, by: str = "entropy", num: int = 12, class_names: Sequence[str] = ()
 ) -> Figure:
-    """Draw the images whose class is least certain, most uncertain first, with label, prediction and uncertainty.
+    """Draw the images with the least certain class, most uncertain first, with label, prediction and uncertainty.
 
     Wrong predictions have a thick frame.
 
     Args:
-        x: images (N, H, W), (N, 1, H, W), (N, 3, H, W), or rows of the pixels of square grey ones, (N, H * H); or
+        x: images (N, H, W), (N, 1, H, W), (N, 3, H, W), or rows of the pixels of square grey images, (N, H * H); or
             `Data`, so that the labels are known.
         prediction: the prediction of their classes.
         by: "entropy" of the prediction; "mutual_information", its epistemic part, both in nats; "confidence", the
@@ -50,7 +50,7 @@ def images(
         class_names: names of the classes; their numbers if not given.
 
     Raises:
-        InputError: another measure, real or several targets, inputs that are no images or not the inputs of the
+        InputError: another measure, real or several targets, inputs that are not images, or not the inputs of the
             prediction.
 
     Examples:
@@ -79,14 +79,14 @@ def images(
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(labels is not None and bool(labels[row] != predicted[row]))
         axis.spines[:].set(color=ORANGE, linewidth=3)
-        named = [_name(int(own[row]), class_names) for own in (labels, predicted) if own is not None]
+        named = [_name(int(codes[row]), class_names) for codes in (labels, predicted) if codes is not None]
         axis.set_title(f"{' → '.join(named)}\n{short} {values[row]:.2f}", fontsize=8.5, color=INK)
     figure.suptitle("label → prediction" if labels is not None else "prediction", fontsize=9, x=0.01, ha="left")
     return figure
 
 
 def _pixels(x: Any, num: int) -> np.ndarray:
-    """Return grey images (N, H, W), or coloured ones (N, H, W, 3) with values in [0, 1]."""
+    """Return grey images (N, H, W), or coloured images (N, H, W, 3) with values in [0, 1]."""
     given = as_tensor(x, "x")
     check_inputs(given)
     if len(given) != num:
@@ -101,7 +101,7 @@ def _pixels(x: Any, num: int) -> np.ndarray:
         moved = np.moveaxis(values, 1, -1)
         return moved[..., 0] if values.shape[1] == 1 else (moved - moved.min()) / max(np.ptp(moved), 1e-12)
     raise InputError(
-        f"`x` must be images (N, H, W), (N, 1 or 3, H, W), or rows of square ones, got shape {tuple(values.shape)}: "
+        f"`x` must be images (N, H, W), (N, 1 or 3, H, W), or rows of square images, got shape {tuple(values.shape)}: "
         "reshape it."
     )
 

@@ -25,14 +25,14 @@ _NAMES = {
 
 
 def sparsification(prediction: Prediction, y: Any) -> Figure:
-    """Draw the error of what is left when the most uncertain examples are dropped, between the best and no order.
+    """Draw the error that remains when the most uncertain examples are dropped, between the best and no order.
 
     Args:
         prediction: predictions at N inputs.
-        y: their targets in original units, (N,) or (N, K).
+        y: the targets in original units, (N,) or (N, K).
 
     Raises:
-        InputError: as for `pyrobnn.metrics.sparsification`, whose curves these are.
+        InputError: as for `pyrobnn.metrics.sparsification`, the source of the curves.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -51,14 +51,14 @@ def sparsification(prediction: Prediction, y: Any) -> Figure:
 
 
 def selective_risk(prediction: Prediction, y: Any) -> Figure:
-    """Draw the risk among the examples that are answered when the least certain ones are not.
+    """Draw the risk among the answered examples when the least certain examples are not answered.
 
     Args:
         prediction: predictions at N inputs.
-        y: their targets in original units, (N,) or (N, K).
+        y: the targets in original units, (N,) or (N, K).
 
     Raises:
-        InputError: as for `pyrobnn.metrics.selective_risk`, whose curves these are.
+        InputError: as for `pyrobnn.metrics.selective_risk`, the source of the curves.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -133,7 +133,7 @@ def _density(axis: Axes, values: np.ndarray) -> None:
 
 
 def distance_from_uniform(axis: Axes, values: np.ndarray, num: int) -> None:
-    """Draw the distribution function of sorted values less the uniform one, with the noise of `num` examples."""
+    """Draw the distribution function of sorted values less the diagonal, with the noise of `num` examples."""
     levels = np.linspace(0, 1, 201)
     noise = 2 * np.sqrt(levels * (1 - levels) / num)
     band(axis, levels, -noise, noise, color=PALE, label="±2 se if calibrated")
@@ -145,12 +145,12 @@ def distance_from_uniform(axis: Axes, values: np.ndarray, num: int) -> None:
 
 
 def ood(inside: Prediction, outside: Prediction, *, by: str | None = None, layout: Layout = "row") -> Figure:
-    """Draw a measure of uncertainty inside and outside the data, and how well it tells the two apart.
+    """Draw a measure of uncertainty inside and outside the data, and how well it separates the two.
 
     Args:
         inside: predictions at inputs like the data.
         outside: predictions of the same posterior at other inputs.
-        by: a measure of `pyrobnn.metrics.score_ood`; its first one if not given, mutual information or the epistemic
+        by: a measure of `pyrobnn.metrics.score_ood`; the first measure if not given, mutual information or epistemic
             standard deviation.
         layout: panels in a "row" or in a "column".
 

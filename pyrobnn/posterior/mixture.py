@@ -144,7 +144,7 @@ class Mixture(Fitted):
             num_draws: number of draws S in the mixture, at least one per member. If all members are chains that store
                 fewer, each stored draw appears once.
             seed: seed of the draws; the mixture's if not given.
-            draws: draws to use, as `draw` returns them, instead of new ones.
+            draws: draws to use in place of new draws, as `draw` returns them.
             at_mean: predict with the mean of the weights of each member (S = K).
             linearized: as in `Posterior.predict`; each member is linearised around its mean.
 

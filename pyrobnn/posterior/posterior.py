@@ -217,7 +217,7 @@ class Posterior(Fitted):
             x: inputs with the same columns as in training.
             num_draws: number of posterior draws S in the mixture. Chains that store fewer give each stored draw once.
             seed: seed of the draws; the fit's if not given.
-            draws: draws to use, as `draw` returns them, instead of new ones.
+            draws: draws to use in place of new draws, as `draw` returns them.
             at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
             linearized: linearise the network around the posterior mean m: the outputs of a draw w are f(m) + J (w - m)
                 (Immer et al. 2021). If not given, the guide decides: Laplace guides linearise.

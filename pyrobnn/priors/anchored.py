@@ -1,4 +1,4 @@
-"""Priors centred at a draw of their own, for ensembles whose members must disagree where there are no data."""
+"""Priors centred at a draw from themselves, for ensembles whose members must disagree where there are no data."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -63,7 +63,7 @@ class AnchoredPrior(PyroModule):
         self.prior = prior
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of one parameter."""
+        """Return the prior of a parameter."""
         shift = self.get_buffer(self._buffer_of[name])
         distribution = self.prior(name, value)
         base = distribution.base_dist if isinstance(distribution, dist.Independent) else distribution
@@ -73,7 +73,7 @@ class AnchoredPrior(PyroModule):
 
 
 def _centre(distribution: TorchDistributionMixin, name: str) -> Tensor:
-    """Return the mean, or the mode where there is no mean, as of Student's t with one degree of freedom."""
+    """Return the mean, or the mode if there is no mean, as of Student's t with one degree of freedom."""
     if bool(distribution.mean.isfinite().all()):
         return distribution.mean
     try:

@@ -16,14 +16,14 @@ from pyrobnn._core.registry import Registry
 
 Positive = Annotated[float, Field(gt=0)]
 Scale = Positive | Literal["tuned", "he", "fan_in"]
-"""A scale: a number, or a name for one that follows the width of each layer, or the data (`scale_of`)."""
+"""A scale: a number, or the name of a scale that follows the width of each layer, or the data (`scale_of`)."""
 
 
 @runtime_checkable
 class Prior(Protocol):
-    """A prior setting. Any object with this method will do.
+    """A prior setting. Any object with this method qualifies.
 
-    See docs/how-to/priors.md for which prior to choose, and docs/how-to/own-part.md for how to write one.
+    See docs/how-to/priors.md for which prior to choose, and docs/how-to/own-part.md for how to write a prior.
 
     Examples:
         >>> import pyro.distributions as dist
@@ -45,9 +45,9 @@ class Prior(Protocol):
             values: initial value of each parameter that the prior covers, by name.
 
         Returns:
-            A module whose `forward(name, value)` returns a distribution whose event shape, dtype and device are those
-            of the value. Its own `PyroParam`s are learned with the guide, its own `PyroSample`s, and the sites that
-            `forward` draws, are inferred, from the values of `Starting` if it has them.
+            A module whose `forward(name, value)` returns a distribution with the event shape, dtype and device of the
+            value. Its `PyroParam`s are learned with the guide. Its `PyroSample`s and the sites that `forward` draws are
+            inferred, starting from the values of `Starting` if it has them.
         """
         ...
 
@@ -71,20 +71,20 @@ class Starting(Protocol):
 
 
 def covered(prior: Prior, names: list[str]) -> list[str]:
-    """Return the names of the parameters to which a setting gives a prior."""
+    """Return the names of the parameters that get a prior from a setting."""
     return prior.covers(names) if isinstance(prior, Choosing) else names
 
 
 def starts(module: PyroModule, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the values from which a built prior starts the sites that it adds, by site name."""
+    """Return the starting values of the sites that a built prior adds, by site name."""
     return module.starts(values) if isinstance(module, Starting) else {}
 
 
 class BasePrior:
-    """What is asked of a prior setting beside `build`; one that does not inherit from it has these defaults.
+    """The interface of a prior setting beside `build`; a setting that does not inherit has these defaults.
 
     Attributes:
-        is_normal: whether one normal distribution is the prior of all entries of a parameter.
+        is_normal: whether the prior of all entries of a parameter is a single normal distribution.
 
     Examples:
         >>> bnn.priors.Normal(1.0).is_normal, bnn.priors.Horseshoe().is_normal
@@ -100,7 +100,7 @@ class BasePrior:
 
 
 def as_prior(prior: Any) -> BasePrior:
-    """Return a setting as what is asked of it: itself, or the defaults where it does not inherit from the base."""
+    """Return the interface of a setting: itself, or the defaults if it does not inherit from the base."""
     return prior if isinstance(prior, BasePrior) else BasePrior()
 
 
@@ -124,11 +124,11 @@ class SitePrior(BasePrior):
     def site(self, name: str, value: Tensor) -> TorchDistributionMixin:
         """Return the distribution of each entry, with a batch shape that expands to the shape of the value.
 
-        The setting's own numbers may be scalar tensors here: pass them through `constant`.
+        Numbers of the setting may be scalar tensors here: pass them through `constant`.
 
         Args:
             name: the parameter's name.
-            value: its initial value, which also tells shape, dtype and device.
+            value: its initial value, which also gives shape, dtype and device.
         """
         raise NotImplementedError
 
@@ -187,13 +187,13 @@ class LatentSitePrior(BasePrior):
     """
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
-        """Return the latents of one parameter by short name, none for a parameter without.
+        """Return the latents of a parameter by short name; empty for a parameter without latents.
 
-        The setting's own numbers may be scalar tensors here: pass them through `constant`.
+        Numbers of the setting may be scalar tensors here: pass them through `constant`.
 
         Args:
             name: the parameter's name.
-            value: its initial value, which also tells shape, dtype and device.
+            value: its initial value, which also gives shape, dtype and device.
         """
         raise NotImplementedError
 
@@ -207,7 +207,7 @@ class LatentSitePrior(BasePrior):
 
 
 class _Numbered(PyroModule):
-    """A module that holds the numbers of a setting as buffers, so that replicates of one graph can have their own."""
+    """A module that holds the numbers of a setting as buffers, so that replicates in a graph can differ in them."""
 
     def __init__(self, setting: Any, like: Tensor) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class FactorizedPrior(_Numbered):
     """The module of a `SitePrior`: independent entries, each with the distribution that the setting names."""
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of one parameter."""
+        """Return the prior of a parameter."""
         return over(self.numbered().site(name, value), value)
 
 
@@ -235,7 +235,7 @@ class ConditionalPrior(_Numbered):
     """The module of a `LatentSitePrior`: draws the latents of a parameter when it is asked for its distribution."""
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Draw the latents of one parameter, and return its prior given them."""
+        """Draw the latents of a parameter, and return its prior given them."""
         setting = self.numbered()
         latents = setting.latents(name, value).items()
         drawn = {short: pyro.sample(self._site(name, short), latent.distribution) for short, latent in latents}
@@ -265,7 +265,7 @@ def constant(number: float | Tensor, like: Tensor) -> Tensor:
 
 
 def scale_of(scale: float | str | Tensor, value: Tensor) -> Tensor:
-    """Return a scale as a scalar tensor: the number, or the one that a name stands for at this parameter.
+    """Return a scale as a scalar tensor: the number, or the meaning of a name at this parameter.
 
     "fan_in" is 1 / sqrt(fan-in), which keeps the prior over functions the same at every width (Neal 1996); "he" is
     sqrt(2 / fan-in), which keeps normal weights from changing the variance of ReLU activations (He et al. 2015). Under
@@ -278,12 +278,12 @@ def scale_of(scale: float | str | Tensor, value: Tensor) -> Tensor:
 
 
 def fan_in(shape: torch.Size) -> int:
-    """Return the number of inputs that feed one output of a weight of this shape; 1 for biases and scalars."""
+    """Return the number of inputs that feed an output of a weight of this shape; 1 for biases and scalars."""
     return shape[1:].numel() if len(shape) > 1 else 1
 
 
 registry = Registry("prior", accepts=lambda value: isinstance(value, Prior), page="how-to/priors")
-"""Priors by name; `register` adds one.
+"""Priors by name; `register` adds a prior.
 
 Examples:
     >>> "horseshoe" in bnn.priors.registry.names

@@ -24,7 +24,7 @@ class ByName:
     deterministic: they are optimised, not inferred.
 
     Attributes:
-        choices: pairs of a pattern and a prior, what stands for one, or None.
+        choices: pairs of a pattern and a prior, its name or table, or None.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior={"2.*": bnn.priors.Normal(1.0), "*": None})
@@ -43,9 +43,9 @@ class ByName:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the mapping from pattern to prior, with {"type": "none"} for parameters left deterministic.
+        """Return the mapping from pattern to prior, with {"type": "none"} for deterministic parameters.
 
-        All are tables, since TOML has the other keys of a table before them, and the order matters.
+        All entries are tables, since TOML puts the other keys of a table before tables, and the order matters.
         """
         return {pattern: _NONE if prior is None else to_dict(prior) for pattern, prior in self.choices}
 
@@ -61,7 +61,7 @@ class ByName:
 
 
 class PriorByName(PyroModule):
-    """The module of `ByName`: one child module for each pattern."""
+    """The module of `ByName`: a child module for each pattern."""
 
     def __init__(self, setting: ByName, values: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class PriorByName(PyroModule):
             self._child_of |= dict.fromkeys(names, str(index))
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of one parameter."""
+        """Return the prior of a parameter."""
         return self._child(name)(name, value)
 
     def starts(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -89,10 +89,10 @@ class PriorByName(PyroModule):
 
 
 def resolve(value: object) -> Prior:
-    """Return the prior that a name, a table, a mapping from name patterns, or an object stands for.
+    """Return the prior given by a name, a table, a mapping from name patterns, or an object.
 
     A distribution of `pyro.distributions` is understood too, and so is any function from a parameter's name and initial
-    value to one.
+    value to a distribution.
 
     Examples:
         >>> import pyro.distributions as dist
@@ -107,5 +107,5 @@ def resolve(value: object) -> Prior:
 
 
 def choices_of(prior: Any) -> tuple[tuple[str, Any], ...]:
-    """Return pairs of a pattern and a prior: those of a `ByName`, and the prior itself for all names otherwise."""
+    """Return pairs of a pattern and a prior: the choices of a `ByName`; otherwise the prior itself for all names."""
     return prior.choices if isinstance(prior, ByName) else (("*", prior),)

@@ -35,7 +35,7 @@ class FromPosterior:
     moments: Any = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no mapping to pairs of tensors."""
+        """Refuse values other than a mapping to pairs of tensors."""
         moments = {} if self.moments is None else self.moments
         pairs = moments.values() if isinstance(moments, Mapping) else [moments]
         if not all(isinstance(pair, tuple) and all(isinstance(value, Tensor) for value in pair) for pair in pairs):
@@ -74,9 +74,9 @@ class FromPosterior:
         """
         moments = self.moments or {name: (value * 0, value * 0 + 1) for name, value in values.items()}
         for name, value in values.items():
-            found = tuple(moments[name][0].shape) if name in moments else "nothing"
-            if found != tuple(value.shape):
-                raise InputError(f"FromPosterior: {name!r} has shape {tuple(value.shape)}, the posterior has {found}.")
+            shape = tuple(moments[name][0].shape) if name in moments else "nothing"
+            if shape != tuple(value.shape):
+                raise InputError(f"FromPosterior: {name!r} has shape {tuple(value.shape)}, the posterior has {shape}.")
         return PosteriorPrior({name: moments[name] for name in values})
 
 
@@ -104,7 +104,7 @@ class PosteriorPrior(PyroModule):
         }
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of one parameter."""
+        """Return the prior of a parameter."""
         index = self._index[name]
         loc, scale = self.get_buffer(f"loc_{index}"), self.get_buffer(f"scale_{index}")
         return dist.Normal(loc, scale).to_event(value.ndim)

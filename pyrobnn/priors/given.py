@@ -1,4 +1,4 @@
-"""Priors that are no settings: a distribution of Pyro, or a function from a parameter to one."""
+"""Priors without a setting: a distribution of Pyro, or a function from a parameter to a distribution."""
 
 import copy
 import dataclasses
@@ -27,16 +27,16 @@ class _Unwritable:
 
 @dataclasses.dataclass(frozen=True)
 class FromDistribution(_Unwritable):
-    """The same distribution for every entry, or one distribution for a whole parameter.
+    """The same distribution for every entry, or a joint distribution of a whole parameter.
 
     Attributes:
-        distribution: one of `pyro.distributions`, such as `dist.Cauchy(0.0, 1.0)`.
+        distribution: a distribution of `pyro.distributions`, such as `dist.Cauchy(0.0, 1.0)`.
     """
 
     distribution: Any
 
     def __post_init__(self) -> None:
-        """Refuse what lacks the interface of Pyro's distributions."""
+        """Refuse objects without the interface of Pyro's distributions."""
         if not isinstance(self.distribution, TorchDistributionMixin):
             raise InputError(
                 f"A distribution given as a prior must be one of pyro.distributions, got {self.distribution!r} of "
@@ -80,7 +80,7 @@ class DistributionPrior(PyroModule):
         _with_tensors(distribution, hold)
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of one parameter."""
+        """Return the prior of a parameter."""
         held = iter([self.get_buffer(name) for name in self._names])
         return _over_parameter(_with_tensors(self._distribution, lambda _: next(held)), name, value)
 
@@ -93,7 +93,7 @@ class FunctionPrior(PyroModule):
         self._function = function
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of one parameter, in its precision and place."""
+        """Return the prior of a parameter, in its precision and on its device."""
         return _over_parameter(
             _with_tensors(self._function(name, value), lambda tensor: _like(tensor, value)), name, value
         )
@@ -149,7 +149,7 @@ def _expands(shape: torch.Size, to: torch.Size) -> bool:
 
 
 def _checked(module: PyroModule, values: Mapping[str, Tensor]) -> PyroModule:
-    """Ask for every parameter's distribution once, so that what does not fit is refused when the model is made."""
+    """Ask for every parameter's distribution once, so that a misfit is refused when the model is made."""
     with torch.no_grad(), poutine.block():
         for name, value in values.items():
             module(name, value)

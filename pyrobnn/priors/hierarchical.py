@@ -1,4 +1,4 @@
-"""Normal priors whose scales are inferred: one for each parameter, or one for each input unit (ARD)."""
+"""Normal priors whose scales are inferred: a scale for each parameter, or for each input unit (ARD)."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -55,7 +55,7 @@ class ARD(LatentSitePrior):
     """Automatic relevance determination: normal weights with a scale for each input unit of a layer, all inferred.
 
     w_ij ~ N(0, tau_j^2): the weights of a useless input shrink together with their tau_j (MacKay 1994; Neal 1996, sec.
-    4.3). The sites are "prior.<parameter>.scale", one entry for each input feature of a dense layer or channel of a
+    4.3). The sites are "prior.<parameter>.scale", with an entry for each input feature of a dense layer or channel of a
     convolution. Biases are N(0, 1). For the inputs of the network alone, name its first layer: `prior={"0.weight":
     ARD(), "*": "normal"}`.
 
@@ -66,7 +66,7 @@ class ARD(LatentSitePrior):
     Examples:
         >>> model = bnn.BNN(bnn.MLP(3, [5], 1), prior={"0.weight": bnn.priors.ARD(), "*": bnn.priors.Normal(1.0)})
         >>> posterior = model.fit(torch.eye(3), torch.arange(3.0), steps=20, seed=0, progress=False)
-        >>> posterior.mean()["prior.0.0.weight.scale"].shape  # one for each input
+        >>> posterior.mean()["prior.0.0.weight.scale"].shape  # a scale for each input
         torch.Size([3])
     """
 
@@ -74,7 +74,7 @@ class ARD(LatentSitePrior):
     scale: Scale = 1.0
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
-        """Return tau, one entry an input unit."""
+        """Return tau, an entry per input unit."""
         if value.ndim < 2:
             return {}
         return {"scale": positive(self.scale_prior, scale_of(self.scale, value), value.shape[1:2])}

@@ -33,7 +33,7 @@ class Horseshoe(LatentSitePrior):
         >>> prior = {"0.weight": bnn.priors.Horseshoe(global_scale=0.1), "*": bnn.priors.Normal(1.0)}
         >>> model = bnn.BNN(bnn.MLP(4, [5], 1), prior=prior)
         >>> posterior = model.fit(torch.eye(4), torch.arange(4.0), steps=20, seed=0, progress=False)
-        >>> posterior.mean()["prior.0.0.weight.local_scale"].shape  # one for each input
+        >>> posterior.mean()["prior.0.0.weight.local_scale"].shape  # a scale for each input
         torch.Size([4])
     """
 
@@ -41,7 +41,7 @@ class Horseshoe(LatentSitePrior):
     local: Local = "unit"
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
-        """Return tau, shape (), and lambda, one entry an input unit or a weight."""
+        """Return tau, shape (), and lambda, an entry per input unit or weight."""
         return _scales(self.global_scale, self.local, value)
 
     def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> dist.Normal:
@@ -78,7 +78,7 @@ class RegularizedHorseshoe(LatentSitePrior):
     local: Local = "unit"
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
-        """Return tau, shape (), lambda, one entry an input unit or a weight, and c^2, shape ()."""
+        """Return tau, shape (), lambda, an entry per input unit or weight, and c^2, shape ()."""
         scales = _scales(self.global_scale, self.local, value)
         return scales | {"slab_variance": self._slab(value)} if scales else {}
 

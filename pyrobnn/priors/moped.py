@@ -11,10 +11,10 @@ from pyrobnn.priors.base import Positive, SitePrior, constant, registry
 @registry.register
 @setting
 class Moped(SitePrior):
-    """Normals around the network's own weights, w ~ N(w0, (delta |w0|)^2) (Krishnan et al. 2020, MOPED).
+    """Normals around the network's weights, w ~ N(w0, (delta |w0|)^2) (Krishnan et al. 2020, MOPED).
 
     w0 are the weights that the network has when the `BNN` is made: give a trained `torch.nn.Module`. A declared network
-    such as `MLP` has random ones, new ones in each fit, and nothing is gained.
+    such as `MLP` has random weights, new in each fit, so MOPED gains nothing.
 
     Attributes:
         delta: standard deviation as a share of the size of the weight.

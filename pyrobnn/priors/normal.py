@@ -1,4 +1,4 @@
-"""The normal prior, with a fixed scale or one that follows the width of each layer."""
+"""The normal prior, with a fixed scale or a scale that follows the width of each layer."""
 
 from typing import ClassVar
 
@@ -17,9 +17,9 @@ class Normal(ScaledPrior):
     Attributes:
         scale: standard deviation: a number; "fan_in" for 1 / sqrt(fan-in), which keeps the prior over functions the
             same at every width (Neal 1996); "he" for sqrt(2 / fan-in), which keeps ReLU activations at the same
-            variance (He et al. 2015); under both, biases have standard deviation 1. "tuned" for one number for each
-            parameter, which the evidence of a Laplace approximation chooses before a fit whose length is open; in
-            other fits, and where that is too costly, it is "he" (`pyrobnn.fit`).
+            variance (He et al. 2015); under both, biases have standard deviation 1. "tuned" for a number per parameter
+            that the evidence of a Laplace approximation chooses before a fit of automatic length. In other fits, and
+            where that is too costly, it is "he" (`pyrobnn.fit`).
         loc: mean.
 
     Examples:

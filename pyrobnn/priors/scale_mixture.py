@@ -1,4 +1,4 @@
-"""The scale mixture of two normals: a spike for weights that are not needed, a slab for those that are."""
+"""The scale mixture of two normals: a spike for weights that are not needed, a slab for the others."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -29,14 +29,14 @@ class ScaleMixture:
     """Each weight is pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2) (Blundell et al. 2015, eq. 7).
 
     Blundell et al. keep pi, sigma1 and sigma2 fixed; Krasser (2019) learns them with the posterior. Learned or fixed,
-    one set of the three serves all the parameters that the prior covers; use a mapping of name patterns to give layers
-    different sets.
+    all parameters of the prior share the three numbers; use a mapping of name patterns to give layers
+    different numbers.
 
     Attributes:
         pi: weight of the first component, in (0, 1); while learned it stays 1e-6 away from 0 and 1.
         sigma1: standard deviation of the first component; while learned, both scales stay above 1e-6.
         sigma2: standard deviation of the second component.
-        learnable: optimise the three together with the guide, starting from the values given.
+        learnable: optimise the three numbers together with the guide, starting from the values given.
 
     Examples:
         >>> prior = bnn.priors.ScaleMixture(pi=0.2, sigma1=1.0, sigma2=0.1, learnable=True)
@@ -52,7 +52,7 @@ class ScaleMixture:
     learnable: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a start from which nothing can be learned."""
+        """Refuse starting values that cannot be learned from."""
         for name, allowed in _RANGES.items():
             start = getattr(self, name)
             if self.learnable and not bool(allowed.check(torch.tensor(start, dtype=torch.float64))):
@@ -69,8 +69,8 @@ class ScaleMixturePrior(PyroModule):
     """The module of a `ScaleMixture`: parameters if it is learnable, buffers if it is fixed.
 
     Attributes:
-        setting: what it was built from.
-        table: of the spike, once `tabulate` was called.
+        setting: the setting of this module.
+        table: table of the spike, once `tabulate` was called.
     """
 
     table: Tensor | None
@@ -92,7 +92,7 @@ class ScaleMixturePrior(PyroModule):
             self.table = ScaleMixtureNormal(self.pi, self.sigma1, self.sigma2).tabulated()
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of one parameter."""
+        """Return the prior of a parameter."""
         return self._mixture().expand(value.shape).to_event(value.ndim)
 
     def _mixture(self) -> ScaleMixtureNormal:
@@ -106,7 +106,7 @@ class ScaleMixturePrior(PyroModule):
 
 
 def tabulate(model: nn.Module) -> None:
-    """Have the scale mixtures of a model whose numbers stay as they are read their expectations from tables."""
+    """Have the fixed scale mixtures of a model read their expectations from tables."""
     for module in model.modules():
         if isinstance(module, ScaleMixturePrior):
             module.tabulate()

@@ -17,16 +17,16 @@ class SpikeAndSlab(LatentSitePrior):
     """Each weight is N(0, slab_scale^2) if included, else N(0, spike_scale^2); the inclusion probability is inferred.
 
     The indicators of George & McCulloch 1993 are summed out, which leaves the density of a `ScaleMixture` given the
-    probability: exact, where gates relaxed to (0, 1) would add an approximation and a looser bound. Unlike in
-    `ScaleMixture`, the probability is a latent with a beta prior, the site "prior.<parameter>.inclusion", one for each
-    parameter, and the spike is narrow.
+    probability. This is exact, while gates relaxed to (0, 1) would add an approximation and a looser bound. Unlike in
+    `ScaleMixture`, each parameter's probability is a latent with a beta prior, the site "prior.<parameter>.inclusion",
+    and the spike is narrow.
 
     Attributes:
         inclusion: prior mean of the inclusion probability.
         concentration: weight of that mean: Beta(inclusion concentration, (1 - inclusion) concentration); 2 with the
             mean 0.5 is the uniform distribution.
-        slab_scale: standard deviation of the weights included.
-        spike_scale: standard deviation of the others.
+        slab_scale: standard deviation of included weights.
+        spike_scale: standard deviation of the other weights.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.SpikeAndSlab(inclusion=0.2))

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML page that needs nothing but itself."""
+"""The report of a run: a self-contained HTML page."""
 
 from pyrobnn.report.page import Rendered, render
 

@@ -79,9 +79,9 @@ def render(
 ) -> Rendered:
     """Make the report of a run, with `test` None if the scores are about the training data.
 
-    One guide with a density has the audited ELBO in it, a mixture the ELBO of each member that has one, and Markov
-    chains their R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested tables or
-    as a setting, or None; `baselines` the same scores of simpler models, by the name of the model.
+    For a guide with a density the report has the audited ELBO, for a mixture the ELBO of each member that has an ELBO,
+    and for Markov chains R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested
+    tables or as a setting, or None. `baselines` are the same scores of simpler models, by the name of the model.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(10)
@@ -156,7 +156,7 @@ def _pictures(
         mean = ", the mean over the members" if isinstance(posterior, Mixture) else ""
         caption = f"Evidence lower bound by step{mean}. A flat end proves nothing where the learning rate goes to zero."
         pictures.append(_picture("elbo.png", "Training", caption, plots.elbo(posterior.history, layout="column")))
-    if not isinstance(posterior, Mixture):  # members have modes of their own, whose weights do not correspond
+    if not isinstance(posterior, Mixture):  # members have different modes, whose weights do not correspond
         caption = "Weights with a ratio well below 1 are hardly told from 0 by the data."
         pictures.append(_picture("weights.png", "Weights", caption, plots.weights(posterior, layout="column")))
     if enough and (prediction.is_classification or prediction.has_quantiles):
@@ -166,11 +166,11 @@ def _pictures(
 
 
 def _over_the_examples(scored: Data, prediction: Prediction, *, has_inputs: bool) -> list[_Picture]:
-    """Return pictures of the predictions, unless there is one over the inputs, and of whether they are calibrated."""
+    """Return pictures of the predictions, unless there is a picture over the inputs, and of their calibration."""
     pictures = []
     if prediction.is_classification:
         if not has_inputs:
-            caption = "How sure the predictions are; the wrong ones should be among the less sure ones, on the left."
+            caption = "Confidence of the predictions; wrong predictions should be among the less sure, on the left."
             figure = _alone(PANEL, draw_confidence, prediction, scored.y)
             pictures.append(_picture("confidence.png", "Predictions", caption, figure, is_main=True))
         caption = "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the bars."
@@ -195,7 +195,7 @@ def _over_the_inputs(
     """Return pictures of the predictions over one or two inputs; none for more, or for a curve of classes."""
     num_inputs = train.x.shape[1] if train.x.ndim == 2 else 0
     if num_inputs == 1 and not of_classes:
-        caption = "The blue band is what more data would narrow; the grey one around it is all of the spread."
+        caption = "The blue band is what more data would narrow; the grey band around it is the whole spread."
         return [_picture("fit.png", "Predictions", caption, plots.fit_1d(posterior, train), is_main=True)]
     if num_inputs != 2:
         return []
@@ -203,7 +203,7 @@ def _over_the_inputs(
     plane = Plane.of(posterior, train, num_draws=num_draws, class_names=class_names)
     first, last = (_alone(PANEL, plane.draw, number) for number in (0, len(plane.surfaces) - 1))
     return [
-        _picture("surface.png", "Predictions", "What is predicted, and the training data.", first, is_main=True),
+        _picture("surface.png", "Predictions", "The predictions, and the training data.", first, is_main=True),
         _picture("doubt.png", "Doubt", "Dark where more data would change the predictions most.", last, is_main=True),
     ]
 

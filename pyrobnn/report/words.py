@@ -1,4 +1,4 @@
-"""Sentences and tables of the report: what was fitted, what a score means, settings as rows."""
+"""Sentences and tables of the report: the fit, the meaning of scores, settings as rows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ SCORE_MEANINGS = {
     for name, meaning in _INTERVALS.items()
     for level in ("50", "80", "90", "95")
 }
-"""What each score says, for the levels that are scored unless others are asked for."""
+"""The meaning of each score, at the default levels."""
 
 
 PIT = (
@@ -50,13 +50,13 @@ PIT = (
 )
 AUSE = (
     "Dropping the examples with the most doubt should lower the error. AUSE is the area between their order and the "
-    "best one; 0 is perfect."
+    "best order; 0 is perfect."
 )
 EXPLAINED = {
-    "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact one. Below 0.7 it is close; "
-    "above, it is not, though predictions may be good all the same."
+    "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact distribution. Below 0.7 it "
+    "is close; above, it is not, though predictions may be good all the same."
 }
-"""What a check is about, by the name of its finding, where the finding takes it as known."""
+"""The subject of a check, by the name of its finding, if the finding takes it as known."""
 
 _REASONS = {
     "failed": "it fails on the data that it was trained on",
@@ -76,7 +76,7 @@ _REASONS = {
     "surprise": "targets are not as likely as it says",
     "ranking": "its errors are largest where it is surest",
 }
-"""What a warning means for the reader, by the name of its finding."""
+"""The meaning of a warning for the reader, by the name of its finding."""
 
 _MAIN = (
     "accuracy", "log_likelihood", "crps", "rmse", "r2", "coverage_95", "width_95", "brier", "ece", "auroc", "ause",
@@ -85,7 +85,7 @@ _MAIN = (
 
 
 def score_rows(scores: Mapping[str, Score]) -> dict[str, list[tuple[str, Score, str]]]:
-    """Return the rows of the table of scores, name, score and meaning: the main ones, and the others."""
+    """Return the rows of the table of scores, name, score and meaning: the main rows, and the others."""
     rows = [(name, entry, SCORE_MEANINGS.get(name, "")) for name, entry in scores.items()]
     is_main = [name in _MAIN or name not in SCORE_MEANINGS for name in scores]
     return {
@@ -97,17 +97,17 @@ def score_rows(scores: Mapping[str, Score]) -> dict[str, list[tuple[str, Score, 
 def found(
     scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], train: Data, num: int, *, has_test: bool
 ) -> str:
-    """Say in one sentence how well the network predicts, beside the baselines; nothing if no score tells."""
+    """Return a sentence on how well the network predicts, beside the baselines; empty without a finite score."""
     where = f"{num} test examples" if has_test else f"its own {num} training examples"
     ways = {
         "accuracy": (_share, "finds", f"the class of # of {where}"),
         "r2": (_share, "explains", f"# of the variance of {train.target_name} in {where}"),
         "log_likelihood": (_nats, "has", f"a mean log score of # on {where}"),
     }
-    for name, (shown, verb, what) in ways.items():
+    for name, (shown, verb, phrase) in ways.items():
         if name not in scores or not math.isfinite(scores[name].value):
             continue
-        before, _, after = what.partition("#")
+        before, _, after = phrase.partition("#")
         rest = " and ".join(
             f"a {kind}{' model' if kind == 'linear' else ''} {verb} {shown(entries[name].value)}"
             for kind, entries in [*baselines.items()][::-1]
@@ -127,7 +127,7 @@ def _nats(value: float) -> str:
 
 
 def trust(diagnosis: Diagnosis, *, has_test: bool) -> str:
-    """Say in one sentence whether the fit can be trusted, by its diagnosis."""
+    """Return a sentence on whether the fit can be trusted, by its diagnosis."""
     num = len(diagnosis.findings)
     warnings = [finding.name for finding in diagnosis.headlines if finding.kind == "warning"]
     if warnings:
@@ -144,10 +144,10 @@ def trust(diagnosis: Diagnosis, *, has_test: bool) -> str:
 
 
 def next_steps(diagnosis: Diagnosis, *, has_test: bool) -> list[str]:
-    """Say what to do with the fit."""
+    """Return advice on the fit."""
     steps = []
     if diagnosis.warnings:
-        steps.append("Mend what the warnings name, the first one first, fit again, and compare the two runs.")
+        steps.append("Mend the faults that the warnings name, in order, fit again, and compare the two runs.")
     if not has_test:
         steps.append("Hold out data that the fit has not seen: only they tell whether the predictions can be trusted.")
     return [
@@ -159,7 +159,7 @@ def next_steps(diagnosis: Diagnosis, *, has_test: bool) -> list[str]:
 
 
 def sentence(posterior: Posterior | Mixture, train: Data) -> str:
-    """Say in one plain sentence what was fitted."""
+    """Return a plain sentence that describes the fit."""
     settings, record = posterior.bnn.settings, posterior.record
     steps = "" if record.num_steps is None else f", in {record.num_steps} steps"
     return (
@@ -170,7 +170,7 @@ def sentence(posterior: Posterior | Mixture, train: Data) -> str:
 
 
 def _by(method: Any) -> str:
-    """Say by which method, given as a table."""
+    """Return the method in words, given as a table."""
     if not isinstance(method, Mapping):
         return ""
     kind = str(method.get("type", "svi"))
@@ -223,17 +223,17 @@ def ending_rows(posterior: Posterior | Mixture) -> list[tuple[str, str]]:
     members = members_of(posterior)
     rows = []
     for number, member in enumerate(members, 1):
-        own = f" (member {number})" if len(members) > 1 else ""
-        reason, found = member.record.stop_reason, member.record.convergence
-        rows += [] if reason is None else [(f"why it ended{own}", reason)]
-        if found is not None:
-            error = "" if found.elbo_error is None else f" ± {found.elbo_error:.2g}"
-            gain = "none: one cycle only" if found.gain is None else f"{found.gain:.2g} nats"
+        member_label = f" (member {number})" if len(members) > 1 else ""
+        reason, convergence = member.record.stop_reason, member.record.convergence
+        rows += [] if reason is None else [(f"why it ended{member_label}", reason)]
+        if convergence is not None:
+            error = "" if convergence.elbo_error is None else f" ± {convergence.elbo_error:.2g}"
+            gain = "none: one cycle only" if convergence.gain is None else f"{convergence.gain:.2g} nats"
             rows += [
-                (f"converged{own}", "yes" if found.converged else "no"),
-                (f"ELBO at the end{own}", f"{found.elbo:.2f}{error} nats"),
-                (f"gain of the last cycle{own}", f"{gain}; {found.tolerance:.2g} nats do not matter"),
-                (f"steps at the end of each cycle{own}", ", ".join(map(str, found.cycle_ends)) or "–"),
+                (f"converged{member_label}", "yes" if convergence.converged else "no"),
+                (f"ELBO at the end{member_label}", f"{convergence.elbo:.2f}{error} nats"),
+                (f"gain of the last cycle{member_label}", f"{gain}; {convergence.tolerance:.2g} nats do not matter"),
+                (f"steps at the end of each cycle{member_label}", ", ".join(map(str, convergence.cycle_ends)) or "–"),
             ]
     return rows
 

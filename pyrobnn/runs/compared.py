@@ -1,4 +1,4 @@
-"""Runs beside each other: their scores on the same held-out data, and what differs in their specs."""
+"""Runs beside each other: their scores on the same held-out data, and the differences of their specs."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ class Comparison:
     Attributes:
         best: name of the run with the highest log score.
         scores: scores by run and name.
-        differences: for each other run the paired comparison with the best, a the run and b the best.
+        differences: for each other run, the paired comparison with the best: a is the run and b the best.
         specs: settings in which the runs differ, dotted key to the value of each run.
         num_test: number of examples.
     """
@@ -42,14 +42,14 @@ class Comparison:
 
 
 def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
-    """Score runs on the test part that they share, and compare them example by example.
+    """Score runs on their shared test part, and compare them example by example.
 
     Args:
         run_dirs: two or more run folders of the same data and split.
 
     Raises:
-        InputError: fewer than two or the same folder twice, not run folders, data that have changed since, or other
-            test examples.
+        InputError: fewer than two folders or the same folder twice, not run folders, data that have changed since, or
+            different test examples.
     """
     folders = [run_folder(path) for path in run_dirs]
     if len(folders) < 2 or len({folder.resolve() for folder in folders}) < len(folders):
@@ -57,11 +57,11 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
     names = _short_names(folders)
     prepared = {name: _prepare(folder) for name, folder in zip(names, folders, strict=True)}
     test = prepared[names[0]].test
-    for name, other in prepared.items():
-        if other.test.y.shape != test.y.shape or not torch.equal(other.test.y, test.y):
+    for name, entry in prepared.items():
+        if entry.test.y.shape != test.y.shape or not torch.equal(entry.test.y, test.y):
             raise InputError(
-                f"{name} was scored on other examples than {names[0]}: runs can be compared on the same data and split "
-                "only."
+                f"{name} was scored on other examples than {names[0]}: runs can be compared only on the same data "
+                "and split."
             )
     predictions = {name: _predict(folder, prepared[name]) for name, folder in zip(names, folders, strict=True)}
     scores: dict[str, dict[str, Score]] = {name: dict(score(p, test.y)) for name, p in predictions.items()}
@@ -71,7 +71,7 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
         best,
         scores,
         {name: compare_scores(predictions[name], predictions[best], test.y) for name in others},
-        _unlike({name: _settings_of(one) for name, one in prepared.items()}),
+        _unlike({name: _settings_of(entry) for name, entry in prepared.items()}),
         len(test),
     )
 
@@ -98,7 +98,7 @@ def _predict(folder: Path, prepared: Prepared) -> Prediction:
 
 
 def _settings_of(prepared: Prepared) -> dict[str, Any]:
-    """Return dotted keys and values; what an ensemble says of its members stands where a single fit says it."""
+    """Return dotted keys and values; an ensemble's settings of its members stand where a single fit has them."""
     settings = dict(leaves(prepared.spec.as_dict()))
     inner = {key: value for key, value in settings.items() if key.startswith(_INNER) and key != f"{_INNER}type"}
     return {key: value for key, value in settings.items() if not key.startswith(_INNER)} | {

@@ -24,13 +24,13 @@ _SHOWN = ("accuracy", "r2", "log_likelihood", "coverage_95")
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A table that is made on the spot, and what it shows.
+    """A table that is generated, and its subject.
 
     Attributes:
-        shows: what the problem is, in a sentence.
+        shows: a description of the problem, in a sentence.
         target: the column to predict.
         make: makes the table.
-        picture: the file of the picture to look at first, in the folder of figures.
+        picture: the file of the main picture, in the folder of figures.
     """
 
     shows: str
@@ -76,14 +76,14 @@ PROBLEMS: Mapping[str, Problem] = {
     "moons": Problem("two classes in the shape of moons", "moon", _moons, "surface.png"),
 }
 FIT: Mapping[str, Any] = {"type": "evidence_framework", "starts": 2}
-"""The method for small tables, from two starts in the place of five; all else is what a name alone means."""
+"""The method for small tables, from two starts instead of five; other settings have their defaults."""
 
 
 def demo(out_dir: Path, *, seed: int, progress: bool, console: Console) -> None:
-    """Write the three tables and run folders below `out_dir`, and print what was found in each.
+    """Write the three tables and run folders below `out_dir`, and print the results of each.
 
     Args:
-        out_dir: where tables and run folders go; those of an earlier demonstration are replaced.
+        out_dir: the folder for tables and run folders; those of an earlier demonstration are replaced.
         seed: seed of every fit.
         progress: show progress bars.
         console: where to print.
@@ -103,7 +103,7 @@ def demo(out_dir: Path, *, seed: int, progress: bool, console: Console) -> None:
         _tell(console, result, has_gap=name == "gap")
     first, problem = next(iter(PROBLEMS.items()))
     folder = out_dir / first
-    _say(console, "The same for a table of your own: pyrobnn fit my.csv --target COLUMN")
+    _say(console, "The same for your own table: pyrobnn fit my.csv --target COLUMN")
     _say(console, f"Look at {folder / 'figures' / problem.picture}, then open {folder / 'report.html'}")
 
 
@@ -148,10 +148,10 @@ def confidence(result: RunResult) -> str:
 
 
 def score_table(title: str, scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]]) -> Table:
-    """Return the main scores with their standard errors as a table, beside those of the baselines."""
+    """Return the main scores with their standard errors as a table, beside the scores of the baselines."""
     from pyrobnn.report.words import score_rows
 
     table = Table("score", "pyrobnn", *baselines, title=title, title_justify="left")
     for name, entry, _ in score_rows(scores)["main"]:
-        table.add_row(name, str(entry), *(str(found.get(name, "–")) for found in baselines.values()))
+        table.add_row(name, str(entry), *(str(baseline.get(name, "–")) for baseline in baselines.values()))
     return table

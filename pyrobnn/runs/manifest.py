@@ -1,4 +1,4 @@
-"""The manifest of a run: with what it was made."""
+"""The manifest of a run: versions, commit, data and device."""
 
 import datetime
 import platform
@@ -15,7 +15,7 @@ _PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", 
 
 
 def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
-    """Return versions, commit, seed, data, device and time of a run, and what prediction needs to know of the data."""
+    """Return versions, commit, seed, data, device and time of a run, and the data's properties for prediction."""
     dataset, data = prepared.dataset, prepared.dataset.data
     return {
         "pyrobnn": pyrobnn.__version__,

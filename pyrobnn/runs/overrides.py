@@ -17,9 +17,9 @@ _DEFAULT_TYPES = {"net": "mlp", "prior": "normal"}
 def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return the tables of a spec with changes applied: the method first, then every other `type`, then the rest.
 
-    A new `type` drops the options of the old one that it does not have. A new method that takes another inside, such as
-    ensemble, takes in the old one, and one that was inside comes out; one that trains no guide drops the section
-    [guide].
+    A new `type` drops the options of the old type that it lacks. A new method with an inner method, such as ensemble,
+    takes in the old method, and an inner method that is named comes out; a method that trains no guide drops the
+    section [guide].
 
     Args:
         tables: the sections of the spec.
@@ -73,15 +73,15 @@ def _takes_guide(method: str) -> bool:
 def _retyped(path: list[str], table: dict[str, Any], new_type: str) -> dict[str, Any]:
     """Return a table with the options that stay when its type changes."""
     if _is_method(path):
-        own = {key: table[key] for key in OF_ANY_FIT if key in table}
-        return methods.retyped({key: value for key, value in table.items() if key not in own}, new_type) | own
+        common = {key: table[key] for key in OF_ANY_FIT if key in table}
+        return methods.retyped({key: value for key, value in table.items() if key not in common}, new_type) | common
     registry = _registry(path)
     known = {"lr"} if registry is None else methods.fields_of(registry.get(new_type))
     return {key: value for key, value in table.items() if key in known}
 
 
 def _registry(path: list[str]) -> Registry | None:
-    """Return where a type at that place is known; None for optimizers and schedules, of which `lr` alone stays."""
+    """Return the registry of the type at a path; None for optimizers and schedules, which keep only `lr`."""
     if path[:1] == ["likelihood"] and len(path) > 1:
         return noise.registry
     return PARTS[path[0]].registry if path and path[0] in PARTS else None

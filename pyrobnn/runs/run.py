@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CHECKPOINT_EVERY = 1000
 """Steps between two checkpoints of a run."""
 _REPLACES = "replaces"
-"""Mark of an unfinished run that is to replace an earlier one."""
+"""Mark of an unfinished run that will replace an earlier run."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,11 +45,11 @@ class RunResult:
 
     Attributes:
         posterior: the posterior, or a mixture of the posteriors of an ensemble's members.
-        train: the data it was trained on.
-        test: the data it was scored on.
+        train: the training data.
+        test: the test data of the scores.
         scores: the scores on the test data by name.
-        baselines: the same of a constant and of a linear model (`pyrobnn.verdict.baselines`), by name.
-        diagnosis: what speaks against the fit.
+        baselines: the scores of a constant and of a linear model (`pyrobnn.verdict.baselines`), by name.
+        diagnosis: the findings on the fit.
         path: the run folder.
     """
 
@@ -75,24 +75,24 @@ def run(
     overwrite: bool = False,
     on_prepared: Callable[[Prepared], None] | None = None,
 ) -> RunResult:
-    """Fit what a spec describes, score it on the test part, and write the run folder.
+    """Fit a spec, score the fit on the test part, and write the run folder.
 
-    The folder has spec.toml (the spec with everything filled in), metrics.json, diagnosis.json, posterior/,
+    The folder has spec.toml (the spec with all defaults filled in), metrics.json, diagnosis.json, posterior/,
     posterior.nc (for ArviZ), figures/, report.html and manifest.json. It appears with spec, posterior and manifest in
-    it. The other files are added one after the other; if one of them fails, the fit stays.
+    it. The other files are added in turn; if a file fails, the fit stays.
     While an SVI fit runs, a folder of the same name with the ending ".unfinished" has spec and
-    checkpoint, from which `resume` goes on after an interruption. The same spec gives the same metrics.json and
+    checkpoint, for `resume` after an interruption. The same spec gives the same metrics.json and
     posterior/tensors.safetensors, byte for byte, on the same machine.
 
     Args:
         spec: the run.
         out_dir: the folder to make.
         progress: show a progress bar.
-        overwrite: replace the folder if it is from an earlier run, and start anew where one was interrupted.
-        on_prepared: called before training with the spec that was checked against its data.
+        overwrite: replace the folder of an earlier run, and start an interrupted run anew.
+        on_prepared: called before training with the spec, checked against its data.
 
     Raises:
-        InputError: the folder exists, an interrupted run is there, or anything in the spec that does not fit together,
+        InputError: the folder exists, an interrupted run is there, or parts of the spec that do not fit together,
             before training.
         FloatingPointError: the ELBO is no longer finite.
     """
@@ -115,21 +115,21 @@ def take_part(spec: RunSpec) -> None:
     """
     if not isinstance(spec.method, DataParallel):
         raise InputError(
-            'Several processes were started, and they share a fit only with [fit] type = "data_parallel"; this one '
-            "leaves the run to the first."
+            'Several processes were started, and they share a fit only with [fit] type = "data_parallel"; this '
+            "process leaves the run to the first."
         )
     _fit(spec.prepare(), None, progress=False)
 
 
 def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
-    """Go on with a run that was interrupted: with its fit from the last checkpoint, or with what is made from the fit.
+    """Resume an interrupted run: its fit from the last checkpoint, or the files that are made from the fit.
 
     Args:
-        run_dir: the run folder that was to be made.
+        run_dir: the run folder of the interrupted run.
         progress: show a progress bar.
 
     Raises:
-        InputError: there is nothing to go on with, or data or spec have changed since.
+        InputError: there is nothing to resume, or data or spec have changed since.
         FloatingPointError: the ELBO is no longer finite.
     """
     path, unfinished = Path(run_dir), unfinished_folder(run_dir)
@@ -204,7 +204,7 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
 
 
 def _judge(prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any]) -> RunResult:
-    """Add what is made from the fit to the run folder."""
+    """Add the files that are made from the fit to the run folder."""
     from pyrobnn.diagnostics.diagnosis import diagnose
     from pyrobnn.diagnostics.failure import failure_finding
 
@@ -221,14 +221,14 @@ def _judge(prepared: Prepared, posterior: Posterior | Mixture, path: Path, manif
         _write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
         _write_views(path, prepared, posterior, scores, baselines, diagnosis=diagnosis, manifest=manifest)
     except BaseException as error:
-        error.add_note(f"The fit itself is safe in {path}; `pyrobnn fit --resume {path}` makes what is missing.")
+        error.add_note(f"The fit itself is safe in {path}; `pyrobnn fit --resume {path}` makes the missing files.")
         raise
     return RunResult(posterior, train, test, scores, baselines, diagnosis, path)
 
 
 def _baseline_scores(posterior: Posterior | Mixture, train: Data, test: Data) -> dict[str, dict[str, Score]]:
-    found = fit_baselines(posterior.bnn, train)
-    return {name: dict(score(baseline.predict(test.x), test.y)) for name, baseline in found.items()}
+    baselines = fit_baselines(posterior.bnn, train)
+    return {name: dict(score(baseline.predict(test.x), test.y)) for name, baseline in baselines.items()}
 
 
 def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
@@ -239,8 +239,8 @@ def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
         table: a file with the feature columns of the training data; other columns are ignored.
 
     Returns:
-        One row an input, named by the column that the spec has as [data] `id`, where the table has it, or else by
-        `row`, counted from 1. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95. Classification:
+        One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
+        from 1. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95. Classification:
         class, prob_<class> for each class, entropy, mutual_information (in nats).
 
     Raises:
@@ -260,10 +260,10 @@ def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
 
 
 def read_diagnosis(run_dir: str | Path) -> Diagnosis:
-    """Return what was found against the fit of a run.
+    """Return the diagnosis of the fit of a run.
 
     Raises:
-        InputError: not a run folder, or one from before runs were diagnosed.
+        InputError: not a run folder, or a run without a diagnosis.
     """
     folder = run_folder(run_dir)
     file = folder / "diagnosis.json"
@@ -285,7 +285,7 @@ def _write_views(
     diagnosis: Diagnosis,
     manifest: dict[str, Any],
 ) -> None:
-    """Write what is made from the fit, each file or folder whole or not at all."""
+    """Write the files that are made from the fit, each file or folder whole or not at all."""
     from pyrobnn.diagnostics.convert import to_datatree
     from pyrobnn.report import render
 

@@ -1,4 +1,4 @@
-"""Run folders: how they are known, where an unfinished one is, and whether a new one may be made."""
+"""Run folders: their marks, the place of an unfinished run, and the check of a new run."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ def is_run_folder(path: Path) -> bool:
 
 
 def run_folder(run_dir: str | Path) -> Path:
-    """Return the path of a run folder; what is none is refused."""
+    """Return the path of a run folder; refuse other folders."""
     folder = Path(run_dir)
     if not is_run_folder(folder):
-        raise InputError(f"{folder} is not a run folder, it has no spec.toml and manifest.json: pass one of `fit`.")
+        raise InputError(f"{folder} is not a run folder, it has no spec.toml and manifest.json: pass one from `fit`.")
     return folder
 
 
@@ -26,10 +26,10 @@ def unfinished_folder(run_dir: str | Path) -> Path:
 
 
 def check_new_run(path: Path, *, overwrite: bool) -> None:
-    """Refuse a run folder that exists, or whose run was interrupted, unless it is to be replaced.
+    """Refuse a run folder that exists, or whose run was interrupted, unless it will be replaced.
 
     Raises:
-        InputError: it may not be made.
+        InputError: the folder exists or is taken.
     """
     check_free(path, is_run_folder if overwrite else None)
     unfinished = unfinished_folder(path)

@@ -40,21 +40,21 @@ def _with_guide(method: Any, guide: Any) -> Any:
 
 @setting
 class RunSpec:
-    """Everything that determines a run. Sections left out are as in the estimators (`inference.default_parts`).
+    """All settings of a run. Omitted sections are as in the estimators (`inference.default_parts`).
 
     Attributes:
         data: section [data].
         net: section [net]; inputs and outputs that are left out follow from the data and the likelihood.
         prior: section [prior], with a `type` or with patterns of parameter names.
-        likelihood: section [likelihood]. It says whether the integers of a table are numbers or classes.
-        guide: section [guide], with a `type` or with patterns of site names: what the method, or the one inside it,
-            trains. Without it the default of the method: mean_field for svi, map for ensemble and swag, none for nuts,
-            hmc, sgld and sghmc, which refuse one.
+        likelihood: section [likelihood]. It decides whether the integers of a table are numbers or classes.
+        guide: section [guide], with a `type` or with patterns of site names: the guide of the method or of its inner
+            method. Without it the method's default: mean_field for svi, map for ensemble and swag, none for nuts, hmc,
+            sgld and sghmc, which refuse a guide.
         fit: section [fit].
         predict: section [predict].
 
     Raises:
-        InputError: a guide that the method does not take, validation data for another method than svi, or fewer draws
+        InputError: a guide that the method does not take, validation data for a method other than svi, or fewer draws
             to predict with than members or Markov chains.
     """
 
@@ -67,7 +67,7 @@ class RunSpec:
     predict: PredictSpec = PredictSpec()
 
     def __post_init__(self) -> None:
-        """Put the guide and the method together, and refuse sections that do not fit each other."""
+        """Combine the guide and the method, and refuse sections that do not fit each other."""
         if self.fit.method is None:
             return
         if self.guide is not None:
@@ -133,7 +133,7 @@ class RunSpec:
         return self.fit.method
 
     def parts_for(self, task: Task, **known: Any) -> default_parts.Parts:
-        """Return the parts of the estimators for a task and what is known of the table, under the spec's choices."""
+        """Return the parts of the estimators for a task and a table's known properties, under the spec's choices."""
         chosen = {"net": self.net, "prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
         return default_parts.parts_for(task, **chosen, **known, settings=self.fit.settings)
 
@@ -144,10 +144,10 @@ class RunSpec:
         return methods.with_settings(self.parts_for(task, **known)["method"], self.fit.settings)
 
     def prepare(self) -> "Prepared":
-        """Load the data, fill in what follows from them, build the model, and check that all of it fits together.
+        """Load the data, fill in settings that follow from them, build the model, and check that all parts fit.
 
         Raises:
-            InputError: anything that does not, before training.
+            InputError: parts that do not fit together, before training.
         """
         resolve_device(self.fit.device)
         dataset = self.data.load(None if self.likelihood is None else _task_of(self.likelihood))
@@ -183,23 +183,23 @@ class RunSpec:
 
 
 def _known(dataset: Dataset) -> dict[str, Any]:
-    """Return what defaults follow from."""
+    """Return the properties of the data that decide the defaults."""
     data = dataset.data
     rows = {"num_data": len(data), "num_inputs": data.x[0].numel(), "standardize": data.standardize}
     return rows | {"num_classes": int(dataset.data.y.max()) + 1} if dataset.task == "classification" else rows
 
 
 def _check_task(dataset: Dataset, likelihood: Any) -> None:
-    """Refuse classes as targets for a likelihood of numbers, and numbers for one of classes."""
+    """Refuse classes as targets for a likelihood of numbers, and numbers for a likelihood of classes."""
     has_classes, wants_classes = dataset.task == "classification", _is_of_classes(likelihood, dataset.data.y)
     if has_classes == wants_classes:
         return
-    found, wanted = ("classes", "numbers") if has_classes else ("numbers", "classes")
+    given, wanted = ("classes", "numbers") if has_classes else ("numbers", "classes")
     advice = "categorical, ordinal or, for two classes, bernoulli" if has_classes else "gaussian or poisson"
     task = "regression" if has_classes else "classification"
     raise InputError(
-        f"{dataset.name} has {found} as targets, and {likelihood!r} is for {wanted}: choose a likelihood such as "
-        f"{advice}, or data.task={task} for a table of your own."
+        f"{dataset.name} has {given} as targets, and {likelihood!r} is for {wanted}: choose a likelihood such as "
+        f"{advice}, or data.task={task} for your own table."
     )
 
 
@@ -221,13 +221,13 @@ class Prepared:
     """A spec that was checked against its data.
 
     Attributes:
-        spec: the spec with everything filled in.
+        spec: the spec with all defaults filled in.
         dataset: the whole data set.
-        train: what to train on.
-        validation: what to follow the fit with, or None.
-        test: what to score on.
+        train: the training data.
+        validation: the data to follow the fit with, or None.
+        test: the data to score on.
         bnn: the model.
-        because: who said what the task is, where it does not follow from the data.
+        because: the source of the task, if it does not follow from the data.
     """
 
     spec: RunSpec

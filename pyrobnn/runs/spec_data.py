@@ -26,20 +26,20 @@ OF_ANY_FIT = ("seed", "device", "engine")
 
 @setting
 class DataSpec:
-    """Which data, and which part of them to train on.
+    """The data, and the part of them to train on.
 
     Attributes:
-        name: a data set known by name: one of `pyrobnn.datasets`, or "sinusoid" or "quartic", whose test part is
+        name: a data set by name: a set of `pyrobnn.datasets`, or "sinusoid" or "quartic", whose test part is
             200 new noisy points in the range of the training part.
         path: a CSV or Parquet file instead, relative to the working directory.
         target: the target column of that file.
-        task: "regression" or "classification", where the target column leaves it open.
-        id: a column of that file that names the rows: it is no feature, and predictions have it.
+        task: "regression" or "classification", if the target column leaves it open.
+        id: a column of that file that names the rows: it is not a feature, and predictions include it.
         categories: how columns of text become numbers, "onehot" or "ordinal".
-        missing: "raise" refuses missing values, "impute" replaces them by means and adds columns that tell where.
+        missing: "raise" refuses missing values, "impute" replaces them by means and adds indicator columns.
         split: number of the train/test split.
-        standardize: centre and scale inputs, and real-valued targets, by the training part; sets whose inputs have a
-            scale of their own, such as pixels, are left as they are.
+        standardize: centre and scale inputs, and real-valued targets, by the training part; inputs with a natural
+            scale, such as pixels, are left unchanged.
         validation: share of the training part that is held out to follow the fit, or None.
     """
 
@@ -57,7 +57,7 @@ class DataSpec:
     def __post_init__(self) -> None:
         """Refuse data with two sources or none."""
         if (self.name is None) == (self.path is None):
-            raise InputError("[data] needs a `name`, or a `path` with a `target`; one of the two.")
+            raise InputError("[data] needs a `name`, or a `path` with a `target`, not both.")
         if self.path is not None and self.target is None:
             raise InputError("[data] `path` needs `target`, the name of the target column.")
         if self.name is not None and any(value is not None for value in (self.target, self.task, self.id)):
@@ -111,7 +111,7 @@ def optional(part: str) -> BeforeValidator:
 class FitSpec:
     """How to fit: a method, a seed and a device.
 
-    In a file, the guide has the section [guide]. A method inside another one has a table in this section:
+    In a file, the guide has the section [guide]. An inner method has a table in this section:
 
         [fit]
         type = "ensemble"
@@ -123,9 +123,9 @@ class FitSpec:
         method: any registered method: svi, ensemble, swag, nuts, hmc, sgld, sghmc. Settings that a table leaves out
             have the default of the method around it: members of an ensemble are points, svi with the guide "map", if
             there is no section [guide]. None for the method of the estimators.
-        settings: without a `type`, settings of svi that replace the ones in the method of the estimators.
+        settings: without a `type`, settings of svi that replace those of the estimators' method.
         seed: seed of the fit.
-        device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
+        device: "cpu", "cuda", ..., or "auto" for a GPU if available.
         engine: "auto", "eager" or "captured", as in `pyrobnn.fit`.
     """
 
@@ -138,10 +138,10 @@ class FitSpec:
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> "FitSpec":
         """Return the section that a table stands for: the settings of the method of that `type`, and those above."""
-        own = {key: value for key, value in table.items() if key in OF_ANY_FIT}
+        common = {key: value for key, value in table.items() if key in OF_ANY_FIT}
         options = {key: value for key, value in table.items() if key not in OF_ANY_FIT}
         method = methods.from_table(options, also=OF_ANY_FIT)
-        return cls(method=method, **own) if "type" in options else cls(settings=options, **own)
+        return cls(method=method, **common) if "type" in options else cls(settings=options, **common)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the table of this section."""

@@ -26,7 +26,7 @@ def read_spec(path: str | Path) -> dict[str, Any]:
 
 
 def spec_of_table(path: Path, target: str | None) -> dict[str, Any]:
-    """Return the sections for a table of one's own: where it is, and its target column.
+    """Return the sections for a user's table: its path, and its target column.
 
     Raises:
         InputError: no such file or column, or no target.
@@ -64,7 +64,7 @@ def parse_change(text: str) -> tuple[list[str], Any]:
 
 
 def _keys(text: str) -> list[str]:
-    """Return the parts of a dotted TOML key; none if it is not one."""
+    """Return the parts of a dotted TOML key; empty for other text."""
     try:
         table: Any = tomllib.loads(f"{text} = 0")
     except tomllib.TOMLDecodeError:
@@ -96,12 +96,12 @@ def first_line(tables: Mapping[str, Any], changes: Sequence[str]) -> str:
 
 
 def check_values(tables: Mapping[str, Any], changes: Sequence[str]) -> None:
-    """Refuse a table whose values cannot be used, before torch is imported.
+    """Refuse a table with unusable values, before torch is imported.
 
-    A likelihood may say what the task is. Then the values are checked with the spec, when parts are known.
+    A likelihood may decide the task. Then the values are checked with the spec, when parts are known.
 
     Raises:
-        InputError: what is wrong with all columns, in one message.
+        InputError: the faults of all columns, in one message.
     """
     data = _data_section(tables, changes)
     likelihood = "likelihood" in tables or any(parse_change(text)[0][0] == "likelihood" for text in changes)

@@ -20,18 +20,18 @@ _OPERATIONS, _OPERATIONS_EACH = 4000, 200
 _TEXT, _TEXT_EACH = 2**13, 2**8
 """Characters of the settings of model and guide, and more for each of the tensors."""
 _DEPTH = 32
-"""Tables and lists within each other."""
+"""Largest depth of nested tables and lists."""
 
 
 class Budget(OperationMode):
-    """Refuses, in its block, operations that settings ask for and the saved tensors do not justify, before they run.
+    """Refuses, in its block, operations too large for the saved tensors, before they run.
 
     Args:
-        tensors: what was saved.
-        folder: where, for the message.
+        tensors: the saved tensors.
+        folder: their folder, for the message.
 
     Raises:
-        InputError: more memory or more operations than tensors of that size and number need.
+        InputError: more memory or more operations than tensors of this size and number need.
         MissingFromTorch: this torch does not show its operations.
     """
 
@@ -51,7 +51,7 @@ class Budget(OperationMode):
 
     @contextmanager
     def without(self, net: nn.Module) -> Iterator[None]:
-        """Leave out, in the block, what a network computes: its activations follow from its inputs."""
+        """Do not count, in the block, the operations of a network: its activations follow from its inputs."""
         hooks = [
             net.register_forward_pre_hook(lambda *_: self._pause(paused=True)),
             net.register_forward_hook(lambda *_: self._pause(paused=False), always_call=True),
@@ -86,9 +86,9 @@ class Budget(OperationMode):
             self._held[key] = storage.nbytes()
             weakref.finalize(storage, self._held.pop, key, None).atexit = False
 
-    def _too_much(self, what: str) -> InputError:
+    def _too_much(self, demand: str) -> InputError:
         return InputError(
-            f"{self._folder} does not fit: its settings ask for {what} than its tensors can fill: restore the folder."
+            f"{self._folder} does not fit: its settings ask for {demand} than its tensors can fill: restore the folder."
         )
 
 
@@ -102,14 +102,14 @@ def _depth(settings: Any) -> int:
 
 
 def _planned(func: Any, args: Any, kwargs: Any) -> int:
-    """Return the bytes that an operation is about to allocate, found by running it on tensors without storage."""
+    """Return the bytes that an operation is about to allocate, by running it on tensors without storage."""
     if func.is_view or func._schema.is_mutable:
         return 0
     try:
-        found = func(*tree_map(_without_storage, args), **tree_map(_without_storage, kwargs))
-    except (NotImplementedError, RuntimeError):  # its result depends on values, and is no larger than what they are in
+        results = func(*tree_map(_without_storage, args), **tree_map(_without_storage, kwargs))
+    except (NotImplementedError, RuntimeError):  # its result depends on values, and is no larger than their tensor
         return 0
-    return sum(value.nbytes for value in tree_leaves(found) if isinstance(value, Tensor))
+    return sum(value.nbytes for value in tree_leaves(results) if isinstance(value, Tensor))
 
 
 def _without_storage(value: Any) -> Any:

@@ -12,7 +12,7 @@ from pyrobnn.posterior.record import EngineRecord
 from pyrobnn.storage.files import SETTINGS
 
 CUSTOM = "custom"
-"""The type of a network that is a `torch.nn.Module` of the user's own."""
+"""The type of a network that is the user's `torch.nn.Module`."""
 
 Table = dict[str, Any]
 Parts = Annotated[dict[Literal["net", "prior", "likelihood"], Table], Field(min_length=3)]
@@ -31,7 +31,7 @@ class SavedHistory:
 
 @setting
 class SavedPosterior:
-    """The settings of one posterior."""
+    """The settings of a posterior."""
 
     seed: StrictInt
     info: Table

@@ -1,6 +1,6 @@
-"""The two files of a folder: JSON that carries its own digest, and tensors whose digest stands in the JSON.
+"""The two files of a folder: JSON with its own digest, and tensors with their digest in the JSON.
 
-The digests tell damage, not forgery: whoever can write the folder can make new ones.
+The digests detect damage, not forgery: whoever can write the folder can make new digests.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ SETTINGS, TENSORS, MEMBER = "posterior.json", "tensors.safetensors", "member_"
 _DIGEST = "content_sha256"
 _FLOAT = "$float"
 _MOST_TEXT = 2**22
-"""Bytes of settings, or of the table of contents of tensors: what they hold in memory is many times as much."""
+"""Most bytes of settings, or of the table of contents of tensors; in memory they take many times more."""
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 
@@ -41,10 +41,10 @@ def write_settings(settings: Mapping[str, Any], folder: Path) -> str:
 
 
 def read_settings(folder: Path) -> tuple[int, dict[str, Any], str]:
-    """Return the format version, the settings and their digest ("" in version 1, which has none).
+    """Return the format version, the settings and their digest ("" in version 1).
 
     Raises:
-        InputError: no such file, a damaged one, or another format version.
+        InputError: no such file, a damaged file, or another format version.
     """
     text = _bytes_of(folder, SETTINGS)
     if len(text) > _MOST_TEXT:
@@ -85,7 +85,7 @@ def read_tensors(folder: Path, digest: str) -> dict[str, Tensor]:
     """Return tensors on the CPU.
 
     Raises:
-        InputError: no such file, or one with another digest.
+        InputError: no such file, or a file with another digest.
     """
     content = _bytes_of(folder, TENSORS)
     if hashlib.sha256(content).hexdigest() != digest:
@@ -135,10 +135,10 @@ def _digest_of(content: Any) -> str:
 
 
 def _encoded(value: Any, where: str) -> Any:
-    """Return a value as JSON has it, with numbers that are not finite as tables.
+    """Return a value in JSON's types, with non-finite numbers as tables.
 
     Raises:
-        InputError: what JSON does not have.
+        InputError: values that JSON cannot hold.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return {_FLOAT: repr(float(value))}

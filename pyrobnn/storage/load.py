@@ -38,13 +38,13 @@ def load(path: str | Path, *, net: nn.Module | None = None, device: str = "cpu")
 
     Args:
         path: the folder.
-        net: the network, with the same parameters by name and shape, if it was a `torch.nn.Module` of your own.
-        device: where to have it, whatever device it was fitted on: "cpu", "cuda", ..., or "auto" for a GPU where there
-            is one.
+        net: the network, with the same parameters by name and shape, if it was given as a `torch.nn.Module`.
+        device: the device for it, independent of the device of the fit: "cpu", "cuda", ..., or "auto" for a GPU where
+            there is one.
 
     Raises:
         InputError: not such a folder, a file that was changed, another format version, tensors that do not fit, or a
-            device that is not here.
+            device that is missing.
 
     Examples:
         >>> from torch import nn
@@ -103,12 +103,12 @@ def _load(folder: Path, saved: SavedPosterior, net: nn.Module | None, device: to
 
 
 def _checked(tensors: dict[str, Tensor], saved: SavedPosterior, folder: Path) -> dict[str, Tensor]:
-    """Return tensors after a look at the names and shapes of those that belong neither to model nor to guide."""
+    """Return tensors, with names and shapes checked for tensors of neither model nor guide."""
     expected = {*_UNITS, *(_TERMS if saved.history else ())}
-    found = {name for name in tensors if not name.startswith(("bnn.", "guide."))} - {OUTPUTS, WIDTH}
-    odd = sorted(found ^ expected)
+    names = {name for name in tensors if not name.startswith(("bnn.", "guide."))} - {OUTPUTS, WIDTH}
+    odd = sorted(names ^ expected)
     if odd:
-        side = "saved but not expected" if odd[0] in found else "expected but not saved"
+        side = "saved but not expected" if odd[0] in names else "expected but not saved"
         raise InputError(f"{folder / TENSORS} does not fit: {odd[0]!r} is {side}.")
     rows = {"x": tensors["example.x"], "y": tensors["example.y"]}
     for name, row in rows.items():
@@ -131,7 +131,7 @@ def _net(saved: SavedPosterior, net: nn.Module | None, folder: Path) -> Any:
     if net is None:
         name = declared.get("class")
         raise InputError(
-            f"{folder} was saved with a network of your own, {name}: pass it, bnn.load(path, net={name}(...)).",
+            f"{folder} was saved with your own network, {name}: pass it, bnn.load(path, net={name}(...)).",
             page="how-to/save-and-load",
         )
     return net
@@ -146,7 +146,7 @@ def _build(
     *,
     budget: Budget,
 ) -> Posterior:
-    """Build model and guide in the order in which `fit` does, under its seed."""
+    """Build model and guide in the order of `fit`, under its seed."""
     x_scaler, y_scaler = (Scaler(tensors[f"{p}.loc"], tensors[f"{p}.scale"]) for p in ("x_scaler", "y_scaler"))
     example = (tensors["example.x"].to(device), tensors["example.y"].to(device))
     outputs = tensors[WIDTH].to(device) if WIDTH in tensors else None
@@ -159,7 +159,7 @@ def _build(
         _restore(bnn.eval(), tensors, "bnn.", folder)
         if OUTPUTS in tensors and not agrees(bnn, example[0], tensors[OUTPUTS]):
             raise InputError(f"{folder} was saved with another `net`: this one has its parameters, and other outputs.")
-        if outputs is not None:  # earlier files have none: their networks have taken the zeros
+        if outputs is not None:  # earlier files have no outputs: their networks have taken the zeros
             stack.enter_context(bnn.without_network(outputs))
         guide = guides.resolve(saved.guide).build(bnn, *example).to(device)
     _restore(guide, tensors, "guide.", folder)
@@ -196,8 +196,8 @@ def _with_prior(table: Any, prior: FromPosterior) -> Any:
 def _history(saved: SavedPosterior, tensors: Mapping[str, Tensor]) -> History | None:
     if saved.history is None:
         return None
-    own, (log_likelihood, kl) = saved.history, (tensors[name].numpy() for name in _TERMS)
-    return History(log_likelihood, kl, own.validation_steps, own.validation_scores, own.engine)
+    stored, (log_likelihood, kl) = saved.history, (tensors[name].numpy() for name in _TERMS)
+    return History(log_likelihood, kl, stored.validation_steps, stored.validation_scores, stored.engine)
 
 
 def _restore(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What stands for data in a saved posterior: their shapes and kinds, and what the network makes of random inputs."""
+"""Stand-ins for data in a saved posterior: shapes and kinds, and the network's outputs at random inputs."""
 
 import copy
 
@@ -17,17 +17,17 @@ _PRECISION = 0.4
 
 
 def outline(posterior: Posterior) -> dict[str, Tensor]:
-    """Return a row of zeros like inputs, targets and outputs, by the names under which they are saved."""
+    """Return a row of zeros like inputs, targets and outputs, by the names of the saved tensors."""
     values = {"example.x": posterior.example[0], "example.y": posterior.example[1], WIDTH: posterior.outputs}
     return {name: torch.zeros_like(value[:1]) for name, value in values.items()}
 
 
 def probe(bnn: BNN, example: Tensor) -> dict[str, Tensor]:
-    """Return outputs with the starting weights, at random inputs, by the name under which they are saved.
+    """Return outputs with the starting weights, at random inputs, by the name of the saved tensor.
 
-    There are none to save of a network that draws random numbers itself, that takes whole numbers, or that refuses the
-    inputs. It runs on the CPU, where a number that is no row of a table is an error that can be caught; one on another
-    device that cannot be copied has none either.
+    Nothing is saved for a network that draws random numbers itself, takes whole numbers, or refuses the inputs. It runs
+    on the CPU, where an invalid row number of a table is an error that can be caught; nothing is saved either for a
+    network on another device that cannot be copied.
 
     Args:
         bnn: the model, in evaluation mode.
@@ -46,7 +46,7 @@ def probe(bnn: BNN, example: Tensor) -> dict[str, Tensor]:
 
 
 def agrees(bnn: BNN, example: Tensor, saved: Tensor) -> bool:
-    """Whether a network has the saved outputs, to what machines differ by; one that refuses the inputs has not."""
+    """Return whether a network has the saved outputs, up to rounding; False if it refuses the inputs."""
     try:
         outputs = _outputs(bnn, example, 0).double().cpu()
     except REFUSALS:

@@ -21,18 +21,18 @@ from pyrobnn.storage.probe import outline, probe
 
 @under(plain_tensors)
 def save(posterior: Posterior | Mixture, path: str | Path) -> Path:
-    """Write a posterior to a new folder, which appears whole and on the disk, or not at all.
+    """Write a posterior to a new folder, complete and on disk, or not at all.
 
-    The folder has the trained tensors of model and guide, the scalers, the record of the fit, and the settings from
-    which `load` builds all of it anew. A network given as a `torch.nn.Module` cannot be written as a setting:
+    The folder has the trained tensors of model and guide, the scalers, the record of the fit, and the settings for
+    `load` to rebuild it. A network given as a `torch.nn.Module` cannot be written as a setting:
     its weights are saved, and `load` then needs `net=`. A mixture has a folder inside for each member. No row
     of data is written, only the shapes and kinds of inputs and targets.
 
     See docs/how-to/save-and-load.md.
 
     Args:
-        posterior: what `fit` returned.
-        path: the folder to make.
+        posterior: the result of `fit`.
+        path: the new folder.
 
     Returns:
         The folder.
@@ -54,10 +54,10 @@ def save(posterior: Posterior | Mixture, path: str | Path) -> Path:
             _write(posterior, settings[0], folder)
             return Path(path)
         digests = []
-        for index, (member, own) in enumerate(zip(members, settings, strict=True)):
+        for index, (member, member_settings) in enumerate(zip(members, settings, strict=True)):
             inner = folder / member_name(index)
             inner.mkdir()
-            digests.append(_write(member, own, inner))
+            digests.append(_write(member, member_settings, inner))
         write_settings({"seed": posterior.seed, "info": posterior.info, "members": digests}, folder)
     return Path(path)
 
@@ -80,8 +80,8 @@ def _settings(posterior: Posterior) -> dict[str, Any]:
         "prior": to_dict(given["prior"]),
         "likelihood": to_dict(given["likelihood"]),
     }
-    own = {"seed": posterior.seed, "info": posterior.info, "parts": parts, "guide": guide}
-    return own | {"history": _history(posterior.history)}
+    settings = {"seed": posterior.seed, "info": posterior.info, "parts": parts, "guide": guide}
+    return settings | {"history": _history(posterior.history)}
 
 
 def _history(history: History | None) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Conformance checks for priors, likelihoods and guides, your own included: run them in your tests with pytest."""
+"""Conformance checks for priors, likelihoods and guides, also for custom parts: run them in your tests with pytest."""
 
 from pyrobnn.testing.combinations import check_combination, parametrize_combinations
 from pyrobnn.testing.guides import GUIDE_CHECKS

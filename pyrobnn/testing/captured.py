@@ -1,4 +1,4 @@
-"""Checks that a part can be recorded: captured steps equal eager ones, replicates side by side equal those alone."""
+"""Checks that a part can be recorded: captured steps equal eager steps, replicates side by side equal single fits."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ _STEPS = 3
 
 
 def require_capturable(bnn: BNN, data: Data, *, kind: type[SVI] = SVI, **settings: Any) -> None:
-    """Require that captured steps equal eager ones for the same noise, alone and as two replicates side by side."""
+    """Require that captured steps equal eager steps for the same noise, alone and as two replicates side by side."""
     method = kind(steps=10, lr=0.02, **settings)
     *eager, fit, first, second = [_begin(bnn, method, data, seed) for seed in (0, 1, 0, 0, 1)]
     try:
@@ -30,11 +30,11 @@ def require_capturable(bnn: BNN, data: Data, *, kind: type[SVI] = SVI, **setting
             alone, together = Captured([fit], interpret), Captured([first, second], interpret)
     except NotCapturable as error:
         raise AssertionError(f"The fit cannot be captured: {error}.") from error
-    terms = [_run(one) for one in eager]
-    _require_close("captured steps", _run(alone), "eager ones", terms[0])
+    terms = [_run(step) for step in eager]
+    _require_close("captured steps", _run(alone), "eager steps", terms[0])
     if together.step.noise.is_complete:
         _give_noise(together.step.noise, alone.step.noise)
-        _require_close("replicates side by side", _run(together), "those alone", torch.stack(terms, 1))
+        _require_close("replicates side by side", _run(together), "single fits", torch.stack(terms, 1))
 
 
 def _begin(bnn: BNN, method: SVI, data: Data, seed: int) -> TrainingState:
@@ -53,12 +53,12 @@ def _run(fit: TrainingState | Captured) -> Tensor:
 
 
 def _give_noise(noise: Noise, alone: Noise) -> None:
-    """Make the next random numbers of each of two replicates side by side those that a fit alone has used."""
-    for table, one in zip(noise.inputs, alone.inputs, strict=True):
-        table.copy_(torch.stack([one, one], 1))
+    """Make the next random numbers of each of two replicates side by side those of a single fit."""
+    for table, column in zip(noise.inputs, alone.inputs, strict=True):
+        table.copy_(torch.stack([column, column], 1))
     noise.draw = lambda num_steps: None  # type: ignore[method-assign]
 
 
-def _require_close(what: str, found: Tensor, than: str, expected: Tensor) -> None:
-    close = torch.allclose(found, expected, rtol=1e-4, atol=1e-4)
-    require(close, f"For the same noise {what} differ from {than}: {found.tolist()} and {expected.tolist()}.")
+def _require_close(subject: str, result: Tensor, than: str, expected: Tensor) -> None:
+    close = torch.allclose(result, expected, rtol=1e-4, atol=1e-4)
+    require(close, f"For the same noise {subject} differ from {than}: {result.tolist()} and {expected.tolist()}.")

@@ -27,10 +27,9 @@ _ROWS, _DRAWS = 6, 4
 
 
 def pairwise(*families: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Return combinations of one member of each of three families, among which every pair of members occurs.
+    """Return combinations of a member from each of three families, such that every pair of members occurs.
 
-    The first two families are crossed, and the third is dealt out along their diagonals; pairs that this leaves out
-    come after.
+    The first two families are crossed, and the third is dealt out along their diagonals; remaining pairs come after.
     """
     first, second, third = families
     wanted = {(a, 2, c) for a in range(len(first)) for c in range(len(third))}
@@ -65,15 +64,15 @@ def parametrize_combinations(
     """
     import pytest
 
-    found = [
+    combinations = [
         pytest.param(prior, likelihood, guide, id=f"{prior!r}-{likelihood!r}-{guide!r}")
         for prior, guide, likelihood in pairwise(priors, guides, likelihoods)
     ]
-    return pytest.mark.parametrize(("prior", "likelihood", "guide"), found)
+    return pytest.mark.parametrize(("prior", "likelihood", "guide"), combinations)
 
 
 def check_combination(prior: Any, likelihood: Any, guide: Any) -> None:
-    """A model of these parts is fitted, audited, predicted, stored and exported, as the parts promise one by one.
+    """A model of these parts is fitted, audited, predicted, stored and exported, as each part promises.
 
     Examples:
         >>> bnn.testing.check_combination(bnn.priors.Normal(0.5), bnn.likelihoods.Gaussian(1.0), bnn.guides.MeanField())
@@ -93,8 +92,8 @@ def check_combination(prior: Any, likelihood: Any, guide: Any) -> None:
 def _require_latents(posterior: Posterior, draws: dict[str, Tensor]) -> None:
     with fast_pyro():
         latents = {site.name: site.start.shape for site in latent_sites(posterior.bnn, *posterior.example)}
-    found = {name: value.shape[1:] for name, value in draws.items()}
-    require(found == latents, f"Draws have {found}, the latent sites of the model are {latents}.")
+    shapes = {name: value.shape[1:] for name, value in draws.items()}
+    require(shapes == latents, f"Draws have {shapes}, the latent sites of the model are {latents}.")
 
 
 def _require_same(first: dict[str, Tensor], second: dict[str, Tensor], what: str) -> None:
@@ -114,7 +113,7 @@ def _require_batching(posterior: Posterior, data: Data, values: dict[str, Tensor
         halves = [_log_likelihood(bnn, values, x[part], y[part], 2 * half) for part in parts]
     require(every.isfinite(), "The log-likelihood of a draw is not finite.")
     difference = float((sum(halves) / 2 - every).abs() / every.abs().clamp_min(1.0))
-    require(difference < 1e-4, f"The log-likelihood of halves, scaled, is off by {difference:.2g} of that of all data.")
+    require(difference < 1e-4, f"The log-likelihood of halves, scaled, is off by {difference:.2g} of the whole's.")
 
 
 def _log_likelihood(bnn: BNN, values: dict[str, Tensor], x: Tensor, y: Tensor, num_data: int) -> Tensor:
@@ -124,7 +123,7 @@ def _log_likelihood(bnn: BNN, values: dict[str, Tensor], x: Tensor, y: Tensor, n
 
 
 def _require_prediction(posterior: Posterior, data: Data) -> None:
-    """Require finite scores, and that aleatoric and epistemic variance are what a sample of the mixture has in all."""
+    """Require finite scores, and that aleatoric and epistemic variance sum to the variance of a sample."""
     prediction = posterior.predict(data.x[:_ROWS], num_draws=_DRAWS)
     require(bool(prediction.log_prob(data.y[:_ROWS]).isfinite().all()), "Log scores after a short fit are not finite.")
     means = prediction.draw_means

@@ -28,7 +28,7 @@ def require(condition: object, message: str) -> None:
 
 
 def devices() -> list[str]:
-    """Return the devices to check on: the CPU, and a GPU where there is one."""
+    """Return the devices to check on: the CPU, and a GPU if available."""
     return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
@@ -65,21 +65,21 @@ def unchanged_globals(what: str) -> Iterator[None]:
 
 
 def leaves(value: Tensor) -> list[Tensor]:
-    """Return the tensors requiring gradients on which a value depends."""
-    found, stack, seen = [], [value.grad_fn], set()
+    """Return the tensors requiring gradients that a value depends on."""
+    tensors, stack, seen = [], [value.grad_fn], set()
     while stack:
         node = stack.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         variable = getattr(node, "variable", None)
-        found += [] if variable is None else [variable]
+        tensors += [] if variable is None else [variable]
         stack += [parent for parent, _ in node.next_functions]
-    return found
+    return tensors
 
 
 def require_owned(value: Tensor, module: nn.Module, inputs: list[Tensor], what: str) -> None:
-    """Require that a value depends on no trainable tensor but the inputs and the module's own parameters."""
+    """Require that a value depends on no trainable tensor but the inputs and the module's parameters."""
     known = {id(tensor) for tensor in (*inputs, *module.parameters())}
     strange = [leaf for leaf in leaves(value) if id(leaf) not in known]
     shapes = [tuple(leaf.shape) for leaf in strange]

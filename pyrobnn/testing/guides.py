@@ -1,4 +1,4 @@
-"""Checks that a guide does what `fit` and `Posterior` rely on."""
+"""Checks of the properties of a guide that `fit` and `Posterior` rely on."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -50,10 +50,10 @@ def check_guide_covers_latents(setting: Any) -> None:
     """The guide draws exactly the latent sites of the model."""
     for name, bnn, guide, args in _cases(setting):
         expected = {site.name for site in guides.latent_sites(bnn, *args)}
-        found = set(latent_names(poutine.trace(guide).get_trace(*args)))
+        names = set(latent_names(poutine.trace(guide).get_trace(*args)))
         require(
-            found == expected,
-            f"For {name} the guide misses {sorted(expected - found)} and has {sorted(found - expected)} too many.",
+            names == expected,
+            f"For {name} the guide misses {sorted(expected - names)} and has {sorted(names - expected)} too many.",
         )
 
 
@@ -66,13 +66,13 @@ def check_guide_draws(setting: Any) -> None:
             for site in latent_names(guide_trace):
                 value, prior = guide_trace.nodes[site]["value"], nodes[site]["fn"]
                 expected = (tuple(prior.batch_shape + prior.event_shape), args[0].dtype)
-                found = (tuple(value.shape), value.dtype)
-                require(found == expected, f"For {name} draws of {site!r} must be {expected}, got {found}.")
+                actual = (tuple(value.shape), value.dtype)
+                require(actual == expected, f"For {name} draws of {site!r} must be {expected}, got {actual}.")
                 require(bool(prior.support.check(value).all()), f"A draw of {site!r} lies outside the prior's support.")
             model_trace = poutine.trace(poutine.replay(bnn, trace=guide_trace)).get_trace(*args)
-            for what, trace in {"guide": guide_trace, "model": model_trace}.items():
+            for part, trace in {"guide": guide_trace, "model": model_trace}.items():
                 finite = bool(torch.as_tensor(trace.log_prob_sum()).isfinite())
-                require(finite, f"For {name} the log density of the {what} at the guide's draw is not finite.")
+                require(finite, f"For {name} the log density of the {part} at the guide's draw is not finite.")
 
 
 def check_guide_gradients(setting: Any) -> None:
@@ -107,16 +107,16 @@ def check_guide_vmaps(setting: Any) -> None:
         mapped = flatten(posterior.draw(5 * _DRAWS, seed=1))
         guide.vmappable = False
         looped = flatten(posterior.draw(_DRAWS, seed=2))
-        for what, distance in distance_in_errors(mapped, looped).items():
+        for statistic, distance in distance_in_errors(mapped, looped).items():
             require(
                 distance < _ERRORS,
-                f"For {name} the {what} of vmapped draws is {distance:.1f} standard errors from that of draws made one "
+                f"For {name} the {statistic} of vmapped draws is {distance:.1f} standard errors from draws made one "
                 "by one: leave out `vmappable`, or draw all noise inside the call.",
             )
 
 
 def check_guide_captures(setting: Any) -> None:
-    """Captured steps equal eager ones, and replicates side by side equal those alone, for the same noise."""
+    """Captured steps equal eager steps, and replicates side by side equal single fits, for the same noise."""
     require_capturable(make_models(DTYPES[:1])["a positive latent scale, torch.float32"], make_data(), guide=setting)
 
 
@@ -148,7 +148,7 @@ def check_guide_leaves_globals_alone(setting: Any) -> None:
 
 
 def check_guide_clones_starting_values(setting: Any) -> None:
-    """Training the guide does not change the network's own weights, from which it may start."""
+    """Training the guide does not change the network's weights, which it may start from."""
     for name, bnn, guide, args in _cases(setting):
         before = {site: value.clone() for site, value in bnn.initial_values.items()}
         _train(bnn, guide, args, steps=3, lr=0.5)
@@ -165,7 +165,7 @@ def check_guide_elbo_is_a_bound(setting: Any) -> None:
     elbo = elbo_report(posterior, data, num_draws=_DRAWS // 2, seed=4).elbo
     require(
         elbo.mean <= evidence + 4 * elbo.stderr,
-        f"The ELBO {elbo} exceeds the log evidence {evidence:.2f}: the guide's density is not that of its draws.",
+        f"The ELBO {elbo} exceeds the log evidence {evidence:.2f}: the guide's density does not fit its draws.",
     )
 
 
@@ -182,7 +182,7 @@ GUIDE_CHECKS = [
     check_guide_elbo_is_a_bound,
     *value_checks("guide", guides.resolve),
 ]
-"""Plain functions of a guide setting; each raises AssertionError with what is wrong.
+"""Plain functions of a guide setting; each raises AssertionError with the fault.
 
 Examples:
     >>> for check in bnn.testing.GUIDE_CHECKS[:2]:

@@ -1,4 +1,4 @@
-"""Checks that a likelihood does what a `BNN` and its predictions rely on."""
+"""Checks of the properties of a likelihood that a `BNN` and its predictions rely on."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +31,7 @@ _EXTREME = 1e4
 
 
 class _WithFixedLatents(nn.Module):
-    """A likelihood whose own latents, drawn once, have the same values in every call."""
+    """A likelihood with latents that are drawn once and keep their values in every call."""
 
     def __init__(self, likelihood: nn.Module, f: Tensor) -> None:
         super().__init__()
@@ -52,16 +52,16 @@ def _candidates() -> list[Tensor]:
 
 def accepted_targets(setting: Any) -> Iterator[tuple[Tensor, int]]:
     """Yield the targets that the likelihood takes, of several kinds, and the outputs it needs for them."""
-    found = False
+    accepts = False
     for y in _candidates():
         try:
             outputs = setting.num_outputs(y)
             setting.check_targets(y, outputs)
         except InputError:
             continue
-        found = True
+        accepts = True
         yield y, outputs
-    require(found, f"{setting!r} takes none of the targets tried: real, positive, counts or binary, (N,) or (N, 2).")
+    require(accepts, f"{setting!r} takes none of the targets tried: real, positive, counts or binary, (N,) or (N, 2).")
 
 
 def _cases(setting: Any, *leading: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
@@ -81,15 +81,15 @@ def _cases(setting: Any, *leading: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
 
 
 def check_likelihood_shape(setting: Any) -> None:
-    """Outputs (N, outputs) give a batch of shape (N,), outputs for S draws (S, N), events one row of targets."""
+    """Outputs (N, outputs) give a batch of shape (N,), outputs for S draws (S, N), and events are a row of targets."""
     for leading in ((), (_S,)):
         for module, f, y in _cases(setting, *leading):
             distribution, expected = module(f), (*leading, _N)
-            found = (tuple(distribution.batch_shape), tuple(distribution.event_shape))
+            shapes = (tuple(distribution.batch_shape), tuple(distribution.event_shape))
             require(
-                found == (expected, tuple(y.shape[1:])),
+                shapes == (expected, tuple(y.shape[1:])),
                 f"For outputs {tuple(f.shape)} and targets {tuple(y.shape)} expected batch shape {expected} and event "
-                f"shape {tuple(y.shape[1:])}, got {found[0]} and {found[1]}.",
+                f"shape {tuple(y.shape[1:])}, got {shapes[0]} and {shapes[1]}.",
             )
             shape = tuple(distribution.log_prob(y).shape)
             require(shape == expected, f"log_prob of targets {tuple(y.shape)} must be {expected}, got {shape}.")
@@ -99,22 +99,22 @@ def check_likelihood_dtype_and_device(setting: Any) -> None:
     """The log density has the precision and the device of the outputs."""
     for module, f, y in _cases(setting):
         log_prob = module(f).log_prob(y)
-        found = (log_prob.dtype, log_prob.device)
-        require(found == (f.dtype, f.device), f"log_prob must have {f.dtype} on {f.device}, got {found}.")
+        actual = (log_prob.dtype, log_prob.device)
+        require(actual == (f.dtype, f.device), f"log_prob must have {f.dtype} on {f.device}, got {actual}.")
 
 
 def check_likelihood_is_rowwise(setting: Any) -> None:
-    """The density of an example depends on its own outputs only, and draws of the outputs do not mix."""
+    """The density of an example depends only on its outputs, and draws of the outputs do not mix."""
     for module, f, y in _cases(setting, _S):
         changed = f.clone()
         changed[1, 3] += 0.5
         before, after = module(f).log_prob(y), module(changed).log_prob(y)
-        others = torch.ones_like(before, dtype=torch.bool)
-        others[1, 3] = False
-        same = torch.equal(before[others], after[others])
-        require(same, "The density of one example changes with the outputs of another: rows must not mix.")
-        alone = torch.stack([module(one).log_prob(y) for one in f])
-        require(torch.allclose(before, alone), "Densities for several draws at once differ from those one by one.")
+        unchanged = torch.ones_like(before, dtype=torch.bool)
+        unchanged[1, 3] = False
+        same = torch.equal(before[unchanged], after[unchanged])
+        require(same, "The density of an example changes with the outputs of another: rows must not mix.")
+        alone = torch.stack([module(draw).log_prob(y) for draw in f])
+        require(torch.allclose(before, alone), "Densities for several draws at once differ from densities one by one.")
 
 
 def check_likelihood_draws(setting: Any) -> None:
@@ -129,7 +129,7 @@ def check_likelihood_draws(setting: Any) -> None:
 
 
 def check_likelihood_gradients(setting: Any) -> None:
-    """The density has finite gradients, and every output column gets one."""
+    """The density has finite gradients, and every output column gets a gradient."""
     for module, f, y in _cases(setting):
         f.requires_grad_()
         total = module(f).log_prob(y).sum()
@@ -158,7 +158,7 @@ def check_likelihood_owns_its_parameters(setting: Any) -> None:
 
 
 def check_likelihood_num_outputs(setting: Any) -> None:
-    """`num_outputs` is a number of outputs that `check_targets` takes, and one less is refused."""
+    """`num_outputs` is a number of outputs that `check_targets` takes, and a number smaller by one is refused."""
     for y, outputs in accepted_targets(setting):
         require(outputs >= 1, f"num_outputs must be at least 1, got {outputs} for targets {tuple(y.shape)}.")
         try:
@@ -182,7 +182,7 @@ def check_likelihood_fits_and_predicts(setting: Any) -> None:
 
 
 def check_likelihood_captures(setting: Any) -> None:
-    """Captured steps equal eager ones, and replicates side by side equal those alone, for the same noise."""
+    """Captured steps equal eager steps, and replicates side by side equal single fits, for the same noise."""
     by_rank = {y.ndim: (y, outputs) for y, outputs in accepted_targets(setting)}
     for y, outputs in by_rank.values():
         require_capturable(BNN(make_net(outputs), likelihood=setting), Data(make_inputs(_N), y))
@@ -193,8 +193,8 @@ def check_likelihood_flags(setting: Any) -> None:
     for name in ("standardizes_targets", "integer_targets"):
         value = getattr(setting, name, None)
         require(isinstance(value, bool), f"{type(setting).__name__}.{name} must be True or False, got {value!r}.")
-    both = setting.standardizes_targets and setting.integer_targets
-    require(not both, "Labels and counts cannot be standardised: one of the two flags must be False.")
+    contradicts = setting.standardizes_targets and setting.integer_targets
+    require(not contradicts, "Labels and counts cannot be standardised: one of the two flags must be False.")
 
 
 LIKELIHOOD_CHECKS = [
@@ -211,7 +211,7 @@ LIKELIHOOD_CHECKS = [
     check_likelihood_flags,
     *value_checks("likelihood", likelihoods.resolve),
 ]
-"""Plain functions of a likelihood setting; each raises AssertionError with what is wrong.
+"""Plain functions of a likelihood setting; each raises AssertionError with the fault.
 
 Examples:
     >>> for check in bnn.testing.LIKELIHOOD_CHECKS[:2]:

@@ -23,7 +23,7 @@ NOISE = 0.3
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalNormal:
-    """Normal weights whose scale, a positive latent, is inferred with them."""
+    """Normal weights with a positive latent scale, inferred with them."""
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
         """Return the module that holds the latent scale, site "prior.scale"."""
@@ -104,6 +104,6 @@ def _largest(difference: Tensor, error: Tensor) -> float:
 
 
 def flatten(draws: Mapping[str, Any]) -> Tensor:
-    """Return joint draws as one matrix (S, D), with a column for the sum of all entries, which sees correlations."""
+    """Return joint draws as a matrix (S, D), with a column for the sum of all entries, which reveals correlations."""
     entries = torch.cat([draws[name].reshape(len(draws[name]), -1) for name in sorted(draws)], 1)
     return torch.cat([entries, entries.sum(1, keepdim=True)], 1)

@@ -13,7 +13,7 @@ def parametrize_with_checks(parts: Iterable[Any], checks: Sequence[Check]) -> "p
     """Return a pytest decorator for a test that takes `part` and `check`, called for every pair of them.
 
     Args:
-        parts: settings of one kind: priors, likelihoods or guides.
+        parts: settings of the same kind: priors, likelihoods or guides.
         checks: the checks of that kind, such as `PRIOR_CHECKS`.
 
     Examples:

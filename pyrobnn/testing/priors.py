@@ -1,4 +1,4 @@
-"""Checks that a prior does what a `BNN` relies on."""
+"""Checks of the properties of a prior that a `BNN` relies on."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -46,7 +46,7 @@ def _sites(setting: Any) -> Iterator[tuple[BNN, str, Any, Any]]:
 
 
 def check_prior_shape(setting: Any) -> None:
-    """Each parameter gets one distribution whose event is the whole parameter."""
+    """Each parameter gets a single distribution whose event is the whole parameter."""
     for _, name, value, distribution in _sites(setting):
         shapes = (tuple(distribution.batch_shape), tuple(distribution.event_shape))
         require(
@@ -61,16 +61,16 @@ def check_prior_shape(setting: Any) -> None:
 def check_prior_dtype_and_device(setting: Any) -> None:
     """Draws and densities have the precision and the device of the parameter."""
     for _, name, value, distribution in _sites(setting):
-        for what, result in {"draw": distribution.sample(), "density": distribution.log_prob(value)}.items():
-            found = (result.dtype, result.device)
+        for kind, result in {"draw": distribution.sample(), "density": distribution.log_prob(value)}.items():
+            actual = (result.dtype, result.device)
             require(
-                found == (value.dtype, value.device),
-                f"The {what} of {name!r} must have {value.dtype} on {value.device}, got {found[0]} on {found[1]}.",
+                actual == (value.dtype, value.device),
+                f"The {kind} of {name!r} must have {value.dtype} on {value.device}, got {actual[0]} on {actual[1]}.",
             )
 
 
 def check_prior_log_prob(setting: Any) -> None:
-    """The log density and its gradient are finite at moderate values and at the prior's own draws."""
+    """The log density and its gradient are finite at moderate values and at the prior's draws."""
     for _, name, value, distribution in _sites(setting):
         spread = torch.linspace(-2, 2, value.numel(), dtype=value.dtype, device=value.device).view(value.shape)
         for start in (spread, value, distribution.sample()):
@@ -97,7 +97,7 @@ def check_prior_fits_and_predicts(setting: Any) -> None:
 
 
 def check_prior_added_sites(setting: Any) -> None:
-    """Sites that the prior adds are named as its own, and what it gives to start them from lies in their support."""
+    """Sites that the prior adds have its prefix, and their starting values lie in their support."""
     with seeded(0), local_parameters():
         bnn = BNN(make_net(), prior=setting)
         nodes = poutine.trace(bnn).get_trace(make_inputs()).nodes
@@ -113,12 +113,12 @@ def check_prior_added_sites(setting: Any) -> None:
 
 
 def check_prior_captures(setting: Any) -> None:
-    """Captured steps equal eager ones, and replicates side by side equal those alone, for the same noise."""
+    """Captured steps equal eager steps, and replicates side by side equal single fits, for the same noise."""
     require_capturable(BNN(make_net(), prior=setting, likelihood=Gaussian(0.3)), make_data(), batch_size=7)
 
 
 def check_prior_is_not_shared(setting: Any) -> None:
-    """Two models with the same setting hold parameters and buffers of their own."""
+    """Two models with the same setting hold separate parameters and buffers."""
     first, second = (BNN(make_net(), prior=setting).prior.state_dict() for _ in range(2))
     shared = [name for name in first if first[name].data_ptr() == second[name].data_ptr()]
     require(not shared, f"Two models share {shared}: make tensors in `build`, anew each time.")
@@ -145,7 +145,7 @@ PRIOR_CHECKS = [
     check_prior_leaves_globals_alone,
     *value_checks("prior", priors.resolve),
 ]
-"""Plain functions of a prior setting; each raises AssertionError with what is wrong.
+"""Plain functions of a prior setting; each raises AssertionError with the fault.
 
 Examples:
     >>> for check in bnn.testing.PRIOR_CHECKS[:2]:

@@ -155,7 +155,7 @@ def _tell(setting: Laplace, prior: PriorCurvature, record: LaplaceRecord) -> Non
         worst = max(record.product_error.values())
         lines.append(
             f"the prior's precision of {', '.join(record.product_error)} is not a product over inputs and outputs, and "
-            f"the closest one, at most {worst:.3g} times off, stands in: structure='full' or 'diag' take it as it is"
+            f"the closest product, at most {worst:.3g} times off, stands in: structure='full' or 'diag' take it exactly"
         )
     if record.slow:
         lines.append(f"{', '.join(record.slow)} belong to layers of unknown structure, and took a slower path")

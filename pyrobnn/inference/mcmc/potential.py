@@ -146,7 +146,7 @@ class Leapfrog:
         dense: whether A is a matrix (P, P), else it is a diagonal (P,).
 
     Attributes:
-        library: the file of the compiled graph, if there is one.
+        library: the file of the compiled graph, if any.
         num_kept: as given.
 
     Raises:

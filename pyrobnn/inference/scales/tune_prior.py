@@ -188,7 +188,7 @@ def _noise_precision(bnn: BNN, others: Mapping[str, Tensor]) -> float:
 
 
 def _maximum(evidence: Evidence, start: np.ndarray) -> np.ndarray:
-    """Return the log precisions with the largest log evidence, from the present ones or from MacKay's fixed point.
+    """Return the log precisions with the largest log evidence, from the present values or from MacKay's fixed point.
 
     In float32 the evidence of small precisions is rounded, and a line search that goes there does not come back.
     """
