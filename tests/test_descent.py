@@ -240,7 +240,7 @@ def test_callbacks_see_the_end_of_a_short_descent():
 def test_numbers_that_cease_to_be_finite_are_left_to_steps(monkeypatch):
     """These go back and lower their rate, or name the layer."""
     monkeypatch.setattr(
-        "pyrobnn.inference.svi.descent.recorded_slope", lambda *given: lambda: torch.full((43,), np.nan)
+        "pyrobnn.inference.training.descent.recorded_slope", lambda *given: lambda: torch.full((43,), np.nan)
     )
     posterior = fit(max_steps=200)
     assert not by_lbfgs(posterior)

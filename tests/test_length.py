@@ -10,8 +10,8 @@ import torch
 from helpers import quick
 
 import pyrobnn as bnn
-from pyrobnn.inference.svi.session import Session
 from pyrobnn.inference.training.convergence import ConvergenceRule
+from pyrobnn.inference.training.session import Begun, Declared, Session
 from pyrobnn.inference.training.state import TrainingState, put_values
 from pyrobnn.verdict.comparison import _cut_short
 
@@ -291,7 +291,8 @@ def test_the_tolerance_follows_the_number_of_examples():
 def test_the_tolerance_is_that_of_all_data_where_a_process_has_its_share():
     share = SimpleNamespace(method=bnn.SVI(), num_data=998, schedule_steps=100)
     whole = SimpleNamespace(num_data=1000)
-    session = Session(posteriors=[], fits=[share], methods=[], sources=[whole], run=None)
+    declared = Declared(bnn=None, method=None, source=whole, seed=0)
+    session = Session(fits=[Begun(posterior=None, state=share, declared=declared)], run=None)
     (length,) = session._rules(10)
     assert length.record().tolerance == 5.0
 

@@ -43,8 +43,8 @@ UPWARD = {
     "guides/laplace.py": {"curvature.kinds.check_structure", "inference.laplace.around.laplace_around"},
     "inference/svi/svi.py": {
         "inference.several.replicates.fit_side_by_side",
-        "inference.svi.session.check_parts",
-        "inference.svi.session.fit_by_svi",
+        "inference.training.session.check_parts",
+        "inference.training.session.fit_by_svi",
     },
     "posterior/record.py": {"storage.save.save"},
 }

@@ -16,8 +16,8 @@ from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
 from pyrobnn.inference.scales.tune_prior import Per, tune_prior
-from pyrobnn.inference.svi.session import opened
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
@@ -111,7 +111,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         """Train on from the last posterior's mode, under its prior, and take the curvature there."""
         bnn = bnn if last is None else last.bnn
         source = prepare_source(bnn, self.method, data, run.seed)
-        with opened([bnn], [self.method], [source], [run.seed], run) as session:
+        with opened([Declared(bnn, self.method, source, run.seed)], run) as session:
             if last is not None:
                 _move(session.posteriors[0], last)
             session.train()

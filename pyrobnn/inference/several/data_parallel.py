@@ -26,9 +26,9 @@ from pyrobnn.data.loader import LoaderData
 from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import AroundAnother, Callback, Progress, Run, registry
-from pyrobnn.inference.svi.session import opened
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import fingerprint
+from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.watch import asks_to_stop
@@ -101,8 +101,8 @@ class DataParallel(AroundAnother[Posterior]):
         _check_share(source, method, processes.world)
         shared = [processes.shared(run.callbacks)] if run.callbacks else []
         run = dataclasses.replace(run, engine="eager", progress=run.progress and is_first, callbacks=shared)
-        with opened([bnn], [method], [source], [run.seed], run, processes=processes.world) as session:
-            fit = session.fits[0]
+        with opened([Declared(bnn, method, source, run.seed)], run, processes=processes.world) as session:
+            fit = session.fits[0].state
             processes.check_same(seed=run.seed, method=repr(method), data=fingerprint(source), model=repr(bnn))
             processes.copy_first(fit)
             _take_share(fit, batch_size, source.num_data, processes)

@@ -19,10 +19,10 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Callback, Run
 from pyrobnn.inference.scales.open_scales import measured
-from pyrobnn.inference.svi.session import opened
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import open_checkpoint
 from pyrobnn.inference.training.engines import Engine
+from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.posterior.posterior import Posterior
 
@@ -125,8 +125,9 @@ def fit_side_by_side(
     keeper = open_checkpoint(run, bnns, methods, sources, bootstrap=bootstrap)
     if bootstrap:
         sources = [resampled(source, seed) for source, seed in zip(sources, seeds, strict=True)]
-    with opened(bnns, methods, sources, seeds, run, replicates=True) as session:
-        _share_data([fit.batches for fit in session.fits])
+    fits = [Declared(*parts) for parts in zip(bnns, methods, sources, seeds, strict=True)]
+    with opened(fits, run, replicates=True) as session:
+        _share_data([fit.state.batches for fit in session.fits])
         session.train(checkpoint=keeper)
     for index, posterior in enumerate(session.posteriors):
         own_storage(posterior)

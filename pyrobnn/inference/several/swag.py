@@ -22,8 +22,8 @@ from pyrobnn.guides.map import MapGuide
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import AroundAnother, Run, registry
 from pyrobnn.inference.several.replicates import own_storage, resampled
-from pyrobnn.inference.svi.session import Session
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.session import Begun, Declared, Session
 from pyrobnn.inference.training.start import prepare_source, running
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.optimizers import Optimizer
@@ -132,7 +132,7 @@ class SWAG(AroundAnother[Posterior]):
 
         with running(modes[0].bnn, sources[0].batch_size(walk.batch_size), run.seed, "swag", copies=len(modes)):
             fits = [_fit_from(*parts, walk) for parts in zip(modes, sources, strict=True)]
-            session = Session(modes, fits, [walk], sources, dataclasses.replace(run, callbacks=[collect]))
+            session = Session(fits, dataclasses.replace(run, callbacks=[collect]))
             try:
                 session.steps(block=self.every, most_rewinds=0)
             except FloatingPointError as error:
@@ -219,11 +219,12 @@ def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> 
     return min(closest, _STABLE / max(steepest, _TINY))
 
 
-def _fit_from(mode: Posterior, source: Source, walk: SVI) -> TrainingState:
-    """Return the steps that start at a mode."""
+def _fit_from(mode: Posterior, source: Source, walk: SVI) -> Begun:
+    """Return the fit that starts at a mode."""
     batches = source.batches(mode.bnn, walk.batch_size, derive(mode.seed, "swag batches"))
     lengths = {"num_data": source.num_data, "schedule_steps": walk.length(1).cycle}
-    return TrainingState(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths)
+    state = TrainingState(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths)
+    return Begun(mode, state, Declared(mode.bnn, walk, source, mode.seed))
 
 
 def _flat(guide: MapGuide) -> Tensor:

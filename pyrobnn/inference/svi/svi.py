@@ -114,14 +114,14 @@ class SVI(BaseMethod[Posterior]):
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Refuse model and data that do not go with the method; a fit of given length does so when it begins."""
-        from pyrobnn.inference.svi.session import check_parts
+        from pyrobnn.inference.training.session import check_parts
 
         if self.ends_by_itself:
             check_parts(bnn, self, data, run)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit one posterior."""
-        from pyrobnn.inference.svi.session import fit_by_svi
+        from pyrobnn.inference.training.session import fit_by_svi
 
         return fit_by_svi(bnn, self, data, run)
 

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
@@ -19,10 +19,10 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.svi.descent import descend, why_steps
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule
+from pyrobnn.inference.training.descent import descend, why_steps
 from pyrobnn.inference.training.loop import MOST_REWINDS, train
 from pyrobnn.inference.training.start import build_parts, prepare_source, running, start
 from pyrobnn.inference.training.state import TrainingState
@@ -34,30 +34,51 @@ from pyrobnn.posterior.record import EngineRecord, FitRecord
 _DRAWS_TO_VALIDATE = 50
 
 
+class Declared(NamedTuple):
+    """A fit as it was asked for."""
+
+    bnn: BNN
+    method: SVI
+    source: Source
+    seed: int
+
+
+class Begun(NamedTuple):
+    """A fit that has begun.
+
+    Attributes:
+        posterior: what is trained.
+        state: the steps; `state.method` has the settings as resolved.
+        declared: the fit as it was asked for.
+    """
+
+    posterior: Posterior
+    state: TrainingState
+    declared: Declared
+
+
 @dataclasses.dataclass
 class Session:
     """R fits of one shape.
 
     Attributes:
-        posteriors: what is trained, R of them.
-        fits: their steps.
-        methods: their settings as declared; `fits[i].method` has them as resolved. The first one's length holds for
-            all.
-        sources: their data.
+        fits: R of them; the length of the first is that of all.
         run: the arguments of all together.
         threads: threads that a step uses.
         by_lbfgs: whether L-BFGS seeks the modes, in place of steps.
         why_steps: why steps seek the modes of points; None of other fits.
     """
 
-    posteriors: list[Posterior]
-    fits: list[TrainingState]
-    methods: Sequence[SVI]
-    sources: Sequence[Source]
+    fits: list[Begun]
     run: Run
     threads: int = 1
     by_lbfgs: bool = False
     why_steps: str | None = None
+
+    @property
+    def posteriors(self) -> list[Posterior]:
+        """What is trained."""
+        return [fit.posterior for fit in self.fits]
 
     def steps(
         self,
@@ -68,11 +89,12 @@ class Session:
         most_rewinds: int = MOST_REWINDS,
     ) -> tuple[Watch, EngineRecord]:
         """Do the steps of all fits, and return what watched them and which engine ran them."""
-        method, source = self.fits[0].method, self.sources[0]
-        length = method.length(source.batches_per_epoch(method.batch_size))
+        first, states = self.fits[0], [fit.state for fit in self.fits]
+        method = first.state.method
+        length = method.length(first.declared.source.batches_per_epoch(method.batch_size))
         watch = Watch(
-            self.posteriors[0].bnn,
-            self.posteriors[0].guide,
+            first.posterior.bnn,
+            first.posterior.guide,
             num_steps=length.most,
             progress=self.run.progress,
             callbacks=self.run.callbacks,
@@ -82,7 +104,7 @@ class Session:
             block=block,
             rules=self._rules(length.most) if method.ends_by_itself else [],
         )
-        stepper = Stepper(self.fits, self.run.engine, length.expected)
+        stepper = Stepper(states, self.run.engine, length.expected)
         record = train(stepper, watch, length.most, checkpoint=checkpoint, most_rewinds=most_rewinds)
         watch.restore_best()
         return watch, record
@@ -90,21 +112,22 @@ class Session:
     def _rules(self, max_steps: int) -> list[ConvergenceRule]:
         """Return what ends each fit by itself."""
         pairs = zip(self.fits, self._tolerances(), strict=True)
-        return [ConvergenceRule(fit, tolerance, max_steps, warmup=fit.method.kl_warmup) for fit, tolerance in pairs]
+        return [
+            ConvergenceRule(fit.state, tolerance, max_steps, warmup=fit.state.method.kl_warmup)
+            for fit, tolerance in pairs
+        ]
 
     def _tolerances(self) -> list[float]:
         """Return the tolerance of each fit, which follows all data, of which a process may have its share alone."""
-        parts = zip(self.fits, self.sources, strict=True)
-        return [fit.method.tolerance_for(source.num_data) for fit, source in parts]
+        return [fit.state.method.tolerance_for(fit.declared.source.num_data) for fit in self.fits]
 
     def _descended(self) -> list[Ended] | None:
         """Seek the modes by L-BFGS; where that fails the fits are at their start again, with batches as declared."""
-        ended = descend(self.fits, self._tolerances(), self.run)
+        ended = descend([fit.state for fit in self.fits], self._tolerances(), self.run)
         if ended is None:
-            parts = zip(self.fits, self.methods, self.sources, self.posteriors, strict=True)
-            for fit, method, source, posterior in parts:
-                fit.method = dataclasses.replace(fit.method, batch_size=method.batch_size)
-                fit.batches = source.batches(fit.bnn, method.batch_size, derive(posterior.seed, "batches"))
+            for _, state, (_, method, source, seed) in self.fits:
+                state.method = dataclasses.replace(state.method, batch_size=method.batch_size)
+                state.batches = source.batches(state.bnn, method.batch_size, derive(seed, "batches"))
         return ended
 
     def train(self, *, validate: Callable[[], float] | None = None, checkpoint: Checkpoint | None = None) -> None:
@@ -115,8 +138,7 @@ class Session:
             if self.why_steps is not None:
                 record = dataclasses.replace(record, reason=f"{record.reason}; not L-BFGS: {self.why_steps}")
             ended = watch.ended(record)
-        parts = zip(self.posteriors, self.fits, self.methods, self.sources, ended, strict=True)
-        for posterior, fit, method, source, end in parts:
+        for (posterior, state, (_, method, source, _)), end in zip(self.fits, ended, strict=True):
             posterior.history = end.history
             posterior.record = FitRecord(
                 method=to_dict(method) if _is_declared(method) else repr(method),
@@ -125,9 +147,9 @@ class Session:
                 num_steps=len(end.history),
                 device=str(posterior.example[0].device),
                 engine=end.history.engine,
-                batch_size=source.batch_size(fit.method.batch_size),
-                noise=noise_of(fit.method.guide),
-                kl=fit.method.kl,
+                batch_size=source.batch_size(state.method.batch_size),
+                noise=noise_of(state.method.guide),
+                kl=state.method.kl,
                 stop_reason=end.stop_reason,
                 convergence=end.convergence,
                 rewinds=end.rewinds,
@@ -137,7 +159,7 @@ class Session:
     def complete(self) -> list[Posterior]:
         """Return the posteriors after the second phase of their guides, where these have one."""
         until_now = self.run.seconds
-        for posterior, method, source in zip(self.posteriors, self.methods, self.sources, strict=True):
+        for posterior, _, (_, method, source, _) in self.fits:
             seconds = until_now
             if as_guide(method.guide).curvature is not None:
                 started = time.perf_counter()
@@ -150,16 +172,7 @@ class Session:
 
 
 @contextmanager
-def opened(
-    bnns: Sequence[BNN],
-    methods: Sequence[SVI],
-    sources: Sequence[Source],
-    seeds: Sequence[int],
-    run: Run,
-    *,
-    replicates: bool = False,
-    processes: int = 1,
-) -> Iterator[Session]:
+def opened(fits: Sequence[Declared], run: Run, *, replicates: bool = False, processes: int = 1) -> Iterator[Session]:
     """Yield the session of fits that have begun, with the random state and the settings that their steps need.
 
     Replicates start under a seed each, and share a stream of noise. Several processes share out a batch.
@@ -167,33 +180,28 @@ def opened(
     Raises:
         InputError: parts that do not go together.
     """
-    declared, reason = methods, None
-    of_points = all(as_guide(method.guide).seeks_mode for method in methods)
-    if of_points:
-        reason = _why_steps(bnns, methods, sources, run, processes)
+    of_points = all(as_guide(fit.method.guide).seeks_mode for fit in fits)
+    reason = _why_steps(fits, run, processes) if of_points else None
     by_lbfgs = of_points and reason is None
-    if by_lbfgs:  # it sees all data
-        methods = [dataclasses.replace(method, batch_size="all") for method in methods]
-    batch_size = sources[0].batch_size(methods[0].batch_size) // processes
-    with running(bnns[0], batch_size, run.seed, "replicates" if replicates else "fit", copies=len(bnns)) as threads:
+    size = "all" if by_lbfgs else fits[0].method.batch_size  # L-BFGS sees all data
+    batch_size, purpose = fits[0].source.batch_size(size) // processes, "replicates" if replicates else "fit"
+    with running(fits[0].bnn, batch_size, run.seed, purpose, copies=len(fits)) as threads:
         begun = []
-        for bnn, method, source, own in zip(bnns, methods, sources, seeds, strict=True):
+        for fit in fits:
             ONE_THREAD.let_waiting_in()
-            with seeded(own, "fit") if replicates else nullcontext():
-                begun.append(start(bnn, method, source, own, run.device))
-        posteriors, fits = map(list, zip(*begun, strict=True))
-        yield Session(posteriors, fits, declared, sources, run, threads, by_lbfgs, reason)
+            method = dataclasses.replace(fit.method, batch_size=size)
+            with seeded(fit.seed, "fit") if replicates else nullcontext():
+                begun.append(Begun(*start(fit.bnn, method, fit.source, fit.seed, run.device), fit))
+        yield Session(begun, run, threads, by_lbfgs, reason)
 
 
-def _why_steps(
-    bnns: Sequence[BNN], methods: Sequence[SVI], sources: Sequence[Source], run: Run, processes: int
-) -> str | None:
+def _why_steps(fits: Sequence[Declared], run: Run, processes: int) -> str | None:
     """Return why steps seek the modes of points; None where L-BFGS does."""
     if processes > 1:
         return "gradients are averaged over processes"
-    if run.callbacks and len(bnns) > 1:
+    if run.callbacks and len(fits) > 1:
         return "callbacks see several fits at once"
-    reasons = [why_steps(*parts, run) for parts in zip(bnns, methods, sources, strict=True)]
+    reasons = [why_steps(fit.bnn, fit.method, fit.source, run) for fit in fits]
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -217,7 +225,7 @@ def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:
         if run.validation is not None:
             make_source(run.validation, bnn, None)
     keeper = open_checkpoint(run, [bnn], [method], [source], run.validation)
-    with opened([bnn], [method], [source], [run.seed], run) as session:
+    with opened([Declared(bnn, method, source, run.seed)], run) as session:
         validate = None if run.validation is None else _validator(session.posteriors[0], run.validation)
         session.train(validate=validate, checkpoint=keeper)
     return session.complete()[0]
