@@ -129,7 +129,7 @@ def warn_of_limits(bnn: BNN, x: Tensor, f: Tensor, y: Tensor) -> None:
 
 
 def _outputs_elsewhere(bnn: BNN, x: Tensor, chance: random.Random, size: float) -> Tensor | None:
-    """Return the outputs at other weights, None if they are not finite."""
+    """Return the outputs at other weights, None if they have NaN."""
 
     def moved(value: Tensor) -> Tensor:
         inputs = value[0].numel() if value.ndim > 1 else 1
