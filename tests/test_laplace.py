@@ -459,7 +459,7 @@ REFUSALS = {
     "BlockGaussian holds what another method computed and has nothing to train": lambda: model_with().fit(
         X, Y, seed=0, guide=around(model_with(), X, Y).info["method"]["guide"], steps=1, progress=False
     ),
-    "'0.weight' stands in 2 blocks: keep it in one": lambda: BlockGaussian(
+    "'0.weight' is in 2 blocks: keep it in one block": lambda: BlockGaussian(
         (BlockSpec("diag", ("0.weight",)), BlockSpec("kron", ("0.weight", "0.bias")))
     ),
     "puts the curvature of the posterior itself around its mode": lambda: model_with().fit(
