@@ -318,6 +318,31 @@ def test_a_measure_goes_on_where_it_was_and_the_last_row_of_a_key_counts(tmp_pat
     assert "| a | 20 |\n| b | 10 |" in (tmp_path / "some-thing.md").read_text()
 
 
+def test_a_job_that_stops_half_way_leaves_no_rows_and_is_done_again(tmp_path, monkeypatch):
+    stops = [True, False]
+
+    class Measure:
+        """What is measured."""
+
+        KEY, OPTIONS = ("net", "engine"), {}
+        jobs = staticmethod(lambda options: [{"net": "a"}])
+        page = staticmethod(lambda rows, options: Page("A", [], grid(list(rows[0]), (row.values() for row in rows))))
+
+        @staticmethod
+        def run(job, options):
+            yield job | {"engine": "eager"}
+            if stops.pop(0):
+                raise KeyboardInterrupt
+            yield job | {"engine": "captured"}
+
+    monkeypatch.setattr(harness, "load_measure", lambda name: Measure)
+    with pytest.raises(KeyboardInterrupt):
+        harness.run_measure("some_thing", ["--out", str(tmp_path)])
+    assert harness.load_rows("some_thing", tmp_path) == []
+    harness.run_measure("some_thing", ["--out", str(tmp_path)])
+    assert [row["engine"] for row in harness.load_rows("some_thing", tmp_path)] == ["eager", "captured"]
+
+
 def test_works_take_turns_and_rounds_before_do_not_count():
     done = []
     found = harness.by_turns({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 2, clock=time.perf_counter)

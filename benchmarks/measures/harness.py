@@ -1,8 +1,8 @@
 """What all measures share: their interface, the command line, rows on file, timing by turns, and new processes.
 
 A measure is a module of `benchmarks.measures` with the names of `Measure`. Its first line says what it measures. Each
-job gives rows, which are appended to `results/NAME.jsonl` as soon as they are there: a measure that was stopped goes on
-where it was. `results/NAME.md` is the page of all rows.
+job gives rows, which are appended to `results/NAME.jsonl` when it is done: a measure that was stopped goes on with the
+next job. `results/NAME.md` is the page of all rows.
 """
 
 import argparse
@@ -154,10 +154,10 @@ def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> None
     missing = [job for job in module.jobs(options) if not any(job.items() <= row.items() for row in rows)]
     path.parent.mkdir(parents=True, exist_ok=True)
     for job in tqdm(missing, disable=None):
-        for row in module.run(job, options):
-            tqdm.write(str(row))
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        done = [*module.run(job, options)]  # written whole: a job that was stopped is done again
+        tqdm.write("\n".join(map(str, done)))
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in done)
 
 
 def by_turns(
