@@ -1,0 +1,321 @@
+"""From a recorded graph to values, without what only moves or repeats.
+
+Views are metadata, constants are folded, what is computed twice is computed once, uniform numbers are computed as one,
+and a vector that is split, changed part by part and joined again is changed as a whole.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import getitem
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from pyrobnn.inference.capture.tape.algebra import Algebra, broadcast, squeezed
+from pyrobnn.inference.capture.tape.values import KINDS, NATIVE, Ref, Size, Storage, Value, numel
+
+_aten = torch.ops.aten
+_RANDOM = {
+    _aten.randn_like.default: "normal",
+    _aten.randn.default: "normal",
+    _aten.rand_like.default: "uniform",
+    _aten.rand.default: "uniform",
+    _aten.bernoulli.p: "bernoulli",
+}
+_IN_PLACE_VIEWS = (
+    _aten.squeeze_.dim,
+    _aten.squeeze_.dims,
+    _aten.squeeze_.default,
+    _aten.unsqueeze_.default,
+    _aten.t_.default,
+    _aten.transpose_.default,
+)
+"""Operations that change how a tensor shows its numbers, and no number."""
+Rule = Callable[..., Any]
+
+
+class Memory(NamedTuple):
+    """How a node shows a recorded storage."""
+
+    storage: Any
+    offset: int
+    size: Size
+    stride: Size
+    dtype: torch.dtype
+
+
+class _Base(NamedTuple):
+    """What a recorded storage is: as its first tensor was laid out there, it is these numbers."""
+
+    ref: Ref
+    memory: Memory
+
+
+class Fold(Algebra):
+    """Reads a graph, node by node.
+
+    Args:
+        graph: as `record` makes it.
+        inputs: the tensors that stand for its placeholders.
+        rules: from the names of operations to functions of this, a node and its arguments, which return what the node
+            is: numbers; a list for a node with several results; None where it changed something in place; or
+            `NotImplemented`.
+
+        draws: whether the tape draws normal and uniform numbers itself; else ATen does, in the order of the graph.
+
+    Attributes:
+        memories: the sizes and strides of the tensors of nodes, as they were recorded.
+    """
+
+    def __init__(self, graph: fx.GraphModule, inputs: list[Tensor], rules: Mapping[str, Rule], *, draws: bool) -> None:
+        super().__init__()
+        self._draws = draws
+        self._last_draw: Value | None = None
+        self._rules = rules
+        self._num_draws = 0
+        self._bases: dict[Any, _Base] = {}
+        self.memories: dict[fx.Node, Memory] = {}
+        nodes = list(graph.graph.nodes)
+        self._look_ahead(graph, nodes, inputs)
+        tensors = iter(inputs)
+        for index, node in enumerate(nodes):
+            self._index = index
+            if node.op == "placeholder":
+                self._enter(node, next(tensors))
+            elif node.op == "get_attr":
+                self._enter(node, getattr(graph, node.target))
+            elif node.op == "call_function":
+                self._do(node)
+
+    def result(self) -> list[Value]:
+        """Return what there is to compute for the tensors that the graph changes, in an order in which that works."""
+        readers: dict[Value, list[Value]] = {}
+        for value in self._values:
+            for ref in value.inputs:
+                readers.setdefault(ref.value, []).append(value)
+        for value in [*readers, *self._values]:
+            if value.next is not None:
+                writer = value.next.inputs[0].value if value.next.what == "part" else value.next
+                writer.before += [value, *(reader for reader in readers.get(value, ()) if reader is not writer)]
+        alive: set[Value] = set()
+        stack = [value for value in self._values if value.storage.tensor is not None or value.what == "call!"]
+        while stack:
+            value = stack.pop()
+            if value not in alive and value.what not in ("input", "number"):
+                alive.add(value)
+                stack += [ref.value for ref in value.inputs]
+                stack += [other for other in value.before if other.next is value]
+        for order, value in enumerate(self._values):
+            value.order = order
+            value.before = [other for other in value.before if other in alive]
+        return [value for value in self._values if value in alive]
+
+    # ------------------------------------------------------------------------------------------- nodes and storages
+
+    def _look_ahead(self, graph: fx.GraphModule, nodes: list[fx.Node], inputs: list[Tensor]) -> None:
+        """Find out which storages are written to, and until when each is used."""
+        self._last: dict[Any, int] = {}
+        self._written: dict[Any, list[int]] = {}
+        for index, node in enumerate(nodes):
+            memory = self._memory_of(node)
+            if memory is not None:
+                self.memories[node] = memory
+            for source in node.all_input_nodes:
+                if source in self.memories:
+                    self._last[self.memories[source].storage] = index
+            for source in _changed(node):
+                self._written.setdefault(self.memories[source].storage, []).append(index)
+
+    def _memory_of(self, node: fx.Node) -> Memory | None:
+        if "memory" in node.meta:
+            return Memory(*node.meta["memory"][:5])
+        value = node.meta.get("val")
+        if not isinstance(value, Tensor):
+            return None
+        storage = ("val", value.untyped_storage().data_ptr()) if value.numel() else ("node", node)
+        return Memory(storage, int(value.storage_offset()), tuple(value.shape), value.stride(), value.dtype)
+
+    def _enter(self, node: fx.Node, tensor: Tensor) -> None:
+        memory = self.memories[node]
+        if memory.storage not in self._bases:
+            flat = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+            value = Value("input", (), Storage(KINDS[tensor.dtype], flat.numel(), flat))
+            value.place = Ref(value, 0, tuple(flat.shape), (1,))
+            here = memory._replace(
+                offset=int(tensor.storage_offset()), size=tuple(tensor.shape), stride=tensor.stride()
+            )
+            self._bases[memory.storage] = _Base(Ref(value, *here[1:4]), memory)
+
+    def ref(self, node: fx.Node) -> Ref:
+        """Return what a node shows now."""
+        memory, (ref, whole) = self.memories[node], self._bases[self.memories[node].storage]
+        if memory.size == whole.size and memory.stride == whole.stride and memory.offset == whole.offset:
+            return ref
+        if ref.is_uniform():
+            return Ref(ref.value, ref.offset, memory.size, (0,) * len(memory.size))
+        if squeezed(ref) != squeezed(whole) and ref.size != ():
+            ref = self._materialised(memory.storage)
+        return Ref(ref.value, memory.offset + ref.offset - whole.offset, memory.size, memory.stride)
+
+    def _materialised(self, storage: Any) -> Ref:
+        ref, whole = self._bases[storage]
+        new = self.new("same", [ref], whole.dtype, whole.size, whole.stride, whole.offset)
+        new.value.storage.changes = storage in self._written
+        self._bases[storage] = _Base(new, whole)
+        return new
+
+    def _bind(self, node: fx.Node, ref: Ref) -> None:
+        """Note what a node with a new storage is."""
+        memory = self.memories[node]
+        storage = memory.storage
+        changes = self._written.get(storage)
+        base = _Base(Ref(ref.value, ref.offset, memory.size, broadcast(ref, memory.size).stride), memory)
+        self._bases[storage] = base
+        if changes is not None or self._is_overwritten(ref, self._last.get(storage, 0)):
+            self._materialised(storage)
+
+    def _is_overwritten(self, ref: Ref, until: int) -> bool:
+        """Return whether numbers change while they are in use under another name."""
+        if ref.value.storage.tensor is None and not ref.value.storage.changes:
+            return False
+        return any(
+            base.ref.value.storage is ref.value.storage
+            and any(self._index < at <= until for at in self._written.get(key, ()))
+            for key, base in self._bases.items()
+        )
+
+    def write(self, key: Any, target: Ref, what: str, inputs: Sequence[Ref], more: Any = None) -> None:
+        """Add a value that overwrites numbers of a storage."""
+        if not numel(target.size):
+            return
+        before = self._bases[key].ref.value
+        value = Value(what, inputs, before.storage, more)
+        value.place = Ref(value, *target[1:])
+        before.next = value
+        self._values.append(value)
+        for other, (ref, whole) in list(self._bases.items()):
+            if ref.value is before:
+                self._bases[other] = _Base(Ref(value, *ref[1:]), whole)
+
+    def overwritten(self, node: fx.Node, start: Ref, target: Ref, what: str, inputs: Sequence[Ref]) -> Ref:
+        """Add a value, the result of a node, that overwrites some numbers of a new one; return all of them."""
+        self._bases[node] = _Base(start, self.memories[node])
+        self.write(node, target, what, inputs)
+        return self._bases.pop(node).ref
+
+    def _outside(self, node: fx.Node, args: Any, kwargs: Any) -> None:
+        """Leave an operation to ATen."""
+        changed = _changed(node)
+        keys = [self.memories[source].storage for source in changed]
+        for key in keys:
+            if self._bases[key].ref.value.storage.tensor is None and self._bases[key].ref.value.what in (
+                "number",
+                "input",
+            ):
+                self._materialised(key)
+        refs: list[Ref] = []
+        fx.map_arg((node.args, node.kwargs), lambda source: refs.append(self.ref(source)))
+        is_random = torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+        call = Value("call!" if changed or is_random else "call", refs, Storage("b8", 0), node)
+        if is_random:
+            call.before += [] if self._last_draw is None else [self._last_draw]
+            self._last_draw = call
+        call.place = Ref(call, 0, (), ())
+        self._values.append(call)
+        results = [node] if node in self.memories else [user for user in node.users if user in self.memories]
+        parts: list[tuple[fx.Node, int | None, Value]] = []
+        for result in results:
+            memory = self.memories[result]
+            if memory.storage in self._bases:
+                continue
+            ref = self.new("part", [call.place], memory.dtype, memory.size, memory.stride, memory.offset)
+            ref.value.storage.changes = memory.storage in self._written
+            self._bases[memory.storage] = _Base(ref, memory)
+            parts.append((node, None if result is node else result.args[1], ref.value))  # type: ignore[arg-type]
+        call.more = (node, refs, [(index, value) for _, index, value in parts])
+        for key in dict.fromkeys(keys):
+            whole = self._bases[key].ref
+            self.write(key, whole, "part", [call.place])
+
+    def _do(self, node: fx.Node) -> None:
+        target: Any = node.target
+        self._find_source(node)
+        if target is getitem or (node not in self.memories and not target._schema.is_mutable and _is_view(target)):
+            return
+        memory = self.memories.get(node)
+        if memory is not None and memory.storage in self._bases and not _changed(node):
+            return  # a view
+        name = f"{target._schema.name.split('::')[1]}.{target._overloadname}"
+        rule = self._rules.get(name)
+        known = all(
+            m.dtype in NATIVE for m in (self.memories.get(n) for n in (node, *node.all_input_nodes)) if m is not None
+        )
+        if self._draws and target in _RANDOM and memory is not None and KINDS.get(memory.dtype) == "f32":
+            self._draw(node)
+            return
+        if rule is not None and known:
+            args = fx.map_arg(node.args, self._ref_or_node)
+            kwargs = fx.map_arg(node.kwargs, self._ref_or_node)
+            found = rule(self, node, *args, **kwargs)
+            if isinstance(found, list):
+                for user in node.users:
+                    self._bind(user, found[user.args[1]])  # type: ignore[index]
+                return
+            if found is not NotImplemented:
+                if found is not None:
+                    self._bind(node, found)
+                return
+        self._outside(node, node.args, node.kwargs)
+
+    def _find_source(self, node: fx.Node) -> None:
+        """Note what a view of a storage shows whose first tensor was replaced by another, as `Noise` does."""
+        memory, source = self.memories.get(node), node
+        while source.op == "call_function" and (source.target is getitem or _is_view(source.target)):
+            source = source.args[0]  # type: ignore[assignment]
+        if memory is not None and memory.storage not in self._bases and source is not node and source in self.memories:
+            self._bases[memory.storage] = _Base(self.ref(source), self.memories[source]._replace(offset=0))
+
+    def _ref_or_node(self, node: fx.Node) -> Any:
+        return self.ref(node) if node in self.memories else node
+
+    def _draw(self, node: fx.Node) -> None:
+        target: Any = node.target
+        law, memory = _RANDOM[target], self.memories[node]
+        ref = self.new(
+            "uniform" if law == "bernoulli" else law,
+            [],
+            memory.dtype,
+            memory.size,
+            memory.stride,
+            more=self._num_draws,
+        )
+        self._num_draws += 1
+        if law == "bernoulli":
+            below = self.each("lt", [ref, self.number(node.args[1], "f32")], memory.size, "b8")
+            ref = self.each("to_f32", [below], memory.size, "f32")
+        self._bind(node, ref)
+
+
+def _changed(node: fx.Node) -> list[fx.Node]:
+    """Return the tensors that an operation writes to."""
+    if node.op != "call_function" or node.target is getitem or node.target in _IN_PLACE_VIEWS:
+        return []
+    schema = node.target._schema  # type: ignore[union-attr]
+    found: list[fx.Node] = []
+    if schema.is_mutable:
+        for argument, given in zip(schema.arguments, node.args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                fx.map_arg(given, found.append)
+        for argument in schema.arguments:
+            if argument.name in node.kwargs and argument.alias_info is not None and argument.alias_info.is_write:
+                fx.map_arg(node.kwargs[argument.name], found.append)
+    elif node.target is _aten.native_batch_norm.default:
+        found = [source for source in node.args[3:5] if isinstance(source, fx.Node)]
+    return found
+
+
+def _is_view(target: Any) -> bool:
+    schema = target._schema
+    return target in _IN_PLACE_VIEWS or (
+        not schema.is_mutable and any(result.alias_info is not None for result in schema.returns)
+    )

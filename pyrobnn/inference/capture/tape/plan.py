@@ -1,0 +1,219 @@
+"""From a recorded graph to the tables of instructions that `tape.cpp` runs."""
+
+import ctypes
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from pyrobnn.inference.capture.tape import runner
+from pyrobnn.inference.capture.tape.fold import Fold
+from pyrobnn.inference.capture.tape.lanes import Lanes
+from pyrobnn.inference.capture.tape.memory import Memory
+from pyrobnn.inference.capture.tape.order import Group, is_each, ordered
+from pyrobnn.inference.capture.tape.rules import ALL_RULES
+from pyrobnn.inference.capture.tape.values import BYTES, EACH, Value, numel
+
+GROUP, PRODUCT, REDUCE, TAKE_ROWS, PUT_ROWS, GATHER, SCATTER_ADD, CALL = range(8)
+"""As in `tape.cpp`, where the numbers of each are explained."""
+_NUMBERS = 22
+_INSTRUCTION = struct.Struct(f"=ii{_NUMBERS}q")
+_PAGE = 4096
+_REDUCED = ("sum", "amax", "amin")
+_MAY_BE_FIXED = EACH - {"normal", "uniform"} | {*_REDUCED, "product", "gather", "take_rows", "call", "part"}
+
+
+class Instruction(NamedTuple):
+    """What to do, by how many threads, and with which numbers."""
+
+    what: int
+    numbers: list[int]
+    threads: int = 1
+
+
+class Tape:
+    """A recorded step as tables of instructions.
+
+    Args:
+        graph: as `record` makes it.
+        inputs: the tensors that it reads and changes.
+        seed: of random numbers that the tape draws itself; without one ATen draws them.
+
+    Attributes:
+        drawn: steps done, a tensor: with the seed it determines the random numbers of the next.
+        described: the instructions of a step in words, for measurements.
+
+    Raises:
+        NotCapturable: there is no compiler on this machine, or a tensor has more than eight dimensions.
+    """
+
+    def __init__(self, graph: fx.GraphModule, inputs: list[Tensor], seed: int | None = None) -> None:
+        self._library, self._graph = runner.library(), graph
+        self._given, inputs = inputs, [value.detach() for value in inputs]
+        self._places = [(value, value.data_ptr()) for value in inputs]
+        self.drawn = torch.zeros((), dtype=torch.int64)
+        self._random = (seed or 0, self.drawn.data_ptr())
+        self._scratch, self._threads, self._calls = 0, torch.get_num_threads(), list[Callable[[], None]]()
+        self._failure: BaseException | None = None
+        values = Fold(graph, inputs, ALL_RULES, draws=seed is not None).result()
+        fixed = _fixed(values)
+        once, steps = (ordered([value for value in values if (value in fixed) == side]) for side in (True, False))
+        self._memory = Memory(once, steps)
+        self._finish(self._table(once), self._table(steps))
+        self.described = [_in_words(group) for group in steps if is_each(group[0]) or group[0].what in _WRITERS]
+
+    def __call__(self, num_steps: int) -> None:
+        """Do a number of steps."""
+        moved = [
+            (given, place)
+            for given, (place, address) in zip(self._given, self._places, strict=True)
+            if given.data_ptr() != address  # its `data` was replaced
+        ]
+        for given, place in moved:
+            place.copy_(given.detach())
+        if self._library.tape_run(ctypes.addressof(self._program), num_steps):
+            raise self._failure or RuntimeError("The step failed.")
+        with torch.no_grad():
+            for given, place in moved:
+                given.copy_(place)
+
+    def repeat(self, index: int, count: int) -> None:
+        """Run one instruction many times, to measure it."""
+        self._library.tape_repeat(ctypes.addressof(self._program), index, count)
+
+    def _finish(self, once: bytes, steps: bytes) -> None:
+        program, memory = runner.Program(), self._memory
+        program.once, program.num_once = memory.keep(once), len(once) // _INSTRUCTION.size
+        program.steps, program.num_steps = memory.keep(steps), len(steps) // _INSTRUCTION.size
+        program.scratch_size = -(-self._scratch // _PAGE) * _PAGE + _PAGE
+        program.scratch = memory.keep(bytes(program.scratch_size * self._threads))
+        program.call = runner.CALLBACK(self._call)
+        program.sgemm, program.dgemm = runner.products()
+        program.counter = self.drawn.data_ptr()
+        self._program = program
+
+    def _call(self, index: int) -> int:
+        try:
+            with torch.no_grad():
+                self._calls[index]()
+        except BaseException as error:
+            self._failure = error
+            return 1
+        return 0
+
+    # ------------------------------------------------------------------------------------------------- instructions
+
+    def _table(self, groups: list[Group]) -> bytes:
+        written = (instruction for group in groups for instruction in self._instructions(group))
+        return b"".join(
+            _INSTRUCTION.pack(what, threads, *numbers, *[0] * (_NUMBERS - len(numbers)))
+            for what, numbers, threads in written
+        )
+
+    def _instructions(self, group: Group) -> Iterator[Instruction]:
+        value = group[0]
+        if is_each(value):
+            lanes = Lanes(self._memory, group, self._threads, self._random)
+            threads, address = lanes.written()
+            self._scratch = max(self._scratch, lanes.scratch)
+            yield Instruction(GROUP, [address], threads)
+        elif value.what in _WRITERS:
+            yield _WRITERS[value.what](self, value)
+
+    def _product(self, value: Value) -> Instruction:
+        a, b, *bias = value.inputs
+        (m, k), n, out = a.size[-2:], b.size[-1], value.place
+        (oi, oj), (ai, aj), (bi, bj) = (ref.stride[-2:] for ref in (out, a, b))
+        batch = a.size[0] if len(a.size) == 3 else 1
+        outer = [ref.stride[0] if batch > 1 else 0 for ref in (out, a, b)]
+        (ai, aj), (bi, bj) = _for_blas(m, k, ai, aj), _for_blas(k, n, bi, bj)
+        fits = oj == 1 and _is_for_blas(m, k, ai, aj) and _is_for_blas(k, n, bi, bj)
+        addresses = [*map(self._memory.address, (out, a, b)), self._memory.address(bias[0]) if bias else 0]
+        strides = [oi, oj, ai, aj, bi, bj, bias[0].stride[-1] if bias else 0]
+        return Instruction(PRODUCT, [*addresses, m, n, k, *strides, batch, *outer, int(fits), int(value.kind == "f64")])
+
+    def _reduction(self, value: Value) -> Instruction:
+        (a,) = value.inputs
+        sides: list[list[tuple[int, int, int]]] = [[], []]
+        for d, (n, s, o) in enumerate(zip(a.size, a.stride, value.place.stride, strict=True)):
+            if n != 1:
+                sides[d in value.more].append((n, o, s))
+        (sizes, outs, ins), (counts, _, steps) = (
+            zip(*[(1, 0, 0)] * (3 - len(side)), *side, strict=True) for side in sides
+        )
+        start = [self._memory.address(value.place), self._memory.address(a), int(value.kind == "f64")]
+        return Instruction(REDUCE, [*start, _REDUCED.index(value.what), *sizes, *outs, *ins, *counts, *steps])
+
+    def _rows(self, value: Value) -> Instruction:
+        a, index = value.inputs
+        is_put, width = value.what == "put_rows", BYTES[value.kind]
+        whole = value.place if is_put else a
+        addresses = map(self._memory.address, (value.place, a, index))
+        sizes = [numel(index.size), numel(whole.size[1:]) * width, whole.stride[0] * width, whole.size[0]]
+        return Instruction(PUT_ROWS if is_put else TAKE_ROWS, [*addresses, *sizes])
+
+    def _indexed(self, value: Value) -> Instruction:
+        a, index = value.inputs
+        addresses = map(self._memory.address, (value.place, a, index))
+        strides = [*value.place.stride, *a.stride, *index.stride]
+        what = GATHER if value.what == "gather" else SCATTER_ADD
+        return Instruction(what, [*addresses, int(value.kind == "f64"), *index.size, *strides])
+
+    def _outside(self, value: Value) -> Instruction:
+        node, refs, parts = value.more
+        given = iter([self._memory.tensor(ref) for ref in refs])
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda _: next(given))
+        outs = [(index, self._memory.tensor(part.place)) for index, part in parts if part in self._memory.readers]
+
+        def call() -> None:
+            found = node.target(*args, **kwargs)
+            for index, out in outs:
+                out.copy_(found if index is None else found[index])
+
+        self._calls.append(call)
+        return Instruction(CALL, [len(self._calls) - 1])
+
+
+_WRITERS: dict[str, Callable[[Tape, Value], Instruction]] = {
+    "product": Tape._product,
+    **dict.fromkeys(_REDUCED, Tape._reduction),
+    **dict.fromkeys(("take_rows", "put_rows"), Tape._rows),
+    **dict.fromkeys(("gather", "scatter_add"), Tape._indexed),
+    **dict.fromkeys(("call", "call!"), Tape._outside),
+}
+
+
+def _fixed(values: list[Value]) -> set[Value]:
+    """Return values that are the same in all steps of a call."""
+    fixed: set[Value] = set()
+    for value in values:
+        is_alone = value.storage.tensor is None and value.next is None and not value.before
+        is_sure = value.what in _MAY_BE_FIXED and not value.storage.changes
+        if is_alone and is_sure and all(_is_given(ref.value) or ref.value in fixed for ref in value.inputs):
+            fixed.add(value)
+    return fixed
+
+
+def _is_given(value: Value) -> bool:
+    return value.what == "number" or (value.what == "input" and value.next is None)
+
+
+def _for_blas(rows: int, columns: int, row: int, column: int) -> tuple[int, int]:
+    """Return strides of a matrix as the BLAS wants them where there is a single row or column, which have any."""
+    if rows == 1:
+        return (max(row, columns), 1) if columns == 1 or column == 1 else (1, column)
+    if columns == 1:
+        return (1, rows) if row == 1 else (row, 1)
+    return row, column
+
+
+def _is_for_blas(rows: int, columns: int, row: int, column: int) -> bool:
+    return (column == 1 and row >= columns) or (row == 1 and column >= rows)
+
+
+def _in_words(group: Group) -> str:
+    value = group[0]
+    whats = [one.what for one in group] if is_each(value) else value.what
+    return f"{whats} {value.place.size} {[ref.size for ref in value.inputs]}"

@@ -1,0 +1,268 @@
+"""The operations of ATen in terms of values; whatever has no rule here or in `elementwise` is left to ATen."""
+
+import math
+from typing import Any
+
+from torch import fx
+
+from pyrobnn.inference.capture.tape.algebra import broadcast
+from pyrobnn.inference.capture.tape.elementwise import RULES, out, rule
+from pyrobnn.inference.capture.tape.fold import Fold
+from pyrobnn.inference.capture.tape.values import DTYPES, UNARY, Ref, dense, numel
+
+_ONES, _ZEROS = (
+    ("ones.", "ones_like.", "new_ones."),
+    ("zeros.", "zeros_like.", "new_zeros.", "empty_like.", "new_empty.", "new_empty_strided."),
+)
+for _name, _number in {
+    **dict.fromkeys(_ONES, 1),
+    **dict.fromkeys(_ZEROS, 0),
+    "empty.memory_format": 0,
+    "empty_strided.": 0,
+}.items():
+    RULES[f"{_name}default" if _name[-1] == "." else _name] = lambda fold, node, *_, _number=_number, **__: fold.number(
+        _number, *out(fold, node)[::-1]
+    )
+
+
+@rule("full.default", "scalar_tensor.default", "full_like.default", "new_full.default", "fill.Scalar")
+def _full(fold: Fold, node: fx.Node, *args: Any, **_: Any) -> Ref:
+    size, kind = out(fold, node)
+    number = args[0] if "scalar_tensor" in node.target._schema.name else args[-1]  # type: ignore[union-attr]
+    number = node.kwargs.get("fill_value", number)
+    return fold.number(number, kind, size)
+
+
+@rule("sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "amax.default", "amin.default")
+def _reduction(fold: Fold, node: fx.Node, a: Ref, dims: Any = None, keep: bool = False, **_: Any) -> Any:  # noqa: FBT002
+    name, kind = node.target._schema.name.split("::")[1], out(fold, node)[1]  # type: ignore[union-attr]
+    dims = (
+        [d % len(a.size) for d in ([dims] if isinstance(dims, int) else dims)]
+        if dims and a.size
+        else range(len(a.size))
+    )
+    a, what = fold.cast(a, kind), {"amax": "amax", "amin": "amin"}.get(name, "sum")
+    if not _can_reduce(a, dims) or (what != "sum" and not numel(a.size)):
+        return NotImplemented
+    found = fold.total(a, list(dims), keep=keep, what=what)
+    if name != "mean":
+        return found
+    count = numel(tuple(a.size[d] for d in dims))
+    return fold.each("mul", [found, fold.number(1 / count if count else math.nan, kind)], found.size, kind)
+
+
+def _can_reduce(ref: Ref, dims: Any) -> bool:
+    sides = [sum(n != 1 and (d in dims) == side for d, n in enumerate(ref.size)) for side in (True, False)]
+    return (ref.kind in ("f32", "f64") and max(sides) <= 3) or (ref.kind == "i64" and sides[1] == 0)
+
+
+@rule("logsumexp.default")
+def _logsumexp(fold: Fold, node: fx.Node, a: Ref, dims: Any, keep: bool = False) -> Any:  # noqa: FBT002
+    kind, dims = a.kind, [d % len(a.size) for d in dims] if a.size else []
+    if not numel(a.size) or not _can_reduce(a, dims):
+        return NotImplemented
+    most = fold.total(a, dims, keep=True, what="amax")
+    infinite = fold.each(
+        "eq", [fold.each("abs", [most], most.size, kind), fold.number(math.inf, kind)], most.size, "b8"
+    )
+    most = fold.each("where", [infinite, fold.number(0, kind), most], most.size, kind)
+    total = fold.total(fold.each("exp", [fold.each("sub", [a, most], a.size, kind)], a.size, kind), dims, keep=True)
+    found = fold.each("add", [fold.each("log", [total], total.size, kind), most], total.size, kind)
+    stride = tuple(s for d, s in enumerate(found.stride) if keep or d not in dims)
+    return Ref(found.value, found.offset, out(fold, node)[0], stride)
+
+
+@rule("_softmax.default", "_log_softmax.default")
+def _softmax(fold: Fold, node: fx.Node, a: Ref, dim: int, _: Any) -> Any:
+    kind, dims = a.kind, [dim % len(a.size)]
+    if not numel(a.size) or not _can_reduce(a, dims):
+        return NotImplemented
+    shifted = fold.each("sub", [a, fold.total(a, dims, keep=True, what="amax")], a.size, kind)
+    e = fold.each("exp", [shifted], a.size, kind)
+    total = fold.total(e, dims, keep=True)
+    if "log" in node.target._schema.name:  # type: ignore[union-attr]
+        return fold.each("sub", [shifted, fold.each("log", [total], total.size, kind)], a.size, kind)
+    return fold.each("div", [e, total], a.size, kind)
+
+
+@rule("_softmax_backward_data.default", "_log_softmax_backward_data.default")
+def _softmax_backward(fold: Fold, node: fx.Node, slope: Ref, y: Ref, dim: int, _: Any) -> Any:
+    kind, size, dims = y.kind, y.size, [dim % len(y.size)]
+    if not numel(size) or not _can_reduce(y, dims):
+        return NotImplemented
+    if "log" in node.target._schema.name:  # type: ignore[union-attr]
+        total = fold.total(slope, dims, keep=True)
+        return fold.each(
+            "sub", [slope, fold.each("mul", [fold.each("exp", [y], size, kind), total], size, kind)], size, kind
+        )
+    product = fold.each("mul", [slope, y], size, kind)
+    return fold.each(
+        "sub", [product, fold.each("mul", [y, fold.total(product, dims, keep=True)], size, kind)], size, kind
+    )
+
+
+@rule("mm.default", "bmm.default")
+def _mm(fold: Fold, node: fx.Node, a: Ref, b: Ref) -> Any:
+    return fold.product(a, b) if _can_multiply(a, b) else NotImplemented
+
+
+@rule("addmm.default")
+def _addmm(fold: Fold, node: fx.Node, bias: Ref, a: Ref, b: Ref, beta: Any = 1, alpha: Any = 1) -> Any:
+    if not _can_multiply(a, b) or (beta, alpha) != (1, 1):
+        return NotImplemented
+    size = out(fold, node)[0]
+    if broadcast(bias, size).stride[0] == 0:
+        return fold.product(a, b, broadcast(bias, size))
+    return fold.each("add", [fold.product(a, b), bias], size, a.kind)
+
+
+@rule("mv.default", "dot.default")
+def _mv(fold: Fold, node: fx.Node, a: Ref, b: Ref) -> Any:
+    rows = a if len(a.size) == 2 else Ref(a.value, a.offset, (1, *a.size), (0, *a.stride))
+    column = Ref(b.value, b.offset, (*b.size, 1), (*b.stride, 1))
+    if not _can_multiply(rows, column):
+        return NotImplemented
+    found = fold.product(rows, column)
+    size = out(fold, node)[0]
+    return Ref(found.value, found.offset, size, found.stride[: len(size)])
+
+
+def _can_multiply(a: Ref, b: Ref) -> bool:
+    """Return whether the BLAS takes matrices as they lie, and there is anything to add up."""
+    return a.kind in ("f32", "f64") and bool(numel(a.size) and numel(b.size))
+
+
+@rule("cat.default", "stack.default")
+def _cat(fold: Fold, node: fx.Node, parts: list[Ref], dim: int = 0) -> Any:
+    size, kind = out(fold, node)
+    dim %= len(size)
+    if "stack" in node.target._schema.name:  # type: ignore[union-attr]
+        parts = [
+            Ref(r.value, r.offset, (*r.size[:dim], 1, *r.size[dim:]), (*r.stride[:dim], 1, *r.stride[dim:]))
+            for r in parts
+        ]
+    return fold.joined([fold.cast(part, kind) for part in parts], size, dim)
+
+
+@rule("index_select.default")
+def _index_select(fold: Fold, node: fx.Node, a: Ref, dim: int, index: Ref) -> Any:
+    return _take_rows(fold, node, a, index) if dim == 0 else NotImplemented
+
+
+@rule("index.Tensor")
+def _index(fold: Fold, node: fx.Node, a: Ref, indices: list[Any]) -> Any:
+    return _take_rows(fold, node, a, indices[0]) if len(indices) == 1 else NotImplemented
+
+
+def _take_rows(fold: Fold, node: fx.Node, a: Ref, index: Any) -> Any:
+    if not isinstance(index, Ref) or index.kind != "i64" or not index.is_dense() or not a.size:
+        return NotImplemented
+    row = Ref(a.value, a.offset, a.size[1:], a.stride[1:])
+    if not row.is_dense() or (len(a.size) and a.size[0] == 0):
+        return NotImplemented
+    return fold.new("take_rows", [a, index], DTYPES[a.kind], out(fold, node)[0])
+
+
+@rule("gather.default")
+def _gather(fold: Fold, node: fx.Node, a: Ref, dim: int, index: Ref, **_: Any) -> Any:
+    if len(a.size) != 2 or dim % 2 != 1 or a.kind not in ("f32", "f64"):
+        return NotImplemented
+    return fold.new("gather", [a, index], DTYPES[a.kind], out(fold, node)[0])
+
+
+@rule("scatter_add.default")
+def _scatter_add(fold: Fold, node: fx.Node, a: Ref, dim: int, index: Ref, source: Ref) -> Any:
+    if len(a.size) != 2 or dim % 2 != 1 or a.kind not in ("f32", "f64"):
+        return NotImplemented
+    size, kind = out(fold, node)
+    start = fold.new("same", [a], DTYPES[kind], size)
+    return fold.overwritten(node, start, start, "scatter_add", [source, index])
+
+
+@rule("select_backward.default")
+def _select_backward(fold: Fold, node: fx.Node, slope: Ref, size: Any, dim: int, index: int) -> Ref:
+    wide = Ref(
+        slope.value,
+        slope.offset,
+        (*slope.size[: dim % len(size)], 1, *slope.size[dim % len(size) :]),
+        (*slope.stride[: dim % len(size)], 1, *slope.stride[dim % len(size) :]),
+    )
+    return _padded(fold, node, wide, dim % len(size), index % size[dim], 1)
+
+
+@rule("slice_backward.default")
+def _slice_backward(fold: Fold, node: fx.Node, slope: Ref, size: Any, dim: int, start: int, end: int, step: int) -> Ref:
+    dim %= len(size)
+    return _padded(fold, node, slope, dim, start + size[dim] if start < 0 else start, step)
+
+
+def _padded(fold: Fold, node: fx.Node, part: Ref, dim: int, start: int, step: int) -> Ref:
+    """Return zeros with numbers in some places of a dimension."""
+    size, kind = out(fold, node)
+    if part.size == size:
+        return part
+    zeros = fold.new("same", [fold.number(0, kind, size)], DTYPES[kind], size)
+    strides = dense(size)
+    stride = tuple(s * step if d == dim else s for d, s in enumerate(strides))
+    return fold.overwritten(node, zeros, Ref(zeros.value, start * strides[dim], part.size, stride), "same", [part])
+
+
+def _into(fold: Fold, node: fx.Node, source: Ref) -> None:
+    """Overwrite the first argument of a node."""
+    target = fold.ref(node.args[0])  # type: ignore[arg-type]
+    source = broadcast(fold.cast(source, target.kind), target.size)
+    fold.write(fold.memories[node.args[0]].storage, target, "same", [source])  # type: ignore[index]
+
+
+@rule("copy_.default")
+def _copy_(fold: Fold, node: fx.Node, target: Ref, source: Ref, *_: Any) -> None:
+    _into(fold, node, source)
+
+
+@rule("zero_.default")
+def _zero_(fold: Fold, node: fx.Node, target: Ref) -> None:
+    _into(fold, node, fold.number(0, target.kind))
+
+
+@rule("fill_.Scalar")
+def _fill_(fold: Fold, node: fx.Node, target: Ref, number: Any) -> None:
+    _into(fold, node, fold.number(number, target.kind))
+
+
+@rule("add_.Tensor", "sub_.Tensor", "mul_.Tensor", "div_.Tensor")
+def _in_place(fold: Fold, node: fx.Node, target: Ref, other: Any, alpha: Any = 1) -> Any:
+    if alpha != 1 or target.kind == "b8" or (target.kind == "i64" and "div" in node.target._schema.name):  # type: ignore[union-attr]
+        return NotImplemented
+    what = node.target._schema.name.split("::")[1][:-1]  # type: ignore[union-attr]
+    _into(fold, node, fold.each(what, [target, fold.cast(other, target.kind)], target.size, target.kind))
+    return None
+
+
+@rule("masked_fill_.Scalar")
+def _masked_fill_(fold: Fold, node: fx.Node, target: Ref, mask: Ref, number: Any) -> None:
+    _into(fold, node, fold.each("where", [mask, fold.number(number, target.kind), target], target.size, target.kind))
+
+
+def _unary_in_place(fold: Fold, node: fx.Node, target: Ref) -> Any:
+    what = node.target._schema.name.split("::")[1][:-1]  # type: ignore[union-attr]
+    if target.kind not in ("f32", "f64"):
+        return NotImplemented
+    _into(fold, node, fold.each(what, [target], target.size, target.kind))
+    return None
+
+
+RULES.update({f"{_name}_.default": _unary_in_place for _name in UNARY})
+
+
+@rule("index_copy_.default")
+def _index_copy_(fold: Fold, node: fx.Node, target: Ref, dim: int, index: Ref, source: Ref) -> Any:
+    row = Ref(target.value, 0, target.size[1:], target.stride[1:])
+    if dim != 0 or not row.is_dense() or not index.is_dense():
+        return NotImplemented
+    if not source.is_dense():
+        source = fold.new("same", [source], DTYPES[source.kind], source.size)
+    fold.write(fold.memories[node.args[0]].storage, target, "put_rows", [source, index])  # type: ignore[index]
+    return None
+
+
+ALL_RULES = RULES

@@ -1,0 +1,163 @@
+"""Values: what a recorded step computes, as few primitive operations on numbers in storages."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+NATIVE = {torch.float32: "f32", torch.float64: "f64", torch.int64: "i64", torch.bool: "b8"}
+_OTHERS = (
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.complex128,
+)
+KINDS = NATIVE | {dtype: str(dtype) for dtype in _OTHERS}
+"""Types of numbers; those of the second kind ATen alone works with."""
+DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
+BYTES = {kind: dtype.itemsize for kind, dtype in DTYPES.items()}
+UNARY = [
+    "neg",
+    "abs",
+    "exp",
+    "log",
+    "log1p",
+    "expm1",
+    "tanh",
+    "erf",
+    "sigmoid",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "sin",
+    "cos",
+    "floor",
+    "ceil",
+    "round",
+    "relu",
+    "lgamma",
+]
+COMPARED = ["lt", "le", "gt", "ge", "eq", "ne"]
+EACH = {
+    *UNARY,
+    *COMPARED,
+    *[
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "max",
+        "min",
+        "pow",
+        "where",
+        "sign",
+        "square",
+        "cube",
+        "softplus",
+        "lerp",
+        "fma",
+        "and",
+        "or",
+        "xor",
+        "not",
+        "same",
+    ],
+}
+EACH |= {f"to_{kind}" for kind in NATIVE.values()} | {"normal", "uniform"}
+"""Operations that work on each element by itself."""
+Size = tuple[int, ...]
+
+
+class Storage:
+    """Memory that values share: of a tensor that is there, or still to be placed.
+
+    Attributes:
+        numbers: how many it has room for.
+        kind: their type.
+        tensor: the one that is there, if so.
+        parent: a larger storage of which it is a part, and from which number on.
+        changes: whether it is written to more than once.
+    """
+
+    def __init__(self, kind: str, numbers: int, tensor: Tensor | None = None) -> None:
+        self.kind, self.numbers, self.tensor = kind, numbers, tensor
+        self.parent: tuple[Storage, int] | None = None
+        self.changes = False
+
+
+class Value:
+    """What an operation writes to a storage, or the state of a storage before the step.
+
+    Attributes:
+        what: the operation; "input" and "number" for what is there before.
+        inputs: what it reads.
+        place: where it writes.
+        more: what else the operation needs.
+        before: values that must be computed before it, beside those that it reads.
+        next: the value that overwrites it.
+    """
+
+    __slots__ = ("before", "inputs", "kind", "more", "next", "order", "place", "storage", "what")
+
+    def __init__(self, what: str, inputs: Sequence["Ref"], storage: Storage, more: Any = None) -> None:
+        self.what, self.inputs, self.storage, self.kind, self.more = what, tuple(inputs), storage, storage.kind, more
+        self.place: Ref
+        self.before: list[Value] = []
+        self.next: Value | None = None
+        self.order = 0
+
+
+class Ref(NamedTuple):
+    """Numbers of a value: an offset into its storage, sizes and strides."""
+
+    value: Value
+    offset: int
+    size: Size
+    stride: Size
+
+    @property
+    def kind(self) -> str:
+        """Their type."""
+        return self.value.kind
+
+    def number(self) -> float | int | bool | None:
+        """Return the number that this is known to be everywhere."""
+        return self.value.more if self.value.what == "number" else None
+
+    def is_uniform(self) -> bool:
+        """Return whether all numbers are the same one."""
+        return not any(s for n, s in zip(self.size, self.stride, strict=True) if n != 1)
+
+    def squeezed(self) -> tuple[Size, Size]:
+        """Return sizes and strides of the dimensions that are not 1."""
+        pairs = [(n, s) for n, s in zip(self.size, self.stride, strict=True) if n != 1]
+        return tuple(n for n, _ in pairs), tuple(s for _, s in pairs)
+
+    def is_dense(self) -> bool:
+        """Return whether the numbers lie one after the other."""
+        size, stride = self.squeezed()
+        return stride == dense(size)
+
+    def where(self) -> tuple[int, Size, Size]:
+        """Return what tells apart places in one storage."""
+        return self.offset, *self.squeezed()
+
+
+def dense(size: Size) -> Size:
+    """Return the strides of a tensor in the usual order."""
+    strides, step = [], 1
+    for n in reversed(size):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+def numel(size: Size) -> int:
+    """Return the number of entries."""
+    return math.prod(size)
