@@ -7,7 +7,7 @@ import os
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start, too: two workers share two cores
-# Or each of these processes compiles the bytecode of torch's modules anew, 1,600 for a captured fit.
+# Or each of these processes compiles the bytecode of torch's modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pyro
@@ -16,7 +16,7 @@ import torch
 
 torch.set_num_threads(1)
 
-logging.getLogger("torch.__trace").propagate = False  # thousands of records for each recorded graph, each formatted
+logging.getLogger("torch.__trace").propagate = False  # thousands of records for each graph of torch.compile
 
 
 def pytest_configure(config):
@@ -44,14 +44,6 @@ def no_report(monkeypatch):
 
     monkeypatch.setattr(pyrobnn.diagnostics.convert, "to_datatree", lambda *args, **kwargs: Tree())
     monkeypatch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.Rendered("page", {}))
-
-
-@pytest.fixture
-def nothing_compiled(monkeypatch):
-    """Captured steps run operation by operation, in far less time than compiling them takes."""
-    from pyrobnn.inference.capture.replay import replay
-
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", replay)
 
 
 @functools.cache

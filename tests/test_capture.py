@@ -25,10 +25,10 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.batches import LoaderBatches
 from pyrobnn.inference.capture.captured import Captured
-from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.record import record
-from pyrobnn.inference.capture.replay import record_as_run, replay
+from pyrobnn.inference.capture.run import interpreted, make_loop
+from pyrobnn.inference.capture.tape import runner
 from pyrobnn.inference.training.engines import Work
 from pyrobnn.inference.training.start import prepare_source, start
 from pyrobnn.inference.training.steps import Stepper
@@ -78,13 +78,13 @@ def assert_same(eager, captured):
     ],
     ids=["full batch", "mini-batches"],
 )
-def test_compiled_fit_is_the_eager_fit(settings):
+def test_a_long_captured_fit_is_the_eager_fit(settings):
     assert_same(*both(mixture_model(), *problem(), **({"steps": 120} | settings)))
 
 
-def captured_by_interpretation(monkeypatch, how=interpret):
-    """Spare the tests of everything but the compiler the time to compile."""
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", how)
+def run_by(monkeypatch, how):
+    """Let steps run as tapes, or operation by operation as where there is no C++ compiler."""
+    monkeypatch.setattr("pyrobnn.inference.capture.run.make_loop", how)
 
 
 def labels():
@@ -116,10 +116,10 @@ FITS = {
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("how", [interpret, replay])
+@pytest.mark.parametrize("how", [make_loop, interpreted])
 @pytest.mark.parametrize("name", FITS)
 def test_captured_fit_is_the_eager_fit(name, how, monkeypatch):
-    captured_by_interpretation(monkeypatch, how)
+    run_by(monkeypatch, how)
     model, data, settings = FITS[name]()
     assert_same(*both(model, *data, **settings))
 
@@ -140,20 +140,20 @@ def test_what_was_split_and_joined_again_is_not_copied_unless_it_is_written_to_m
         return ()
 
     x, out = torch.arange(10.0), torch.zeros(10)
-    graph = record_as_run(step, [x, out])
+    graph = record(step, [x, out])
     assert torch.equal(x, torch.arange(10.0))
     targets = [node.target for node in graph.graph.nodes]
     assert (torch.ops.aten.cat.default in targets) == (written != "after")
     assert torch.ops.aten.t.default not in targets
-    for run in (replay(graph, x.device), interpret(graph, x.device)):
+    for make in (make_loop, interpreted):
         x.copy_(torch.arange(10.0))
-        run([x, out])
+        make(graph, [x, out])(1)
         assert torch.equal(out, torch.arange(10.0) - float(written != "copy"))
         assert torch.equal(x, torch.arange(10.0) * torch.tensor([2.0] * 4 + [1.0] * 6))
 
 
 @pytest.mark.parametrize("how", ["as it was", "another order", "changed", "copied", "a view is copied"])
-def test_graphs_for_the_compiler_take_what_was_joined_again_as_it_is(how):
+def test_what_was_joined_again_is_as_it_was_before_a_write(how):
     """x, split and joined again, into the output, after twice x is written to x."""
 
     def step(x, out):
@@ -170,10 +170,9 @@ def test_graphs_for_the_compiler_take_what_was_joined_again_as_it_is(how):
 
     x, out = torch.arange(10.0), torch.zeros(10)
     graph = record(step, [x, out])
-    assert any(node.target is torch.ops.aten.cat.default for node in graph.graph.nodes) == (how != "as it was")
     expected = torch.arange(10.0) + (torch.arange(10) < 4 if how == "changed" else 0)
     expected = expected.roll(4) if how == "another order" else expected
-    interpret(graph, x.device)([x, out])
+    make_loop(graph, [x, out])(1)
     assert torch.equal(out, expected - (0 if "copied" in how else 1))
     assert torch.equal(x, 2 * torch.arange(10.0))
 
@@ -184,9 +183,9 @@ def test_views_that_show_the_same_numbers_otherwise_stay_apart():
         return ()
 
     x, out = torch.tensor([1 + 2j, 3j, -1 - 1j]), torch.zeros(3)
-    graph = record_as_run(step, [x, out])
+    graph = record(step, [x, out])
     expected = (x * x.conj()).real + torch.view_as_real(x).flatten()[:3]
-    interpret(graph, x.device)([x, out])
+    make_loop(graph, [x, out])(1)
     torch.testing.assert_close(out, expected)
 
 
@@ -273,23 +272,15 @@ def noisy(name, seed=0):
 
 
 @pytest.mark.one_in(3, 2)
-@pytest.mark.parametrize("how", [interpret, replay])
+@pytest.mark.parametrize("how", [make_loop, interpreted])
 @pytest.mark.parametrize("name", NOISY)
 def test_networks_with_noise_draw_that_of_eager_steps(name, how, monkeypatch):
-    captured_by_interpretation(monkeypatch, how)
+    run_by(monkeypatch, how)
     assert_same(*both(noisy(name), *problem(), steps=6, kl="mc", batch_size="all"))
 
 
-def test_antithetic_pairs_of_networks_with_noise_draw_that_of_eager_steps(monkeypatch):
-    captured_by_interpretation(monkeypatch)
+def test_antithetic_pairs_of_networks_with_noise_draw_that_of_eager_steps():
     assert_same(*both(noisy("dropout"), *problem(), steps=6, num_particles=2, antithetic=True, kl="mc"))
-
-
-@pytest.mark.one_in(0, 3)
-@pytest.mark.parametrize("name", ["dropout", "of a GRU", "slopes", "randint"])
-def test_compiled_networks_with_noise_draw_that_of_eager_steps(name):
-    """Some draws come from outside of the compiled step, and others from within it."""
-    assert_same(*both(noisy(name), *problem(), steps=30, kl="mc", batch_size="all"))
 
 
 class Drops(nn.Module):
@@ -311,10 +302,10 @@ class Drops(nn.Module):
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("how", [replay, interpret])
+@pytest.mark.parametrize("how", [make_loop, interpreted])
 def test_dropout_of_replicates_keeps_its_share_and_is_new_at_each_step_row_unit_and_replicate(how, monkeypatch):
     """400 steps: sums of independent draws lie within 5 standard errors, and those of two fits are uncorrelated."""
-    captured_by_interpretation(monkeypatch, how)
+    run_by(monkeypatch, how)
     steps, rows, columns, keep = 400, 40, 6, 0.7
     model = mixture_model(Drops(rows, columns))
     fits = model.fit(
@@ -335,9 +326,8 @@ def test_dropout_of_replicates_keeps_its_share_and_is_new_at_each_step_row_unit_
 
 
 @pytest.mark.slow
-def test_particles_have_masks_of_their_own(monkeypatch):
+def test_particles_have_masks_of_their_own():
     """The variance of an average over 4 particles is a quarter of that of one, up to a factor of 1.5 (300 steps)."""
-    captured_by_interpretation(monkeypatch, replay)
     options = {"guide": bnn.guides.MeanField(init_rho=-15), "lr": 1e-9, "kl": "mc", "steps": 300, "batch_size": "all"}
     one, four = (
         noisy("dropout").fit(*problem(), seed=3, progress=False, engine="captured", num_particles=count, **options)
@@ -356,9 +346,8 @@ def test_replicates_keep_batch_statistics_of_their_own():
 
 
 @pytest.mark.slow
-def test_several_particles_are_averaged(monkeypatch):
+def test_several_particles_are_averaged():
     """At a scale of 3e-7 all particles are the mean, whatever their noise."""
-    captured_by_interpretation(monkeypatch)
     eager, captured = both(
         mixture_model(), *problem(), steps=20, num_particles=5, guide=bnn.guides.MeanField(init_rho=-15)
     )
@@ -366,7 +355,7 @@ def test_several_particles_are_averaged(monkeypatch):
 
 
 class Standardizes(nn.Module):
-    """Holds tensors that are neither parameters nor buffers, too many to be written into the compiled code."""
+    """Holds tensors that are neither parameters nor buffers."""
 
     def __init__(self):
         super().__init__()
@@ -378,11 +367,11 @@ class Standardizes(nn.Module):
 
 
 @pytest.mark.slow
-def test_constants_of_a_network_reach_the_compiled_step():
+def test_constants_of_a_network_reach_the_captured_step():
     assert_same(*both(mixture_model(Standardizes()), *problem(), steps=60))
 
 
-def test_loader_batches_are_neither_lost_nor_compiled_at_the_size_of_the_last():
+def test_loader_batches_are_neither_lost_nor_recorded_at_the_size_of_the_last():
     data = TensorDataset(torch.arange(7.0)[:, None], torch.arange(7.0))
     batches = LoaderBatches(DataLoader(data, batch_size=3), lambda x, y: (x, y))
     assert [len(next(batches)[0]) for _ in range(2)] == [3, 3]
@@ -402,8 +391,6 @@ class Branches(nn.Module):
 POOLING = """
 import torch, pyrobnn as bnn
 from torch import nn
-from pyrobnn.inference.capture import compiler
-compiler.compile_graph = compiler.interpret
 net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 1))
 data = bnn.Data(torch.randn(8, 1, 8, 8), torch.randn(8))
 posterior = bnn.fit(bnn.BNN(net), data, bnn.SVI(steps=3), seed=0, engine="captured", progress=False)
@@ -412,7 +399,7 @@ assert posterior.history.engine.used == "captured", posterior.history.engine.rea
 
 
 @pytest.mark.slow
-def test_pooling_is_captured_in_a_process_that_has_compiled_nothing():
+def test_pooling_is_captured_in_a_new_process():
     subprocess.run([sys.executable, "-W", "error", "-c", POOLING], check=True)
 
 
@@ -434,8 +421,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(model, settings, reas
     np.testing.assert_array_equal(captured.history.elbo, eager.history.elbo)
 
 
-def choice(monkeypatch, steps, model=None, fits=1):
-    captured_by_interpretation(monkeypatch)
+def choice(steps, model=None, fits=1):
     model, method = model or mixture_model(), bnn.SVI(steps=steps)
     source = prepare_source(model, method, bnn.Data(*problem()), 0)
     with seeded(0), fast_pyro():
@@ -445,53 +431,38 @@ def choice(monkeypatch, steps, model=None, fits=1):
 
 
 @pytest.mark.slow
-def test_auto_captures_where_the_predicted_time_is_less(monkeypatch):
-    few, more, many = (choice(monkeypatch, steps) for steps in (20, 2000, 50_000))
+def test_auto_captures_where_the_predicted_time_is_less():
+    few, many = (choice(steps) for steps in (20, 2000))
     assert (few.used, few.from_step, few.compile_seconds) == ("eager", None, None)
-    assert (more.used, more.from_step) == ("replayed", 2)
     assert (many.used, many.from_step) == ("captured", 2)
     assert few.eager_seconds == many.eager_seconds
     assert few.reason.startswith(f"predicted {20 * few.eager_seconds:.3g} s eager, ")
-    assert choice(monkeypatch, 100, fits=8).used == "replayed"  # eight steps eagerly, or one
+    assert choice(20, fits=8).used == "captured"  # eight steps eagerly, or one
 
 
-@pytest.mark.parametrize(("guide", "used"), [("map", "replayed"), ("laplace", "replayed"), ("mean_field", "captured")])
-def test_a_mode_is_expected_sooner_than_a_spread(guide, used, monkeypatch):
-    captured_by_interpretation(monkeypatch)
-    method = bnn.SVI(guide=guide)
-    source = prepare_source(mixture_model(), method, bnn.Data(*problem()), 0)
-    with seeded(0), fast_pyro():
-        fits = [start(mixture_model(), method, source, 0, "cpu")[1]]
-        training = Stepper(fits, "auto", method.length(1).expected)
-        training.advance(3)
-    assert training.record.used == used
-
-
-def test_a_step_that_cannot_be_compiled_is_replayed(monkeypatch):
-    def fail(graph, device):
-        raise NotCapturable("the compiler failed: no g++")
-
-    captured_by_interpretation(monkeypatch, fail)
-    method = bnn.SVI(steps=50_000)
-    source = prepare_source(mixture_model(), method, bnn.Data(*problem()), 0)
+def test_without_a_compiler_operations_run_one_by_one_and_a_line_says_so(monkeypatch, caplog):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr("pyrobnn.inference.capture.store.find", lambda name: None)
+    runner.library.cache_clear()
+    runner.kernel.cache_clear()
     terms = []
     for engine in ("auto", "eager"):
+        method = bnn.SVI(steps=50_000)
+        source = prepare_source(mixture_model(), method, bnn.Data(*problem()), 0)
         with seeded(0), fast_pyro():
             training = Stepper([start(mixture_model(), method, source, 0, "cpu")[1]], engine, 50_000)
             terms.append(training.advance(20))
-        if engine == "auto":
-            assert training.record.used == "replayed"
-            assert "no g++" in training.record.reason
+    assert "operation by operation, many times slower: there is no C++ compiler 'no-such-compiler'" in caplog.text
     torch.testing.assert_close(*terms, rtol=1e-4, atol=1e-3)
 
 
 def test_auto_follows_sizes_and_no_clock(monkeypatch):
-    expected = choice(monkeypatch, 1000)
+    expected = choice(1000)
     monkeypatch.setattr(time, "perf_counter", iter(np.arange(10_000) * 1e3).__next__)
-    assert dataclasses.replace(choice(monkeypatch, 1000), compile_seconds=expected.compile_seconds) == expected
-    wide = choice(monkeypatch, 1000, mixture_model(bnn.MLP(3, [1000, 1000], 1)))
+    assert dataclasses.replace(choice(1000), compile_seconds=expected.compile_seconds) == expected
+    wide = choice(1000, mixture_model(bnn.MLP(3, [1000, 1000], 1)))
     assert wide.eager_seconds > 5 * expected.eager_seconds
-    assert (expected.used, wide.used) == ("replayed", "captured")
+    assert (expected.used, wide.used) == ("captured", "captured")
 
 
 def test_work_is_that_of_forward_and_backward_pass():
@@ -502,10 +473,9 @@ def test_work_is_that_of_forward_and_backward_pass():
     assert work.products == 2 * 8 * 3 * 5
     assert 8 * 5 + 1 + 3 * 5 <= work.numbers <= 8 * 5 + 1 + 3 * 5 + 2
     assert 3 <= work.operations < 10
-    cost, other, alike = work.cost(1000, "cpu"), work.cost(9000, "cpu"), work.cost(1000, "cpu", alike=4)
+    cost, longer = work.cost(1000, "cpu"), work.cost(9000, "cpu")
     assert cost.eager == pytest.approx(1000 * cost.step)
-    assert other.captured - cost.captured < other.replayed - cost.replayed < other.eager - cost.eager
-    assert cost.replayed < alike.captured < cost.captured
+    assert longer.captured - cost.captured < longer.eager - cost.eager
 
 
 SAME_CALL = """
@@ -525,11 +495,11 @@ print(json.dumps(found))
 @pytest.mark.nightly
 def test_the_same_call_has_the_same_bits_in_another_process_whatever_was_compiled_before(tmp_path):
     """The first process compiles, the second finds the library; both make the choices that follow from sizes."""
-    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     command = [sys.executable, "-c", SAME_CALL]
     runs = [subprocess.run(command, env=environment, check=True, capture_output=True, text=True) for _ in range(2)]
     first, second = (json.loads(run.stdout.splitlines()[-1]) for run in runs)
-    assert [record["used"] for record, _ in first] == ["eager", "replayed", "captured"]
+    assert [record["used"] for record, _ in first] == ["eager", "captured", "captured"]
     assert first == second
 
 
@@ -549,7 +519,7 @@ for method in (bnn.SVI(steps=300, schedule="cosine_annealing_lr"), bnn.IVON(step
 def test_short_fits_do_without_the_compiler():
     """It takes two seconds to import, and torch's optimisers import it unless they are kept from that."""
     run = subprocess.run([sys.executable, "-c", OPTIMIZER], check=True, capture_output=True, text=True)
-    assert run.stdout.splitlines() == ["replayed False", "eager False"]
+    assert run.stdout.splitlines() == ["captured False", "eager False"]
 
 
 def test_short_fits_stay_eager_and_say_so():
@@ -575,7 +545,6 @@ class Fed(TorchFunctionMode):
 @pytest.mark.parametrize(("particles", "antithetic"), [(1, False), (2, False), (2, True), (4, True)])
 def test_engines_agree_for_the_same_noise_whatever_is_drawn_at_once(particles, antithetic, replicates, monkeypatch):
     """The captured step's noise fed to eager steps, in the order of replicates and then draws; seeds 0 to 2."""
-    captured_by_interpretation(monkeypatch)
     drawn, draw = [], Noise.draw
 
     def noted(noise, num_steps):
@@ -603,8 +572,7 @@ def test_engines_agree_for_the_same_noise_whatever_is_drawn_at_once(particles, a
         torch.testing.assert_close(train("eager"), captured, rtol=1e-4, atol=1e-3)
 
 
-def test_callbacks_and_validation_see_the_parameters_as_they_train(monkeypatch):
-    captured_by_interpretation(monkeypatch)
+def test_callbacks_and_validation_see_the_parameters_as_they_train():
     seen = []
     x, y = problem()
     posterior = mixture_model().fit(
@@ -624,14 +592,13 @@ def test_callbacks_and_validation_see_the_parameters_as_they_train(monkeypatch):
     assert posterior.history.validation_steps == [40, 80, 120, 150]
 
 
-def test_divergence_is_reported_with_its_step(monkeypatch):
-    captured_by_interpretation(monkeypatch)
+def test_divergence_is_reported_with_its_step():
     with pytest.raises(FloatingPointError, match="at step"):
         mixture_model().fit(*problem(), seed=0, steps=200, lr=1e6, optimizer="sgd", engine="captured", progress=False)
 
 
 @pytest.mark.slow
-def test_replicates_compiled_are_reproducible_independent_and_on_their_own():
+def test_replicates_captured_are_reproducible_independent_and_on_their_own():
     x, y = problem()
     fits = [
         mixture_model().fit(x, y, seed=1, steps=80, replicates=3, engine="captured", progress=False, batch_size=16)
@@ -651,9 +618,8 @@ def test_replicates_compiled_are_reproducible_independent_and_on_their_own():
 
 
 @pytest.mark.nightly
-def test_replicates_are_in_law_separate_fits(monkeypatch):
+def test_replicates_are_in_law_separate_fits():
     """The ELBO after 20 steps: mean and spread of 60 replicates and 60 fits agree within 4 standard errors."""
-    captured_by_interpretation(monkeypatch)
     settings = {"steps": 20, "lr": 0.05, "progress": False}
     together = mixture_model().fit(*problem(), seed=0, replicates=60, engine="captured", **settings)
     alone = [mixture_model().fit(*problem(), seed=seed, engine="eager", **settings) for seed in range(60)]
@@ -664,7 +630,6 @@ def test_replicates_are_in_law_separate_fits(monkeypatch):
 
 
 def replicated(monkeypatch, bnns, methods, datas, name):
-    captured_by_interpretation(monkeypatch)
     return bnn.fit_replicates(bnns, datas, methods, seed=4, engine=name, progress=False)
 
 
@@ -715,4 +680,4 @@ def test_replicates_are_not_trained_under_the_settings_of_the_first(priors, sche
             fits.append(start(model, method, prepare_source(model, method, bnn.Data(*problem()), 0), 0, "cpu")[1])
             fits[-1].advance(1)
         with pytest.raises(NotCapturable, match=reason):
-            Captured(fits, interpret)
+            Captured(fits, interpreted)

@@ -8,8 +8,11 @@ variance of 2^18 numbers, seed 3, lie within 5 standard errors.
 
 import contextlib
 import dataclasses
-import gc
 import math
+import os
+import stat
+import subprocess
+import sys
 
 import numpy as np
 import pyro
@@ -27,15 +30,11 @@ from pyrobnn._torch.denormals import flushed_denormals
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides import Auto, Map, MeanField
-from pyrobnn.inference.capture import compiler, store
-from pyrobnn.inference.capture.compiler import compile_graph
-from pyrobnn.inference.capture.loop import make_loop
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.capture.record import record
-from pyrobnn.inference.capture.replay import record_as_run
+from pyrobnn.inference.capture.record import drop_unused, lift_constants, record
+from pyrobnn.inference.capture.run import interpreted, make_loop
 from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
-from pyrobnn.inference.training.engines import Choice, capture
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.priors import Normal, ScaleMixture
 from pyrobnn.testing.models import HierarchicalNormal
@@ -358,11 +357,16 @@ def recorded(function, *inputs):
     before = [value.clone() for value in inputs]
     graph = record(in_place, [out, *inputs])
     assert not out.any()
+    given = drop_unused(graph, [out, *inputs, *lift_constants(graph)])
     with seeded(0):
-        assert graph(out, *inputs) == ()
-    assert all(map(torch.equal, before, inputs))
-    with seeded(0):
-        return graph, out, function(*inputs)
+        expected = function(*inputs)
+    for make in (interpreted, make_loop):
+        out.zero_()
+        with seeded(0):
+            make(graph, given)(1)
+        assert all(map(torch.equal, before, inputs))
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-6)
+    return graph, out, expected
 
 
 def targets(graph):
@@ -430,7 +434,6 @@ def raises(x):
 BRANCHES, LEAVES = "branches on values of tensors", "(cannot be recorded|turns a tensor into an array)"
 
 
-@pytest.mark.parametrize("recorder", [record, record_as_run])
 @pytest.mark.parametrize("wrapped", [in_place, as_step])
 @pytest.mark.parametrize(
     ("function", "message"),
@@ -440,17 +443,15 @@ BRANCHES, LEAVES = "branches on values of tensors", "(cannot be recorded|turns a
         (raises, r"cannot be recorded \(ValueError: no such thing\)"),
     ],
 )
-def test_functions_that_branch_on_values_or_leave_torch_are_refused(function, message, wrapped, recorder):
+def test_functions_that_branch_on_values_or_leave_torch_are_refused(function, message, wrapped):
     with pytest.raises(NotCapturable, match=f"the model {message}"):
-        recorder(wrapped(function), [some(3)])
+        record(wrapped(function), [some(3)])
 
 
-def test_constants_of_one_number_are_written_into_the_graph():
+def test_constants_become_inputs():
     number, counted, vector = torch.tensor(2.5), torch.full((1, 1), 3), torch.arange(3.0)
     graph = assert_recorded(lambda x: (x * number + counted + 0.5).sum(0) + vector, some(3))
-    held = graph.graph.find_nodes(op="get_attr")
-    assert [getattr(graph, node.target).shape for node in held] == [(3,)]
-    assert targets(graph).count(aten.full.default) == 2
+    assert not graph.graph.find_nodes(op="get_attr")
 
 
 def test_a_recorded_constant_keeps_its_type():
@@ -462,35 +463,32 @@ def test_a_recorded_constant_keeps_its_type():
 
 
 PRODUCTS = {
-    "matrix": (torch.matmul, [(3, 4), (4, 5)], True),
-    "inner size 1": (torch.matmul, [(3, 1), (1, 5)], True),
-    "row by column": (torch.matmul, [(1, 4), (4, 1)], True),
-    "column by row of 1": (torch.matmul, [(1, 1), (1, 1)], True),
-    "batched": (torch.matmul, [(2, 3, 4), (2, 4, 5)], True),
-    "batched, inner size 1": (torch.matmul, [(2, 3, 1), (2, 1, 5)], True),
-    "broadcast batch": (torch.matmul, [(2, 3, 4), (4, 5)], True),
-    "bias of a column": (torch.addmm, [(5,), (3, 4), (4, 5)], True),
-    "bias of one number": (torch.addmm, [(1,), (3, 4), (4, 5)], True),
-    "bias matrix": (torch.addmm, [(3, 5), (3, 4), (4, 5)], True),
-    "bias column": (torch.addmm, [(3, 1), (3, 1), (1, 5)], True),
-    "batched bias": (torch.baddbmm, [(2, 3, 5), (2, 3, 4), (2, 4, 5)], True),
-    "batched bias of one row": (torch.baddbmm, [(2, 1, 5), (2, 3, 1), (2, 1, 5)], True),
-    "linear layer": (torch.nn.functional.linear, [(7, 3), (4, 3), (4,)], True),
-    "at the bound": (torch.matmul, [(32, 32), (32, 32)], True),
-    "above the bound": (torch.matmul, [(32, 32), (32, 33)], False),
-    "batch above the bound": (torch.matmul, [(9, 16, 16), (9, 16, 16)], False),
-    "bias above the bound": (torch.addmm, [(64,), (64, 64), (64, 64)], False),
-    "weighted bias": (lambda *args: torch.addmm(*args, beta=0.5, alpha=2.0), [(5,), (3, 4), (4, 5)], False),
+    "matrix": (torch.matmul, [(3, 4), (4, 5)]),
+    "inner size 1": (torch.matmul, [(3, 1), (1, 5)]),
+    "row by column": (torch.matmul, [(1, 4), (4, 1)]),
+    "column by row of 1": (torch.matmul, [(1, 1), (1, 1)]),
+    "batched": (torch.matmul, [(2, 3, 4), (2, 4, 5)]),
+    "batched, inner size 1": (torch.matmul, [(2, 3, 1), (2, 1, 5)]),
+    "broadcast batch": (torch.matmul, [(2, 3, 4), (4, 5)]),
+    "bias of a column": (torch.addmm, [(5,), (3, 4), (4, 5)]),
+    "bias of one number": (torch.addmm, [(1,), (3, 4), (4, 5)]),
+    "bias matrix": (torch.addmm, [(3, 5), (3, 4), (4, 5)]),
+    "bias column": (torch.addmm, [(3, 1), (3, 1), (1, 5)]),
+    "batched bias": (torch.baddbmm, [(2, 3, 5), (2, 3, 4), (2, 4, 5)]),
+    "batched bias of one row": (torch.baddbmm, [(2, 1, 5), (2, 3, 1), (2, 1, 5)]),
+    "linear layer": (torch.nn.functional.linear, [(7, 3), (4, 3), (4,)]),
+    "at the bound": (torch.matmul, [(32, 32), (32, 32)]),
+    "above the bound": (torch.matmul, [(32, 32), (32, 33)]),
+    "batch above the bound": (torch.matmul, [(9, 16, 16), (9, 16, 16)]),
+    "bias above the bound": (torch.addmm, [(64,), (64, 64), (64, 64)]),
+    "weighted bias": (lambda *args: torch.addmm(*args, beta=0.5, alpha=2.0), [(5,), (3, 4), (4, 5)]),
 }
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_small_products_are_unrolled_and_equal(name):
-    function, shapes, small = PRODUCTS[name]
-    graph = assert_recorded(function, *(some(*shape, seed=index) for index, shape in enumerate(shapes)))
-    products = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
-    assert bool(products & set(targets(graph))) != small
-    assert all("val" in node.meta for node in graph.graph.nodes if node.op != "output")
+def test_products_are_those_of_torch(name):
+    function, shapes = PRODUCTS[name]
+    assert_recorded(function, *(some(*shape, seed=index) for index, shape in enumerate(shapes)))
 
 
 def test_gradients_of_a_vmapped_network_are_those_of_eager_ones():
@@ -516,12 +514,6 @@ def test_a_step_advances_its_own_inputs():
         step(expected, counted)
     assert torch.equal(value, expected)
     assert int(position) == 3
-
-
-def test_recording_draws_nothing():
-    before = torch.get_rng_state()
-    record(in_place(lambda x: torch.randn_like(x) + torch.empty(3).normal_()), [some(3)])
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 RANDOM = {
@@ -666,7 +658,7 @@ def test_the_table_holds_at_most_2_to_the_22_numbers(size, rows_drawn):
 
 @pytest.mark.parametrize("num_rows", [1, 4])
 def test_all_that_noise_adds_to_a_graph_says_what_it_is(num_rows):
-    """The compiler asks every node for an example of its value."""
+    """The tape reads sizes and strides from these values."""
     graph, _, _ = noisy(mixed, (3, 5), num_rows)
     assert [node for node in graph.graph.nodes if node.op != "output" and "val" not in node.meta] == []
 
@@ -785,12 +777,11 @@ def test_denormals_are_flushed_inside_and_as_before_outside(flushed_before):
         torch.set_flush_denormal(False)
 
 
-# Compiling
+# The library
 
 
-@pytest.mark.slow
-def test_a_compiled_graph_does_what_its_function_does_and_is_found_again(monkeypatch, tmp_path):
-    """A network with noise on its weights that follows its own gradient for three steps, from a table of noise."""
+def test_a_step_that_follows_its_own_gradient_is_run_as_it_is_written():
+    """A network with noise on its weights, for three steps, from a table of noise."""
     rate = torch.tensor(0.1)
 
     def loss(weights, x, noise):
@@ -808,76 +799,60 @@ def test_a_compiled_graph_does_what_its_function_does_and_is_found_again(monkeyp
     def inputs():
         return [some(9), some(4, 5, 2, seed=1), torch.zeros(4), torch.zeros((), dtype=torch.int64)]
 
-    graph = record(step, inputs())
-    noise = Noise(graph, graph.graph.find_nodes(op="placeholder")[-1], 4)
-    compile_calls = []
-    compile_once = compiler._try_to_compile
-    monkeypatch.setattr(compiler, "_try_to_compile", lambda *a, **k: compile_calls.append(1) or compile_once(*a, **k))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    library = compile_graph(graph, torch.device("cpu"))
-    assert library.parent == tmp_path / "pyrobnn"
-    assert compile_graph(graph, torch.device("cpu")) == library
-    assert len(compile_calls) == 1
     found, expected = inputs(), inputs()
+    graph = record(step, found)
+    constants = lift_constants(graph)
+    noise = Noise(graph, graph.graph.find_nodes(op="placeholder")[3], 4)
+    loop = make_loop(graph, drop_unused(graph, [*found, *constants, *noise.inputs]))
     with seeded(0):
         noise.draw(3)
-    make_loop(library, [*found, *noise.inputs])(3)
+    loop(3)
     with seeded(0):
         for _ in range(3):
             step(*expected)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert int(found[3]) == 3
     assert float(found[2][2]) > 0
-    broken = tmp_path / "broken.so"
-    broken.write_bytes(b"not a library")
-    monkeypatch.setattr(store, "find", lambda name: broken)
-    assert compile_graph(graph, torch.device("cpu")) == library
-    assert len(compile_calls) == 2
+
+
+def test_entries_written_into_a_mask_are_seen_by_what_follows():
+    def masked(x):
+        mask = torch.full((8, 8), -10000.0)
+        mask[torch.arange(8)[None], torch.arange(8)[:, None]] = 0
+        return torch.softmax(x + mask, dim=1)
+
+    _, found, _ = recorded(masked, some(8, 8))
+    assert float(found.sum()) == pytest.approx(8)
+
+
+IN_A_NEW_PROCESS = """
+import sys, torch
+from pyrobnn.inference.capture.tape import runner
+print(runner.library()._name)
+"""
 
 
 @pytest.mark.slow
-def test_a_buffer_that_a_later_loop_overwrites_unread_is_compiled(monkeypatch):
-    """Such as a mask with entries written into it; inductor by itself fails with a KeyError."""
-
-    def step(x, out):
-        mask = torch.full((8, 8), -10000.0)
-        mask[torch.arange(8)[None], torch.arange(8)[:, None]] = 0
-        out.copy_(torch.softmax(x + mask, dim=1))
-        return ()
-
-    monkeypatch.setattr(store, "find", lambda name: None)
-    found, expected = [some(8, 8), torch.zeros(8, 8)], [some(8, 8), torch.zeros(8, 8)]
-    make_loop(compile_graph(record(step, found), torch.device("cpu")), found)(1)
-    step(*expected)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-    assert float(found[1].sum()) == pytest.approx(8)
+def test_the_library_is_compiled_once_for_processes_that_start_together_and_found_again(tmp_path):
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", IN_A_NEW_PROCESS]
+    starts = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    names = {start.communicate()[0].strip() for start in starts}
+    (library,) = (tmp_path / "pyrobnn" / "compiled").glob("*.so")
+    assert names == {str(library)}
+    assert stat.S_IMODE(library.parent.stat().st_mode) == stat.S_IRWXU
+    written = library.stat().st_mtime_ns
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
+    assert library.stat().st_mtime_ns == written
 
 
-def test_a_folder_that_the_compiler_cannot_take_is_named(monkeypatch, tmp_path):
-    def step(x):
-        x.add_(1)
-        return ()
-
-    def fail(*args, **kwargs):
-        raise RuntimeError("C++ compile error")
-
-    monkeypatch.setattr(store, "find", lambda name: None)
-    monkeypatch.setattr("pyrobnn.inference.capture.compiler._compile", fail)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "with a space"))
-    with pytest.raises(NotCapturable, match=r"C\+\+ compile error; it cannot work in '.*with a space', with a space"):
-        compile_graph(record(step, [some(3)]), torch.device("cpu"))
-
-
-@pytest.mark.parametrize("is_enabled", [True, False])
-def test_no_garbage_is_collected_while_a_step_is_captured(is_enabled):
-    def make(compiler):
-        raise NotCapturable(f"enabled: {gc.isenabled()}")
-
-    was_enabled = gc.isenabled()
-    (gc.enable if is_enabled else gc.disable)()
-    try:
-        _, record = capture(Choice("auto", "captured"), make, what="fit runs", from_step=1)
-        assert "enabled: False" in record.reason
-        assert gc.isenabled() == is_enabled
-    finally:
-        (gc.enable if was_enabled else gc.disable)()
+@pytest.mark.slow
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+    """The library then lies in a private folder of the temporary one, or nowhere once it is loaded."""
+    (tmp_path / "cache").write_text("a file")
+    (tmp_path / "temporary").mkdir()
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "temporary")}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_NEW_PROCESS], env=environment, check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout.startswith(str(tmp_path / "temporary"))

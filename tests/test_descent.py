@@ -49,7 +49,7 @@ def test_the_mode_of_a_linear_model_is_that_of_ridge(engine):
     net = nn.Linear(3, 1, bias=False).double()
     posterior = fit(model(net), run={"engine": engine})
     assert by_lbfgs(posterior)
-    assert posterior.record.engine.used == ("replayed" if engine == "auto" else "eager")
+    assert posterior.record.engine.used == ("captured" if engine == "auto" else "eager")
     exact = np.linalg.solve(X.T @ X / 0.09 + np.eye(3), X.T @ Y / 0.09)
     np.testing.assert_allclose(posterior.guide.mean()["weight"].numpy()[0], exact, rtol=1e-6)
 
@@ -97,7 +97,7 @@ def test_it_ends_no_lower_than_steps_of_adam():
     assert found.elbo >= steps.record.convergence.elbo - steps.record.convergence.tolerance
 
 
-def test_eager_and_replayed_descents_agree():
+def test_eager_and_recorded_descents_agree():
     net = NET.build()
     first, second = (fit(model(net), max_steps=300, run={"engine": engine}) for engine in ("auto", "eager"))
     assert len(first.history) == len(second.history) == 300

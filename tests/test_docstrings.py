@@ -96,7 +96,7 @@ def test_what_is_no_class_has_its_docstring_below():
 
 @pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", NAMES)
-def test_example_runs(name, tmp_path, monkeypatch, nothing_compiled):
+def test_example_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     example = doctest.DocTestParser().get_doctest(docstring(name), {"bnn": bnn, "torch": torch}, name, None, None)
     told = io.StringIO()

@@ -61,15 +61,12 @@ def name(path):
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
 @pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python")], ids=name)
 def test_python_blocks_run(path, tmp_path, monkeypatch):
-    """All blocks of a page share one namespace; steps are compiled only where there are many; parts are forgotten."""
+    """All blocks of a page share one namespace; parts are forgotten."""
     from pyrobnn import guides, likelihoods, priors
-    from pyrobnn.inference.capture.compiler import interpret
 
     for registry in (guides.registry, likelihoods.registry, priors.registry):
         monkeypatch.setattr(registry, "_classes", dict(registry._classes))
     monkeypatch.chdir(tmp_path)
-    if path != DEFAULTS:
-        monkeypatch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
     namespace = {"__name__": "page"}
     with no_figure_left(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         for block in blocks(path, "python"):

@@ -529,7 +529,7 @@ def test_rates_by_name():
     assert set(posterior.mean()) == set(posterior.bnn.site_names)
 
 
-def test_replicates_have_rates_of_their_own(nothing_compiled):
+def test_replicates_have_rates_of_their_own():
     methods = [bnn.SVI(guide=Dropout(rate, input_rate=rate), steps=30) for rate in (0.0, 0.5)]
     none, half = bnn.fit_replicates(make(), (X, Y), methods, seed=0, engine="captured", progress=False)
     assert none.info["engine"]["used"] == "captured"

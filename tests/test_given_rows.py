@@ -145,12 +145,12 @@ def test_codes_that_count_from_one_give_the_bits_of_codes_that_count_from_zero(m
     assert torch.equal(*found)
 
 
-def test_a_replayed_fit_looks_up_the_codes_of_the_data():
+def test_a_captured_fit_looks_up_the_codes_of_the_data():
     found = []
     for first in (0, 1):
         model = model_of(seeded(lambda first=first: Codes(first)))
         posterior = model.fit(CODES - 1 + first, Y, steps=600, seed=0, progress=False)
-        assert posterior.record.engine.used == "replayed"
+        assert posterior.record.engine.used == "captured"
         found.append(posterior.mean()["head.weight"])
     assert torch.equal(*found)
 

@@ -145,7 +145,7 @@ def test_a_prior_that_is_not_normal_is_a_part_of_the_loss():
 
 
 @pytest.mark.parametrize("kl", ["quadrature", "mc"])
-def test_captured_fit_is_the_eager_fit(kl, nothing_compiled):
+def test_captured_fit_is_the_eager_fit(kl):
     method = bnn.IVON(**SMALL, kl=kl, kl_warmup=5, clip_norm=50.0)
     eager, captured = (quick(network(), method, (X, Y), engine=engine) for engine in ("eager", "captured"))
     assert captured.info["engine"]["used"] == "captured"
@@ -160,7 +160,7 @@ def test_replicates_side_by_side_are_those_alone(noise):
     require_capturable(network(), data, kind=bnn.IVON, guide=bnn.guides.MeanField(noise=noise), batch_size=7)
 
 
-def test_replicates_of_other_priors_train_side_by_side(nothing_compiled):
+def test_replicates_of_other_priors_train_side_by_side():
     """The tighter prior ends in the smaller weights, in one graph."""
     models = [linear(bnn.priors.Normal(scale)) for scale in (1.0, 0.01)]
     method = bnn.IVON(steps=60, clip_radius=1.0)

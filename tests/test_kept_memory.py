@@ -16,7 +16,8 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._torch.kept_memory import kept_memory
 from pyrobnn._torch.private import sources_forgotten
-from pyrobnn.inference.capture.replay import record_as_run, recorded_slope, replay
+from pyrobnn.inference.capture.record import record
+from pyrobnn.inference.capture.run import make_loop, recorded_slope
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other systems have no such thresholds")
 
@@ -102,22 +103,22 @@ def wave(x):
     return x
 
 
-def replays_a_graph():
+def runs_a_graph():
     x = torch.ones(3)
     with sources_forgotten():
-        graph = record_as_run(lambda x: (x.copy_(wave(x)), ())[1], [x])
-        run = replay(graph, x.device)
+        graph = record(lambda x: (x.copy_(wave(x)), ())[1], [x])
+        run = make_loop(graph, [x])
     for _ in range(2):
-        run([x])
+        run(1)
 
 
-def replays_a_slope():
+def runs_a_slope():
     slope = recorded_slope(lambda values: wave(values["w"]), {"w": torch.ones(3)})
     for _ in range(2):
         slope()
 
 
-@pytest.mark.parametrize("work", [replays_a_graph, replays_a_slope])
+@pytest.mark.parametrize("work", [runs_a_graph, runs_a_slope])
 def test_what_was_recorded_is_freed(work):
     """Torch keeps traces, a MiB or more of each of these, and the source of graphs, until the process ends."""
     for _ in range(3):

@@ -222,7 +222,7 @@ def assert_exact_statistics(posterior, data, updates=STEPS):
 
 
 @pytest.mark.parametrize("engine", ["eager", "captured"])
-def test_running_statistics_follow_the_batches(nothing_compiled, engine):
+def test_running_statistics_follow_the_batches(engine):
     data = linear_data()
     posterior = fit(normalised(), data, engine=engine)
     assert posterior.history.engine.used == engine
@@ -244,7 +244,7 @@ def test_running_statistics_follow_the_batches(nothing_compiled, engine):
 
 
 @pytest.mark.parametrize("engine", ["eager", "captured"])
-def test_replicates_have_running_statistics_of_their_own(nothing_compiled, engine):
+def test_replicates_have_running_statistics_of_their_own(engine):
     sets = [linear_data(2), linear_data(3)]
     model, method = make_model(normalised()), bnn.SVI(steps=STEPS)
     posteriors = bnn.fit_replicates(model, sets, method, seed=0, engine=engine, device="cpu", progress=False)

@@ -320,7 +320,7 @@ def test_a_fit_goes_on_from_a_checkpoint_with_the_same_bits(tmp_path):
 
 @pytest.mark.nightly
 def test_the_sinusoid_is_learned_and_doubt_is_larger_outside_its_data():
-    """Medians of 8 seeds: 0.54 and 8.5, in 4 s a fit once the step is compiled."""
+    """Medians of 8 seeds: 0.54 and 8.5, in 4 s a fit."""
     prior = bnn.priors.ScaleMixture(pi=0.2, sigma1=1.0, sigma2=0.1, learnable=True)
     model = bnn.BNN(bnn.MLP(1, [20, 20], 1), prior=prior, likelihood=bnn.likelihoods.Gaussian(scale=1.0))
     data, guide = bnn.datasets.sinusoid(), bnn.guides.MeanField(init_loc="prior", init_rho=0.0)

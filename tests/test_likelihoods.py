@@ -350,7 +350,7 @@ def test_refused(name):
     assert message in str(caught.value)
 
 
-def test_replicates_have_priors_of_their_own_for_the_noise(nothing_compiled):
+def test_replicates_have_priors_of_their_own_for_the_noise():
     """One graph, two priors of the noise: each replicate follows its own, as the fits alone do."""
     x = torch.linspace(-1, 1, 8)[:, None]
     models = [

@@ -121,7 +121,7 @@ def test_fit_recovers_the_truth_as_maximum_likelihood_does(name):
 
 
 @pytest.mark.slow
-def test_noise_under_a_prior_has_the_posterior_of_quadrature(nothing_compiled):
+def test_noise_under_a_prior_has_the_posterior_of_quadrature():
     """One weight with a N(0, 1) prior, integrated out in closed form; the log of the noise scale on a grid.
 
     Weight and log scale are independent in the Fisher information, so that a mean-field guide is off by the skewness of

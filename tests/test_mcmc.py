@@ -19,10 +19,10 @@ import pyrobnn as bnn
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
-from pyrobnn.inference.capture.compiler import compile_graph, interpret
+from pyrobnn.inference.capture.run import make_loop
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.chains import Target
-from pyrobnn.inference.mcmc.kernels import CompiledHMC, CompiledNUTS, turns_back
+from pyrobnn.inference.mcmc.kernels import RecordedHMC, RecordedNUTS, turns_back
 from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential, make_potential
 from pyrobnn.posterior.posterior import latent_names
 from pyrobnn.testing import guides as guide_checks
@@ -75,13 +75,6 @@ def flat_chains(posterior):
 def run(setting, model=None, data=(X, Y), **arguments):
     given = {"seed": 0, "progress": False, "device": "cpu", "engine": "eager"} | arguments
     return bnn.fit(model or linear_model(), data, setting, **given)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _nothing_is_compiled():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyrobnn.inference.capture.compiler.compile_graph", interpret)
-        yield
 
 
 # The posterior
@@ -187,33 +180,17 @@ def test_captured_potential_equals_the_eager_one(name, dtype):
     with fast_pyro():
         like = made.start(0, lambda z: True)
         eager = eager_potential(made.log_joint, data)
-        captured = Leapfrog(made.log_joint, data, like, interpret)
+        captured = Leapfrog(made.log_joint, data, like, make_loop)
         for z in (like, 0.1 * like, -like):
             for found, expected in zip(captured.evaluate(z), eager(z), strict=True):
                 assert found.dtype == dtype
                 torch.testing.assert_close(found, expected, **tolerance)
-    assert captured.library is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
-def test_compiled_potential_equals_the_eager_one(dtype):
-    made, data = target(linear_model(INFERRED_NOISE, dtype))
-    with fast_pyro():
-        z = made.start(0, lambda z: True)
-        eager = eager_potential(made.log_joint, data)
-        compiled = Leapfrog(made.log_joint, data, z, compile_graph, num_kept=4)
-        for point in (z, -z):
-            for found, expected in zip(compiled.evaluate(point), eager(point), strict=True):
-                bound = 1e-9 if dtype == F64 else 1e-4
-                torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
-    assert compiled.library is not None
 
 
 def test_captured_results_do_not_change_with_the_next_evaluation():
     made, data = target(linear_model())
     with fast_pyro():
-        captured = Leapfrog(made.log_joint, data, torch.zeros(3, dtype=F64), interpret).evaluate
+        captured = Leapfrog(made.log_joint, data, torch.zeros(3, dtype=F64), make_loop).evaluate
         first = captured(torch.zeros(3, dtype=F64))
         before = [tensor.clone() for tensor in first]
         captured(torch.ones(3, dtype=F64))
@@ -230,7 +207,7 @@ def test_leapfrog_steps_are_those_by_hand(dense):
     root = factor if dense else factor.diagonal().diag()
     with fast_pyro():
         evaluate = eager_potential(made.log_joint, data)
-        leapfrog = Leapfrog(made.log_joint, data, z, interpret, num_kept=8, dense=dense)
+        leapfrog = Leapfrog(made.log_joint, data, z, make_loop, num_kept=8, dense=dense)
         leapfrog.set_root(root if dense else root.diagonal())
         start = State(z, torch.tensor([1.0, -0.5, 0.3, 0.2], dtype=F64), evaluate(z)[1])
         place, momentum, gradient = start
@@ -278,9 +255,9 @@ def test_kernels_without_room_for_a_trajectory_are_those_of_pyro():
             make_potential(made.log_joint, data, like, engine, 100, num_kept=kept)[0]
             for engine, kept in (("captured", nuts.num_kept), ("captured", 0), ("eager", 0))
         )
-    assert isinstance(nuts.kernel(roomy), CompiledNUTS)
+    assert isinstance(nuts.kernel(roomy), RecordedNUTS)
     assert type(nuts.kernel(tight)) is type(nuts.kernel(eager)) is mcmc.NUTS
-    assert isinstance(hmc.kernel(tight), CompiledHMC)
+    assert isinstance(hmc.kernel(tight), RecordedHMC)
     assert type(hmc.kernel(eager)) is mcmc.HMC
 
 

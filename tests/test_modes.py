@@ -82,7 +82,7 @@ def numbers(found):
 
 FITS = {
     "eager": lambda: fit(SHORT, engine="eager"),
-    "replayed": lambda: fit(bnn.SVI(steps=40, batch_size=7)),
+    "captured": lambda: fit(bnn.SVI(steps=40, batch_size=7)),
     "a loader": lambda: fit(SHORT, data=DataLoader(TensorDataset(X, Y), 7, shuffle=True)),
     "open length": lambda: fit(bnn.SVI(guide="map", max_steps=200)),
     "measured scales": lambda: fit(bnn.SVI(max_steps=100), OPEN),
@@ -109,7 +109,7 @@ def fitted(kind):
         {
             "laplace": bnn.SVI(guide=Laplace(structure="full"), steps=12),
             "svi": SHORT,
-            "chains": bnn.NUTS(num_draws=10, warmup=5, num_chains=2, max_tree_depth=4),
+            "chains": bnn.NUTS(num_draws=10, warmup=30, num_chains=2, max_tree_depth=4),
         }[kind]
     )
 
@@ -121,7 +121,7 @@ def without():
     return lambda kind: found.setdefault(kind, numbers(FITS[kind]()))
 
 
-FEW_FITS, LONG_FITS = ("eager", "replayed", "laplace"), ("nuts", "measured scales", "open length")
+FEW_FITS, LONG_FITS = ("eager", "captured", "laplace"), ("nuts", "measured scales", "open length")
 """Fits that are tried in every mode; the others in inference mode, which takes gradients away too."""
 
 

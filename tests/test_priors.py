@@ -17,7 +17,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.inference.capture.captured import Captured
-from pyrobnn.inference.capture.compiler import interpret
+from pyrobnn.inference.capture.run import interpreted
 from pyrobnn.testing import captured
 from pyrobnn.testing.common import make_data
 
@@ -275,8 +275,8 @@ def test_replicates_have_numbers_of_their_own():
         return captured._begin(model(prior, net), method, data, seed=0)
 
     with seeded(0), fast_pyro():
-        alone = [Captured([begin(prior)], interpret) for prior in both]
-        together = Captured([begin(prior) for prior in both], interpret)
+        alone = [Captured([begin(prior)], interpreted) for prior in both]
+        together = Captured([begin(prior) for prior in both], interpreted)
     terms = torch.stack([captured._run(one) for one in alone], 1)
     captured._give_noise(together.step.noise, alone[0].step.noise)
     torch.testing.assert_close(captured._run(together), terms)

@@ -396,7 +396,7 @@ def test_gradient_varies_less_than_from_draws_and_has_the_same_mean():
 
 
 @pytest.mark.slow
-def test_fit_reaches_the_optimum_of_a_long_fit_with_draws(nothing_compiled):
+def test_fit_reaches_the_optimum_of_a_long_fit_with_draws():
     found, long = fit(kl="quadrature", steps=500, num_particles=4), fit(kl="mc", steps=1000, num_particles=16)
     assert found.history.engine.used == long.history.engine.used == "captured"
     assert exact_elbo(found) == pytest.approx(exact_elbo(long), abs=0.02)

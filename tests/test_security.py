@@ -98,8 +98,7 @@ def test_the_template_switches_escaping_off_nowhere():
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "cache").mkdir()
+    monkeypatch.setattr(store, "_folders", lambda: iter([tmp_path / "cache" / "compiled"]))
     library = tmp_path / "library.so"
     library.write_bytes(b"code")
     return library
@@ -115,10 +114,11 @@ def test_a_kept_library_lies_in_a_private_folder(cache):
 
 
 @pytest.mark.parametrize("place", ["library", "folder", "cache"])
-def test_a_library_that_others_may_have_written_is_not_loaded(place, cache):
+def test_a_library_that_others_may_have_written_is_not_loaded_and_a_line_says_so(place, cache, caplog):
     kept = store.keep("name", cache)
     {"library": kept, "folder": kept.parent, "cache": kept.parent.parent}[place].chmod(0o777)
     assert store.find("name") is None
+    assert f"{kept} is not loaded: it or a folder above it belongs to others, or is open to them" in caplog.text
 
 
 def test_a_library_of_another_owner_is_not_loaded_and_none_is_kept_beside_it(cache, monkeypatch):

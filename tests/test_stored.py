@@ -254,7 +254,7 @@ def test_a_map_fit_on_row_groups_reaches_the_mode(tmp_path):
 
 
 @pytest.mark.one_in(2)
-def test_the_captured_engine_gives_the_numbers_of_the_eager_one(stored, nothing_compiled):
+def test_the_captured_engine_gives_the_numbers_of_the_eager_one(stored):
     captured = bnn.fit(model(), stored, bnn.SVI(steps=20, batch_size=16), seed=0, engine="captured", **LOUD)
     assert captured.info["engine"]["used"] == "captured"
     torch.testing.assert_close(parameters(captured), parameters(fit(stored)), rtol=1e-4, atol=1e-5)

@@ -248,7 +248,6 @@ def process_state():
 
 
 @pytest.mark.one_in(2, 3)
-@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("share", [0.2, 0.6, 1.0])
 @pytest.mark.parametrize("name", [*METHODS, "captured", "evidence"])
 def test_an_interrupt_leaves_the_process_as_it_was(name, share, monkeypatch):
@@ -273,7 +272,6 @@ def test_an_interrupt_leaves_the_process_as_it_was(name, share, monkeypatch):
     assert process_state() == before
 
 
-@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 def test_an_interrupt_in_a_callback_leaves_the_process_as_it_was(engine):
     def interrupt(progress):
@@ -304,23 +302,18 @@ def test_an_interrupt_while_others_are_in_comes_after_the_lock(monkeypatch):
 # Waits
 
 
-NOT_HALF_A_SECOND = "longest wait {:.2f} s: the compiler keeps the interpreter 0.6 to 1.1 s, other work makes it longer"
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize(("engine", "steps"), [("eager", 3000), ("captured", 200_000)])
 def test_a_prediction_waits_for_a_turn_and_not_for_a_fit(engine, steps, tmp_path, monkeypatch):
-    """Also while the step is recorded and compiled.
+    """Also while the step is recorded and the library compiled.
 
     How long a turn is depends on what else the machine does, so waits are set beside the fit's own time.
     """
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     posterior, waits = fit(0), []
 
     def run():
-        model = bnn.BNN(
-            bnn.MLP(1, [17], 1), likelihood=NOISE, prior=bnn.priors.Normal(1.0)
-        )  # of a size of its own: nothing is compiled before
+        model = bnn.BNN(bnn.MLP(1, [17], 1), likelihood=NOISE, prior=bnn.priors.Normal(1.0))
         bnn.fit(model, (X, X[:, 0]), bnn.SVI(steps=steps), seed=0, engine=engine, progress=False)
 
     thread = threading.Thread(target=run)
@@ -336,5 +329,4 @@ def test_a_prediction_waits_for_a_turn_and_not_for_a_fit(engine, steps, tmp_path
     assert len(waits) >= 10
     assert np.median(waits) < took / 20
     assert max(waits) < took / 5
-    if max(waits) > 0.5:
-        pytest.xfail(NOT_HALF_A_SECOND.format(max(waits)))
+    assert max(waits) < 0.5

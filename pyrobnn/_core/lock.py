@@ -4,7 +4,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from pyrobnn._core.deadline import check_time
@@ -131,16 +131,6 @@ class _OneThread:
 
 ONE_THREAD = _OneThread()
 """Held wherever process-wide state is used, so that threads may predict and fit side by side, in turns."""
-_ONE_COMPILER = _OneThread()
-
-
-@contextmanager
-def one_compiler() -> Iterator[None]:
-    """Compile in the block, in one thread at a time; other threads may predict meanwhile."""
-    with ExitStack() as held:
-        with ONE_THREAD.others_let_in():
-            held.enter_context(_ONE_COMPILER)
-        yield
 
 
 @contextmanager

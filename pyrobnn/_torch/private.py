@@ -12,47 +12,17 @@ import functools
 import inspect
 import linecache
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import torch
 
-from pyrobnn._core.lock import ONE_THREAD
-
 TRIED = "2.15"
 PLACES = {
-    "DataDependentOutputException": "torch._subclasses.fake_tensor:DataDependentOutputException",
-    "DynamicOutputShapeException": "torch._subclasses.fake_tensor:DynamicOutputShapeException",
-    "GuardOnDataDependentSymNode": "torch.fx.experimental.symbolic_shapes:GuardOnDataDependentSymNode",
-    "make_fx": "torch.fx.experimental.proxy_tensor:make_fx",
     "source_loader": "torch.fx.graph_module:_loader",
-    "inductor_config": "torch._inductor.config:",
-    "inductor_lowering": "torch._inductor.lowering:",
-    "functorch_config": "torch._functorch.config:",
     "eager_transforms": "torch._functorch.eager_transforms:",
     "WeakTensorKeyDictionary": "torch.utils.weak:WeakTensorKeyDictionary",
-    "create_graph_by_tracing": "torch._C:_create_graph_by_tracing",
-    "create_function_from_graph": "torch._C:_create_function_from_graph",
-    "optimized_execution": "torch.jit:optimized_execution",
-    "select_decomp_table": "torch._inductor.decomposition:select_decomp_table",
-    "LoopBody": "torch._inductor.loop_body:LoopBody",
-    "TracingContext": "torch._guards:TracingContext",
-    "tracing": "torch._guards:tracing",
-    "compile_fx_inner": "torch._inductor.compile_fx:compile_fx_inner",
-    "joint_graph_passes": "torch._inductor.fx_passes.joint_graph:joint_graph_passes",
-    "BoxedBool": "torch._inductor.utils:BoxedBool",
-    "init_backend_registration": "torch._inductor.codegen.common:init_backend_registration",
-    "V": "torch._inductor.virtualized:V",
-    "FakeTensorMode": "torch._subclasses.fake_tensor:FakeTensorMode",
-    "SizeVarAllocator": "torch._inductor.sizevars:SizeVarAllocator",
-    "CppBuilder": "torch._inductor.cpp_builder:CppBuilder",
-    "CppWrapper": "torch._inductor.codegen.cpp_wrapper_cpu_array_ref:CppWrapperCpuArrayRef",
-    "VecISA": "torch._inductor.cpu_vec_isa:VecISA",
-    "codecache": "torch._inductor.codecache:",
-    "CppCodeCache": "torch._inductor.codecache:CppCodeCache",
-    "cache_dir": "torch._inductor.runtime.cache_dir_utils:cache_dir",
-    "unsafe_alloc_void_ptrs_from_tensors": "torch._C._aoti:unsafe_alloc_void_ptrs_from_tensors",
     "peek_interpreter_stack": "torch._C._functorch:peek_interpreter_stack",
     "TorchDispatchMode": "torch.utils._python_dispatch:TorchDispatchMode",
     "standard_gamma": "torch:_standard_gamma",
@@ -85,16 +55,9 @@ def private(name: str) -> Any:
         ) from None
 
 
-def load(*names: str) -> None:
-    """Import private names with other threads let in, since imports may take seconds."""
-    with ONE_THREAD.others_let_in():
-        for name in names:
-            private(name)
-
-
 @contextmanager
 def replaced(place: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace a method by another, made from it, for the block: "LoopBody.get_read_expr"."""
+    """Replace a method by another, made from it, for the block: "eager_transforms._autograd_grad"."""
     owner, _, name = place.partition(".")
     before = inspect.getattr_static(private(owner), name)
     setattr(private(owner), name, make(getattr(private(owner), name)))
@@ -102,25 +65,6 @@ def replaced(place: str, make: Callable[[Any], Any]) -> Iterator[None]:
         yield
     finally:
         setattr(private(owner), name, before)
-
-
-@contextmanager
-def in_turns(*places: str) -> Iterator[None]:
-    """Let waiting threads in at each call of these methods in the block, if torch has them."""
-
-    def make(work: Any) -> Any:
-        @functools.wraps(work)
-        def piece(*args: Any, **kwargs: Any) -> Any:
-            ONE_THREAD.let_waiting_in()
-            return work(*args, **kwargs)
-
-        return piece
-
-    with ExitStack() as stack:
-        for place in places:
-            with suppress(MissingFromTorch, AttributeError):
-                stack.enter_context(replaced(place, make))
-        yield
 
 
 @contextmanager

@@ -18,11 +18,11 @@ class EngineRecord:
 
     Attributes:
         asked: "auto", "eager" or "captured".
-        used: "eager"; "captured", a compiled graph; or "replayed", recorded operations that ran one by one.
+        used: "eager", or "captured": recorded once and run without Python.
         reason: why, in words.
-        from_step: first step of the captured graph, counted from 1; None if it did not run.
+        from_step: first step that ran captured, counted from 1; None if none did.
         eager_seconds: predicted seconds of an eager step of all fits side by side; None if there was nothing to choose.
-        compile_seconds: seconds that recording and compiling took; None if neither was done.
+        compile_seconds: seconds that recording and planning took; None if nothing was recorded.
     """
 
     asked: str

@@ -12,7 +12,6 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import SVI
 from pyrobnn.inference.capture.captured import Captured
-from pyrobnn.inference.capture.compiler import interpret
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.training.start import prepare_source, start
 from pyrobnn.inference.training.state import TrainingState
@@ -27,7 +26,7 @@ def require_capturable(bnn: BNN, data: Data, *, kind: type[SVI] = SVI, **setting
     *eager, fit, first, second = [_begin(bnn, method, data, seed) for seed in (0, 1, 0, 0, 1)]
     try:
         with seeded(0), fast_pyro():
-            alone, together = Captured([fit], interpret), Captured([first, second], interpret)
+            alone, together = Captured([fit]), Captured([first, second])
     except NotCapturable as error:
         raise AssertionError(f"The fit cannot be captured: {error}.") from error
     terms = [_run(step) for step in eager]

@@ -1,1 +1,1 @@
-"""The captured step: model, guide, ELBO, gradient and update recorded once as one graph, compiled, and run alone."""
+"""The captured step: model, guide, ELBO, gradient and update recorded once as one graph, and run without Python."""

@@ -1,28 +1,24 @@
-"""The captured engine: takes fits over after their first eager step and runs the rest as one compiled graph."""
+"""The captured engine: takes fits over after their first eager step and runs the rest as one recorded graph."""
 
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn.data.batches import Batch, TensorBatches
-from pyrobnn.inference.capture.compiler import compile_graph
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.capture.padding import Seen, padded
-from pyrobnn.inference.capture.replay import replay
-from pyrobnn.inference.capture.step import MAX_BLOCK, CapturedStep, Compiler
+from pyrobnn.inference.capture.run import make_loop
+from pyrobnn.inference.capture.step import MAX_BLOCK, CapturedStep, MakeLoop
 from pyrobnn.inference.training.state import TrainingState
 
 
 class Captured:
-    """Fits in progress, one or several replicates side by side, as a compiled graph.
+    """Fits in progress, one or several replicates side by side, as a recorded graph.
 
     They are of the same shape and have done a step; their parameters, optimisers, schedules and batches are used on.
 
@@ -30,7 +26,7 @@ class Captured:
         NotCapturable: with the reason; the fits are as they were.
     """
 
-    def __init__(self, fits: Sequence[TrainingState], compiler: Compiler = compile_graph) -> None:
+    def __init__(self, fits: Sequence[TrainingState], make_loop: MakeLoop = make_loop) -> None:
         first = fits[0]
         self._fits, self._batches = fits, first.batches
         check_same_program(fits)
@@ -39,8 +35,6 @@ class Captured:
         if isinstance(first.batches, TensorBatches):
             batch_size = first.batches.batch_size
             data = _distinct([fit.batches.data for fit in fits])  # type: ignore[attr-defined]
-            if batch_size is None and compiler is not replay and _takes_weights(first):
-                data = padded(data, partial(_look, first))
         else:
             batch_size, data = None, [tuple(values.clone() for values in first.batches.peek())]
         self._shapes = [value.shape for value in data[0]]
@@ -55,7 +49,7 @@ class Captured:
                 num_particles=first.method.num_particles,
                 antithetic=first.method.antithetic,
                 clip_norm=first.method.clip_norm,
-                compiler=compiler,
+                make_loop=make_loop,
             )
 
     def advance(self, num_steps: int) -> Tensor:
@@ -88,30 +82,6 @@ class Captured:
 
 def _objective(fit: TrainingState, num_data: int) -> Objective:
     return Objective(fit.bnn, fit.guide, num_data=num_data, kl=fit.method.kl)
-
-
-def _takes_weights(fit: TrainingState) -> bool:
-    """Return whether the guide, perhaps of a user's own, can be called with weights of examples."""
-    x, y, *_ = fit.example
-    try:
-        inspect.signature(fit.guide.forward).bind(x, y, None, num_data=fit.num_data)
-    except TypeError:
-        return False
-    return True
-
-
-def _look(fit: TrainingState, batch: Batch, move: tuple[float, float]) -> Seen:
-    """Return what a step of the fit computes of a batch, at moved parameters; no buffer changes."""
-    objective, (factor, noise) = _objective(fit, fit.num_data), move
-    parameters = {name: factor * p + noise * torch.randn_like(p) for name, p in objective.named_parameters()}
-    buffers = {name: value.clone() for name, value in objective.named_buffers()}
-    outputs: list[Tensor] = []
-    hook = fit.bnn.net.register_forward_hook(lambda module, inputs, found: outputs.append(found))
-    try:
-        terms: tuple[Tensor, Tensor] = functional_call(objective, parameters | buffers, batch)
-    finally:
-        hook.remove()
-    return Seen([*terms, *outputs], list(buffers.values()))
 
 
 def _distinct(data: list[Batch]) -> list[Batch]:

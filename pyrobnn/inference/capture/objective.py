@@ -25,7 +25,7 @@ class Objective(nn.Module):
     """The two terms of the ELBO for one draw of the guide, equal to Pyro's `Trace_ELBO` for the same noise.
 
     Densities of sites of one family are computed together on the concatenated values, which leaves one operation
-    where Pyro has one for each site. N is a buffer too, so that one graph serves batches of data of any length.
+    where Pyro has one for each site. The model's plate scales the log-likelihood of a batch by N / B.
 
     Args:
         bnn: the model.
@@ -34,23 +34,18 @@ class Objective(nn.Module):
         kl: "mc", "analytic" or "quadrature", as in `SVI`.
     """
 
-    _num_data: Tensor
-
     def __init__(self, bnn: BNN, guide: PyroModule, *, num_data: int, kl: KL) -> None:
         super().__init__()
         self.bnn, self.guide, self.num_data, self._divergence = bnn, guide, num_data, DIVERGENCES.get(kl)
-        device = next(iter([*bnn.parameters(), *guide.parameters()])).device
-        self.register_buffer("_num_data", torch.tensor(float(num_data), dtype=torch.float64, device=device))
 
     def forward(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Draw once and return estimates of the expected log-likelihood and of KL(q || prior), both scalars."""
         with poutine.block():
             guide_trace = poutine.trace(self.guide).get_trace(*batch, num_data=self.num_data)
-            model_trace = poutine.trace(poutine.replay(self.bnn, trace=guide_trace)).get_trace(*batch)
+            model = poutine.replay(self.bnn, trace=guide_trace)
+            model_trace = poutine.trace(model).get_trace(*batch, num_data=self.num_data)
         drawn, latent = list(_samples(guide_trace, observed=False)), list(_samples(model_trace, observed=False))
-        of_batch = _sum(_log_density(node).double() for node in _samples(model_trace, observed=True))
-        is_all = len(batch[0]) >= self.num_data  # more where rows of weight zero were added
-        log_likelihood = of_batch if is_all else of_batch * (self._num_data / len(batch[0]))
+        log_likelihood = _sum(_log_density(node).double() for node in _samples(model_trace, observed=True))
         if self._divergence is not None:
             by_name = {node["name"]: node for node in drawn}
             pairs = [(by_name[node["name"]], node) for node in latent]

@@ -13,29 +13,27 @@ from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import private, tree_map
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.built import rate_factors
-from pyrobnn.inference.capture.compiler import Program, compile_graph
-from pyrobnn.inference.capture.loop import make_loop
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.capture.record import drop_unused, forget_length, lift_constants, record
-from pyrobnn.inference.capture.replay import record_as_run, replay
+from pyrobnn.inference.capture.record import drop_unused, lift_constants, record
+from pyrobnn.inference.capture.run import Loop, make_loop
 from pyrobnn.inference.capture.updates import UPDATES, clip
 from pyrobnn.inference.svi.objective import RecordedNoise
 
 MAX_BLOCK = 256
 """Steps for which the tables of a captured step have room."""
 Tree = dict[str, Any]
-Compiler = Callable[[fx.GraphModule, torch.device], Program]
+MakeLoop = Callable[[fx.GraphModule, list[Tensor]], Loop]
 Estimate = Callable[[Tree, Batch], tuple[Tensor, Tensor]]
 """Estimates of log-likelihood and KL for the tensors of an objective and a batch."""
 
 
 class CapturedStep:
-    """Runs blocks of optimiser steps as one compiled graph, on the tensors that model, guide and optimiser hold.
+    """Runs blocks of optimiser steps as one recorded graph, on the tensors that model, guide and optimiser hold.
 
     Everything that changes between steps is an input that stays in its place: the rows of the mini-batch, the learning
     rate and the weight of the KL are read from tables at a position that the graph itself moves on, and the terms of
-    the ELBO are written to one. Nothing is compiled again when they change, and nothing is read back within a block.
+    the ELBO are written to one. Nothing is recorded again when they change, and nothing is read back within a block.
 
     Several objectives train side by side in one graph, R replicates on a leading axis of every tensor.
 
@@ -49,7 +47,7 @@ class CapturedStep:
         num_particles: draws for each estimate.
         antithetic: whether every other draw mirrors the noise of the one before it.
         clip_norm: bound on the norm of the gradient, or None.
-        compiler: what makes the recorded graph a function of the list of its inputs.
+        make_loop: from the recorded graph and its inputs to a function that runs it a number of times.
 
     Attributes:
         noise: the random numbers of the next steps.
@@ -69,7 +67,7 @@ class CapturedStep:
         num_particles: int,
         clip_norm: float | None,
         antithetic: bool = False,
-        compiler: Compiler = compile_graph,
+        make_loop: MakeLoop = make_loop,
     ) -> None:
         estimate = _make_estimate(objectives[0], num_particles, antithetic=antithetic)
         factors = {f"guide.{name}": factor for name, factor in rate_factors(objectives[0].guide).items()}
@@ -85,16 +83,10 @@ class CapturedStep:
         self._state: Tree = {"training": training, "data": _stack(list(data)) if own_data else data[0]}
         self._state |= _tables(replicates, batch_size, 1 + len(self._rates(self._group, 1)), like)
         leaves, self._spec = private("tree_flatten")(self._state)
-        recorder = record_as_run if compiler is replay and like.device.type == "cpu" else record
-        graph = recorder(self._in_place(update), leaves)
-        if recorder is record and batch_size is not None and not own_data:
-            for values in self._state["data"]:
-                forget_length(graph, _placeholder(graph, values, leaves))
+        graph = record(self._in_place(update), leaves)
         constants = lift_constants(graph)
         self.noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
-        inputs = drop_unused(graph, leaves + constants + self.noise.inputs)
-        program = compiler(graph, like.device)
-        self._loop = make_loop(program, inputs)
+        self._loop = make_loop(graph, drop_unused(graph, leaves + constants + self.noise.inputs))
         if replicates:
             _adopt(objectives, optimizers, training)
         for optimizer in optimizers:

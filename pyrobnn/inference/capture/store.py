@@ -1,67 +1,67 @@
-"""Compiled steps on disk: a later process loads the library at once, without asking the compiler again.
+"""The compiled library on disk: a later process loads it at once, without asking the compiler again.
 
-A library is code: whoever can write one is obeyed by the process that loads it. So libraries lie in a folder of their
-own beside the compiler's cache (`TORCHINDUCTOR_CACHE_DIR`, else in the temporary folder), private to the user (0700),
-and nothing is loaded from a folder or a file of another owner, or one that others may write. It is compiled anew.
+A library is code: whoever can write one is obeyed by the process that loads it. So it lies in the user's cache folder,
+or else the temporary folder, in a folder private to the user (0700). Nothing is loaded from a folder or a file of
+another owner, or one that others may write: the library is compiled anew.
 """
 
 import contextlib
 import hashlib
+import logging
 import os
 import platform
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import torch
-from torch import fx
 
-from pyrobnn._torch.private import private
+_log = logging.getLogger("pyrobnn")
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return a name for something compiled, from all that it depends on beside this machine and this torch."""
-    machine = (platform.machine(), torch.cpu.get_capabilities(), torch.get_num_threads())
-    return hashlib.sha256(repr((torch.__version__, machine, parts)).encode()).hexdigest()[:32]
-
-
-def describe(graph: fx.GraphModule) -> list[Any]:
-    """Return what a graph computes, in words: its operations in order and the layout of its inputs."""
-    layouts = [(v.shape, v.stride(), v.dtype, v.device) for v in map(_value, graph.graph.find_nodes(op="placeholder"))]
-    return [str(graph.graph), *layouts]
-
-
-def _value(node: fx.Node) -> Any:
-    return node.meta["val"]
+    """Return a name for something compiled, from all that it depends on, and this processor."""
+    processor = {key: value for key, value in torch.cpu.get_capabilities().items() if isinstance(value, (bool, str))}
+    machine = (platform.system(), platform.machine(), sorted(processor.items()))
+    return hashlib.sha256(repr((machine, parts)).encode()).hexdigest()[:32]
 
 
 def find(name: str) -> Path | None:
     """Return the library kept under a name, or None if there is none that only this user can have put there."""
-    library = _library(name)
-    with contextlib.suppress(OSError):
-        if _is_private(library.parent) and _is_ours(library, stat.S_IWGRP | stat.S_IWOTH):
-            return library
+    for folder in _folders():
+        library = folder / f"{name}.so"
+        with contextlib.suppress(OSError):
+            if _is_private(folder) and _is_ours(library, stat.S_IWGRP | stat.S_IWOTH):
+                return library
+            if library.exists():
+                _log.warning(
+                    "%s is not loaded: it or a folder above it belongs to others, or is open to them.", library
+                )
     return None
 
 
 def keep(name: str, library: Path) -> Path:
     """Keep a copy of a library under a name, and return it; without a private folder for it, the library itself."""
-    kept = _library(name)
-    with contextlib.suppress(OSError):
-        kept.parent.mkdir(exist_ok=True)
-        kept.parent.chmod(stat.S_IRWXU)
-        if _is_private(kept.parent):
-            handle, temporary = tempfile.mkstemp(dir=kept.parent)
-            os.close(handle)
-            shutil.copyfile(library, temporary)
-            return Path(temporary).replace(kept)
+    for folder in _folders():
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True, parents=True, mode=stat.S_IRWXU)
+            folder.chmod(stat.S_IRWXU)
+            if _is_private(folder):
+                handle, temporary = tempfile.mkstemp(dir=folder)
+                os.close(handle)
+                shutil.copyfile(library, temporary)
+                return Path(temporary).replace(folder / f"{name}.so")
     return library
 
 
-def _library(name: str) -> Path:
-    return Path(private("cache_dir")()) / "pyrobnn" / f"{name}.so"
+def _folders() -> Iterator[Path]:
+    yield platformdirs.user_cache_path("pyrobnn") / "compiled"
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    yield Path(tempfile.gettempdir()) / f"pyrobnn-{user}" / "compiled"
 
 
 def _is_private(folder: Path) -> bool:

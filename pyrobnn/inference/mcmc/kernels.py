@@ -1,4 +1,4 @@
-"""Pyro's kernels with trajectories that run compiled; adaptation of steps and masses stays Pyro's."""
+"""Pyro's kernels with trajectories that run recorded; adaptation of steps and masses stays Pyro's."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _LARGEST_CHANGE = 1000.0
 _LATENTS = ("z",)
 
 
-class _CompiledKernel:
+class _RecordedKernel:
     """The base of both kernels: `move` makes a transition, whose statistics are kept as in Pyro."""
 
     potential_fn: Potential
@@ -69,7 +69,7 @@ class _CompiledKernel:
         return self._leapfrog.move(start, size, num_steps)
 
 
-class CompiledHMC(_CompiledKernel, mcmc.HMC):
+class RecordedHMC(_RecordedKernel, mcmc.HMC):
     """Pyro's HMC."""
 
     def move(self, state: State, potential: Tensor) -> tuple[Tensor | None, float, bool]:
@@ -82,7 +82,7 @@ class CompiledHMC(_CompiledKernel, mcmc.HMC):
         return end.place if is_accepted else None, acceptance, change > _LARGEST_CHANGE
 
 
-class CompiledNUTS(_CompiledKernel, mcmc.NUTS):
+class RecordedNUTS(_RecordedKernel, mcmc.NUTS):
     """Pyro's NUTS with multinomial sampling of the trajectory (Betancourt 2017, appendix A).
 
     A doubling runs all its steps before it looks whether a part of it turned back.

@@ -15,7 +15,7 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import Count, setting
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
-from pyrobnn.inference.mcmc.kernels import CompiledHMC, CompiledNUTS
+from pyrobnn.inference.mcmc.kernels import RecordedHMC, RecordedNUTS
 from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potential
 from pyrobnn.inference.method import Run, registry
 
@@ -23,7 +23,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 _TYPICAL_STEPS = 50
 """Leapfrog steps of a transition, for the choice of the engine: a linear model needs 5, a small network up to 1000."""
 _MOST_NUMBERS = 2**26
-"""Latents of all steps that a compiled kernel remembers, at most."""
+"""Latents of all steps that a recorded kernel remembers, at most."""
 _STATISTICS = ("diverging", "acceptance_rate", "step_size", "n_steps")
 _ROUNDING = 1e-6
 """Relative length added to a trajectory, so that 0.3 holds three steps of 0.1."""
@@ -37,7 +37,7 @@ class Hamiltonian(ChainMethod):
 
     @property
     def num_kept(self) -> int:
-        """The number of steps of a trajectory that a compiled kernel remembers."""
+        """The number of steps of a trajectory that a recorded kernel remembers."""
         return 0
 
     @property
@@ -109,7 +109,7 @@ class Hamiltonian(ChainMethod):
 class NUTS(Hamiltonian):
     """The No-U-Turn sampler of Pyro (Hoffman & Gelman 2014): exact in the limit, for small networks and data sets.
 
-    If the model can be captured, a trajectory runs as one compiled loop. Chains run one after another. Each moves a
+    If the model can be captured, a trajectory runs without Python. Chains run one after another. Each moves a
     single vector: the unconstrained latents of weights, priors and likelihood. Step size and masses adapt in the
     warm-up. The posterior holds all draws in order, and `to_datatree` has them as chains. Weights of a network have
     symmetries, so chains agree in predictions long before they agree in weights: judge them by `function_rhat`.
@@ -150,9 +150,9 @@ class NUTS(Hamiltonian):
         return int(2 ** (self.max_tree_depth - 1))
 
     def kernel(self, potential: Potential) -> Any:
-        """Return Pyro's kernel for a chain, compiled if memory can hold all steps of a trajectory."""
+        """Return Pyro's kernel for a chain, recorded if memory can hold all steps of a trajectory."""
         remembers = potential.leapfrog is not None and potential.leapfrog.num_kept
-        return (CompiledNUTS if remembers else mcmc.NUTS)(
+        return (RecordedNUTS if remembers else mcmc.NUTS)(
             potential_fn=potential,
             full_mass=self.full_mass,
             target_accept_prob=self.target_accept,
@@ -200,7 +200,7 @@ class HMC(Hamiltonian):
     def kernel(self, potential: Potential) -> Any:
         """Return Pyro's kernel for a chain."""
         adapts = self.step_size is None
-        return (mcmc.HMC if potential.leapfrog is None else CompiledHMC)(
+        return (mcmc.HMC if potential.leapfrog is None else RecordedHMC)(
             potential_fn=potential,
             step_size=self.step_size or 1.0,
             trajectory_length=self.trajectory_length * (1 + _ROUNDING),

@@ -1,7 +1,6 @@
-"""The density that chains sample: of unconstrained latents given data, with its gradient, eager or compiled."""
+"""The density that chains sample: of unconstrained latents given data, with its gradient, eager or recorded."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.empirical import segments
 from pyrobnn.guides.sites import Site
-from pyrobnn.inference.training.engines import Choice, Engine, Work, capture, choose
+from pyrobnn.inference.training.engines import Choice, Engine, MakeLoop, Work, capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
 ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -68,7 +67,7 @@ class Potential:
 
     Args:
         evaluate: returns the value (), and the gradient (P,), at z (P,), as new tensors.
-        leapfrog: compiled steps, if there are any.
+        leapfrog: recorded steps, if there are any.
 
     Attributes:
         num_evaluations: how often it was called, and steps that kernels add.
@@ -131,22 +130,20 @@ class State(NamedTuple):
 
 
 class Leapfrog:
-    """Leapfrog steps of Hamilton's equations, each a run of a compiled graph; many run without a step in Python.
+    """Leapfrog steps of Hamilton's equations, each a run of a recorded graph; many run without a step in Python.
 
     With masses M, a root A of their inverse (A A^T = M^-1) and momenta r in units of the root of the masses, a step of
-    size e is r - e/2 A^T dU/dz, then z + e A r, then again r - e/2 A^T dU/dz (Neal 2011, sec. 5.2.3). Numbers of the
-    model are inputs of the graph: the same library serves a model with other numbers.
+    size e is r - e/2 A^T dU/dz, then z + e A r, then again r - e/2 A^T dU/dz (Neal 2011, sec. 5.2.3).
 
     Args:
         log_joint: the density; U is its negative.
         data: all examples.
         like: latents, (P,).
-        compiler: compiles the graph to a program.
+        make_loop: from a recorded graph and its inputs to a function that runs it a number of times.
         num_kept: steps that `path` can remember, 0 for none.
         dense: whether A is a matrix (P, P), else it is a diagonal (P,).
 
     Attributes:
-        library: the file of the compiled graph, if any.
         num_kept: as given.
 
     Raises:
@@ -154,10 +151,16 @@ class Leapfrog:
     """
 
     def __init__(
-        self, log_joint: LogJoint, data: Batch, like: Tensor, compiler: Any, *, num_kept: int = 0, dense: bool = False
+        self,
+        log_joint: LogJoint,
+        data: Batch,
+        like: Tensor,
+        make_loop: MakeLoop,
+        *,
+        num_kept: int = 0,
+        dense: bool = False,
     ) -> None:
-        from pyrobnn.inference.capture.loop import make_loop  # imports that eager chains do without
-        from pyrobnn.inference.capture.record import drop_unused, lift_constants, record
+        from pyrobnn.inference.capture.record import drop_unused, lift_constants, record  # eager chains do without
 
         model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
         self._state = State(like.clone(), torch.zeros_like(like), torch.zeros_like(like))
@@ -189,9 +192,7 @@ class Leapfrog:
         graph = record(step, leaves)
         constants = lift_constants(graph)
         inputs = drop_unused(graph, leaves + constants)
-        program = compiler(graph, like.device)
-        self._loop = make_loop(program, inputs)
-        self.library = program if isinstance(program, Path) else None
+        self._loop = make_loop(graph, inputs)
 
     def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return U and its gradient at z (P,), by a step of size 0."""
@@ -245,8 +246,8 @@ def make_potential(
             eager(like)
         choice = choose(work, num_evaluations, like.device.type)
 
-    def make(compiler: Any) -> Leapfrog:
-        return Leapfrog(log_joint, data, like, compiler, num_kept=num_kept, dense=dense)
+    def make(make_loop: MakeLoop) -> Leapfrog:
+        return Leapfrog(log_joint, data, like, make_loop, num_kept=num_kept, dense=dense)
 
     leapfrog, record = capture(choice, make, what="chains run", from_step=1)
     return Potential(eager if leapfrog is None else leapfrog.evaluate, leapfrog), record

@@ -23,7 +23,7 @@ from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.curvature.prior import prior_laws
 from pyrobnn.data.batches import Batch
 from pyrobnn.inference import defaults
-from pyrobnn.inference.capture.replay import recorded_slope
+from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.scales.evidence import FLAT, UNDETERMINED, Hyperprior
 from pyrobnn.inference.scales.tune_prior import normal_of, normal_prior, untuned
@@ -216,7 +216,7 @@ class TunedMode:
 
     @cached_property
     def _slope(self) -> Callable[[], Tensor] | None:
-        """The energy and its gradient at the leaves, replayed; None if something beside the weights is learned."""
+        """The energy and its gradient at the leaves, recorded; None if something beside the weights is learned."""
         run = None if self._learned else recorded_slope(self._energy, self._leaves)
         if run is None:
             return None

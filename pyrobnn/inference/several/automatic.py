@@ -197,8 +197,7 @@ def _size(data: Data) -> int:
 def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
     """Return pairs of a training part and a held-out part.
 
-    They have equal sizes, so that one compiled step serves all. Rows with equal inputs stay together, at the cost of
-    equal sizes: a fit that saw such a row knows the rest.
+    They have equal sizes, but rows with equal inputs stay together: a fit that saw such a row knows the rest.
     """
     folds, used = defaults.FOLDS_OF_FEW if _size(data) <= defaults.FEW_ROWS else defaults.FOLDS
     sizes = [data.total_weight / folds if data.weights is not None else len(data) // folds] * used

@@ -18,7 +18,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.capture.replay import recorded_slope
+from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Progress, Run
 from pyrobnn.inference.svi.svi import SVI
@@ -119,9 +119,9 @@ class _Descent:
         self._tensors: dict[str, Tensor] = {
             name: p for name, p in self._objective.named_parameters() if p.requires_grad
         }
-        replayed = None if run.engine == "eager" else recorded_slope(self._losses, self._tensors)
-        self._evaluate = self._eager if replayed is None else replayed
-        used = "eager" if replayed is None else "replayed"
+        recorded = None if run.engine == "eager" else recorded_slope(self._losses, self._tensors)
+        self._evaluate = self._eager if recorded is None else recorded
+        used = "eager" if recorded is None else "captured"
         self._engine = EngineRecord(run.engine, used, "L-BFGS seeks the mode of a point, on all data")
         self._terms = torch.zeros(2, dtype=torch.float64)
         self._seen: list[Tensor] = []

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn.data.batches import State
-from pyrobnn.inference.training.engines import Choice, Engine, Work, capture, choose
+from pyrobnn.inference.training.engines import Choice, Engine, MakeLoop, Work, capture, choose
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.record import EngineRecord
 
@@ -93,21 +93,14 @@ class Stepper:
             return terms
         with Work() as work:
             terms = self._eager_steps(1)
-        method = self.fits[0].method
-        alike = len(self.fits) * method.num_particles // (1 + method.antithetic)
-        self._capture(choose(work, self._num_steps, self._device, alike=alike, may_replay=True))
+        self._capture(choose(work, self._num_steps, self._device))
         return terms
 
     def _capture(self, choice: Choice) -> None:
-        def make(compiler: Any) -> Any:
+        def make(make_loop: MakeLoop) -> Any:
             from pyrobnn.inference.capture.captured import Captured  # eager fits do without
 
-            return Captured(self.fits, compiler)
+            return Captured(self.fits, make_loop)
 
         from_step = self.fits[0].done + 1
         self._captured, self.record = capture(choice, make, what="fit runs", from_step=from_step)
-        if self._captured is None and (choice.asked, choice.used) == ("auto", "captured"):  # there is no compiler, say
-            again = choice._replace(used="replayed", reason=self.record.reason)
-            found, record = capture(again, make, what="fit runs", from_step=from_step)
-            if found is not None:
-                self._captured, self.record = found, record
