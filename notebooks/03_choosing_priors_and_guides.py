@@ -21,7 +21,7 @@
 # data. The problems here are small, so long runs of NUTS give the exact posterior prediction, up to the error of
 # sampling. Everything else is compared with it.
 #
-# It takes three to four minutes on two cores, and some more on its first run, when the training steps are compiled.
+# It takes three to four minutes on two cores.
 #
 # ![The bands of eleven guides beside the band of NUTS](attachment:cover.png)
 

@@ -22,7 +22,7 @@
 # time. They are the noise model, the approximation of the posterior, what the model cannot know, and the randomness of
 # the error itself. Measured data come at the end.
 #
-# It takes five to seven minutes on two cores, and some more on its first run, when the training steps are compiled.
+# It takes five to seven minutes on two cores.
 #
 # ![Three methods on a curve with a gap: which of them doubt more inside the gap](attachment:cover.png)
 

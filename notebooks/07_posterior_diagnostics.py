@@ -21,7 +21,7 @@
 # first is good. The second is a copy with all standard deviations divided by five. It has the right mean and is far too
 # narrow.
 #
-# It takes about four minutes on two cores; much of that is compiling the training steps, and a second run is faster.
+# It takes at most four minutes on two cores.
 #
 # ![Two fits of the same points: a good one, and one whose band is too narrow](attachment:cover.png)
 

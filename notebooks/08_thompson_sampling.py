@@ -139,7 +139,7 @@ class Agent:
 # each mushroom. Then they learn for 800 steps, from where they stopped. Two tricks keep this fast.
 #
 # * All agents that learn alike do so side by side, in one captured graph (`bnn.fit_replicates`).
-# * The graph is compiled for one size of data, but the memory grows. So the memory is repeated until it fills 4096
+# * The graph is recorded for one size of data, but the memory grows. So the memory is repeated until it fills 4096
 #   rows. That counts each meal several times. A `temperature` (the weight of the KL) of the same size corrects it. The
 #   ELBO is then the ELBO of the meals times a constant (except for the last, incomplete repetition).
 #
