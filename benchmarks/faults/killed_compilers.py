@@ -64,8 +64,8 @@ def run(count: int = 20) -> Iterator[Row]:
 
 
 def _start(cache: str, width: int) -> "subprocess.Popen[str]":
-    """Start a fit of a network with this many units; steps compiled for another width do not serve it."""
-    settings = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache}
+    """Start a fit of a network with this many units; the library serves all widths."""
+    settings = os.environ | {"XDG_CACHE_HOME": cache}
     command = [sys.executable, "-c", _FIT, str(width)]
     return subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True, start_new_session=True)
 

@@ -95,7 +95,7 @@ def run(job: Row, options: Options) -> list[Row]:
     found: dict[str, Times] = {}
     for number in range(options.rounds + 1):
         with tempfile.TemporaryDirectory() as cache:
-            settings = {"TORCHINDUCTOR_CACHE_DIR": cache, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": ""}
+            settings = {"XDG_CACHE_HOME": cache, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": ""}
             if job["what"].startswith("compile "):
                 net = job["what"].removeprefix("compile ")
                 times = {state: in_process(compile_once, net, **settings)[0] for state in ("empty", "kept")}

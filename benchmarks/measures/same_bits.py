@@ -63,7 +63,7 @@ def run(job: Row, options: Options) -> list[Row]:
     started = time.perf_counter()
     try:
         with tempfile.TemporaryDirectory() as fresh:
-            found = in_process(digest, job["call"], TORCHINDUCTOR_CACHE_DIR=fresh if is_cold else kept().name)
+            found = in_process(digest, job["call"], XDG_CACHE_HOME=fresh if is_cold else kept().name)
     finally:
         if busy is not None:
             busy.kill()

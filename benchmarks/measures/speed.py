@@ -136,7 +136,7 @@ def _measure_by_turns(engines: list[Engine], case: Case, options: Options, cache
 
 
 def _start(engine: Engine, case: Case, options: Options, cache: str) -> Worker:
-    environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
+    environment = {"TORCHINDUCTOR_CACHE_DIR": cache, "XDG_CACHE_HOME": cache}
     if case.device == "cpu":
         environment |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     try:
