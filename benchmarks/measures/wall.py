@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -89,7 +89,7 @@ def page(rows: list[Row], options: Options) -> Page:
         "",
         "Asked: at most 1.0 of NumPyro, 0.7 at 500 and 2,000 steps, and 1.05 of the eager engine.",
         "",
-        f"Rounds: {len({row['round'] for row in rows})}.",
+        "Rounds and dates: " + "; ".join(map(partial(_rounds, rows), ENGINES)) + ".",
     )
     lines: list[str] = []
     for title, field in (("Seconds on the clock", "seconds"), ("Seconds of processors", "processor")):
@@ -103,6 +103,11 @@ def page(rows: list[Row], options: Options) -> Page:
         header = ["case", "steps", *ENGINES, "pyrobnn / numpyro", "first / numpyro", "pyrobnn / eager"]
         lines += [f"## {title}", "", *grid(header, cells), ""]
     return Page("Time to result", about, lines[:-1])
+
+
+def _rounds(rows: list[Row], engine: str) -> str:
+    own = chosen(rows, engine=engine)
+    return f"{engine} {len({row['round'] for row in own})}, {', '.join(sorted({row['date'] for row in own}))}"
 
 
 def _ratio(times: dict[str, float], one: str, other: str) -> str:
