@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,47 +26,120 @@ of at most 0.85, or a ratio below 0.5.
 """
 
 
-@dataclasses.dataclass
-class _RuleState:
-    """All that a length knows between two looks; a cycle trains, and then measures where it came to.
+Phase = Literal["train", "measure", "ended"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cycle:
+    """A run of the schedule, and then steps at rate 0 that measure the objective.
 
     Attributes:
-        start: steps done when the cycle began.
-        steps: how many it trains.
-        latest: the objective of the latest block of steps.
-        blocks: the objective of blocks at rate 0, once it measures; of the latest four blocks before.
-        measures: whether the rate is 0.
-        rate: factor on the learning rate while the cycle trains.
-        lowered: whether the cycle is the first at its rate, after more steps at a higher one gained nothing.
-        best: the parameters of the best cycle.
-        elbo: their objective, in nats.
-        error: its standard error.
-        gain: nats that the latest cycle gained over those before it.
-        begun: the parameters at the start of the first cycle, until it ends.
-        way: how far the parameters went in the latest cycle.
-        reach: how far that cycle could go: its steps times its rate, and its rate, for schedules that end early.
-        straight: whether the latest cycle went on where the one before it went, as far as it could.
-        cycle_ends: steps done at the end of each cycle.
-        end: steps done at the end of the fit.
+        steps: steps that train.
+        start: steps done when it began.
+        rate: factor on the learning rate.
+        is_lowered: whether it is the first at its rate, after more steps at a higher rate gained nothing.
     """
 
     steps: int
     start: int = 0
+    rate: float = 1.0
+    is_lowered: bool = False
+
+
+@dataclasses.dataclass
+class Way:
+    """The way of the parameters in a cycle.
+
+    Attributes:
+        change: of each parameter, from the start of the cycle to its end.
+        reach: how far the cycle could go: its steps times its rate, and its rate, for schedules that end early.
+        straight: whether it went on where the cycle before it went, as far as it could.
+    """
+
+    change: list[Tensor]
+    reach: Sequence[float]
+    straight: bool = True
+
+
+@dataclasses.dataclass
+class Best:
+    """The result of the best cycle: parameters, objective in nats, and its standard error."""
+
+    values: list[Tensor]
+    elbo: float
+    error: float
+
+
+def cycle_after(cycle: Cycle, done: int, left: int, *, gained: bool) -> Cycle | None:
+    """Return the cycle that follows; None if the fit ends.
+
+    Args:
+        cycle: the latest cycle.
+        done: steps done.
+        left: steps that the next cycle may train.
+        gained: whether the latest cycle gained the tolerance, or more like it would.
+    """
+    if cycle.is_lowered and not gained:
+        return None
+    steps, is_lower = (2 * cycle.steps, False) if gained else (cycle.steps // 2, True)
+    if steps > left:
+        steps, is_lower = min(cycle.steps, left), True
+    if steps < cycle.steps // 4:
+        return None
+    return Cycle(steps, done, cycle.rate * _LOWER if is_lower else cycle.rate, is_lowered=not gained)
+
+
+def way_after(last: Way | None, change: list[Tensor], cycle: Cycle) -> Way:
+    """Return the way of a cycle that changed the parameters so, and whether it is straight on from the last one.
+
+    That stays as it was where rounding left nothing of the steps, or `max_steps` left less than the way.
+    """
+    way = Way(change, (cycle.rate * cycle.steps, cycle.rate))
+    if last is None:
+        return way
+    squares = _product(change, change)
+    is_cut = last.straight and way.reach[0] < last.reach[0]
+    if squares == 0 or is_cut:
+        return dataclasses.replace(way, straight=last.straight)
+    squares_before, both = _product(last.change, last.change), _product(change, last.change)
+    ratio = both / squares_before if squares_before else 0.0
+    reaches = zip(last.reach, way.reach, strict=True)
+    is_alike = any(_ALIKE[0] <= ratio * before / now <= _ALIKE[1] for before, now in reaches)
+    has_direction = sum(value.numel() for value in change) > 1
+    straight = has_direction and is_alike and both >= _LEAST_COSINE * math.sqrt(squares * squares_before)
+    return dataclasses.replace(way, straight=straight)
+
+
+def is_measured(blocks: Sequence[float], tolerance: float, most: int) -> bool:
+    """Return whether the objective is known to half the tolerance, or was measured over as many blocks as allowed."""
+    return len(blocks) >= most or (len(blocks) >= _FEWEST_MEASURED and _error(blocks) <= tolerance / 2)
+
+
+@dataclasses.dataclass
+class _Now:
+    """All that a rule knows between two looks.
+
+    Attributes:
+        cycle: the present cycle.
+        phase: its phase, or "ended" after the last one.
+        latest: the objective of the latest block of steps.
+        blocks: the objective of the blocks that measure; of the latest four blocks before.
+        best: the best cycle so far.
+        gain: nats that the latest cycle gained over those before it.
+        begun: the parameters at the start of the first cycle, until it ends.
+        way: the way of the latest cycle.
+        cycle_ends: steps done at the end of each cycle.
+    """
+
+    cycle: Cycle
+    phase: Phase = "train"
     latest: float = math.nan
     blocks: list[float] = dataclasses.field(default_factory=list)
-    measures: bool = False
-    rate: float = 1.0
-    lowered: bool = False
-    best: list[Tensor] = dataclasses.field(default_factory=list)
-    elbo: float = -math.inf
-    error: float = math.inf
+    best: Best | None = None
     gain: float | None = None
     begun: list[Tensor] = dataclasses.field(default_factory=list)
-    way: list[Tensor] = dataclasses.field(default_factory=list)
-    reach: Sequence[float] = (1.0, 1.0)
-    straight: bool = True
+    way: Way | None = None
     cycle_ends: list[int] = dataclasses.field(default_factory=list)
-    end: int | None = None
 
 
 class ConvergenceRule:
@@ -91,27 +165,32 @@ class ConvergenceRule:
 
     def __init__(self, fit: TrainingState, tolerance: float, max_steps: int, *, warmup: int = 0) -> None:
         self._fit, self._tolerance, self._max_steps, self._warmup = fit, tolerance, max_steps, warmup
-        self._now = _RuleState(steps=fit.schedule_steps)
+        self._now = _Now(Cycle(fit.schedule_steps))
 
     @property
     def end(self) -> int | None:
         """Steps done at the end of the fit; None while it goes on."""
-        return self._now.end
+        return self._now.cycle_ends[-1] if self._now.phase == "ended" else None
 
     @property
     def converged(self) -> bool:
         """Whether neither more steps nor a lower rate gained the tolerance."""
-        return self._now.end is not None and self._gained_nothing
+        return self._now.phase == "ended" and self._now.cycle.is_lowered and not self._gained
 
     @property
-    def _gained_nothing(self) -> bool:
-        return self._now.lowered and not self._gained
+    def measures(self) -> bool:
+        """Whether the parameters stand still while the objective is measured."""
+        return self._now.phase == "measure"
+
+    @property
+    def _straight(self) -> bool:
+        return self._now.way is None or self._now.way.straight
 
     @property
     def _gained(self) -> bool:
         """Whether the latest cycle gained the tolerance, or more like it would."""
         now = self._now
-        would = now.straight or now.start < self._warmup
+        would = self._straight or now.cycle.start < self._warmup
         return now.gain is None or now.gain >= self._tolerance or would
 
     def judge(self, terms: np.ndarray, done: int) -> Move | None:
@@ -121,81 +200,56 @@ class ConvergenceRule:
             terms: log-likelihood and KL of the steps, (steps, 2).
             done: the number of the last of them.
         """
-        now, method = self._now, self._fit.method
-        if now.end is not None:
+        now = self._now
+        if now.phase == "ended":
             return None
         now.begun = now.begun or cloned([] if now.best else self._fit.parameters)
-        now.latest = float((terms[:, 0] - method.temperature * terms[:, 1]).mean())
+        now.latest = float((terms[:, 0] - self._fit.method.temperature * terms[:, 1]).mean())
         now.blocks.append(now.latest)
-        if not now.measures:
+        if now.phase == "train":
             now.blocks = now.blocks[-4:]
-            if done - now.start >= now.steps:
-                now.measures, now.blocks = True, []
-                return Move(rate=0.0)
+            if done - now.cycle.start < now.cycle.steps:
+                return None
+            now.phase, now.blocks = "measure", []
+            return Move(rate=0.0)
+        block = len(terms)
+        if not is_measured(now.blocks, self._tolerance, max(_MOST_MEASURED, now.cycle.steps // (10 * block))):
             return None
-        count = len(now.blocks)
-        precise = count >= _FEWEST_MEASURED and _error(now.blocks) <= self._tolerance / 2
-        if precise or count >= max(_MOST_MEASURED, now.steps // (10 * len(terms))):
-            return self._end_cycle(done, len(terms))
-        return None
-
-    def _end_cycle(self, done: int, block: int) -> Move:
-        now = self._now
-        elbo = float(np.mean(now.blocks))
-        now.gain = elbo - now.elbo if now.best else None
-        self._compare_ways()
-        if elbo > now.elbo:
-            now.best, now.elbo, now.error = cloned(self._fit.parameters), elbo, _error(now.blocks)
-        now.cycle_ends.append(done)
-        steps, is_lower = (2 * now.steps, False) if self._gained else (now.steps // 2, True)
+        values = self._end_cycle(done)
         left = self._max_steps - done
         left = min(left - _MOST_MEASURED * block, 10 * left // 11)  # to measure takes up to a tenth more
-        if steps > left:
-            steps, is_lower = min(now.steps, left), True
-        if self._gained_nothing or steps < now.steps // 4:
-            now.end = done
-            return Move(rate=0.0, values=now.best)
-        now.lowered = not self._gained
-        now.rate *= _LOWER if is_lower else 1.0
-        now.start, now.steps, now.measures, now.blocks = done, steps, False, []
-        return Move(rate=now.rate, values=now.best, cycle=steps)
+        following = cycle_after(now.cycle, done, left, gained=self._gained)
+        if following is None:
+            now.phase = "ended"
+            return Move(rate=0.0, values=values)
+        now.cycle, now.phase, now.blocks = following, "train", []
+        return Move(rate=following.rate, values=values, cycle=following.steps)
 
-    def _compare_ways(self) -> None:
-        """Note whether the cycle went straight on.
-
-        It is as before where rounding left nothing of the steps, or what is left of `max_steps` is less than the way.
-        """
-        now, last, last_reach = self._now, self._now.way, self._now.reach
-        now.reach = (now.rate * now.steps, now.rate)
+    def _end_cycle(self, done: int) -> list[Tensor]:
+        """Note what the cycle gained and which way it went, and return the best parameters."""
+        now, parameters = self._now, self._fit.parameters
+        elbo = float(np.mean(now.blocks))
+        now.gain = elbo - now.best.elbo if now.best else None
         with torch.no_grad():
-            now.way = [end - start for end, start in zip(self._fit.parameters, now.best or now.begun, strict=True)]
-        now.begun = []
-        own = _product(now.way, now.way)
-        is_cut = now.straight and now.reach[0] < last_reach[0]
-        if not last or own == 0 or is_cut:
-            return
-        before, both = _product(last, last), _product(now.way, last)
-        ratio = both / before if before else 0.0
-        reaches = zip(last_reach, now.reach, strict=True)
-        is_alike = any(_ALIKE[0] <= ratio * old / new <= _ALIKE[1] for old, new in reaches)
-        has_direction = sum(value.numel() for value in now.way) > 1
-        now.straight = has_direction and is_alike and both >= _LEAST_COSINE * math.sqrt(own * before)
-
-    @property
-    def measures(self) -> bool:
-        """Whether the parameters stand still while the objective is measured."""
-        return self._now.measures and self._now.end is None
+            begun = now.best.values if now.best else now.begun
+            change = [end - start for end, start in zip(parameters, begun, strict=True)]
+        now.way, now.begun = way_after(now.way, change, now.cycle), []
+        if now.best is None or elbo > now.best.elbo:
+            now.best = Best(cloned(parameters), elbo, _error(now.blocks))
+        now.cycle_ends.append(done)
+        return now.best.values
 
     def finish(self) -> None:
         """Leave the best result in the parameters, whatever the optimiser did after, if a cycle came to its end."""
         if self._now.best:
-            put_values(self._fit.parameters, self._now.best)
+            put_values(self._fit.parameters, self._now.best.values)
 
     def __str__(self) -> str:
         """Return cycle and objective in words."""
         now = self._now
-        if now.end is not None:
-            return f"{'converged' if self.converged else 'ended'}, elbo={now.elbo:.1f} ± {now.error:.2g}"
+        if now.phase == "ended" and now.best:
+            end = "converged" if self.converged else "ended"
+            return f"{end}, elbo={now.best.elbo:.1f} ± {now.best.error:.2g}"
         cycle = f"cycle {len(now.cycle_ends) + 1}"
         if len(now.blocks) < 2:
             return cycle
@@ -204,30 +258,31 @@ class ConvergenceRule:
     def rest(self, done: int) -> int:
         """Return the number of steps to come if this cycle is the last one, or the next if it is the first."""
         now = self._now
-        cycles = 3 * now.steps if not now.cycle_ends else now.steps
-        return 0 if now.end is not None else max(1, now.start + cycles - done)
+        cycles = 3 * now.cycle.steps if not now.cycle_ends else now.cycle.steps
+        return 0 if now.phase == "ended" else max(1, now.cycle.start + cycles - done)
 
     def reason(self) -> str:
         """Return why the fit ended, in words."""
-        now = self._now
+        gain, steps = self._now.gain, self._now.cycle.steps
         if self.converged:
-            return f"converged: the last {now.steps} steps, at a lower rate, gained {now.gain:.2g} nats"
-        gained = "" if now.gain is None else f": the last {now.steps} steps gained {now.gain:.2g} nats"
-        if now.gain is not None and now.straight:
+            return f"converged: the last {steps} steps, at a lower rate, gained {gain:.2g} nats"
+        gained = "" if gain is None else f": the last {steps} steps gained {gain:.2g} nats"
+        if gain is not None and self._straight:
             gained += ", straight on from those before: `lr` may be too small"
         return f"not converged within max_steps={self._max_steps}{gained}"
 
     def record(self) -> Convergence:
         """Return how the fit came to its end."""
-        now = self._now
-        known = bool(now.best) or len(now.blocks) > 1
-        elbo, error = (
-            (now.elbo, now.error) if now.best else (float(np.mean(now.blocks or [now.latest])), _error(now.blocks))
-        )
+        now, error = self._now, None
+        elbo = float(np.mean(now.blocks or [now.latest]))
+        if now.best:
+            elbo, error = now.best.elbo, now.best.error
+        elif len(now.blocks) > 1:
+            error = _error(now.blocks)
         return Convergence(
             converged=self.converged,
             elbo=elbo,
-            elbo_error=error if known else None,
+            elbo_error=error,
             gain=now.gain,
             tolerance=self._tolerance,
             cycle_ends=[*now.cycle_ends],
@@ -240,7 +295,10 @@ class ConvergenceRule:
 
     def restore(self, state: State) -> None:
         """Go back, or on, to a state."""
-        self._now = _RuleState(**copy.deepcopy(state))
+        table = copy.deepcopy(state)
+        for name, kind in (("cycle", Cycle), ("best", Best), ("way", Way)):
+            table[name] = table[name] and kind(**table[name])
+        self._now = _Now(**table)
 
 
 def _product(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
