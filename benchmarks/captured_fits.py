@@ -4,14 +4,15 @@ from typing import Any
 
 import pyrobnn as bnn
 from pyrobnn.inference.capture.captured import Captured
-from pyrobnn.inference.training.start import prepare_source, running, start
+from pyrobnn.inference.data import make_source
+from pyrobnn.inference.training.start import running, start
 
 __all__ = ["begin", "captured", "running"]
 
 
 def begin(model: bnn.BNN, data: bnn.Data, method: bnn.SVI) -> tuple[bnn.Posterior, Any]:
     """Return the posterior and the steps of a fit that begins, in training mode."""
-    posterior, fit = start(model, method, prepare_source(model, method, data, 0), 0, "cpu")
+    posterior, fit = start(model, method, make_source(data, model, method.batch_size, seed=0), 0, "cpu")
     fit.bnn.train()
     return posterior, fit
 

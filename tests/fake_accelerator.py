@@ -32,8 +32,9 @@ from pyrobnn import guides, likelihoods, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.guides.sites import latent_sites
+from pyrobnn.inference.data import make_source
 from pyrobnn.inference.laplace.curve import curve
-from pyrobnn.inference.training.start import prepare_source, start
+from pyrobnn.inference.training.start import start
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.testing.common import make_inputs, make_net
 from pyrobnn.testing.likelihoods import accepted_targets
@@ -109,7 +110,7 @@ def begun(
 ) -> Iterator[tuple[bnn.Posterior, TrainingState, _Reads, Any]]:
     """Yield a fit on the device before its first step, as `fit` begins it."""
     method = bnn.SVI(steps=10, **settings)
-    source = prepare_source(model, method, data, 0)
+    source = make_source(data, model, method.batch_size, seed=0)
     ready = model.fresh()
     object.__setattr__(model, "fresh", lambda: ready)  # made of real tensors, which can be copied
     mode = FakeTensorMode(allow_non_fake_inputs=True)

@@ -29,8 +29,9 @@ from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.record import record
 from pyrobnn.inference.capture.run import interpreted, make_loop
 from pyrobnn.inference.capture.tape import runner
+from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.engines import Work
-from pyrobnn.inference.training.start import prepare_source, start
+from pyrobnn.inference.training.start import start
 from pyrobnn.inference.training.steps import Stepper
 from pyrobnn.testing.captured import require_capturable
 
@@ -423,7 +424,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(model, settings, reas
 
 def choice(steps, model=None, fits=1):
     model, method = model or mixture_model(), bnn.SVI(steps=steps)
-    source = prepare_source(model, method, bnn.Data(*problem()), 0)
+    source = make_source(bnn.Data(*problem()), model, method.batch_size, seed=0)
     with seeded(0), fast_pyro():
         training = Stepper([start(model, method, source, 0, "cpu")[1] for _ in range(fits)], "auto", steps)
         training.advance(3)
@@ -448,7 +449,7 @@ def test_without_a_compiler_operations_run_one_by_one_and_a_line_says_so(monkeyp
     terms = []
     for engine in ("auto", "eager"):
         method = bnn.SVI(steps=50_000)
-        source = prepare_source(mixture_model(), method, bnn.Data(*problem()), 0)
+        source = make_source(bnn.Data(*problem()), mixture_model(), method.batch_size, seed=0)
         with seeded(0), fast_pyro():
             training = Stepper([start(mixture_model(), method, source, 0, "cpu")[1]], engine, 50_000)
             terms.append(training.advance(20))
@@ -558,7 +559,9 @@ def test_engines_agree_for_the_same_noise_whatever_is_drawn_at_once(particles, a
 
     def train(name, noise=None):
         with seeded(0), fast_pyro():
-            sources = [prepare_source(model, method, bnn.Data(*problem()), seed) for seed in range(replicates)]
+            sources = [
+                make_source(bnn.Data(*problem()), model, method.batch_size, seed=seed) for seed in range(replicates)
+            ]
             fits = [start(model, method, source, seed, "cpu")[1] for seed, source in enumerate(sources)]
             training = Stepper(fits, name, 5)
             first = training.advance(1)
@@ -677,7 +680,8 @@ def test_replicates_are_not_trained_under_the_settings_of_the_first(priors, sche
         fits = []
         for prior, schedule in zip(priors, schedules, strict=True):
             model, method = bnn.BNN(bnn.MLP(3, [5], 1), prior=prior), bnn.SVI(steps=5, schedule=schedule)
-            fits.append(start(model, method, prepare_source(model, method, bnn.Data(*problem()), 0), 0, "cpu")[1])
+            source = make_source(bnn.Data(*problem()), model, method.batch_size, seed=0)
+            fits.append(start(model, method, source, 0, "cpu")[1])
             fits[-1].advance(1)
         with pytest.raises(NotCapturable, match=reason):
             Captured(fits, interpreted)

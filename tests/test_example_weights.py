@@ -114,7 +114,7 @@ def test_the_gradient_of_a_mini_batch_is_unbiased():
 
 def density(data):
     """The log joint density of the model, and the data in its units."""
-    source = make_source(data, gaussian(), None)
+    source = make_source(data, gaussian(), None, seed=0)
     model, example = fresh_model(gaussian(), source, "cpu")
     joint = LogJoint(model, latent_sites(model, *example), source.num_data)
     return joint, source.scaled(model, *data.tensors)
@@ -236,7 +236,7 @@ def test_elbo_and_importance_weights_count_them():
 def test_real_targets_beside_integer_inputs_keep_their_digits():
     model = bnn.BNN(nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 1)), prior=bnn.priors.Normal(1.0))
     data = bnn.Data(torch.randint(0, 5, (20, 2)), torch.rand(20), weights=torch.rand(20) + 0.1)
-    _, y, weights = make_source(data, model, None).scaled(model, *data.tensors)
+    _, y, weights = make_source(data, model, None, seed=0).scaled(model, *data.tensors)
     assert torch.equal(y, data.y)
     torch.testing.assert_close(weights.double(), data.weights, rtol=1e-6, atol=0)
 

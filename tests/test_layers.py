@@ -15,7 +15,8 @@ from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.kernels import plain_kernels
-from pyrobnn.inference.data import make_source, refuse_checkpoints
+from pyrobnn.inference.data import make_source
+from pyrobnn.inference.network_checks import refuse_checkpoints
 from pyrobnn.testing.captured import require_capturable
 
 N, STEPS, F64 = 12, 8, torch.float64
@@ -468,9 +469,9 @@ def test_the_look_for_checkpointing_leaves_no_trace():
         nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)),
         prior=bnn.priors.Normal(1.0),
     )
-    source = make_source(bnn.Data(x, x[:, 0]), model, None)
+    source = make_source(bnn.Data(x, x[:, 0]), model, None, seed=0)
     before, random_state = {k: v.clone() for k, v in model.net.state_dict().items()}, torch.get_rng_state()
-    refuse_checkpoints(model, source, training=True)
+    refuse_checkpoints(model, source.example(model), training=True)
     assert all(torch.equal(v, before[k]) for k, v in model.net.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random_state)
 

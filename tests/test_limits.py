@@ -56,7 +56,7 @@ def messages(network, likelihood, y, *, standardize=False, prior=UNIT, x=X):
     data = bnn.Data(x, y, standardize=standardize)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        make_source(data, model, None)
+        make_source(data, model, None, seed=0)
     assert all(issubclass(one.category, bnn.PoorFitWarning) for one in found)
     return [str(one.message) for one in found]
 
@@ -192,7 +192,7 @@ KINDS = {
 @pytest.mark.parametrize("prior", [UNIT, {"0.*": UNIT, "*": None}, {"2.*": UNIT, "*": None}])
 def test_an_ordinary_network_is_never_named(kind, start, prior, monkeypatch):
     """Not even by the weights that are tried, where no last linear layer is there to tell."""
-    monkeypatch.setattr("pyrobnn.inference.checks._ending", lambda bnn, x: "what it may")
+    monkeypatch.setattr("pyrobnn.inference.output_limits._ending", lambda bnn, x: "what it may")
     likelihood, y, outputs = KINDS[kind]
     for settings in ({}, {"bias": False}, {"hidden": 1}, {"hidden": 100}):
         assert messages(start(outputs, **settings), likelihood, y, prior=prior) == []
@@ -203,7 +203,7 @@ def test_an_ordinary_network_is_never_named(kind, start, prior, monkeypatch):
 @pytest.mark.slow
 def test_false_alarms_of_random_networks_are_rare(monkeypatch):
     """Starts whose log means are positive, none of which sixteen other weights leave so."""
-    monkeypatch.setattr("pyrobnn.inference.checks._ending", lambda bnn, x: "what it may")
+    monkeypatch.setattr("pyrobnn.inference.output_limits._ending", lambda bnn, x: "what it may")
     for seed in range(150):
         torch.manual_seed(seed)
         network = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1))
@@ -213,7 +213,8 @@ def test_false_alarms_of_random_networks_are_rare(monkeypatch):
 
 def test_a_last_linear_layer_is_never_named(monkeypatch):
     monkeypatch.setattr(
-        "pyrobnn.inference.checks._outputs_elsewhere", lambda bnn, x, chance, size: bnn.outputs(bnn.initial_values, x)
+        "pyrobnn.inference.output_limits._outputs_elsewhere",
+        lambda bnn, x, chance, size: bnn.outputs(bnn.initial_values, x),
     )
     assert messages(narrow(3), Categorical(), LABELS) == []
     assert len(messages(net(3, nn.Softmax(-1)), Categorical(), LABELS)) == 1
@@ -234,7 +235,7 @@ def test_the_look_changes_nothing_of_a_fit():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
     with pytest.warns(bnn.PoorFitWarning, match="its outputs stay between 0 and 1"):
-        make_source(bnn.Data(X, LABELS), model, None)
+        make_source(bnn.Data(X, LABELS), model, None, seed=0)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
 

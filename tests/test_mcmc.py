@@ -132,7 +132,7 @@ def test_z_scores_see_a_wrong_covariance():
 
 
 def target(model, x=X, y=Y, init="prior"):
-    source = make_source(bnn.Data(x, y), model, None)
+    source = make_source(bnn.Data(x, y), model, None, seed=0)
     with fast_pyro():
         made = Target(model, source, "cpu", 0, init)
         return made, source.scaled(made.bnn, source.data.x, source.data.y)

@@ -322,7 +322,7 @@ def test_steps_of_candidates_follow_from_sizes_alone():
     most = []
     for hidden in ([10], [600, 600], [3000, 3000]):
         model, data = bnn.BNN(bnn.MLP(3, hidden, 1)), bnn.Data(np.zeros((400, 3)), np.arange(400.0))
-        most.append(automatic._most_steps(model, make_source(data, model, None)))
+        most.append(automatic._most_steps(model, make_source(data, model, None, seed=0)))
     assert most[0] == 150_000
     assert most[0] > most[1] > most[2] >= 1000
 

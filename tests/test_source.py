@@ -27,7 +27,7 @@ from torch.utils.data import (
 import pyrobnn as bnn
 from pyrobnn.data.batches import LoaderBatches
 from pyrobnn.data.given import as_data
-from pyrobnn.inference.training.start import prepare_source
+from pyrobnn.inference.data import make_source
 
 X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1)
@@ -176,7 +176,7 @@ def in_batches(sampler, size=30):
 def shares(data, num_batches):
     """N, and the mean over batches of what an example counts in the model's log-likelihood, by its number."""
     model = bnn.BNN(nn.Linear(1, 1))
-    source = prepare_source(model, bnn.SVI(), as_data(data), 0)
+    source = make_source(as_data(data), model, None, seed=0)
     batches, total = source.batches(model, None, 0), torch.zeros(NUM, dtype=torch.float64)
     for _ in range(num_batches):
         x, _, *weights = next(batches)

@@ -13,6 +13,7 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn import guides
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.inference.data import make_source
 from pyrobnn.inference.scales import tune_prior
 
 N, D, NOISE = 40, 3, 0.3
@@ -67,7 +68,7 @@ def numbers(posterior):
 def test_the_gradient_of_the_evidence_is_that_of_finite_differences(curvature, structure):
     posterior, data = curved(structure, curvature=curvature)
     setting = guides.Laplace(curvature=curvature, structure=structure)
-    source = tune_prior.prepare_source(posterior.bnn, bnn.SVI(guide=setting), data, 0)
+    source = make_source(data, posterior.bnn, None, seed=0)
     with fast_pyro(), poutine.block():
         evidence, start = tune_prior._problem(posterior, setting, source, "site", noise=True)
         start = start + np.array([0.3, -0.5, 0.2, 0.7, -0.4])

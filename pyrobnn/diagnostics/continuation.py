@@ -92,7 +92,7 @@ class _Continuation:
             epochs=None,
             steps=_STEPS,
         )
-        self._source = make_source(train, bnn, self._method.batch_size)
+        self._source = make_source(train, bnn, self._method.batch_size, seed=seed)
         self._tolerance = method.tolerance_for(self._source.num_data)
         if method.tolerance is None:
             self._tolerance = max(_NEGLIGIBLE, self._tolerance)

@@ -1,20 +1,14 @@
 """Training data made ready for a model: scaled, cast, moved to its device, and cut into batches."""
 
-import copy
 import dataclasses
-import functools
 import math
-import traceback
-import warnings
 from collections.abc import Iterator
 from typing import Literal, NoReturn
 
-import torch
-from torch import Tensor, nn
-from torch.utils import checkpoint
+from torch import Tensor
 
-from pyrobnn._core.checks import check_digits
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches, checked_batch
 from pyrobnn.data.given import first_rows
@@ -23,14 +17,8 @@ from pyrobnn.data.loader import Epoch, LoaderData
 from pyrobnn.data.stored import StoredData
 from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference import defaults
-from pyrobnn.inference.checks import trial, tried, warn_of_limits
-from pyrobnn.nets import leftovers
+from pyrobnn.inference.network_checks import SHOWN, checked_outputs
 
-_NETWORKS = "how-to/own-network"
-_TARGETS = 1000
-"""Largest number of targets to compare with the outputs that a network can reach."""
-_SHOWN = 2
-"""Examples for a trial run of a network; statistics of a batch, as in batch normalisation, need two."""
 BatchSize = int | Literal["all"] | None
 """Examples in a mini-batch, "all", or None to choose by the sizes of data and network."""
 
@@ -181,180 +169,37 @@ class Source:
 
     def example(self, bnn: BNN) -> tuple[Tensor, Tensor]:
         """Return the first rows of inputs and targets, two where there are two, to run a model and guide with."""
-        x, y = self.scaled(bnn, *(values[:_SHOWN].clone() for values in self.head))
+        x, y = self.scaled(bnn, *(values[:SHOWN].clone() for values in self.head))
         return x, y
 
 
-def make_source(data: Data | StoredData | LoaderData, bnn: BNN, batch_size: BatchSize) -> Source:
+def make_source(data: Data | StoredData | LoaderData, bnn: BNN, batch_size: BatchSize, *, seed: int) -> Source:
     """Return the source for data, after checking them against the model.
 
     The units come from the model if it has any, else from the data.
+
+    Args:
+        data: as from `as_data`.
+        bnn: the model.
+        batch_size: as the method has it.
+        seed: seed of the draws of a DataLoader that is looked into.
 
     Raises:
         InputError: targets that the likelihood cannot produce, or a network that does not take the inputs.
     """
     epoch = None
     x_scaler = y_scaler = Scaler.identity()
-    if isinstance(data, LoaderData):
-        if batch_size is not None:
-            raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
-        head = data.head
-        num_data, epoch = data.counted(len(head[0]))
-    else:
-        num_data, x_scaler, head = len(data), data.x_scaler, first_rows(data)
-        if bnn.settings["likelihood"].standardizes_targets:
-            y_scaler = data.y_scaler
-    if bnn.units is not None:
-        x_scaler, y_scaler = bnn.units
-    source = Source(data, head, x_scaler, y_scaler, num_data, outputs=0, num_weights=bnn.num_weights, epoch=epoch)
-    return dataclasses.replace(source, outputs=_checked_outputs(bnn, source))
-
-
-def _checked_outputs(bnn: BNN, source: Source) -> int:
-    """Run the network on two examples, refuse shapes and targets that do not fit together, and return its width."""
-    x, y = source.head
-    for given, cast, scaler, name in (
-        (x, bnn.cast_inputs(x), source.x_scaler, "x"),
-        (y, bnn.cast_targets(y, bnn.like), source.y_scaler, "y"),
-    ):
-        if scaler.is_identity:
-            check_digits(given, cast, name)
-    with trial(bnn):
-        inputs, f = _called(bnn, source)
-        if f.ndim != 2 or len(f) != len(inputs):
-            raise InputError(
-                f"The network must map inputs (N, ...) to outputs (N, outputs); {tuple(inputs.shape)} became "
-                f"{tuple(f.shape)}.",
-                page=_NETWORKS,
-            )
-        check = functools.partial(bnn.settings["likelihood"].check_targets, outputs=f.shape[1])
-        if isinstance(source.data, StoredData):
-            source.data.check_targets(check)
+    with seeded(seed, "data"):
+        if isinstance(data, LoaderData):
+            if batch_size is not None:
+                raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
+            head = data.head
+            num_data, epoch = data.counted(len(head[0]))
         else:
-            check(y)
-        some = source.y_scaler.transform(y[:: len(y) // _TARGETS + 1])
-        warn_of_limits(bnn, inputs, f, bnn.cast_targets(some, f))
-    return f.shape[1]
-
-
-def _called(bnn: BNN, source: Source) -> tuple[Tensor, Tensor]:
-    """Return two examples and the outputs of the network for them."""
-    blocks = _looked_at(bnn, source)
-    inputs = next(blocks)
-    try:
-        copies = {name: bnn.initial_values[name].detach().clone() for name in bnn.site_names}
-        bnn.outputs(copies, inputs)  # which may create state that the network keeps, such as a table of positions
-        before = _state(bnn)
-        bnn.outputs(copies, inputs)
-        _refuse_state(_changed(before, bnn))
-        _refuse_new_state(bnn)
-        f = tried(bnn, inputs)
-        for block in blocks:
-            bnn.outputs(bnn.initial_values, block)
-    except InputError:
-        raise
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        first_line = str(error).splitlines()[0].rstrip(".")
-        raise InputError(
-            f"The network does not take inputs of shape {tuple(source.head[0].shape)}: {first_line}.", page=_NETWORKS
-        ) from None
-    return inputs, f
-
-
-def _state(bnn: BNN) -> dict[str, Tensor]:
-    """Return copies of the buffers that are not the weights of the model."""
-    return {name: value.clone() for name, value in bnn.net.named_buffers() if name not in bnn.site_names}
-
-
-def _changed(before: dict[str, Tensor], bnn: BNN) -> list[str]:
-    """Return the names of the buffers that are new or hold other numbers than before."""
-    buffers = (pair for pair in bnn.net.named_buffers() if pair[0] not in bnn.site_names)
-    return [name for name, value in buffers if name not in before or not _same(value, before[name])]
-
-
-def _refuse_state(changed: list[str]) -> None:
-    if changed:
-        raise InputError(
-            f"The network changes its buffer {changed[0]!r} at each pass in evaluation mode, so that predictions would "
-            "depend on those before them: change it in training alone (`if self.training:`), or not at all.",
-            page=_NETWORKS,
-        )
-
-
-def _refuse_new_state(bnn: BNN) -> None:
-    """Refuse buffers that a pass makes or resizes: a copy of the network would not have them."""
-    given = bnn.settings["net"]
-    if not isinstance(given, nn.Module):
-        return
-    shapes = {name: value.shape for name, value in given.state_dict().items()}
-    name = next((name for name, value in bnn.net.state_dict().items() if shapes.get(name) != value.shape), None)
-    if name is not None:
-        raise InputError(
-            f"The network makes its buffer {name!r} in a pass, so that copies of it would lack it: make it in "
-            "`__init__`, or register it with `persistent=False`.",
-            page=_NETWORKS,
-        )
-
-
-def _same(value: Tensor, before: Tensor) -> bool:
-    is_nan = value.isnan() & before.isnan() if value.shape == before.shape else None
-    return is_nan is not None and bool((is_nan | (value == before)).all())
-
-
-def _looked_at(bnn: BNN, source: Source) -> Iterator[Tensor]:
-    """Yield two examples, and then, in blocks, all others where the network looks up rows by numbers in them."""
-    looks_up = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in bnn.net.modules())
-    if looks_up and isinstance(source.data, Data):
-        yield bnn.cast_inputs(source.x_scaler.transform(source.data.x[:_SHOWN]))
-        for x in source.data.x.tensor_split(math.ceil(len(source.data) / 1024)):
-            yield bnn.cast_inputs(source.x_scaler.transform(x))
-    else:
-        yield bnn.cast_inputs(source.x_scaler.transform(source.head[0][:_SHOWN]))
-
-
-def refuse_checkpoints(bnn: BNN, source: Source, *, training: bool) -> None:
-    """Refuse gradient checkpointing, which runs layers again after the guide's weights have left them.
-
-    A copy of a network given as a module runs forward and back on two examples. Random states are restored, and
-    unrelated errors are left to the fit. The reentrant kind silently gives weights no gradient, since vmap does not
-    take its function.
-
-    Args:
-        bnn: the model.
-        source: the data.
-        training: whether to run in training mode, as SVI does.
-    """
-    if not isinstance(bnn.settings["net"], nn.Module):
-        return
-    bnn = copy.deepcopy(bnn, leftovers(bnn))
-    x, y = source.head
-    inputs, _ = source.scaled(bnn, x[:_SHOWN], y[:_SHOWN])
-    weights = {name: value.detach().clone().requires_grad_() for name, value in bnn.initial_values.items()}
-    try:
-        with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
-            bnn.train(training)
-            with torch.no_grad():
-                alone = torch.func.vmap(lambda _: bnn.outputs(weights, inputs), randomness="same")
-                alone(inputs.new_empty(1, 0))
-            f = bnn.outputs(weights, inputs)
-            torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
-        kept = next((name for name, value in bnn.net.named_buffers() if value.grad_fn is not None), None)
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
-        if "setup_context" in str(error) and checkpoint.__file__ in files:
-            kind = "use_reentrant=True the weights inside get no gradient (use_reentrant=False is refused, too)"
-        elif isinstance(error, checkpoint.CheckpointError):
-            kind = "use_reentrant=False torch finds other tensors than it saved (use_reentrant=True is refused, too)"
-        else:
-            return
-        raise InputError(
-            "The network checkpoints its activations (torch.utils.checkpoint), which runs layers again in the backward "
-            f"pass, when the weights that a guide drew have left them: with {kind}. Fit without checkpointing, with a "
-            "smaller `batch_size`."
-        ) from None
-    if kept is not None:
-        raise InputError(
-            f"The network keeps the graph of its buffer {kept!r} from one step of a fit to the next: "
-            "`detach()` the values that it is computed from.",
-            page=_NETWORKS,
-        )
+            num_data, x_scaler, head = len(data), data.x_scaler, first_rows(data)
+            if bnn.settings["likelihood"].standardizes_targets:
+                y_scaler = data.y_scaler
+        if bnn.units is not None:
+            x_scaler, y_scaler = bnn.units
+        outputs = checked_outputs(bnn, data, head, x_scaler, y_scaler)
+    return Source(data, head, x_scaler, y_scaler, num_data, outputs, bnn.num_weights, epoch)

@@ -161,7 +161,7 @@ class RunSpec:
         bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
         try:
             for part in (dataset.data, train):
-                make_source(part, bnn, None)
+                make_source(part, bnn, None, seed=0)
         except InputError as error:
             raise InputError(f"{dataset.name}: {error}") from None
         said = "[data] task" if self.data.task else "the likelihood" if self.likelihood and self.data.path else ""

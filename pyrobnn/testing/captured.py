@@ -13,7 +13,8 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import SVI
 from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.capture.noise import Noise
-from pyrobnn.inference.training.start import prepare_source, start
+from pyrobnn.inference.data import make_source
+from pyrobnn.inference.training.start import start
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.testing.common import require
 
@@ -37,7 +38,7 @@ def require_capturable(bnn: BNN, data: Data, *, kind: type[SVI] = SVI, **setting
 
 
 def _begin(bnn: BNN, method: SVI, data: Data, seed: int) -> TrainingState:
-    source = prepare_source(bnn, method, data, seed)
+    source = make_source(data, bnn, method.batch_size, seed=seed)
     with seeded(seed, "fit"), fast_pyro():
         _, fit = start(bnn, method, source, seed, "cpu")
         fit.bnn.train()

@@ -19,10 +19,9 @@ from pyrobnn.data.given import as_data, first_rows
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
-from pyrobnn.inference.data import Source
+from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods.gaussian import Gaussian
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
@@ -53,7 +52,7 @@ def laplace_around(
             if isinstance(model, BNN)
             else _around_network(model, data, weights or {}, seed)
         )
-        source = prepare_source(bnn, method, data, seed)
+        source = make_source(data, bnn, method.batch_size, seed=seed)
         bnn.to(resolve_device(device)).eval()
         _scale_targets(bnn, source)
         example = source.example(bnn)
@@ -81,7 +80,7 @@ def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], se
     if not first_rows(data)[1].is_floating_point():
         return BNN(net, prior=Normal(1.0), likelihood="categorical")
     bnn = BNN(net, prior=Normal(1.0), likelihood=Gaussian(scale=1.0)).eval()
-    source = prepare_source(bnn, SVI(), data, seed)
+    source = make_source(data, bnn, None, seed=seed)
     scale = source.y_scaler.scale.to(bnn.like)
     mode, total = {name: weights.get(name, value) for name, value in bnn.initial_values.items()}, torch.zeros(())
     with torch.no_grad():

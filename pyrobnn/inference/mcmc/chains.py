@@ -14,9 +14,10 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.data import BatchSize, Source, make_source, refuse_checkpoints
+from pyrobnn.inference.data import BatchSize, Source, make_source
 from pyrobnn.inference.mcmc.potential import LogJoint
 from pyrobnn.inference.method import BaseMethod, Offer, Run
+from pyrobnn.inference.network_checks import refuse_checkpoints
 from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.posterior.posterior import Posterior
@@ -61,7 +62,7 @@ class Target:
         self._declared, self._device, self._seed, self._init = bnn, device, seed, init
         self.source = source
         self.bnn, self.example = fresh_model(bnn, source, device)
-        refuse_checkpoints(self.bnn, source, training=False)
+        refuse_checkpoints(self.bnn, self.example, training=False)
         self.sites = latent_sites(self.bnn, *self.example)
         self.log_joint = LogJoint(self.bnn, self.sites, source.num_data)
 
@@ -136,8 +137,7 @@ class ChainMethod(BaseMethod[Posterior]):
         Raises:
             InputError: parameters without a prior, data that do not fit, or no start with a finite density.
         """
-        with seeded(run.seed, "data"):
-            source = make_source(data, bnn, None if self.batch_size == "all" else self.batch_size)
+        source = make_source(data, bnn, None if self.batch_size == "all" else self.batch_size, seed=run.seed)
         check_all_inferred(bnn, type(self).__name__)
         with running(bnn, source.batch_size(self.batch_size), run.seed, "fit") as threads:
             target = Target(bnn, source, run.device, run.seed, self.init)

@@ -14,7 +14,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference import defaults
-from pyrobnn.inference.data import Source
+from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.around import laplace_around
 from pyrobnn.inference.laplace.sites import A_MINUTE, EIGEN_STEPS
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
@@ -22,7 +22,6 @@ from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -123,7 +122,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
                 into memory.
             FloatingPointError: no start with finite numbers.
         """
-        source = prepare_source(bnn, SVI(), data, run.seed)
+        source = make_source(data, bnn, None, seed=run.seed)
         self._tell_cost(source)
 
         def everything(model: BNN) -> Batch:

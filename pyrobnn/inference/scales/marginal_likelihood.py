@@ -13,12 +13,11 @@ from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
-from pyrobnn.inference.data import Source
+from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
 from pyrobnn.inference.scales.tune_prior import Per, tune_prior
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.session import Declared, opened
-from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.posterior.posterior import Posterior
@@ -87,7 +86,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             trained = self._round(bnn, posterior, data, round_run)
             noise = _has_one_scale_to_learn(trained) if noise is None else noise
             if index == 0 and noise and _learns_noise(bnn):
-                spread = _spread(trained.bnn, prepare_source(bnn, self.method, data, run.seed))
+                spread = _spread(trained.bnn, make_source(data, bnn, self.method.batch_size, seed=run.seed))
                 if float(trained.bnn.likelihood.scale.detach()) > _UNEXPLAINED * spread:
                     known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
                     held = bnn.with_parts(likelihood=Gaussian(scale=known))
@@ -110,7 +109,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
     def _round(self, bnn: BNN, last: Posterior | None, data: Any, run: Run) -> Posterior:
         """Train on from the last posterior's mode, under its prior, and take the curvature there."""
         bnn = bnn if last is None else last.bnn
-        source = prepare_source(bnn, self.method, data, run.seed)
+        source = make_source(data, bnn, self.method.batch_size, seed=run.seed)
         with opened([Declared(bnn, self.method, source, run.seed)], run) as session:
             if last is not None:
                 _move(session.posteriors[0], last)

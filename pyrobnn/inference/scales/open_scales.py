@@ -16,14 +16,12 @@ from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import defaults
-from pyrobnn.inference.data import Source
+from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
-from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.engines import Work
-from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.record import EvidenceRecord
@@ -79,7 +77,7 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
     numbers = open_numbers(bnn.settings["likelihood"], (_TUNED,))
     if not (sites or numbers) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
         return Measured(bnn)
-    source = prepare_source(bnn, SVI(), data, run.seed)
+    source = make_source(data, bnn, None, seed=run.seed)
     best = _look(bnn, source, data, run)
     is_table = data.x.ndim == 2 and data.x.shape[1] <= defaults.MOST_INPUTS_OF_STAND_IN
     if numbers and is_table and (best is None or best.score < _constant(bnn, data) + defaults.LITTLE_GAIN):

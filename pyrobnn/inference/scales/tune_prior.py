@@ -27,7 +27,7 @@ from pyrobnn.data.given import as_data
 from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.built import built
 from pyrobnn.guides.laplace import Laplace
-from pyrobnn.inference.data import Source
+from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.curve import (
     examples,
     laplace_record,
@@ -35,8 +35,6 @@ from pyrobnn.inference.laplace.curve import (
 )
 from pyrobnn.inference.laplace.gaussian import likelihood_curvature
 from pyrobnn.inference.scales.evidence import LARGEST_LOG, Evidence
-from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
@@ -92,7 +90,7 @@ def tune_prior(
     """
     setting, data = _checked(posterior, by, per, validation), as_data(data)
     source = dataclasses.replace(
-        prepare_source(posterior.bnn, SVI(guide=setting), data, posterior.seed),
+        make_source(data, posterior.bnn, None, seed=posterior.seed),
         x_scaler=posterior.x_scaler,
         y_scaler=posterior.y_scaler,
     )

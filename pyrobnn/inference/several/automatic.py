@@ -79,7 +79,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 "Without a method, candidates are compared on data in memory, at least 5 examples: pass Data(x, y), or "
                 "a method such as SVI()."
             )
-        source = make_source(data, bnn, None)
+        source = make_source(data, bnn, None, seed=run.seed)
         run = dataclasses.replace(run, callbacks=[])
         parts = _splits(data, derive(run.seed, "folds"))
         models = [self._measured(bnn, train, run, 0.25) for train, _ in parts]

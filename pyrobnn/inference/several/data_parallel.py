@@ -24,12 +24,11 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import State, TensorBatches
 from pyrobnn.data.loader import LoaderData
 from pyrobnn.data.stored_batches import StoredBatches
-from pyrobnn.inference.data import Source
+from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Callback, Progress, Run, registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import fingerprint
 from pyrobnn.inference.training.session import Declared, opened
-from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.watch import asks_to_stop
 from pyrobnn.posterior.posterior import Posterior
@@ -93,7 +92,7 @@ class DataParallel(AroundAnother[Posterior]):
 
     def _run_share(self, bnn: BNN, data: Any, processes: "_Processes", run: Run) -> Posterior:
         method, is_first = self.method, processes.rank == 0
-        source = prepare_source(bnn, method, data, run.seed)
+        source = make_source(data, bnn, method.batch_size, seed=run.seed)
         batch_size = source.batch_size(method.batch_size)
         if method.batch_size is None and batch_size < source.num_data:
             batch_size = max(processes.world, batch_size - batch_size % processes.world)

@@ -16,14 +16,13 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import TensorBatches
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
-from pyrobnn.inference.data import Source
+from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import Callback, Run
 from pyrobnn.inference.scales.open_scales import measured
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import open_checkpoint
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.session import Declared, opened
-from pyrobnn.inference.training.start import prepare_source
 from pyrobnn.posterior.posterior import Posterior
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
@@ -121,7 +120,10 @@ def fit_side_by_side(
     bnns, methods, sets = _aligned(replicates, bnn, method, data)
     _check_methods(methods)
     seeds = [derive(run.seed, f"replicate {index}") for index in range(len(bnns))]
-    sources = [prepare_source(*parts) for parts in zip(bnns, methods, sets, seeds, strict=True)]
+    sources = [
+        make_source(own, model, choice.batch_size, seed=seed)
+        for model, choice, own, seed in zip(bnns, methods, sets, seeds, strict=True)
+    ]
     keeper = open_checkpoint(run, bnns, methods, sources, bootstrap=bootstrap)
     if bootstrap:
         sources = [resampled(source, seed) for source, seed in zip(sources, seeds, strict=True)]

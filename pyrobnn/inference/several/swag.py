@@ -19,12 +19,12 @@ from pyrobnn.curvature.metric import log_probs
 from pyrobnn.data.loader import LoaderData
 from pyrobnn.guides.low_rank import LowRank, LowRankGuide
 from pyrobnn.guides.map import MapGuide
-from pyrobnn.inference.data import Source
+from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Run, registry
 from pyrobnn.inference.several.replicates import own_storage, resampled
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.session import Begun, Declared, Session
-from pyrobnn.inference.training.start import prepare_source, running
+from pyrobnn.inference.training.start import running
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.optimizers import Optimizer
 from pyrobnn.posterior.posterior import Posterior
@@ -95,7 +95,7 @@ class SWAG(AroundAnother[Posterior]):
     def side_by_side(self, bnn: BNN, data: Any, run: Run, *, replicates: int, bootstrap: bool) -> list[Posterior]:
         """Fit several posteriors from random starts, with arguments as in `fit_replicates`."""
         modes = self.method.side_by_side(bnn, data, run, replicates=replicates, bootstrap=bootstrap)
-        sources = [prepare_source(mode.bnn, self.method, data, mode.seed) for mode in modes]
+        sources = [make_source(data, mode.bnn, self.method.batch_size, seed=mode.seed) for mode in modes]
         if bootstrap:
             sources = [resampled(source, mode.seed) for source, mode in zip(sources, modes, strict=True)]
         paths = self._walk(modes, sources, run)

@@ -24,7 +24,7 @@ from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.descent import descend, why_steps
 from pyrobnn.inference.training.loop import MOST_REWINDS, train
-from pyrobnn.inference.training.start import build_parts, prepare_source, running, start
+from pyrobnn.inference.training.start import build_parts, running, start
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.steps import Stepper
 from pyrobnn.inference.training.watch import BLOCK, Ended, Watch
@@ -211,7 +211,7 @@ def check_parts(bnn: BNN, method: SVI, data: Any, run: Run) -> None:
     Raises:
         InputError: with what does not.
     """
-    source = prepare_source(bnn, method, data, run.seed)
+    source = make_source(data, bnn, method.batch_size, seed=run.seed)
     with seeded(run.seed, "check"), fast_pyro():
         build_parts(bnn, method, source, run.seed, run.device)
 
@@ -220,10 +220,9 @@ def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:
     """Fit by SVI, with a validation score to follow and a checkpoint to keep where the run has them."""
     if method.patience is not None and run.validation is None:
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
-    source = prepare_source(bnn, method, data, run.seed)
-    with seeded(run.seed, "data"):
-        if run.validation is not None:
-            make_source(run.validation, bnn, None)
+    source = make_source(data, bnn, method.batch_size, seed=run.seed)
+    if run.validation is not None:
+        make_source(run.validation, bnn, None, seed=run.seed)
     keeper = open_checkpoint(run, [bnn], [method], [source], run.validation)
     with opened([Declared(bnn, method, source, run.seed)], run) as session:
         validate = None if run.validation is None else _validator(session.posteriors[0], run.validation)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from pyro import poutine
@@ -26,19 +26,14 @@ from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.data import Source, make_source, refuse_checkpoints
+from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.sites import checked_sites
-from pyrobnn.inference.svi.least_noise import choose_kl, with_least_noise, with_shared_noise
+from pyrobnn.inference.network_checks import refuse_checkpoints
+from pyrobnn.inference.svi.estimator import choose_kl, with_least_noise, with_shared_noise
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.state import TrainingState, check_trainable
 from pyrobnn.optimizers import Schedule
 from pyrobnn.posterior.posterior import Posterior, latent_names
-
-
-def prepare_source(bnn: BNN, method: SVI, data: Any, seed: int) -> Source:
-    """Return the source of batches, checked against the model."""
-    with seeded(seed, "data"):  # looking into a DataLoader draws random numbers
-        return make_source(data, bnn, method.batch_size)
 
 
 @contextmanager
@@ -72,7 +67,7 @@ def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -
             that guide and prior do not have; numbers beyond the precision of the network.
     """
     model, example = fresh_model(bnn, source, device)
-    refuse_checkpoints(model, source, training=True)
+    refuse_checkpoints(model, example, training=True)
     if isinstance(source.data, Data):
         for values, name in zip(source.scaled(model, *source.data.tensors), ("x", "y", "weights"), strict=False):
             check_range(values, name)

@@ -8,8 +8,9 @@ import pyrobnn as bnn
 from pyrobnn import guides, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.inference.svi.least_noise import Call, choose_noise, layer_calls
-from pyrobnn.inference.training.start import prepare_source, start
+from pyrobnn.inference.data import make_source
+from pyrobnn.inference.svi.estimator import Call, choose_noise, layer_calls
+from pyrobnn.inference.training.start import start
 
 UNIT = bnn.priors.Normal(1.0)
 
@@ -76,7 +77,7 @@ def chosen(net="mlp", *, prior=UNIT, likelihood=None, batch_size=None, **setting
     x = torch.randn(ROWS, 4) if net != "embedding" else torch.zeros(ROWS, 4, dtype=torch.long)
     method = bnn.SVI(batch_size=batch_size, **settings)
     with seeded(0), fast_pyro():
-        source = prepare_source(model, method, bnn.Data(x, torch.zeros(ROWS)), 0)
+        source = make_source(bnn.Data(x, torch.zeros(ROWS)), model, method.batch_size, seed=0)
         return start(model, method, source, 0, "cpu")[1].method
 
 

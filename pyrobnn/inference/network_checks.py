@@ -1,0 +1,251 @@
+"""Calls of a network on two examples before a fit: whether it uses its weights, keeps state, draws, or checkpoints."""
+
+import copy
+import functools
+import math
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils import checkpoint
+
+from pyrobnn._core.checks import check_digits
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import mark, seeded
+from pyrobnn._torch.private import written
+from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch
+from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.loader import LoaderData
+from pyrobnn.data.stored import StoredData
+from pyrobnn.inference.output_limits import warn_of_limits
+from pyrobnn.nets import leftovers
+
+_PAGE = "how-to/own-network"
+_ROUNDING = 1e-3
+"""Difference of two calls, as a share of the largest output, that the order of sums on a GPU may make."""
+_TARGETS = 1000
+"""Largest number of targets to compare with the outputs that a network can reach."""
+SHOWN = 2
+"""Examples for a trial run of a network; statistics of a batch, as in batch normalisation, need two."""
+
+
+def checked_outputs(
+    bnn: BNN, data: Data | StoredData | LoaderData, head: Batch, x_scaler: Scaler, y_scaler: Scaler
+) -> int:
+    """Run the network on two examples, refuse shapes and targets that do not fit together, and return its width."""
+    x, y = head
+    for given, cast, scaler, name in (
+        (x, bnn.cast_inputs(x), x_scaler, "x"),
+        (y, bnn.cast_targets(y, bnn.like), y_scaler, "y"),
+    ):
+        if scaler.is_identity:
+            check_digits(given, cast, name)
+    with trial(bnn):
+        inputs, f = _called(bnn, data, x, x_scaler)
+        if f.ndim != 2 or len(f) != len(inputs):
+            raise InputError(
+                f"The network must map inputs (N, ...) to outputs (N, outputs); {tuple(inputs.shape)} became "
+                f"{tuple(f.shape)}.",
+                page=_PAGE,
+            )
+        check = functools.partial(bnn.settings["likelihood"].check_targets, outputs=f.shape[1])
+        if isinstance(data, StoredData):
+            data.check_targets(check)
+        else:
+            check(y)
+        some = y_scaler.transform(y[:: len(y) // _TARGETS + 1])
+        warn_of_limits(bnn, inputs, f, bnn.cast_targets(some, f))
+    return f.shape[1]
+
+
+@contextmanager
+def trial(bnn: BNN) -> Iterator[None]:
+    """Have the network in evaluation mode and without gradients in the block, after which random states are put back.
+
+    So are attributes that are no parameters or buffers, such as an activation that a call leaves behind.
+    """
+    before = [(module, dict(vars(module))) for module in bnn.modules()]
+    with torch.no_grad(), seeded(0, "trial"):
+        try:
+            bnn.eval()
+            yield
+        finally:
+            for module, attributes in before:
+                for name in vars(module).keys() - attributes.keys():
+                    del vars(module)[name]
+                vars(module).update(attributes)
+
+
+def tried(bnn: BNN, x: Tensor) -> Tensor:
+    """Return the outputs of a network in evaluation mode for copies of its starting weights, after two calls.
+
+    Raises:
+        InputError: a call changes the weights, draws random numbers, or does not use the weights.
+    """
+    leaves = {name: bnn.initial_values[name].detach().clone().requires_grad_() for name in bnn.site_names}
+    with torch.enable_grad():
+        weights = {name: value.clone() for name, value in leaves.items()}
+        before, has_drawn = {name: written(value) for name, value in weights.items()}, mark()
+        f = bnn.outputs(weights, x)
+        changed = next((name for name, value in weights.items() if written(value) != before[name]), None)
+        if changed is not None:
+            raise InputError(
+                f"The network changes its parameter {changed!r} when it is called, so that it is no longer the "
+                "guide's draw: take that out of `forward` and hooks. torch.nn.utils.parametrize computes weights from "
+                "other parameters, and a prior bounds them.",
+                page=_PAGE,
+            )
+        if has_drawn() or not _agree(f.detach(), bnn.outputs(weights, x).detach()):
+            raise InputError(
+                "The network draws random numbers in evaluation mode, or gives other outputs at each call: all draws "
+                "of the weights would share them, and predictions would not settle. Have it draw in training only, as "
+                "F.dropout(x, training=self.training) does, or not at all.",
+                page=_PAGE,
+            )
+        if leaves and not _is_used(leaves, f):
+            raise InputError(
+                "The outputs of the network do not follow from its parameters: `forward` uses others, such as those of "
+                "the network it was copied from, by a closure or a compiled function that is an attribute, "
+                "or it cuts gradients off, by torch.no_grad or detach. Take that out.",
+                page=_PAGE,
+            )
+    return f.detach()
+
+
+def _agree(f: Tensor, again: Tensor) -> bool:
+    tolerance = _ROUNDING * float(f.nan_to_num(posinf=0, neginf=0).abs().max()) if f.numel() else 0.0
+    return f.shape == again.shape and torch.allclose(f, again, rtol=0, atol=tolerance, equal_nan=True)
+
+
+def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
+    if not f.requires_grad:
+        return False
+    try:
+        gradients = torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
+    except RuntimeError:  # of checkpoints, say, which the fit refuses
+        return True
+    return any(value is not None for value in gradients)
+
+
+def _called(bnn: BNN, data: Data | StoredData | LoaderData, x: Tensor, x_scaler: Scaler) -> tuple[Tensor, Tensor]:
+    """Return two examples and the outputs of the network for them."""
+    blocks = _looked_at(bnn, data, x, x_scaler)
+    inputs = next(blocks)
+    try:
+        copies = {name: bnn.initial_values[name].detach().clone() for name in bnn.site_names}
+        bnn.outputs(copies, inputs)  # which may create state that the network keeps, such as a table of positions
+        before = _state(bnn)
+        bnn.outputs(copies, inputs)
+        _refuse_state(_changed(before, bnn))
+        _refuse_new_state(bnn)
+        f = tried(bnn, inputs)
+        for block in blocks:
+            bnn.outputs(bnn.initial_values, block)
+    except InputError:
+        raise
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        first_line = str(error).splitlines()[0].rstrip(".")
+        raise InputError(
+            f"The network does not take inputs of shape {tuple(x.shape)}: {first_line}.", page=_PAGE
+        ) from None
+    return inputs, f
+
+
+def _state(bnn: BNN) -> dict[str, Tensor]:
+    """Return copies of the buffers that are not the weights of the model."""
+    return {name: value.clone() for name, value in bnn.net.named_buffers() if name not in bnn.site_names}
+
+
+def _changed(before: dict[str, Tensor], bnn: BNN) -> list[str]:
+    """Return the names of the buffers that are new or hold other numbers than before."""
+    buffers = (pair for pair in bnn.net.named_buffers() if pair[0] not in bnn.site_names)
+    return [name for name, value in buffers if name not in before or not _same(value, before[name])]
+
+
+def _refuse_state(changed: list[str]) -> None:
+    if changed:
+        raise InputError(
+            f"The network changes its buffer {changed[0]!r} at each pass in evaluation mode, so that predictions would "
+            "depend on those before them: change it in training alone (`if self.training:`), or not at all.",
+            page=_PAGE,
+        )
+
+
+def _refuse_new_state(bnn: BNN) -> None:
+    """Refuse buffers that a pass makes or resizes: a copy of the network would not have them."""
+    given = bnn.settings["net"]
+    if not isinstance(given, nn.Module):
+        return
+    shapes = {name: value.shape for name, value in given.state_dict().items()}
+    name = next((name for name, value in bnn.net.state_dict().items() if shapes.get(name) != value.shape), None)
+    if name is not None:
+        raise InputError(
+            f"The network makes its buffer {name!r} in a pass, so that copies of it would lack it: make it in "
+            "`__init__`, or register it with `persistent=False`.",
+            page=_PAGE,
+        )
+
+
+def _same(value: Tensor, before: Tensor) -> bool:
+    is_nan = value.isnan() & before.isnan() if value.shape == before.shape else None
+    return is_nan is not None and bool((is_nan | (value == before)).all())
+
+
+def _looked_at(bnn: BNN, data: Data | StoredData | LoaderData, head: Tensor, x_scaler: Scaler) -> Iterator[Tensor]:
+    """Yield two examples, and then, in blocks, all others where the network looks up rows by numbers in them."""
+    looks_up = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in bnn.net.modules())
+    yield bnn.cast_inputs(x_scaler.transform(head[:SHOWN]))
+    if looks_up and isinstance(data, Data):
+        for x in data.x.tensor_split(math.ceil(len(data) / 1024)):
+            yield bnn.cast_inputs(x_scaler.transform(x))
+
+
+def refuse_checkpoints(bnn: BNN, example: Batch, *, training: bool) -> None:
+    """Refuse gradient checkpointing, which runs layers again after the guide's weights have left them.
+
+    A copy of a network given as a module runs forward and back on two examples. Random states are restored, and
+    unrelated errors are left to the fit. The reentrant kind silently gives weights no gradient, since vmap does not
+    take its function.
+
+    Args:
+        bnn: the model.
+        example: some rows, in the units of the model.
+        training: whether to run in training mode, as SVI does.
+    """
+    if not isinstance(bnn.settings["net"], nn.Module):
+        return
+    bnn = copy.deepcopy(bnn, leftovers(bnn))
+    inputs = example[0]
+    weights = {name: value.detach().clone().requires_grad_() for name, value in bnn.initial_values.items()}
+    try:
+        with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
+            bnn.train(training)
+            with torch.no_grad():
+                alone = torch.func.vmap(lambda _: bnn.outputs(weights, inputs), randomness="same")
+                alone(inputs.new_empty(1, 0))
+            f = bnn.outputs(weights, inputs)
+            torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
+        kept = next((name for name, value in bnn.net.named_buffers() if value.grad_fn is not None), None)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+        if "setup_context" in str(error) and checkpoint.__file__ in files:
+            kind = "use_reentrant=True the weights inside get no gradient (use_reentrant=False is refused, too)"
+        elif isinstance(error, checkpoint.CheckpointError):
+            kind = "use_reentrant=False torch finds other tensors than it saved (use_reentrant=True is refused, too)"
+        else:
+            return
+        raise InputError(
+            "The network checkpoints its activations (torch.utils.checkpoint), which runs layers again in the backward "
+            f"pass, when the weights that a guide drew have left them: with {kind}. Fit without checkpointing, with a "
+            "smaller `batch_size`."
+        ) from None
+    if kept is not None:
+        raise InputError(
+            f"The network keeps the graph of its buffer {kept!r} from one step of a fit to the next: "
+            "`detach()` the values that it is computed from.",
+            page=_PAGE,
+        )
