@@ -44,8 +44,36 @@ FLAT = Hyperprior()
 
 
 LARGEST_LOG = 25.0
-UNDETERMINED = 1e-8
+_UNDETERMINED, _LEAST_SQUARES = 1e-8, 1e-30
 """Share of a group's weights that the data determine below which they say nothing of its precision."""
+
+
+def next_precisions(
+    gamma: Tensor,
+    squares: Tensor,
+    sizes: Tensor,
+    stay: Tensor,
+    *,
+    counts: Tensor | float = 0.0,
+    counted_squares: Tensor | float = 0.0,
+    rounding: float = 0.0,
+) -> Tensor:
+    """Return MacKay's next precision of each group of weights, gamma / squares, under a gamma prior (MacKay 1992).
+
+    Groups that the outputs do not depend on, as those of an input that is constant, stay.
+
+    Args:
+        gamma: number of weights that the data determine.
+        squares: sum of the squared distances of the weights to the means of their prior.
+        sizes: number of weights.
+        stay: the precision where the data say nothing.
+        counts: number of weights that the hyperprior counts.
+        counted_squares: their sum of squares.
+        rounding: relative error of gamma.
+    """
+    is_determined = gamma > max(_UNDETERMINED, rounding) * sizes
+    moved = (gamma + counts) / (squares + counted_squares).clamp_min(_LEAST_SQUARES)
+    return torch.where(is_determined, moved, stay)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,14 +144,15 @@ class Evidence:
     def fixed_point(self, logs: np.ndarray) -> np.ndarray:
         """Return MacKay's next precisions: gamma / sum w^2, and (targets - power gamma) / SSE for the noise.
 
-        Groups of weights that the outputs do not depend on keep theirs.
+        A group that the outputs do not depend on keeps its precision.
         """
         self.fill(logs)
+        present = np.exp(logs[: self.num_groups])
         counts, squares, traces = (self.by_group(value) for value in self._entries())
-        gamma = np.clip(counts - np.exp(logs[: self.num_groups]) * traces, 1e-10 * counts, counts)
-        new_logs = np.log(gamma) - np.log(np.maximum(squares, 1e-30))
-        least = max(UNDETERMINED, 10 * torch.finfo(self.squares.dtype).eps)
-        new_logs = np.where(gamma > least * counts, new_logs, logs[: self.num_groups])
+        gamma = np.clip(counts - present * traces, 1e-10 * counts, counts)
+        rounding = 10 * torch.finfo(self.squares.dtype).eps
+        groups = map(torch.from_numpy, (gamma, squares, counts, present))
+        new_logs = next_precisions(*groups, rounding=rounding).log().numpy()
         if self.num_targets:
             beta = (self.num_targets - self.power * gamma.sum()) / (self.ratio(logs) * self._errors)
             new_logs = np.append(new_logs, logs[-1] + math.log(max(beta, 1e-10)))

@@ -25,7 +25,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.scales.evidence import FLAT, UNDETERMINED, Hyperprior
+from pyrobnn.inference.scales.evidence import FLAT, Hyperprior, next_precisions
 from pyrobnn.inference.scales.tune_prior import normal_of, normal_prior, untuned
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.posterior.record import StartRecord
@@ -92,12 +92,11 @@ class PriorScales:
             determined: gamma of each weight, flat.
             deviation: of each weight from the mean of its prior, flat.
         """
-        gamma = self._by_group(determined)
-        squares = self._by_group(deviation.square()) + self._squares
-        tuned = ((gamma + self._counts) / squares.clamp_min(1e-30)).clamp(*_PRECISIONS)[self._group]
-        is_open = (gamma < UNDETERMINED * self._sizes)[self._group]
-        tuned = torch.where(is_open, self._declared, tuned)
-        self.precision = torch.where(self._is_held, self.precision, tuned)
+        squares = self._by_group(deviation.square())
+        by_group = (self._by_group(determined), squares, self._sizes, self._counts, self._squares)
+        gamma, squares, sizes, counts, counted = (value[self._group] for value in by_group)
+        tuned = next_precisions(gamma, squares, sizes, self._declared, counts=counts, counted_squares=counted)
+        self.precision = torch.where(self._is_held, self.precision, tuned.clamp(*_PRECISIONS))
 
     def _by_group(self, values: Tensor) -> Tensor:
         total = values.new_zeros(int(self._group.max()) + 1)
