@@ -24,6 +24,7 @@ from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.batches import LoaderBatches
+from pyrobnn.inference.capture import store
 from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.record import record
@@ -441,9 +442,10 @@ def test_auto_captures_where_the_predicted_time_is_less():
     assert choice(20, fits=8).used == "captured"  # eight steps eagerly, or one
 
 
-def test_without_a_compiler_operations_run_one_by_one_and_a_line_says_so(monkeypatch, caplog):
+def test_without_a_compiler_operations_run_one_by_one_and_a_line_says_so(monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr("pyrobnn.inference.capture.store.find", lambda name: None)
+    monkeypatch.setattr(store, "find", lambda name: None)
+    monkeypatch.setattr(runner, "_INSTALLED", tmp_path)
     runner.library.cache_clear()
     runner.kernel.cache_clear()
     terms = []

@@ -9,10 +9,6 @@ variance of 2^18 numbers, seed 3, lie within 5 standard errors.
 import contextlib
 import dataclasses
 import math
-import os
-import stat
-import subprocess
-import sys
 
 import numpy as np
 import pyro
@@ -823,36 +819,3 @@ def test_entries_written_into_a_mask_are_seen_by_what_follows():
 
     _, found, _ = recorded(masked, some(8, 8))
     assert float(found.sum()) == pytest.approx(8)
-
-
-IN_A_NEW_PROCESS = """
-import sys, torch
-from pyrobnn.inference.capture.tape import runner
-print(runner.library()._name)
-"""
-
-
-@pytest.mark.slow
-def test_the_library_is_compiled_once_for_processes_that_start_together_and_found_again(tmp_path):
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-    command = [sys.executable, "-c", IN_A_NEW_PROCESS]
-    starts = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    names = {start.communicate()[0].strip() for start in starts}
-    (library,) = (tmp_path / "pyrobnn" / "compiled").glob("*.so")
-    assert names == {str(library)}
-    assert stat.S_IMODE(library.parent.stat().st_mode) == stat.S_IRWXU
-    written = library.stat().st_mtime_ns
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
-    assert library.stat().st_mtime_ns == written
-
-
-@pytest.mark.slow
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
-    """The library then lies in a private folder of the temporary one, or nowhere once it is loaded."""
-    (tmp_path / "cache").write_text("a file")
-    (tmp_path / "temporary").mkdir()
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "temporary")}
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_NEW_PROCESS], env=environment, check=True, stdout=subprocess.PIPE, text=True
-    )
-    assert done.stdout.startswith(str(tmp_path / "temporary"))

@@ -3,8 +3,6 @@
 import ast
 import io
 import json
-import os
-import stat
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,7 +16,6 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.cli import app
 from pyrobnn.datasets import _files
-from pyrobnn.inference.capture import store
 
 PACKAGE = Path(bnn.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -91,69 +88,6 @@ def test_the_template_switches_escaping_off_nowhere():
     assert "autoescape" not in template
     for attribute in ('class="mark {{ finding.kind }}"', 'alt="{{ picture.title }}: {{ picture.caption }}"'):
         assert attribute in template  # the only values inside tags besides pictures, and in quotes
-
-
-# Compiled libraries on disk
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "_folders", lambda: iter([tmp_path / "cache" / "compiled"]))
-    library = tmp_path / "library.so"
-    library.write_bytes(b"code")
-    return library
-
-
-def test_a_kept_library_lies_in_a_private_folder(cache):
-    kept = store.keep("name", cache)
-    assert store.find("name") == kept
-    assert kept.read_bytes() == b"code"
-    assert stat.S_IMODE(kept.parent.stat().st_mode) == stat.S_IRWXU
-    assert [path.name for path in kept.parent.iterdir()] == ["name.so"]
-    assert store.find("other") is None
-
-
-@pytest.mark.parametrize("place", ["library", "folder", "cache"])
-def test_a_library_that_others_may_have_written_is_not_loaded_and_a_line_says_so(place, cache, caplog):
-    kept = store.keep("name", cache)
-    {"library": kept, "folder": kept.parent, "cache": kept.parent.parent}[place].chmod(0o777)
-    assert store.find("name") is None
-    assert f"{kept} is not loaded: it or a folder above it belongs to others, or is open to them" in caplog.text
-
-
-def test_a_library_of_another_owner_is_not_loaded_and_none_is_kept_beside_it(cache, monkeypatch):
-    kept = store.keep("name", cache)
-    lstat = Path.lstat
-
-    def of_another(path):
-        fields = list(lstat(path))
-        fields[4] = 12345 if path == kept.parent.parent else fields[4]
-        return os.stat_result(fields)
-
-    monkeypatch.setattr(Path, "lstat", of_another)
-    assert store.find("name") is None
-    assert store.keep("name", cache) == cache
-
-
-def test_a_linked_library_or_folder_is_not_loaded(cache):
-    kept = store.keep("name", cache)
-    kept.unlink()
-    kept.symlink_to(cache)
-    assert store.find("name") is None
-    kept.unlink()
-    kept.parent.rmdir()
-    (cache.parent / "elsewhere").mkdir()
-    kept.parent.symlink_to(cache.parent / "elsewhere")
-    assert store.keep("name", cache) == cache
-    assert store.find("name") is None
-
-
-def test_a_folder_that_cannot_be_written_is_no_error(cache, monkeypatch):
-    def fail(*args, **kwargs):
-        raise OSError("no room")
-
-    monkeypatch.setattr(store.tempfile, "mkstemp", fail)
-    assert store.keep("name", cache) == cache
 
 
 # Downloads

@@ -6,34 +6,22 @@ another owner, or one that others may write: the library is compiled anew.
 """
 
 import contextlib
-import hashlib
 import logging
 import os
-import platform
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import platformdirs
-import torch
 
 _log = logging.getLogger("pyrobnn")
-
-
-def fingerprint(*parts: Any) -> str:
-    """Return a name for something compiled, from all that it depends on, and this processor."""
-    processor = {key: value for key, value in torch.cpu.get_capabilities().items() if isinstance(value, (bool, str))}
-    machine = (platform.system(), platform.machine(), sorted(processor.items()))
-    return hashlib.sha256(repr((machine, parts)).encode()).hexdigest()[:32]
 
 
 def find(name: str) -> Path | None:
     """Return the library kept under a name, or None if there is none that only this user can have put there."""
     for folder in _folders():
-        library = folder / f"{name}.so"
+        library = folder / name
         with contextlib.suppress(OSError):
             if _is_private(folder) and _is_ours(library, stat.S_IWGRP | stat.S_IWOTH):
                 return library
@@ -52,9 +40,11 @@ def keep(name: str, library: Path) -> Path:
             folder.chmod(stat.S_IRWXU)
             if _is_private(folder):
                 handle, temporary = tempfile.mkstemp(dir=folder)
-                os.close(handle)
-                shutil.copyfile(library, temporary)
-                return Path(temporary).replace(folder / f"{name}.so")
+                with os.fdopen(handle, "wb") as copy:
+                    copy.write(library.read_bytes())
+                    copy.flush()
+                    os.fsync(handle)  # half a library after a power cut would end each process that loads it
+                return Path(temporary).replace(folder / name)
     return library
 
 

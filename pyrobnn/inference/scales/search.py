@@ -88,7 +88,13 @@ def tuned_modes(
                 check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
                 weights = {site.name: site.start.clone() for site in sites}
                 start = TunedMode(
-                    model, weights, examples(model), per=search.per, held=held, hyperprior=search.hyperprior
+                    model,
+                    weights,
+                    examples(model),
+                    per=search.per,
+                    held=held,
+                    hyperprior=search.hyperprior,
+                    records=run.engine != "eager",
                 )
                 start.threads = threads
                 if rounds:

@@ -118,6 +118,7 @@ class TunedMode:
         per: groups of weights.
         held: names of weights with a fixed prior.
         hyperprior: prior of the scales.
+        records: whether the gradient is recorded and run without Python.
 
     Attributes:
         weights: the mode so far.
@@ -137,8 +138,9 @@ class TunedMode:
         per: str,
         held: Collection[str] = (),
         hyperprior: Hyperprior = FLAT,
+        records: bool = True,
     ) -> None:
-        self.hyperprior = hyperprior
+        self.hyperprior, self._records = hyperprior, records
         self.bnn, self.weights, (self.x, *self._targets) = bnn, weights, data
         self.y = self._targets[0].double().view(len(self.x), -1)
         self.counts = self._targets[1].double() if len(data) > 2 else torch.ones_like(self.y[:, 0])
@@ -215,8 +217,8 @@ class TunedMode:
 
     @cached_property
     def _slope(self) -> Callable[[], Tensor] | None:
-        """The energy and its gradient at the leaves, recorded; None if something beside the weights is learned."""
-        run = None if self._learned else recorded_slope(self._energy, self._leaves)
+        """The energy and its gradient at the leaves, recorded; None where that is off, or where more than weights is learned."""
+        run = recorded_slope(self._energy, self._leaves) if self._records and not self._learned else None
         if run is None:
             return None
 

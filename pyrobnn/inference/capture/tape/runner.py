@@ -1,10 +1,8 @@
-"""The library that runs tables of instructions: compiled once for a machine, then found again."""
+"""The library that runs tables of instructions: installed with the package, or compiled once and found again."""
 
 import ctypes
 import functools
-import os
-import shlex
-import subprocess
+import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,11 @@ import torch
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.inference.capture import store
+from pyrobnn.inference.capture.tape import build
 
-_SOURCE = Path(__file__).with_name("tape.cpp")
-_OPTIONS = ("-std=c++17", "-O2", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
-_ATTEMPTS = (("-ftree-vectorize", "-fvect-cost-model=dynamic", "-fopenmp"), ("-ftree-vectorize", "-fopenmp"), ())
-"""More options: of GCC, of Clang with OpenMP, and of any compiler."""
+_INSTALLED = Path(__file__).parent
+_log = logging.getLogger("pyrobnn")
+
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
 
 
@@ -45,25 +43,37 @@ class Program(ctypes.Structure):
 
 @functools.cache
 def library() -> Any:
-    """Return the library.
+    """Return the library: of the installation, or of an earlier process, or compiled now.
 
     Raises:
         NoCompiler: there is none that works.
     """
-    source = _SOURCE.read_text(encoding="utf-8")
-    name = store.fingerprint(_OPTIONS, _ATTEMPTS, source)
-    path = store.find(name)
-    with tempfile.TemporaryDirectory() as folder:
-        if path is None:
-            made = Path(folder) / "tape.so"
-            with ONE_THREAD.others_let_in():
-                _compile(made)
-            path = store.keep(name, made)
-        loaded = ctypes.CDLL(str(path))
+    name = build.file_name()
+    loaded = _loaded(_INSTALLED / name) or _loaded(store.find(name))
+    if loaded is None:
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / name
+            try:
+                with ONE_THREAD.others_let_in():
+                    build.compile_library(made)
+            except build.BuildError as error:
+                raise NoCompiler(str(error)) from None
+            loaded = ctypes.CDLL(str(store.keep(name, made)))
     loaded.tape_kernel.argtypes, loaded.tape_kernel.restype = [ctypes.c_char_p], ctypes.c_void_p
     loaded.tape_run.argtypes, loaded.tape_run.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_int64
     loaded.tape_repeat.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     return loaded
+
+
+def _loaded(path: Path | None) -> Any:
+    """Return a library; None where there is none, or where it is damaged or needs what this system lacks."""
+    if path is None or not path.exists():
+        return None
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        _log.warning("%s cannot be loaded and is compiled anew: %s", path, error)
+        return None
 
 
 @functools.cache
@@ -98,16 +108,3 @@ def _of_scipy(name: str) -> int:
     name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     return int(pointer_of(capsule, name_of(capsule)))
-
-
-def _compile(made: Path) -> None:
-    compiler = [*shlex.split(os.environ.get("CXX", "c++")), *_OPTIONS]
-    for more in _ATTEMPTS:
-        try:
-            command = [*compiler, *more, str(_SOURCE), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise NoCompiler(f"there is no C++ compiler {compiler[0]!r} ({error.strerror})") from None
-        if done.returncode == 0:
-            return
-    raise NoCompiler(f"the C++ compiler {compiler[0]!r} failed ({(done.stderr.splitlines() or [''])[0]})")
