@@ -217,7 +217,7 @@ class TunedMode:
 
     @cached_property
     def _slope(self) -> Callable[[], Tensor] | None:
-        """The energy and its gradient at the leaves, recorded; None where that is off, or where more than weights is learned."""
+        """The energy and its gradient at the leaves, recorded; None where that is off, or more is learned."""
         run = recorded_slope(self._energy, self._leaves) if self._records and not self._learned else None
         if run is None:
             return None
