@@ -83,10 +83,10 @@ def fit(
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU if available.
         engine: "captured" records the step once and runs it without Python, "eager" runs Pyro at each step. With a
-            single particle or antithetic pair, both give the same numbers for the same seed, up to rounding (from 2^17
-            weights on only with one thread). Otherwise they draw different noise of the same distribution. "auto" takes
-            the engine predicted to finish first, by the operations of the first step and by figures in the code, never
-            by a clock. The same call always takes the same engine. `Posterior.info["engine"]` names it, and why.
+            single particle or antithetic pair, both give the same numbers for the same seed, up to rounding.
+            Otherwise they draw different noise of the same distribution. "auto" takes the engine predicted to finish
+            first, by the operations of the first step and by figures in the code, never by a clock. The same call
+            always takes the same engine. `Posterior.info["engine"]` names it, and why.
         progress: show a progress bar with the ELBO, and warn at the end of a fit that is no better than a constant.
         validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set; for
             `SVI` only.

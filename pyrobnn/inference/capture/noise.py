@@ -1,8 +1,6 @@
-"""Random numbers for a recorded graph on a CPU: drawn by ATen, in the order of the eager step."""
+"""Random numbers for a recorded graph on a CPU: those that the eager step draws, in its order."""
 
-import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -11,6 +9,7 @@ from torch import Tensor, fx
 
 from pyrobnn.inference.capture.objective import memory_order
 from pyrobnn.inference.capture.record import call
+from pyrobnn.inference.capture.tape.runner import draw_normals, draws_as_torch
 
 _aten = torch.ops.aten
 _NORMAL = (_aten.randn_like.default, _aten.randn.default)
@@ -19,15 +18,14 @@ _BERNOULLI = (_aten.bernoulli.p,)
 Law = Callable[..., Tensor]
 _TABLE = 2**22
 """Random numbers that are drawn ahead, at most."""
-_PARALLEL = 2**17
-"""Random numbers in one draw from which on several threads share the work."""
+_LARGE = 2**14
+"""Normal numbers in a draw from which the library draws them: the same ones up to rounding, on all threads."""
 
 
 class Noise:
     """The inputs of a graph that hold its random numbers on a CPU: a table with a row for each step, or one row.
 
-    The stream is torch's default generator, one draw for each random operation of a step in order; only draws
-    of 2^17 numbers or more, with several threads, come from generators of their own, one a thread. A graph with a draw
+    The stream is torch's default generator, one draw for each random operation of a step in order. A graph with a draw
     of another kind, such as `torch.randint`, keeps all of its draws, so that their order stays. An operation draws
     for all particles, antithetic pairs and replicates at once, where eager steps draw for one after the other: with
     more than one of them the same seed gives the engines other numbers of the same distribution.
@@ -52,9 +50,7 @@ class Noise:
         laws = [_law(node) for node in nodes]
         rows = [_replace_by_input(node, position, self.num_rows) for node in nodes]
         self.inputs = [table for table, _ in rows]
-        shared = torch.get_num_threads() > 1 and any(table.numel() >= _PARALLEL * self.num_rows for table, _ in rows)
-        self._generators = _new_generators(torch.get_num_threads()) if shared else []
-        fills = [[self._filling(row, law) for row in own] for (_, own), law in zip(rows, laws, strict=True)]
+        fills = [[partial(_for(row, law), row) for row in own] for (_, own), law in zip(rows, laws, strict=True)]
         self._steps = list(zip(*fills, strict=True)) if fills else []
 
     def draw(self, num_steps: int) -> None:
@@ -63,38 +59,15 @@ class Noise:
             for fill in fills:
                 fill()
 
-    def state(self) -> list[Tensor]:
-        """Return the states of the generators of large draws."""
-        return [generator.get_state() for generator in self._generators]
 
-    def restore(self, state: list[Tensor]) -> None:
-        """Put those states back, where there are as many threads as then."""
-        for generator, own in zip(self._generators, state, strict=False):
-            generator.set_state(own)
-
-    def _filling(self, row: Tensor, law: Law) -> Callable[[], object]:
-        """Return what fills a row with new numbers."""
-        if row.numel() >= _PARALLEL and self._generators:
-            return partial(self._draw_in_parallel, row, law)
-        return partial(law, row)
-
-    def _draw_in_parallel(self, row: Tensor, law: Law) -> None:
-        whole = row.as_strided((row.numel(),), (1,))
-        chunks = whole.split(math.ceil(row.numel() / len(self._generators)))
-        with ThreadPoolExecutor(len(chunks)) as pool:
-            jobs = zip(chunks, self._generators, strict=False)
-            filling = [pool.submit(law, chunk, generator=own) for chunk, own in jobs]
-        for job in filling:
-            job.result()
+def _for(row: Tensor, law: Law) -> Callable[[Tensor], object]:
+    """Return what fills a row: the library for many normal numbers, if it draws as torch does."""
+    is_large = row.numel() >= _LARGE and row.dtype == torch.float32 and row.is_contiguous()
+    return draw_normals if law is Tensor.normal_ and is_large and draws_as_torch() else law
 
 
 def _is_random(node: fx.Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _new_generators(count: int) -> list[torch.Generator]:
-    seeds = torch.randint(2**62, (count,)).tolist()
-    return [torch.Generator().manual_seed(seed) for seed in seeds]
 
 
 def _is_table(node: fx.Node) -> bool:
@@ -109,8 +82,8 @@ def _law(node: fx.Node) -> Law:
     return Tensor.uniform_ if node.target in _UNIFORM else Tensor.normal_
 
 
-def _bernoulli(probability: Any, row: Tensor, *, generator: Any = None) -> Tensor:
-    return row.bernoulli_(probability, generator=generator)
+def _bernoulli(probability: Any, row: Tensor) -> Tensor:
+    return row.bernoulli_(probability)
 
 
 def _replace_by_input(node: fx.Node, position: fx.Node, num_rows: int) -> tuple[Tensor, list[Tensor]]:

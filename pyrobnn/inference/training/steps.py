@@ -49,7 +49,6 @@ class Stepper:
         return {
             "fits": [fit.state() for fit in self.fits],
             "engine": dataclasses.asdict(self.record) | {"decided": self._decided},
-            "noise": self._captured.step.noise.state() if self._captured else [],
             "random": random_state(),
         }
 
@@ -71,8 +70,6 @@ class Stepper:
     def restore(self, state: State) -> None:
         """Go back to a state of these fits."""
         self._restore_fits(state)
-        if self._captured:
-            self._captured.step.noise.restore(state["noise"])
         set_random_state(state["random"])
 
     def _restore_fits(self, state: State) -> None:

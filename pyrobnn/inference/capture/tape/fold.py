@@ -15,13 +15,6 @@ from pyrobnn.inference.capture.tape.algebra import Algebra, broadcast, squeezed
 from pyrobnn.inference.capture.tape.values import KINDS, NATIVE, Ref, Size, Storage, Value, numel
 
 _aten = torch.ops.aten
-_RANDOM = {
-    _aten.randn_like.default: "normal",
-    _aten.randn.default: "normal",
-    _aten.rand_like.default: "uniform",
-    _aten.rand.default: "uniform",
-    _aten.bernoulli.p: "bernoulli",
-}
 _IN_PLACE_VIEWS = (
     _aten.squeeze_.dim,
     _aten.squeeze_.dims,
@@ -61,18 +54,14 @@ class Fold(Algebra):
             is: numbers; a list for a node with several results; None where it changed something in place; or
             `NotImplemented`.
 
-        draws: whether the tape draws normal and uniform numbers itself; else ATen does, in the order of the graph.
-
     Attributes:
         memories: the sizes and strides of the tensors of nodes, as they were recorded.
     """
 
-    def __init__(self, graph: fx.GraphModule, inputs: list[Tensor], rules: Mapping[str, Rule], *, draws: bool) -> None:
+    def __init__(self, graph: fx.GraphModule, inputs: list[Tensor], rules: Mapping[str, Rule]) -> None:
         super().__init__()
-        self._draws = draws
         self._last_draw: Value | None = None
         self._rules = rules
-        self._num_draws = 0
         self._bases: dict[Any, _Base] = {}
         self.memories: dict[fx.Node, Memory] = {}
         nodes = list(graph.graph.nodes)
@@ -250,9 +239,6 @@ class Fold(Algebra):
         known = all(
             m.dtype in NATIVE for m in (self.memories.get(n) for n in (node, *node.all_input_nodes)) if m is not None
         )
-        if self._draws and target in _RANDOM and memory is not None and KINDS.get(memory.dtype) == "f32":
-            self._draw(node)
-            return
         if rule is not None and known:
             args = fx.map_arg(node.args, self._ref_or_node)
             kwargs = fx.map_arg(node.kwargs, self._ref_or_node)
@@ -277,23 +263,6 @@ class Fold(Algebra):
 
     def _ref_or_node(self, node: fx.Node) -> Any:
         return self.ref(node) if node in self.memories else node
-
-    def _draw(self, node: fx.Node) -> None:
-        target: Any = node.target
-        law, memory = _RANDOM[target], self.memories[node]
-        ref = self.new(
-            "uniform" if law == "bernoulli" else law,
-            [],
-            memory.dtype,
-            memory.size,
-            memory.stride,
-            more=self._num_draws,
-        )
-        self._num_draws += 1
-        if law == "bernoulli":
-            below = self.each("lt", [ref, self.number(node.args[1], "f32")], memory.size, "b8")
-            ref = self.each("to_f32", [below], memory.size, "f32")
-        self._bind(node, ref)
 
 
 def _changed(node: fx.Node) -> list[fx.Node]:

@@ -25,14 +25,13 @@ class Lanes:
         memory: where numbers lie.
         group: its values.
         threads: how many may share the work.
-        random: the seed of random numbers, and the address of the number of the step.
 
     Attributes:
         scratch: the bytes that each thread needs for what lanes hand on.
     """
 
-    def __init__(self, memory: Memory, group: Group, threads: int, random: tuple[int, int]) -> None:
-        self._memory, self._threads, self._random, self.scratch = memory, threads, random, 0
+    def __init__(self, memory: Memory, group: Group, threads: int) -> None:
+        self._memory, self._threads, self.scratch = memory, threads, 0
         self._values = sorted(group, key=lambda value: value.order)
         self._inside = set(group)
         self._size = domain(group[0])
@@ -137,11 +136,8 @@ class Lanes:
         else:
             out = self._slot(value.kind)
         kind = inputs[0].kind if what in COMPARED or what.startswith("to_") else value.kind
-        more: list[int] | None = None
-        if what in ("normal", "uniform"):
-            more = [*self._random, value.more]
         name = f"{what}.{kind}.{form}".rstrip(".")
-        self._lanes.append((name, [out, *operands], more))
+        self._lanes.append((name, [out, *operands], None))
         self._where[value] = out
         if needs and out[0] == "slot":
             self._lanes.append(

@@ -39,25 +39,21 @@ class Tape:
     Args:
         graph: as `record` makes it.
         inputs: the tensors that it reads and changes.
-        seed: of random numbers that the tape draws itself; without one ATen draws them.
 
     Attributes:
-        drawn: steps done, a tensor: with the seed it determines the random numbers of the next.
         described: the instructions of a step in words, for measurements.
 
     Raises:
         NotCapturable: there is no compiler on this machine, or a tensor has more than eight dimensions.
     """
 
-    def __init__(self, graph: fx.GraphModule, inputs: list[Tensor], seed: int | None = None) -> None:
+    def __init__(self, graph: fx.GraphModule, inputs: list[Tensor]) -> None:
         self._library, self._graph = runner.library(), graph
         self._given, inputs = inputs, [value.detach() for value in inputs]
         self._places = [(value, value.data_ptr()) for value in inputs]
-        self.drawn = torch.zeros((), dtype=torch.int64)
-        self._random = (seed or 0, self.drawn.data_ptr())
         self._scratch, self._threads, self._calls = 0, torch.get_num_threads(), list[Callable[[], None]]()
         self._failure: BaseException | None = None
-        values = Fold(graph, inputs, ALL_RULES, draws=seed is not None).result()
+        values = Fold(graph, inputs, ALL_RULES).result()
         fixed = _fixed(values)
         once, steps = (ordered([value for value in values if (value in fixed) == side]) for side in (True, False))
         self._memory = Memory(once, steps)
@@ -91,7 +87,6 @@ class Tape:
         program.scratch = memory.keep(bytes(program.scratch_size * self._threads))
         program.call = runner.CALLBACK(self._call)
         program.sgemm, program.dgemm = runner.products()
-        program.counter = self.drawn.data_ptr()
         self._program = program
 
     def _call(self, index: int) -> int:
@@ -115,7 +110,7 @@ class Tape:
     def _instructions(self, group: Group) -> Iterator[Instruction]:
         value = group[0]
         if is_each(value):
-            lanes = Lanes(self._memory, group, self._threads, self._random)
+            lanes = Lanes(self._memory, group, self._threads)
             threads, address = lanes.written()
             self._scratch = max(self._scratch, lanes.scratch)
             yield Instruction(GROUP, [address], threads)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.lock import ONE_THREAD
@@ -37,7 +38,6 @@ class Program(ctypes.Structure):
         ("call", CALLBACK),
         ("sgemm", ctypes.c_void_p),
         ("dgemm", ctypes.c_void_p),
-        ("counter", ctypes.c_void_p),
     )
 
 
@@ -62,6 +62,7 @@ def library() -> Any:
     loaded.tape_kernel.argtypes, loaded.tape_kernel.restype = [ctypes.c_char_p], ctypes.c_void_p
     loaded.tape_run.argtypes, loaded.tape_run.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_int64
     loaded.tape_repeat.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+    loaded.tape_normals.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     return loaded
 
 
@@ -87,6 +88,32 @@ def kernel(name: str) -> int:
     if found is None:
         raise NotCapturable(f"the tape has no kernel {name}")
     return int(found)
+
+
+def draw_normals(out: Tensor) -> None:
+    """Fill a tensor, 16 numbers of float32 side by side or more, as `Tensor.normal_` does, on all threads.
+
+    The numbers are those of torch's generator up to rounding, and it moves on as it would.
+    """
+    state = torch.get_rng_state()
+    library().tape_normals(state.data_ptr(), out.data_ptr(), out.numel(), torch.get_num_threads())
+    torch.set_rng_state(state)
+
+
+@functools.cache
+def draws_as_torch() -> bool:
+    """Return whether there is a library, and torch's generator and normal numbers are those that it knows."""
+    before, numbers = torch.get_rng_state(), torch.empty(1003)
+    try:
+        draw_normals(numbers)
+        state = torch.get_rng_state()
+        torch.set_rng_state(before)
+        expected = torch.empty(1003).normal_()
+        return torch.allclose(numbers, expected, rtol=1e-5, atol=1e-5) and torch.equal(state, torch.get_rng_state())
+    except NoCompiler:
+        return False
+    finally:
+        torch.set_rng_state(before)
 
 
 @functools.cache

@@ -30,7 +30,7 @@ typedef void (*Kernel)(char* o, const char* a, const char* b, const char* c, int
 struct Lane {
     Kernel kernel;
     Operand o, a, b, c;
-    int64_t* more;  // what else the kernel needs: strides, keys of random numbers
+    int64_t* more;  // what else the kernel needs: strides
 };
 struct Sum {  // of partial sums, one a block, to a number of a type: 0 float, 1 double, 2 int64
     double* partial;
@@ -54,7 +54,6 @@ struct Program {
     int64_t scratch_size;  // of a thread
     int (*call)(int64_t);  // does an operation that has no kernel here; not zero if it failed
     void *sgemm, *dgemm;
-    int64_t* counter;  // the number of the step, for random numbers
 };
 enum { GROUP, PRODUCT, REDUCE, TAKE_ROWS, PUT_ROWS, GATHER, SCATTER_ADD, CALL };
 
@@ -308,69 +307,6 @@ static void sum_block(char* o, const char* a, const char*, const char*, int64_t 
     ((double*)o)[at / more[0]] = (double)sum_of<T, A>((const T*)a, n);
 }
 
-// Random numbers by counter: Philox4x32-10 (Salmon et al. 2011). `more`: seed, address of the number of the step, and
-// number of the stream. A counter makes four numbers, and 16 counters side by side the 64 numbers from 64 i on.
-static inline void philox(uint32_t x[4][16], const int64_t* more, int64_t first) {
-    uint32_t key0 = (uint32_t)more[0], key1 = (uint32_t)((uint64_t)more[0] >> 32);
-    const uint32_t step = (uint32_t)*(const int64_t*)more[1], stream = (uint32_t)more[2];
-    for (int l = 0; l < 16; l++) {
-        x[0][l] = (uint32_t)(first / 4 + l);
-        x[1][l] = (uint32_t)((first / 4) >> 32);
-        x[2][l] = step;
-        x[3][l] = stream;
-    }
-    for (int round = 0; round < 10; round++) {
-        for (int l = 0; l < 16; l++) {
-            uint64_t p = 0xD2511F53ull * x[0][l], q = 0xCD9E8D57ull * x[2][l];
-            uint32_t a = (uint32_t)(q >> 32) ^ x[1][l] ^ key0, b = (uint32_t)(p >> 32) ^ x[3][l] ^ key1;
-            x[0][l] = a;
-            x[1][l] = (uint32_t)q;
-            x[2][l] = b;
-            x[3][l] = (uint32_t)p;
-        }
-        key0 += 0x9E3779B9u;
-        key1 += 0xBB67AE85u;
-    }
-}
-static inline void normals(float* o, const uint32_t x[4][16]) {  // Box and Muller 1958
-    for (int pair = 0; pair < 2; pair++)
-        for (int l = 0; l < 16; l++) {
-            float u = (float)(x[2 * pair][l] >> 1) * 4.656612873077392578125e-10f + 2.3283064365386962890625e-10f;
-            float r = std::sqrt(-2.f * log_positive(u < 1.f ? u : 1.f));
-            float t = (float)(int32_t)x[2 * pair + 1][l] * 4.656612873077392578125e-10f;  // half turns
-            float shifted = 2.f * t + 12582912.f, q = shifted - 12582912.f;
-            int32_t quarter = bits<int32_t>(shifted);
-            float y = (t - 0.5f * q) * 3.14159265358979f, z = y * y;
-            float s = ((-1.9515295891E-4f * z + 8.3321608736E-3f) * z - 1.6666654611E-1f) * z * y + y;
-            float c = ((2.443315711809948E-5f * z - 1.388731625493765E-3f) * z + 4.166664568298827E-2f) * z * z - 0.5f * z + 1.f;
-            float sine = quarter & 1 ? c : s, cosine = quarter & 1 ? s : c;
-            sine = quarter & 2 ? -sine : sine;
-            cosine = (quarter + 1) & 2 ? -cosine : cosine;
-            o[32 * pair + l] = r * sine;
-            o[32 * pair + 16 + l] = r * cosine;
-        }
-}
-static inline void uniforms(float* o, const uint32_t x[4][16]) {
-    for (int j = 0; j < 4; j++)
-        for (int l = 0; l < 16; l++) o[16 * j + l] = (float)(x[j][l] >> 8) * 5.9604644775390625e-8f;
-}
-template <void make(float*, const uint32_t (*)[16])>
-static void draw(char* o_, const char*, const char*, const char*, int64_t n, int64_t at, const int64_t* more) {
-    float* o = (float*)o_;
-    uint32_t x[4][16];
-    int64_t k = 0;
-    for (; k + 64 <= n; k += 64) {
-        philox(x, more, at + k);
-        make(o + k, x);
-    }
-    if (k < n) {
-        float last[64];
-        philox(x, more, at + k);
-        make(last, x);
-        memcpy(o + k, last, (n - k) * sizeof(float));
-    }
-}
-
 #define F1(name, expression) struct name { template <class T> static inline T f(T a) { return expression; } };
 #define F2(name, expression) struct name { template <class T> static inline T f(T a, T b) { return expression; } };
 #define C2(name, expression) struct name { template <class T> static inline bool f(T a, T b) { return expression; } };
@@ -443,8 +379,6 @@ static bool fill_table() {
     kernels["sum.f32"] = sum_block<float, float>;
     kernels["sum.f64"] = sum_block<double, double>;
     kernels["sum.i64"] = sum_block<int64_t, int64_t>;
-    kernels["normal.f32"] = draw<normals>;
-    kernels["uniform.f32"] = draw<uniforms>;
     return true;
 }
 static bool filled = fill_table();
@@ -616,7 +550,6 @@ extern "C" int64_t tape_run(const Program* program, int64_t num_steps) {
     if (run(*program, program->once, program->num_once)) return 1;
     for (int64_t step = 0; step < num_steps; step++)
         if (run(*program, program->steps, program->num_steps)) return 1;
-        else ++*program->counter;
     return 0;
 }
 
@@ -624,4 +557,86 @@ extern "C" int64_t tape_run(const Program* program, int64_t num_steps) {
 extern "C" void tape_repeat(const Program* program, int64_t index, int64_t count) {
     Flushed flushed;
     for (int64_t i = 0; i < count; i++) run(*program, program->steps + index, 1);
+}
+
+// --------------------------------------------------------------------------------------------------- normal numbers
+
+// The state of torch's generator on a CPU: a Mersenne Twister (Matsumoto and Nishimura 1998) with room for what else
+// torch keeps.
+struct Generator {
+    uint64_t seed;
+    int32_t left, seeded;  // numbers left in the state, and one
+    uint64_t next, state[624];
+};
+static inline uint32_t mixed(uint32_t u, uint32_t v) {
+    return (((u & 0x80000000u) | (v & 0x7fffffffu)) >> 1) ^ (-(v & 1u) & 0x9908b0dfu);
+}
+static void turn(uint32_t* s) {
+    _Pragma("GCC ivdep") for (int j = 0; j < 227; j++) s[j] = s[j + 397] ^ mixed(s[j], s[j + 1]);
+    for (int start = 227; start < 623; start += 227) {
+        const int end = start + 227 < 623 ? start + 227 : 623;
+        _Pragma("GCC ivdep") for (int j = start; j < end; j++) s[j] = s[j - 227] ^ mixed(s[j], s[j + 1]);
+    }
+    s[623] = s[396] ^ mixed(s[623], s[0]);
+}
+struct Stream {
+    uint32_t state[625];
+    int64_t next, left;
+    void uniforms(float* o, int64_t n) {  // 24 bits of each number
+        while (n) {
+            if (left == 0) turn(state), next = 0, left = 624;
+            const int64_t m = n < left ? n : left;
+            const uint32_t* s = state + next;
+            _Pragma("GCC ivdep") for (int64_t k = 0; k < m; k++) {
+                uint32_t y = s[k];
+                y ^= y >> 11;
+                y ^= (y << 7) & 0x9d2c5680u;
+                y ^= (y << 15) & 0xefc60000u;
+                y ^= y >> 18;
+                o[k] = (float)(int32_t)(y & 0xffffffu) * 5.9604644775390625e-8f;
+            }
+            o += m, n -= m, next += m, left -= m;
+        }
+    }
+};
+static inline void polar(float u, float v, float& first, float& second) {  // Box and Muller 1958
+    float r = std::sqrt(-2.f * log_positive(1.f - u));
+    float t = 2.f * v;  // half turns
+    float shifted = 2.f * t + 12582912.f, q = shifted - 12582912.f;
+    int32_t quarter = bits<int32_t>(shifted);
+    float y = (t - 0.5f * q) * 3.14159265358979f, z = y * y;
+    float s = ((-1.9515295891E-4f * z + 8.3321608736E-3f) * z - 1.6666654611E-1f) * z * y + y;
+    float c = ((2.443315711809948E-5f * z - 1.388731625493765E-3f) * z + 4.166664568298827E-2f) * z * z - 0.5f * z + 1.f;
+    float sine = quarter & 1 ? c : s, cosine = quarter & 1 ? s : c;
+    sine = quarter & 2 ? -sine : sine;
+    cosine = (quarter + 1) & 2 ? -cosine : cosine;
+    first = r * cosine, second = r * sine;
+}
+static void sixteens(float* o, int64_t count) {  // pairs of uniform numbers, eight apart, to pairs of normal numbers
+    const int MANY = 16;
+    float u[8 * MANY], v[8 * MANY];
+    for (int64_t start = 0; start < count; start += MANY) {
+        const int64_t m = count - start < MANY ? count - start : MANY;
+        float* p = o + 16 * start;
+        for (int64_t k = 0; k < m; k++) memcpy(u + 8 * k, p + 16 * k, 32), memcpy(v + 8 * k, p + 16 * k + 8, 32);
+        _Pragma("GCC ivdep") for (int64_t k = 0; k < 8 * m; k++) polar(u[k], v[k], u[k], v[k]);
+        for (int64_t k = 0; k < m; k++) memcpy(p + 16 * k, u + 8 * k, 32), memcpy(p + 16 * k + 8, v + 8 * k, 32);
+    }
+}
+
+// Fills n >= 16 numbers with those that torch draws, up to the rounding of logarithms and sines, and moves the generator on.
+extern "C" void tape_normals(Generator* generator, float* o, int64_t n, int64_t threads) {
+    Stream stream;
+    for (int k = 0; k < 624; k++) stream.state[k] = (uint32_t)generator->state[k];
+    stream.next = (int64_t)generator->next, stream.left = generator->left - 1;
+    stream.uniforms(o, n);
+    const int64_t count = n / 16, parts = n < 1 << 17 ? 1 : threads;
+    _Pragma("omp parallel for num_threads(parts) schedule(static) if (parts > 1)")
+    for (int64_t part = 0; part < parts; part++) {
+        const int64_t first = count * part / parts, last = count * (part + 1) / parts;
+        sixteens(o + 16 * first, last - first);
+    }
+    if (n % 16) stream.uniforms(o + n - 16, 16), sixteens(o + n - 16, 1);
+    for (int k = 0; k < 624; k++) generator->state[k] = stream.state[k];
+    generator->next = (uint64_t)stream.next, generator->left = (int32_t)stream.left + 1;
 }

@@ -69,7 +69,7 @@ EACH = {
         "same",
     ],
 }
-EACH |= {f"to_{kind}" for kind in NATIVE.values()} | {"normal", "uniform"}
+EACH |= {f"to_{kind}" for kind in NATIVE.values()}
 """Operations that work on each element by itself."""
 Size = tuple[int, ...]
 
