@@ -50,7 +50,7 @@ class Noise:
         laws = [_law(node) for node in nodes]
         rows = [_replace_by_input(node, position, self.num_rows) for node in nodes]
         self.inputs = [table for table, _ in rows]
-        fills = [[partial(_for(row, law), row) for row in own] for (_, own), law in zip(rows, laws, strict=True)]
+        fills = [[partial(_for(row, law), row) for row in drawn] for (_, drawn), law in zip(rows, laws, strict=True)]
         self._steps = list(zip(*fills, strict=True)) if fills else []
 
     def draw(self, num_steps: int) -> None:
@@ -93,15 +93,15 @@ def _replace_by_input(node: fx.Node, position: fx.Node, num_rows: int) -> tuple[
     """
     graph, drawn = node.graph, node.meta["val"]
     order, back = memory_order(drawn)
-    own = [drawn.shape[dimension] for dimension in order]
-    shape = (num_rows, *own) if num_rows > 1 else tuple(own)
+    sizes = [drawn.shape[dimension] for dimension in order]
+    shape = (num_rows, *sizes) if num_rows > 1 else tuple(sizes)
     with graph.inserting_after(graph.find_nodes(op="placeholder")[-1]):
         new = graph.placeholder(f"noise_{node.name}")
     new.meta["val"] = drawn.new_zeros(shape)
     with graph.inserting_before(node):
         if num_rows > 1:
             index = call(graph, _aten.reshape.default, position, [1])
-            new = call(graph, _aten.reshape.default, call(graph, _aten.index.Tensor, new, [index]), own)
+            new = call(graph, _aten.reshape.default, call(graph, _aten.index.Tensor, new, [index]), sizes)
         if back != sorted(back):
             new = call(graph, _aten.permute.default, new, back)
     node.replace_all_uses_with(new)

@@ -100,13 +100,13 @@ def _joint_divergence(divergence: Callable[[Any, Any], Tensor], pairs: list[tupl
     mixtures: dict[Any, list[tuple[Any, Any]]] = {}
     terms = []
     for q, p in pairs:
-        own, prior = _elementwise(q), _elementwise(p)
-        if divergence is quadrature_kl and own and prior and own[0] == (Normal,) and prior[0] != (Normal,):
-            mixtures.setdefault(prior[0], []).append((own[1], p["fn"]))
+        law, prior = _elementwise(q), _elementwise(p)
+        if divergence is quadrature_kl and law and prior and law[0] == (Normal,) and prior[0] != (Normal,):
+            mixtures.setdefault(prior[0], []).append((law[1], p["fn"]))
         else:
             terms.append(_scaled(divergence(q["fn"], p["fn"]), q).double())
     for members in mixtures.values():
-        loc, scale = (torch.cat([own[key].reshape(-1) for own, _ in members]) for key in ("loc", "scale"))
+        loc, scale = (torch.cat([settings[key].reshape(-1) for settings, _ in members]) for key in ("loc", "scale"))
         prior = base_of(members[0][1])
         terms.append(divergence(dist.Normal(loc, scale, validate_args=False), prior.expand(loc.shape)).sum().double())
     return _sum(terms)
@@ -205,4 +205,4 @@ def memory_order(value: Tensor) -> tuple[list[int], list[int]]:
 
 def _check_generator(generator: Any) -> None:
     if generator is not None:
-        raise NotCapturable("the model draws from a generator of its own")
+        raise NotCapturable("the model draws from another generator than that of torch")

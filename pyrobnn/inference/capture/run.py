@@ -96,7 +96,7 @@ def recorded_slope(
         return None
     with torch.no_grad():
         count = function(tensors).numel()
-    found = torch.zeros(count + sum(value.numel() for value in tensors.values()), dtype=torch.float64)
+    result = torch.zeros(count + sum(value.numel() for value in tensors.values()), dtype=torch.float64)
 
     def with_terms(values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         terms = function(values)
@@ -108,7 +108,7 @@ def recorded_slope(
         out.copy_(torch.cat([terms.reshape(-1), *(gradients[name].reshape(-1) for name in tensors)]))
         return ()
 
-    inputs = [*(value.detach() for value in tensors.values()), found]
+    inputs = [*(value.detach() for value in tensors.values()), result]
     try:
         with sources_forgotten():
             graph = record(step, inputs)
@@ -119,6 +119,6 @@ def recorded_slope(
 
     def slope() -> Tensor:
         loop(1)
-        return found
+        return result
 
     return slope

@@ -1,4 +1,4 @@
-"""The captured step: a graph that advances its own state, parameters and position in its tables, each time it runs."""
+"""The captured step: a graph that advances its state, parameters and position in its tables, each time it runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -158,7 +158,7 @@ def _make_update(
     """Return the pure function that does one step: training state, data, rows and rates in, new state and terms out."""
     if type(optimizer) not in UPDATES:
         raise NotCapturable(f"the optimiser {type(optimizer).__name__} has no recorded form")
-    own, group = UPDATES[type(optimizer)], {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    rule, group = UPDATES[type(optimizer)], {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
 
     def loss(trained: Tree, fixed: Tree, batch: Batch, kl_weight: Tensor) -> tuple[Tensor, Tensor]:
         log_likelihood, kl = estimate(trained | fixed, batch)
@@ -170,7 +170,7 @@ def _make_update(
         gradients, terms = grad(loss, has_aux=True)(trained, state["fixed"], batch, kl_weight)
         if clip_norm is not None:
             gradients = clip(gradients, clip_norm)
-        new, memories = own.of_all(trained, gradients, state["optimizer"], rates, group)
+        new, memories = rule.of_all(trained, gradients, state["optimizer"], rates, group)
         damped = {name: trained[name].lerp(new[name], factor) for name, factor in factors.items() if name in new}
         return {"trained": new | damped, "optimizer": memories}, terms
 

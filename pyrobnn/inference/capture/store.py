@@ -61,8 +61,8 @@ def _is_private(folder: Path) -> bool:
 
 def _is_ours(path: Path, writable: int) -> bool:
     """Whether a place, not a link, belongs to this user or to the system, without the permissions given."""
-    if not hasattr(os, "geteuid"):  # Windows keeps temporary files in the user's own folder
+    if not hasattr(os, "geteuid"):  # Windows keeps temporary files in the folder of the user
         return path.exists()
-    found = path.lstat()
-    is_own = found.st_uid in (os.geteuid(), 0) and not stat.S_ISLNK(found.st_mode)
-    return is_own and not found.st_mode & writable
+    status = path.lstat()
+    is_of_user = status.st_uid in (os.geteuid(), 0) and not stat.S_ISLNK(status.st_mode)
+    return is_of_user and not status.st_mode & writable

@@ -34,7 +34,8 @@ class Search:
         iterations: iterations of L-BFGS in a round.
         per: groups of weights, "input" or "site".
         hyperprior: prior of the scales.
-        tolerance: relative change of the energy at which L-BFGS stops.
+        tolerance: relative change of the energy at which L-BFGS stops in a round.
+        last_tolerance: the same at the end.
     """
 
     starts: int
@@ -42,7 +43,8 @@ class Search:
     iterations: int
     per: str
     hyperprior: Hyperprior
-    tolerance: float = 1e-12
+    tolerance: float = 1e-7
+    last_tolerance: float = 1e-12
 
 
 def tuned_modes(
@@ -104,7 +106,7 @@ def tuned_modes(
                         start.to_mode(search.iterations, search.tolerance)
                         start.tune()
                         bar.update()
-                    start.to_mode(2 * search.iterations, search.tolerance, is_last=True)
+                    start.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
                     start.judge()
                 except FloatingPointError:
                     bar.update(rounds - bar.n % max(rounds, 1))

@@ -194,8 +194,8 @@ class TunedMode:
 
         limits: dict[str, Any] = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
         limits |= {"maxcor": _MEMORY, "ftol": tolerance, "gtol": _SLOPE}
-        tensors = [*leaves.values(), *self._learned]
-        slope = self._slope or slope_of(energy, tensors)
+        tensors = [self._flat, *self._learned]
+        slope = self._slope or slope_of(energy, [*leaves.values(), *self._learned])
         descend_in_place(slope, tensors, **limits)
         if is_last and tolerance < torch.finfo(self.bnn.like.dtype).eps:
             polish_in_place(slope, tensors)
@@ -208,8 +208,15 @@ class TunedMode:
         return 0.5 * torch.stack(squares).sum() - fit
 
     @cached_property
+    def _flat(self) -> Tensor:
+        return torch.cat([value.detach().reshape(-1) for value in self.weights.values()])
+
+    @cached_property
     def _leaves(self) -> dict[str, Tensor]:
-        return {name: value.detach().clone().requires_grad_() for name, value in self.weights.items()}
+        """Views of the flat weights, so that L-BFGS moves one tensor."""
+        parts = self._flat.split([value.numel() for value in self.weights.values()])
+        pairs = zip(self.weights.items(), parts, strict=True)
+        return {name: part.view_as(value).requires_grad_() for (name, value), part in pairs}
 
     @cached_property
     def _penalty(self) -> dict[str, Tensor]:

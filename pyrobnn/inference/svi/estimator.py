@@ -62,11 +62,11 @@ def layer_calls(bnn: BNN, x: Tensor) -> dict[str, list[Call]]:
     calls: dict[str, list[Call]] = {name: [] for name in bnn.initial_values}
     weights = {}
     for name, value in bnn.initial_values.items():
-        own = value.detach().clone()
-        weights[name] = attach(own, _CallNotes(own, calls[name]))
+        copy = value.detach().clone()
+        weights[name] = attach(copy, _CallNotes(copy, calls[name]))
     with torch.no_grad():
         bnn.perturbed_outputs(weights, x)
-    return {name: found for name, found in calls.items() if found}
+    return {name: noted for name, noted in calls.items() if noted}
 
 
 def choose_noise(calls: list[Call], *, sees_all: bool) -> Noise:
@@ -101,8 +101,8 @@ def choose_kl(bnn: BNN, guide: PyroModule, example: Batch) -> KL:
 
 
 def _has_table(prior: Any) -> bool:
-    own = base_of(prior)
-    return isinstance(own, ScaleMixtureNormal) and own.table is not None
+    law = base_of(prior)
+    return isinstance(law, ScaleMixtureNormal) and law.table is not None
 
 
 def with_shared_noise(guide: Any) -> Any:

@@ -38,7 +38,7 @@ class Draw(NamedTuple):
 class RecordedNoise(TorchFunctionMode):
     """Keeps the normal and uniform numbers that torch draws inside it.
 
-    Numbers of other distributions (gamma, the masks of `torch.nn.Dropout`) are not kept: both runs draw their own.
+    Numbers of other distributions (gamma, the masks of `torch.nn.Dropout`) are not kept: both runs draw theirs.
     """
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ class Checkpoint:
 
     Attributes:
         every: steps between two checkpoints.
-        finished: whether the file found is from a fit that ended.
+        finished: whether the file is from a fit that ended.
     """
 
     def __init__(self, folder: Path, every: int, request: Mapping[str, str]) -> None:
@@ -149,8 +149,8 @@ def fingerprint(source: Source) -> str:
     data = source.data
     if isinstance(data, Data):
         return f"{digest([*data.tensors])}, standardize={data.standardize}"
-    own = data.fingerprint if isinstance(data, StoredData) else f"{source.batches_per_epoch(None)} batches"
-    return f"{type(data).__name__} of {source.num_data} examples, {own}, the first {digest(source.head)}"
+    content = data.fingerprint if isinstance(data, StoredData) else f"{source.batches_per_epoch(None)} batches"
+    return f"{type(data).__name__} of {source.num_data} examples, {content}, the first {digest(source.head)}"
 
 
 def _of_start(fits: Sequence[TrainingState]) -> str:
@@ -166,9 +166,9 @@ def _log_joint(fit: TrainingState) -> str:
     with seeded(0), torch.no_grad(), fast_pyro(), poutine.block():
         model = poutine.condition(fit.bnn.eval(), data=fit.bnn.initial_values)
         trace = poutine.trace(model).get_trace(*fit.example)
-        found = float(trace.log_prob_sum())
+        log_joint = float(trace.log_prob_sum())
     fit.bnn.train(was_training)
-    return f"{found:.6g}"
+    return f"{log_joint:.6g}"
 
 
 def _versions() -> dict[str, str]:

@@ -153,8 +153,8 @@ class ConvergenceRule:
     A small gain says nothing where the parameters still go straight on, as they do at a rate that is too small to come
     anywhere, or where the KL still warms up: the next cycle then has twice as many steps as well.
     A cycle that would pass the largest number of steps takes what is left of it at a lower rate, if that is worth it.
-    (The order, more steps first and then lower rates, is our own. Welandawe et al. 2024 divide the rate as well, after
-    tests for stationarity, Dhaka et al. 2020, which on networks take longer to a worse ELBO.)
+    (Welandawe et al. 2024 divide the rate as well, but after the tests for stationarity of Dhaka et al. 2020. On
+    networks these take longer to a worse ELBO than more steps first and then lower rates.)
 
     Args:
         fit: the fit, with the schedule of the first cycle.

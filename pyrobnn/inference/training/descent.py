@@ -94,14 +94,14 @@ def descend(fits: Sequence[TrainingState], tolerances: Sequence[float], run: Run
     of poor modes. A fit has converged when a cycle gains less than the tolerance.
     """
     starts = [cloned(fit.parameters) for fit in fits]
-    found = []
+    ended = []
     with tqdm(disable=not run.progress, desc="L-BFGS", unit="step") as bar:
         for fit, tolerance in zip(fits, tolerances, strict=True):
             fit.bnn.train()
-            found.append(_Descent(fit, tolerance, run, bar).run())
+            ended.append(_Descent(fit, tolerance, run, bar).run())
             fit.bnn.eval()
-    if all(np.isfinite(one.history.elbo).all() for one in found) and all(fit.is_finite() for fit in fits):
-        return found
+    if all(np.isfinite(end.history.elbo).all() for end in ended) and all(fit.is_finite() for fit in fits):
+        return ended
     for fit, start in zip(fits, starts, strict=True):
         put_values(fit.parameters, start)
         fit.optimizer.state.clear()
@@ -179,8 +179,8 @@ class _Descent:
         before, start = self._slope()[0], cloned(values)
         for step in range(steps):
             gradient = self._slope()[1:].split([value.numel() for value in values])
-            for value, own in zip(values, gradient, strict=True):
-                value.grad = own.view_as(value).to(value)
+            for value, part in zip(values, gradient, strict=True):
+                value.grad = part.view_as(value).to(value)
             share = 0.5 * (1 + math.cos(math.pi * step / steps))
             optimizer.param_groups[0]["lr"] = self._fit.method.lr * share
             optimizer.step()
@@ -192,9 +192,9 @@ class _Descent:
 
     def _slope(self) -> Tensor:
         ONE_THREAD.let_waiting_in()
-        found = self._evaluate()
-        self._terms = found[:2].clone()
-        return torch.cat([found[:2].sum(0, keepdim=True), found[2:]])
+        values = self._evaluate()
+        self._terms = values[:2].clone()
+        return torch.cat([values[:2].sum(0, keepdim=True), values[2:]])
 
     def _losses(self, values: dict[str, Tensor]) -> Tensor:
         """Return minus the log-likelihood, and the weighted KL, (2,)."""
@@ -202,7 +202,7 @@ class _Descent:
         return torch.stack([-log_likelihood, self._weight * kl])
 
     def _eager(self) -> Tensor:
-        """Return them, and the gradient of their sum, by Pyro's own ELBO."""
+        """Return them, and the gradient of their sum, by Pyro's ELBO."""
         log_likelihood, kl = self._fit.differentiate(self._batch).detach()
         gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._tensors.values())
         return joined([-log_likelihood, self._weight * kl, *gradients])

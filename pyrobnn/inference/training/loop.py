@@ -104,10 +104,10 @@ class _Turns:
 
 def _resume(stepper: Stepper, watch: Watch, checkpoint: Checkpoint, kept: list[dict[str, Any]]) -> int:
     """Go to the place of a checkpoint, if there is one, with the states kept then, and return the steps done."""
-    found = checkpoint.read(stepper.fits)
-    if found is None:
+    states = checkpoint.read(stepper.fits)
+    if states is None:
         return 0
-    state, kept[:] = found
+    state, kept[:] = states
     stepper.resume(state["training"], finished=checkpoint.finished)
     watch.restore(state["watch"], state["done"])
     watch.rewinds = state["rewinds"]
@@ -161,7 +161,7 @@ def _go_back(
 def explain(fit: TrainingState, num_steps: int) -> str:
     """Do the steps again, eagerly, after which a fit had failed, and say in words what is not finite first."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pyro warns of what is found here
+        warnings.simplefilter("ignore")  # Pyro warns of NaN, which is looked for here
         return _redo(fit, num_steps)
 
 

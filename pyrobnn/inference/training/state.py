@@ -1,4 +1,4 @@
-"""A fit in progress: what its steps change, and a step through Pyro's own ELBO, the eager engine."""
+"""A fit in progress: what its steps change, and a step through Pyro's ELBO, the eager engine."""
 
 import warnings
 from collections.abc import Callable, Sequence

@@ -73,8 +73,8 @@ class Stepper:
         set_random_state(state["random"])
 
     def _restore_fits(self, state: State) -> None:
-        for fit, own in zip(self.fits, state["fits"], strict=True):
-            fit.restore(own, in_place=self._captured is not None)
+        for fit, saved in zip(self.fits, state["fits"], strict=True):
+            fit.restore(saved, in_place=self._captured is not None)
 
     def _eager_steps(self, num_steps: int) -> Tensor:
         """Do some steps of all fits, in turn: what is drawn does not depend on how steps are put into blocks."""

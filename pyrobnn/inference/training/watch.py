@@ -90,12 +90,12 @@ class Terms:
 
     def last(self, count: int) -> np.ndarray:
         """Return the terms of the last steps that were fetched, at most so many, (steps, [R,] 2)."""
-        found: list[np.ndarray] = []
+        blocks: list[np.ndarray] = []
         for block in reversed(self._fetched):
-            found.insert(0, block)
-            if sum(map(len, found)) >= count:
+            blocks.insert(0, block)
+            if sum(map(len, blocks)) >= count:
                 break
-        return np.concatenate(found)[-count:]
+        return np.concatenate(blocks)[-count:]
 
     @property
     def all(self) -> np.ndarray:
@@ -241,14 +241,14 @@ class Watch:
         """Go back, or on, to what was seen after that many steps."""
         self.terms.restore(state["terms"])
         self._best_state, self.stop_reason = state["best"], state["stop_reason"]
-        for rule, own in zip(self.rules, state["rules"], strict=True):
-            rule.restore(own)
+        for rule, saved in zip(self.rules, state["rules"], strict=True):
+            rule.restore(saved)
         self._show(done)
 
     def _rewinds_of(self, replicate: int) -> list[dict[str, Any]] | None:
         """Return where a replicate went back, for its record."""
-        own = [entry for entry in self.rewinds if entry["replicate"] == replicate]
-        return [{key: value for key, value in entry.items() if key != "replicate"} for entry in own] or None
+        entries = [entry for entry in self.rewinds if entry["replicate"] == replicate]
+        return [{key: value for key, value in entry.items() if key != "replicate"} for entry in entries] or None
 
     def _validated_long_ago(self, done: int, validate: Callable[[], float]) -> bool:
         scores, steps = self.terms.validation_scores, self.terms.validation_steps
@@ -285,7 +285,7 @@ class Watch:
         ]
 
     def restore_best(self) -> None:
-        """Leave what the fits found in their parameters, and go back to the best validation score where asked for."""
+        """Leave the best results in the parameters, and go back to the best validation score where asked for."""
         if self._best_state is not None:
             self._trained.load_state_dict(self._best_state)
             return

@@ -21,7 +21,7 @@ class Algebra:
         self, what: str, inputs: Sequence[Ref], dtype: torch.dtype, size: Size, stride: Size | None = None,
         offset: int = 0, more: Any = None,
     ) -> Ref:  # fmt: skip
-        """Add a value with a storage of its own."""
+        """Add a value with a separate storage."""
         stride = dense(size) if stride is None else stride
         room = offset + 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if numel(size) else 0
         value = Value(what, inputs, Storage(KINDS[dtype], room), more)
@@ -65,10 +65,10 @@ class Algebra:
             stride = tuple(0 if alike else s for s, alike in zip(ref.stride, uniform, strict=True))
             return Ref(ref.value, ref.offset, size, stride)
         key = (what, kind, tuple((id(ref.value), *ref[1:]) for ref in refs))
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self.new(what, refs, DTYPES[kind], size, _order_of(refs, size))
-        return found
+        result = self._known.get(key)
+        if result is None:
+            result = self._known[key] = self.new(what, refs, DTYPES[kind], size, _order_of(refs, size))
+        return result
 
     def _simpler(self, what: str, refs: list[Ref], size: Size, kind: str) -> Ref | None:  # noqa: PLR0911, PLR0912
         numbers = [ref.number() for ref in refs]
@@ -116,8 +116,8 @@ class Algebra:
         value = ref.value
         if value.what != what or len(value.inputs) <= index or ref[1:] != value.place[1:] or value.next is not None:
             return None
-        found = value.inputs[index]
-        return found if found.value.next is None else None
+        result = value.inputs[index]
+        return result if result.value.next is None else None
 
     # ------------------------------------------------------------------------------------------------- other values
 
@@ -133,9 +133,9 @@ class Algebra:
         key = (what, tuple(dims), id(ref.value), *ref[1:])
         if key not in self._known:
             self._known[key] = self.new(what, [ref], DTYPES[ref.kind], kept, more=tuple(dims))
-        found = self._known[key]
-        stride = tuple(s for d, s in enumerate(found.stride) if keep or d not in dims)
-        return Ref(found.value, found.offset, size, stride)
+        result = self._known[key]
+        stride = tuple(s for d, s in enumerate(result.stride) if keep or d not in dims)
+        return Ref(result.value, result.offset, size, stride)
 
     def product(self, left: Ref, right: Ref, bias: Ref | None = None) -> Ref:
         """Add a product of matrices, or of as many as the first of three dimensions says."""
@@ -202,11 +202,12 @@ class Algebra:
         if any(ref is None for column in operands for ref in column):
             return None
         columns = [[ref for ref in column if ref is not None] for column in operands]
-        found = [self._as_whole(column) for column in columns]
-        if all(ref is None for ref in found):
+        result = [self._as_whole(column) for column in columns]
+        if all(ref is None for ref in result):
             return None
         whole = [
-            self.joined(column, (total,), 0) if ref is None else ref for ref, column in zip(found, columns, strict=True)
+            self.joined(column, (total,), 0) if ref is None else ref
+            for ref, column in zip(result, columns, strict=True)
         ]
         return self.each(first.value.what, whole, (total,), first.kind)
 

@@ -120,8 +120,8 @@ def _threshold_backward(fold: Fold, node: fx.Node, slope: Ref, a: Ref, threshold
 @rule("log_sigmoid_forward.default")
 def _log_sigmoid(fold: Fold, node: fx.Node, a: Ref) -> list[Ref]:
     negative, distance = (fold.each(what, [a], a.size, a.kind) for what in ("neg", "abs"))
-    found = fold.each("neg", [fold.each("softplus", [negative], a.size, a.kind)], a.size, a.kind)
-    return [found, fold.each("exp", [fold.each("neg", [distance], a.size, a.kind)], a.size, a.kind)]
+    result = fold.each("neg", [fold.each("softplus", [negative], a.size, a.kind)], a.size, a.kind)
+    return [result, fold.each("exp", [fold.each("neg", [distance], a.size, a.kind)], a.size, a.kind)]
 
 
 @rule("log_sigmoid_backward.default")
@@ -136,8 +136,8 @@ def _xlogy(fold: Fold, node: fx.Node, a: Ref, b: Ref) -> Any:
         return NotImplemented
     a, b, zero = fold.cast(a, kind), fold.cast(b, kind), fold.number(0, kind)
     none = fold.each("eq", [a, zero], a.size, "b8")
-    found = fold.each("where", [none, zero, apply(fold, node, "mul", a, apply(fold, node, "log", b))], size, kind)
-    return fold.each("where", [fold.each("ne", [b, b], b.size, "b8"), b, found], size, kind)
+    result = fold.each("where", [none, zero, apply(fold, node, "mul", a, apply(fold, node, "log", b))], size, kind)
+    return fold.each("where", [fold.each("ne", [b, b], b.size, "b8"), b, result], size, kind)
 
 
 @rule("elu.default")

@@ -242,14 +242,14 @@ class Fold(Algebra):
         if rule is not None and known:
             args = fx.map_arg(node.args, self._ref_or_node)
             kwargs = fx.map_arg(node.kwargs, self._ref_or_node)
-            found = rule(self, node, *args, **kwargs)
-            if isinstance(found, list):
+            result = rule(self, node, *args, **kwargs)
+            if isinstance(result, list):
                 for user in node.users:
-                    self._bind(user, found[user.args[1]])  # type: ignore[index]
+                    self._bind(user, result[user.args[1]])  # type: ignore[index]
                 return
-            if found is not NotImplemented:
-                if found is not None:
-                    self._bind(node, found)
+            if result is not NotImplemented:
+                if result is not None:
+                    self._bind(node, result)
                 return
         self._outside(node, node.args, node.kwargs)
 
@@ -270,17 +270,17 @@ def _changed(node: fx.Node) -> list[fx.Node]:
     if node.op != "call_function" or node.target is getitem or node.target in _IN_PLACE_VIEWS:
         return []
     schema = node.target._schema  # type: ignore[union-attr]
-    found: list[fx.Node] = []
+    sources: list[fx.Node] = []
     if schema.is_mutable:
         for argument, given in zip(schema.arguments, node.args, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:
-                fx.map_arg(given, found.append)
+                fx.map_arg(given, sources.append)
         for argument in schema.arguments:
             if argument.name in node.kwargs and argument.alias_info is not None and argument.alias_info.is_write:
-                fx.map_arg(node.kwargs[argument.name], found.append)
+                fx.map_arg(node.kwargs[argument.name], sources.append)
     elif node.target is _aten.native_batch_norm.default:
-        found = [source for source in node.args[3:5] if isinstance(source, fx.Node)]
-    return found
+        sources = [source for source in node.args[3:5] if isinstance(source, fx.Node)]
+    return sources
 
 
 def _is_view(target: Any) -> bool:

@@ -151,8 +151,8 @@ class Lanes:
     def _operand(self, ref: Ref) -> Operand:
         """Return where a lane finds numbers, after it has put them side by side if they are not."""
         if ref.value in self._where:
-            found: Operand = self._where[ref.value]
-            return found
+            result: Operand = self._where[ref.value]
+            return result
         if self._numbers > 1 and ref.is_uniform():
             return "scalar", self._memory.address(ref), 0
         if self._is_stream(ref):

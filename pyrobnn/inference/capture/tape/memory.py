@@ -147,7 +147,7 @@ def _readers(values: list[Value]) -> dict[Value, list[Value]]:
     readers: dict[Value, list[Value]] = {}
     for value in values:
         for ref in dict.fromkeys(value.inputs):
-            own = readers.setdefault(ref.value, [])
-            if value not in own:
-                own.append(value)
+            readers_of_value = readers.setdefault(ref.value, [])
+            if value not in readers_of_value:
+                readers_of_value.append(value)
     return readers

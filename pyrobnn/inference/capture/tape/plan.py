@@ -163,9 +163,9 @@ class Tape:
         outs = [(index, self._memory.tensor(part.place)) for index, part in parts if part in self._memory.readers]
 
         def call() -> None:
-            found = node.target(*args, **kwargs)
+            result = node.target(*args, **kwargs)
             for index, out in outs:
-                out.copy_(found if index is None else found[index])
+                out.copy_(result if index is None else result[index])
 
         self._calls.append(call)
         return Instruction(CALL, [len(self._calls) - 1])

@@ -44,11 +44,11 @@ def _reduction(fold: Fold, node: fx.Node, a: Ref, dims: Any = None, keep: bool =
     a, what = fold.cast(a, kind), {"amax": "amax", "amin": "amin"}.get(name, "sum")
     if not _can_reduce(a, dims) or (what != "sum" and not numel(a.size)):
         return NotImplemented
-    found = fold.total(a, list(dims), keep=keep, what=what)
+    result = fold.total(a, list(dims), keep=keep, what=what)
     if name != "mean":
-        return found
+        return result
     count = numel(tuple(a.size[d] for d in dims))
-    return fold.each("mul", [found, fold.number(1 / count if count else math.nan, kind)], found.size, kind)
+    return fold.each("mul", [result, fold.number(1 / count if count else math.nan, kind)], result.size, kind)
 
 
 def _can_reduce(ref: Ref, dims: Any) -> bool:
@@ -67,9 +67,9 @@ def _logsumexp(fold: Fold, node: fx.Node, a: Ref, dims: Any, keep: bool = False)
     )
     most = fold.each("where", [infinite, fold.number(0, kind), most], most.size, kind)
     total = fold.total(fold.each("exp", [fold.each("sub", [a, most], a.size, kind)], a.size, kind), dims, keep=True)
-    found = fold.each("add", [fold.each("log", [total], total.size, kind), most], total.size, kind)
-    stride = tuple(s for d, s in enumerate(found.stride) if keep or d not in dims)
-    return Ref(found.value, found.offset, out(fold, node)[0], stride)
+    result = fold.each("add", [fold.each("log", [total], total.size, kind), most], total.size, kind)
+    stride = tuple(s for d, s in enumerate(result.stride) if keep or d not in dims)
+    return Ref(result.value, result.offset, out(fold, node)[0], stride)
 
 
 @rule("_softmax.default", "_log_softmax.default")
@@ -122,9 +122,9 @@ def _mv(fold: Fold, node: fx.Node, a: Ref, b: Ref) -> Any:
     column = Ref(b.value, b.offset, (*b.size, 1), (*b.stride, 1))
     if not _can_multiply(rows, column):
         return NotImplemented
-    found = fold.product(rows, column)
+    result = fold.product(rows, column)
     size = out(fold, node)[0]
-    return Ref(found.value, found.offset, size, found.stride[: len(size)])
+    return Ref(result.value, result.offset, size, result.stride[: len(size)])
 
 
 def _can_multiply(a: Ref, b: Ref) -> bool:

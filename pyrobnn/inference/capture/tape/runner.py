@@ -84,10 +84,10 @@ def kernel(name: str) -> int:
     Raises:
         NotCapturable: there is none.
     """
-    found = library().tape_kernel(name.encode())
-    if found is None:
+    result = library().tape_kernel(name.encode())
+    if result is None:
         raise NotCapturable(f"the tape has no kernel {name}")
-    return int(found)
+    return int(result)
 
 
 def draw_normals(out: Tensor) -> None:
