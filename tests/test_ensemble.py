@@ -224,3 +224,17 @@ def test_what_has_neither_mean_nor_mode_is_no_anchor():
 def test_members_are_posteriors():
     with pytest.raises(InputError, match=r"A mixture needs posteriors, at least one, got \[1\]"):
         bnn.Mixture([1], seed=0)
+
+
+class Side(bnn.inference.BaseMethod):
+    """A method of somebody else, whose fits are those of SVI."""
+
+    def side_by_side(self, model, data, run, *, replicates, bootstrap):
+        return bnn.SVI(steps=5).side_by_side(model, data, run, replicates=replicates, bootstrap=bootstrap)
+
+
+def test_members_may_be_of_any_method_that_fits_several_at_once():
+    mixture = bnn.fit(linear_model(), problem(), bnn.Ensemble(Side(), members=3), seed=0, progress=False)
+    assert len(mixture) == 3
+    with pytest.raises(InputError, match="must fit several posteriors at once, as SVI, IVON and SWAG do, got NUTS"):
+        bnn.Ensemble(bnn.NUTS())

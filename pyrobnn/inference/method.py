@@ -13,6 +13,7 @@ from pyrobnn._core.registry import Registry
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.training.engines import Engine, check_engine
+from pyrobnn.posterior.posterior import Posterior
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,6 +116,15 @@ class Method[R](Protocol):
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Refuse model and data that do not go with the method, before work that takes seconds."""
+        ...
+
+
+@runtime_checkable
+class SideBySide(Method[Posterior], Protocol):
+    """A method that fits several posteriors of one shape at once, as the members of an `Ensemble`."""
+
+    def side_by_side(self, bnn: BNN, data: Any, run: Run, *, replicates: int, bootstrap: bool) -> list[Posterior]:
+        """Infer several posteriors from random starts, with arguments as in `fit_replicates`."""
         ...
 
 

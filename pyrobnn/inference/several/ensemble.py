@@ -11,11 +11,17 @@ from pyrobnn import priors
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
-from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
-from pyrobnn.inference.several.swag import SWAG
+from pyrobnn.inference.method import BaseMethod, Offer, Run, SideBySide, registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+
+
+def _side_by_side(method: Any) -> Any:
+    method = registry.resolve(method)
+    if not isinstance(method, SideBySide):
+        raise InputError(f"`method` must fit several posteriors at once, as SVI, IVON and SWAG do, got {method!r}.")
+    return method
 
 
 @registry.register
@@ -46,25 +52,25 @@ class Ensemble(BaseMethod[Mixture]):
         (3, torch.Size([2]))
     """
 
-    method: Annotated[SVI | SWAG, BeforeValidator(registry.resolve)] = SVI(guide="map")
+    method: Annotated[SideBySide, BeforeValidator(_side_by_side)] = SVI(guide="map")
     members: Annotated[int, Field(gt=0)] = 5
     bootstrap: bool = False
     anchored: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an inner method that cannot run side by side."""
-        inner = self.method.method if isinstance(self.method, SWAG) else self.method
-        if inner.patience is not None:
+        inner = self.method.offer().inner or self.method
+        if isinstance(inner, SVI) and inner.patience is not None:
             raise InputError("Ensemble: members run the same number of steps: leave `patience` out of the method.")
 
     def offer(self) -> Offer:
         """Return the features of the method beside `infer`."""
-        measures = self.method.offer().wants_measured_scales
+        member = self.method.offer()
         return Offer(
             inner=self.method,
-            resumable=isinstance(self.method, SVI),
+            resumable=member.resumable,
             copies=self.members,
-            wants_measured_scales=measures,
+            wants_measured_scales=member.wants_measured_scales,
         )
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Mixture:
