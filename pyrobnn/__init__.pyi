@@ -2,6 +2,7 @@
 
 from . import datasets as datasets
 from . import guides as guides
+from . import inference as inference
 from . import likelihoods as likelihoods
 from . import metrics as metrics
 from . import plots as plots
