@@ -116,6 +116,14 @@ def to_dict(value: Any) -> Any:
     )
 
 
+def described(value: Any) -> Any:
+    """Return a setting as `to_dict` does, or in words, where a spec file could not have it."""
+    try:
+        return to_dict(value)
+    except InputError:
+        return repr(value)
+
+
 def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the entries of nested tables with dotted keys; an empty table is an entry."""
     for key, item in table.items():

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from pyrobnn import priors
 from pyrobnn._core.errors import InputError, warn_user
-from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._core.settings import described, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import BaseMethod, Offer, Run, SideBySide, registry
 from pyrobnn.inference.svi.svi import SVI
@@ -79,7 +79,7 @@ class Ensemble(BaseMethod[Mixture]):
         posteriors = self.method.side_by_side(model, data, run, replicates=self.members, bootstrap=self.bootstrap)
         _tell_if_alike(posteriors)
         shared = dataclasses.replace(
-            posteriors[0].record, method=to_dict(self), rewinds=None, replicate=None, replicates=None
+            posteriors[0].record, method=described(self), rewinds=None, replicate=None, replicates=None
         )
         return Mixture(posteriors, seed=run.seed, info=shared)
 

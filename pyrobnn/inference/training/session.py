@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.settings import to_dict
+from pyrobnn._core.settings import described
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -141,7 +141,7 @@ class Session:
         for (posterior, state, (_, method, source, _)), end in zip(self.fits, ended, strict=True):
             posterior.history = end.history
             posterior.record = FitRecord(
-                method=to_dict(method) if _is_declared(method) else repr(method),
+                method=described(method),
                 num_data=source.num_data,
                 feature_names=source.feature_names,
                 num_steps=len(end.history),
@@ -240,11 +240,3 @@ def _validator(posterior: Posterior, validation: Data) -> Callable[[], float]:
         return validation.mean_of(prediction.log_prob(validation.y))
 
     return score
-
-
-def _is_declared(method: SVI) -> bool:
-    try:
-        to_dict(method)
-    except InputError:
-        return False
-    return True
