@@ -63,7 +63,7 @@ class ParquetStore:
         is_text = self._files[0].is_text(self._target)
         for file in self._files:
             for name in (*self.features, self._target):
-                file.check_column(name, may_be_text=is_text and name == self._target)
+                file.check_column(name, is_text=is_text and name == self._target)
 
     def _find_classes(self) -> tuple[str, ...]:
         texts: set[str] = set()
@@ -196,15 +196,15 @@ class _File:
             reason = str(error).splitlines()[0].rstrip(".")
             raise InputError(f"{self.path} cannot be read as Parquet ({reason}): write it anew.") from None
 
-    def check_column(self, name: str, *, may_be_text: bool) -> None:
-        """Refuse a missing column, and a column that is not numeric, or not text if `may_be_text`."""
+    def check_column(self, name: str, *, is_text: bool) -> None:
+        """Refuse a missing column, and a column that is not numeric, or not text if `is_text`."""
         if name not in self.types:
             raise InputError(
                 f"{self.path} has no column {name!r}.{did_you_mean(name, self.types)} "
                 f"Its columns: {', '.join(self.types)}."
             )
-        if may_be_text != self.is_text(name) or (not may_be_text and self.dtype(name) is None):
-            expected = "text, as in the first file" if may_be_text else "numeric or boolean"
+        if is_text != self.is_text(name) or (not is_text and self.dtype(name) is None):
+            expected = "text, as in the first file" if is_text else "numeric or boolean"
             raise InputError(
                 f"Column {name!r} of {self.path} must be {expected}, got {self.types[name]}: encode it or leave it out."
             )

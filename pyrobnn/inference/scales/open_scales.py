@@ -92,13 +92,13 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
     is_of_model = best.bnn is bnn
     closed = _closed(
         bnn,
-        best.found[best.chosen],
+        best.modes[best.chosen],
         source,
         sites if is_of_model else {},
         keeps_noise=best.num_rows == len(data) or bnn.num_weights >= len(data),
         starts_there=starts_there and is_of_model,
     )
-    return Measured(closed, evidence_record(best.found, best.chosen, source))
+    return Measured(closed, evidence_record(best.modes, best.chosen, source))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +106,7 @@ class _Look:
     """Modes of a network, the number of the best, how many rows they have seen, and its left-out score of a row."""
 
     bnn: BNN
-    found: list[TunedMode]
+    modes: list[TunedMode]
     chosen: int
     num_rows: int
     score: float

@@ -121,7 +121,7 @@ def tuned_modes(
     return modes, int(np.nanargmax(scores))
 
 
-def evidence_record(found: Sequence[TunedMode], chosen: int, source: Source) -> EvidenceRecord:
+def evidence_record(modes: Sequence[TunedMode], chosen: int, source: Source) -> EvidenceRecord:
     """Return the record of the starts, and the prior of the best."""
-    volume = float(found[chosen].counts.sum()) * float(source.y_scaler.log_volume())
-    return EvidenceRecord([start.record(volume) for start in found], chosen, found[chosen].precision_by_site())
+    volume = float(modes[chosen].counts.sum()) * float(source.y_scaler.log_volume())
+    return EvidenceRecord([start.record(volume) for start in modes], chosen, modes[chosen].precision_by_site())
