@@ -45,9 +45,9 @@ of two moons, chains have a log loss of 0.25 under measured scales, 0.18 under t
 which take half as long again. Of 60 and 100 rows the three are as good."""
 _CHAINS = NUTS(num_draws=100, warmup=100, num_chains=2, max_tree_depth=7)
 """Few labels leave many functions possible, more than a Gaussian at one mode covers: on 60 points of two moons, noise
-0.2, chains have a log loss of 0.13 and a mean-field guide 0.27 (ten seeds). Trajectories of up to 127 steps take half as
-long as those of 1,023, with the same log loss (a difference of 0.001 over nine sets of 30, 60 and 100 rows, four seeds)
-and the same noise between random states."""
+0.2, chains have a log loss of 0.13 and a mean-field guide 0.27 (ten seeds). Trajectories of up to 127 steps take half
+as long as those of 1,023, with the same log loss (a difference of 0.001 over nine sets of 30, 60 and 100 rows, four
+seeds) and the same noise between random states."""
 
 
 def parts_for(
