@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 import pytest
@@ -318,29 +319,62 @@ def test_a_measure_goes_on_where_it_was_and_the_last_row_of_a_key_counts(tmp_pat
     assert "| a | 20 |\n| b | 10 |" in (tmp_path / "some-thing.md").read_text()
 
 
+DATA_OF_MEASURES = {
+    "estimators": ("energy", "concrete", "yacht", "wine-quality-red", "power-plant", "protein-tertiary-structure"),
+    "least_noise": ("mnist",),
+    "tables": ("yacht", "concrete", "energy"),
+}
+"""Sets that are read to say which jobs there are."""
+
+
+class Turns:
+    """Engines that take turns."""
+
+    KEY, OPTIONS = ("net", "engine"), {"engines": ["eager", "captured"]}
+    jobs = staticmethod(lambda options: [{"net": "a", "engine": options.engines}])
+    page = staticmethod(lambda rows, options: Page("A", [], grid(list(rows[0]), (row.values() for row in rows))))
+    stops: ClassVar = []
+
+    @classmethod
+    def run(cls, job, options):
+        for engine in job["engine"]:
+            yield job | {"engine": engine}
+            if cls.stops:
+                raise cls.stops.pop()
+
+
+def engines_on_file(folder, *arguments):
+    harness.run_measure("some_thing", [*arguments, "--out", str(folder)])
+    return [json.loads(line)["engine"] for line in (folder / "some-thing.jsonl").read_text().splitlines()]
+
+
 def test_a_job_that_stops_half_way_leaves_no_rows_and_is_done_again(tmp_path, monkeypatch):
-    stops = [True, False]
-
-    class Measure:
-        """What is measured."""
-
-        KEY, OPTIONS = ("net", "engine"), {}
-        jobs = staticmethod(lambda options: [{"net": "a"}])
-        page = staticmethod(lambda rows, options: Page("A", [], grid(list(rows[0]), (row.values() for row in rows))))
-
-        @staticmethod
-        def run(job, options):
-            yield job | {"engine": "eager"}
-            if stops.pop(0):
-                raise KeyboardInterrupt
-            yield job | {"engine": "captured"}
-
-    monkeypatch.setattr(harness, "load_measure", lambda name: Measure)
+    monkeypatch.setattr(harness, "load_measure", lambda name: Turns)
+    monkeypatch.setattr(Turns, "stops", [KeyboardInterrupt()])
     with pytest.raises(KeyboardInterrupt):
         harness.run_measure("some_thing", ["--out", str(tmp_path)])
     assert harness.load_rows("some_thing", tmp_path) == []
-    harness.run_measure("some_thing", ["--out", str(tmp_path)])
-    assert [row["engine"] for row in harness.load_rows("some_thing", tmp_path)] == ["eager", "captured"]
+    assert engines_on_file(tmp_path) == ["eager", "captured"]
+
+
+def test_a_job_is_done_when_all_of_its_rows_are_on_file(tmp_path, monkeypatch):
+    """An engine that is asked for later, or whose row was lost, takes its turns beside the others."""
+    monkeypatch.setattr(harness, "load_measure", lambda name: Turns)
+    assert engines_on_file(tmp_path, "--engines", "eager") == ["eager"]
+    assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
+    assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
+    assert engines_on_file(tmp_path, "--engines", "captured") == ["eager", "eager", "captured"]
+
+
+@pytest.mark.parametrize("name", [name for name in harness.names() if name != "faults"])
+@pytest.mark.needs_data
+def test_jobs_of_a_measure_name_all_rows_that_they_give(name, require_data):
+    require_data(*DATA_OF_MEASURES.get(name, ()))
+    measure = harness.load_measure(name)
+    jobs = list(measure.jobs(harness.parsed(name, measure, [])))
+    assert all(set(measure.KEY) <= job.keys() for job in jobs)
+    keys = [tuple(row[column] for column in measure.KEY) for job in jobs for row in harness.expected(job)]
+    assert len(set(keys)) == len(keys) > 0
 
 
 def test_works_take_turns_and_rounds_before_do_not_count():

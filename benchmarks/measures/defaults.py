@@ -6,6 +6,7 @@ parts stand a Gaussian process, a linear model and HistGradientBoosting of sciki
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ METHODS: dict[str, Callable[[], Any]] = {
     "sgld": bnn.SGLD,
     "sghmc": bnn.SGHMC,
 }
-KINDS = {"reference": [], "guide": GUIDES, "method": list(METHODS), "prior": PRIORS}
+REFERENCES = ["linear model", "Gaussian process", "HistGradientBoosting", "logistic regression", "ridge"]
+KINDS = {"reference": REFERENCES, "guide": GUIDES, "method": list(METHODS), "prior": PRIORS}
 OPTIONS = {
     "seeds": 3,
     "kinds": list(KINDS),
@@ -72,43 +74,61 @@ def judge(problem: Problem, prediction: Any) -> dict[str, float]:
     return found | {"epistemic": float(prediction.epistemic_std.double().mean() / target.std())}
 
 
-def references(problem: Problem) -> dict[str, dict[str, float]]:
-    """Return the scores of scikit-learn's models, and of the linear model of the same likelihood."""
-    found = {}
-    data = bnn.Data(problem.x, problem.y, standardize=problem.is_real)
-    linear = fit_baselines(model_of(problem), data)["linear"].predict(torch.tensor(problem.test_x))
-    found["linear model"] = judge(problem, linear)
+def references(problem: Problem) -> dict[str, Callable[[], Row]]:
+    """Return what scores scikit-learn's models, and the linear model of the same likelihood, by name."""
+    linear = {"linear model": lambda: _linear(problem)}
     if problem.is_classification:
         models = {
             "Gaussian process": GaussianProcessClassifier(ConstantKernel() * RBF(), random_state=0),
             "HistGradientBoosting": HistGradientBoostingClassifier(random_state=0),
             "logistic regression": make_pipeline(StandardScaler(), LogisticRegressionCV()),
         }
-        for name, one in models.items():
-            probs = one.fit(problem.x, problem.y).predict_proba(problem.test_x)
-            chosen = probs[np.arange(len(probs)), problem.test_y]
-            wrong = float((probs.argmax(1) != problem.test_y).mean())
-            found[name] = {"log_score": float(np.log(chosen.clip(1e-12)).mean()), "error": wrong}
-    elif problem.is_real:
-        kernel = ConstantKernel() * RBF(np.ones(problem.x.shape[1])) + WhiteKernel()
-        process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2, random_state=0)
-        scaler = StandardScaler().fit(problem.x)
-        mean, std = process.fit(scaler.transform(problem.x), problem.y).predict(
-            scaler.transform(problem.test_x), return_std=True
-        )
-        found["Gaussian process"] = _normal(problem, mean, std)
-        trees = HistGradientBoostingRegressor(random_state=0).fit(problem.x, problem.y)
-        found["HistGradientBoosting"] = _normal(problem, trees.predict(problem.test_x), None)
-        ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 20))).fit(problem.x, problem.y)
-        spread = np.std(problem.y - ridge.predict(problem.x))
-        found["ridge"] = _normal(problem, ridge.predict(problem.test_x), np.full(len(problem.test_y), spread))
-    else:
-        trees = HistGradientBoostingRegressor(loss="poisson", random_state=0).fit(problem.x, problem.y)
-        rate = trees.predict(problem.test_x)
-        error = float(np.sqrt(np.mean((rate - problem.test_y) ** 2)) / problem.test_y.std())
-        score = special.xlogy(problem.test_y, rate) - rate - special.gammaln(problem.test_y + 1)
-        found["HistGradientBoosting"] = {"log_score": float(score.mean()), "error": error}
-    return found
+        return linear | {name: partial(_labels, problem, model) for name, model in models.items()}
+    if not problem.is_real:
+        return linear | {"HistGradientBoosting": lambda: _rates(problem)}
+    return linear | {
+        "Gaussian process": lambda: _process(problem),
+        "HistGradientBoosting": lambda: _trees(problem),
+        "ridge": lambda: _ridge(problem),
+    }
+
+
+def _linear(problem: Problem) -> Row:
+    data = bnn.Data(problem.x, problem.y, standardize=problem.is_real)
+    return judge(problem, fit_baselines(model_of(problem), data)["linear"].predict(torch.tensor(problem.test_x)))
+
+
+def _labels(problem: Problem, model: Any) -> Row:
+    probs = model.fit(problem.x, problem.y).predict_proba(problem.test_x)
+    chosen = probs[np.arange(len(probs)), problem.test_y]
+    wrong = float((probs.argmax(1) != problem.test_y).mean())
+    return {"log_score": float(np.log(chosen.clip(1e-12)).mean()), "error": wrong}
+
+
+def _rates(problem: Problem) -> Row:
+    trees = HistGradientBoostingRegressor(loss="poisson", random_state=0).fit(problem.x, problem.y)
+    rate = trees.predict(problem.test_x)
+    error = float(np.sqrt(np.mean((rate - problem.test_y) ** 2)) / problem.test_y.std())
+    score = special.xlogy(problem.test_y, rate) - rate - special.gammaln(problem.test_y + 1)
+    return {"log_score": float(score.mean()), "error": error}
+
+
+def _process(problem: Problem) -> Row:
+    kernel = ConstantKernel() * RBF(np.ones(problem.x.shape[1])) + WhiteKernel()
+    process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2, random_state=0)
+    model = make_pipeline(StandardScaler(), process).fit(problem.x, problem.y)
+    return _normal(problem, *model.predict(problem.test_x, return_std=True))
+
+
+def _trees(problem: Problem) -> Row:
+    trees = HistGradientBoostingRegressor(random_state=0).fit(problem.x, problem.y)
+    return _normal(problem, trees.predict(problem.test_x), None)
+
+
+def _ridge(problem: Problem) -> Row:
+    ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 20))).fit(problem.x, problem.y)
+    spread = np.std(problem.y - ridge.predict(problem.x))
+    return _normal(problem, ridge.predict(problem.test_x), np.full(len(problem.test_y), spread))
 
 
 def _normal(problem: Problem, mean: np.ndarray, std: np.ndarray | None) -> dict[str, float]:
@@ -124,31 +144,33 @@ def _normal(problem: Problem, mean: np.ndarray, std: np.ndarray | None) -> dict[
 def jobs(options: Options) -> list[Row]:
     """Return the parts and references on each problem, seed by seed."""
     return [
-        {"problem": problem, "kind": kind, "seed": seed} | name
+        {"problem": problem, "kind": kind, "name": name, "seed": seed}
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds)
         for kind in options.kinds
-        for name in ([{"name": name} for name in KINDS[kind] if name in options.names] if KINDS[kind] else [{}])
         for problem in (PROBLEMS if kind in ("method", "prior") else ALL)
-        if problem in options.problems
+        for name in (references(ALL[problem](seed)) if kind == "reference" else KINDS[kind])
+        if problem in options.problems and name in options.names
     ]
 
 
 def run(job: Row, options: Options) -> list[Row]:
-    """Fit and score a part by its name, or all references."""
+    """Fit and score a part, or a reference, by its name."""
     posed, started = ALL[job["problem"]](job["seed"]), time.perf_counter()
-    found = references(posed) if job["kind"] == "reference" else {job["name"]: _scored(posed, **job)}
-    seconds = round(time.perf_counter() - started, 1)
-    return [short(job | {"name": name} | scores | {"seconds": seconds}) for name, scores in found.items()]
+    if job["kind"] == "reference":
+        scores = references(posed)[job["name"]]()
+    else:
+        scores = _scored(posed, job["kind"], job["name"], job["seed"])
+    return [short(job | scores | {"seconds": round(time.perf_counter() - started, 1)})]
 
 
-def _scored(posed: Problem, *, kind: str, name: str, seed: int, problem: str) -> Row:
+def _scored(problem: Problem, kind: str, name: str, seed: int) -> Row:
     try:
-        posterior = fitted(posed, kind, name, seed)
-        found: Row = judge(posed, posterior.predict(posed.test_x, num_draws=_AT_ONCE))
+        posterior = fitted(problem, kind, name, seed)
+        scores: Row = judge(problem, posterior.predict(problem.test_x, num_draws=_AT_ONCE))
     except (bnn.InputError, FloatingPointError) as error:
         return {"note": f"{type(error).__name__}: {str(error)[:80]}"}
     automatic = posterior.record.automatic
-    return found if automatic is None else found | {"note": automatic.chosen}
+    return scores if automatic is None else scores | {"note": automatic.chosen}
 
 
 def page(rows: list[Row], options: Options) -> Page:

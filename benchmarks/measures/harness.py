@@ -3,10 +3,14 @@
 A measure is a module of `benchmarks.measures` with the names of `Measure`. Its first line says what it measures. Each
 job gives rows, which are appended to `results/NAME.jsonl` when it is done: a measure that was stopped goes on with the
 next job. `results/NAME.md` is the page of all rows.
+
+Unlike jobs of suites, rows have no digest of the code: most are times, which differ from run to run anyway, and all
+would have to be measured again after each change of the library. `--again` measures what a change is about.
 """
 
 import argparse
 import importlib
+import itertools
 import json
 import os
 import subprocess
@@ -76,9 +80,9 @@ class Measure(Protocol):
     OPTIONS: dict[str, Any]
     """Options: a value by default, a list of all choices (several may be given), or a dict of arguments of argparse."""
     jobs: Callable[[Options], Iterable[Row]]
-    """From options to jobs, in order: columns that the rows of a job have."""
+    """From options to jobs, in order: all of KEY, with a list for a column in which the rows of a job differ."""
     run: Callable[[Row, Options], Iterable[Row]]
-    """Do a job, and return its rows."""
+    """Do a job, and return its rows: one for each combination of the values listed, or more."""
     page: Callable[[list[Row], Options], Page]
     """From all rows on file (never none) to the page."""
 
@@ -121,7 +125,7 @@ def load_rows(name: str, folder: Path = RESULTS) -> list[Row]:
 def run_measure(name: str, arguments: Sequence[str]) -> None:
     """Do the jobs of a measure that have no rows yet, and write its page."""
     module = load_measure(name)
-    options = _parsed(name, module, arguments)
+    options = parsed(name, module, arguments)
     path = rows_path(name, options.out)
     with warnings.catch_warnings(action="ignore"):
         if not options.report:
@@ -130,7 +134,8 @@ def run_measure(name: str, arguments: Sequence[str]) -> None:
             module.page(rows, options).write(name, path)
 
 
-def _parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
+def parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
+    """Return the options of a measure from the words of its command line."""
     command = f"python -m benchmarks measure {name}"
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(command, description=(module.__doc__ or ""), formatter_class=plain)
@@ -151,13 +156,19 @@ def _parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
 
 
 def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> None:
-    missing = [job for job in module.jobs(options) if not any(job.items() <= row.items() for row in rows)]
+    missing = [job for job in module.jobs(options) if not all(chosen(rows, **row) for row in expected(job))]
     path.parent.mkdir(parents=True, exist_ok=True)
     for job in tqdm(missing, disable=None):
-        done = [*module.run(job, options)]  # written whole: a job that was stopped is done again
+        done = [*module.run(job, options)]
         tqdm.write("\n".join(map(str, done)))
         with path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in done)
+            file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in done))
+
+
+def expected(job: Row) -> list[Row]:
+    """Return the rows that a job must give to be done, with the columns of the job."""
+    values = [value if isinstance(value, list) else [value] for value in job.values()]
+    return [dict(zip(job, row, strict=True)) for row in itertools.product(*values)]
 
 
 def by_turns(

@@ -116,14 +116,14 @@ def memory(structure: str) -> Row:
 
 def jobs(options: Options) -> list[Row]:
     """Return a job in which the engines take turns, and a job for the memory of each structure."""
-    return [{"engine": OURS}, *({"engine": f"memory, {structure}"} for structure in STRUCTURES)]
+    return [{"engine": options.engines}, *({"engine": f"memory, {structure}"} for structure in STRUCTURES)]
 
 
 def run(job: Row, options: Options) -> list[Row]:
     """Return median seconds of each engine, or memory."""
-    if job["engine"] != OURS:
+    if isinstance(job["engine"], str):
         return [job | in_process(memory, job["engine"].removeprefix("memory, ")) | describe_machine()]
-    rows: dict[str, Row] = {name: {"engine": name} for name in options.engines}
+    rows: dict[str, Row] = {name: {"engine": name} for name in job["engine"]}
     for structure in STRUCTURES:
         engines = {name: one for name, one in engines_of(structure).items() if name in rows}
         slow = {DEFAULT: engines.pop(DEFAULT)} if DEFAULT in engines else {}

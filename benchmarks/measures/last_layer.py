@@ -84,7 +84,8 @@ def works_on_fits(
 
 def jobs(options: Options) -> list[Row]:
     """Return the structures on each network."""
-    return [{"net": net, "structure": structure} for net in options.nets for structure in STRUCTURES]
+    rest = {"task": [*TASKS], "engine": [*ENGINES]}
+    return [{"net": net, "structure": structure} | rest for net in options.nets for structure in STRUCTURES]
 
 
 def run(job: Row, options: Options) -> list[Row]:

@@ -119,8 +119,11 @@ def times(problem: Problem, kinds: list[Kind]) -> dict[Kind, float]:
 
 def jobs(options: Options) -> list[Row]:
     """Return the models."""
-    names = [problem.name for problem in problems()]
-    return [{"model": name} for name in names if any(part in name for part in options.problems)]
+    return [
+        {"model": problem.name, "noise": [noise for noise, kl in KINDS if kl is None], "KL": problem.kl}
+        for problem in problems()
+        if any(part in problem.name for part in options.problems)
+    ]
 
 
 def run(job: Row, options: Options) -> list[Row]:

@@ -45,7 +45,7 @@ def rows_of(name: str, seed: int, train: bnn.Data, test: bnn.Data, clothes: torc
         home, away = (posterior.predict(x, num_draws=num_draws) for x in (test.x, clothes))
         scores = bnn.score(home, test.y)
         row = {
-            "network": f"{name}, {num_draws} draws" if name != "plain" else name,
+            "network": _label(name, num_draws),
             "accuracy, %": 100 * scores["accuracy"].value,
             "NLL": -scores["log_likelihood"].value,
             "AUROC, entropy": auroc(home.entropy, away.entropy),
@@ -58,14 +58,18 @@ def rows_of(name: str, seed: int, train: bnn.Data, test: bnn.Data, clothes: torc
 
 def jobs(options: Options) -> list[Row]:
     """Return the networks."""
-    return [{"network": f"{name}, {max(DRAWS[name])} draws" if name != "plain" else name} for name in options.networks]
+    return [{"network": [_label(name, num_draws) for num_draws in DRAWS[name]]} for name in options.networks]
+
+
+def _label(name: str, num_draws: int) -> str:
+    return f"{name}, {num_draws} draws" if name != "plain" else name
 
 
 def run(job: Row, options: Options) -> list[Row]:
     """Return the mean, the smallest and the largest value over seeds, for each number of draws."""
     train, test = bnn.datasets.load("mnist").split(0)
     clothes = bnn.datasets.load("fashion-mnist-test").data.x
-    name = job["network"].partition(",")[0]
+    name = job["network"][0].partition(",")[0]
     every = [row for seed in range(options.seeds) for row in rows_of(name, seed, train, test, clothes)]
     rows = []
     for network, own in grouped(every, "network").items():

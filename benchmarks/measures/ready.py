@@ -87,7 +87,8 @@ def estimate(name: str) -> Times:
 
 def jobs(options: Options) -> list[Row]:
     """Return the networks to compile, and the estimators."""
-    return [{"what": what} for what in (*(f"compile {net}" for net in NETS), "regressor", "classifier")]
+    compiled = [{"what": f"compile {net}", "cache": ["empty", "kept"]} for net in NETS]
+    return [*compiled, *({"what": name, "cache": ["empty", "again"]} for name in ("regressor", "classifier"))]
 
 
 def run(job: Row, options: Options) -> list[Row]:
@@ -98,10 +99,9 @@ def run(job: Row, options: Options) -> list[Row]:
             settings = {"XDG_CACHE_HOME": cache, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": ""}
             if job["what"].startswith("compile "):
                 net = job["what"].removeprefix("compile ")
-                times = {state: in_process(compile_once, net, **settings)[0] for state in ("empty", "kept")}
+                times = {state: in_process(compile_once, net, **settings)[0] for state in job["cache"]}
             else:
-                states = ("empty", "again")
-                times = dict(zip(states, in_process(estimate, job["what"], **settings), strict=True))
+                times = dict(zip(job["cache"], in_process(estimate, job["what"], **settings), strict=True))
         for state, pair in times.items() if number else ():
             found.setdefault(state, []).append(pair)
     rows = []

@@ -69,14 +69,15 @@ _MOST_COMPILATIONS = 3
 
 
 def jobs(options: Options) -> list[Row]:
-    """Return the cases."""
-    return [{"machine": options.machine, "case": name} for name in options.cases]
+    """Return the cases, each with the engines that take part."""
+    engines = {case: [name for name in options.engines if ENGINES[name].takes(CASES[case])] for case in options.cases}
+    return [{"machine": options.machine, "case": case, "engine": names} for case, names in engines.items() if names]
 
 
 def run(job: Row, options: Options) -> list[Row]:
     """Return a row for each engine."""
     case = CASES[job["case"]]
-    engines = [ENGINES[name] for name in options.engines if ENGINES[name].takes(case)]
+    engines = [ENGINES[name] for name in job["engine"]]
     stamp = {"date": datetime.date.today().isoformat(), "seconds_per_round": options.seconds}
     if case.device == "cuda" and not _has_gpu():
         found = {engine.name: {"status": "not measured", "message": "no GPU"} for engine in engines}

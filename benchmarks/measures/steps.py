@@ -100,7 +100,7 @@ def cost(name: str, engine: str, step: str) -> dict[str, float]:
 
 def jobs(options: Options) -> list[Row]:
     """Return the networks with each engine."""
-    return [{"net": net, "engine": engine} for net in options.nets for engine in options.engines]
+    return [{"net": net, "engine": engine, "step": [*STEPS]} for net in options.nets for engine in options.engines]
 
 
 def run(job: Row, options: Options) -> list[Row]:
