@@ -96,8 +96,8 @@ def measure(
 
     if name in ("", "--help"):
         typer.echo("\n".join(listed()))
-    else:
-        run_measure(name, context.args)
+    elif not run_measure(name, context.args):
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,19 +55,25 @@ class Page:
     of: str = ""
     dpi: int = 110
 
-    def write(self, name: str, path: Path) -> None:
+    def write(self, name: str, path: Path, failed: Sequence[Row] = ()) -> None:
         """Write the page and its pictures.
 
         Args:
             name: of the measure.
             path: of its rows.
+            failed: rows of jobs that failed.
         """
         path = path.with_name(f"{path.stem}{self.of}.md")
         made = f"Made by `python -m benchmarks measure {name}`, which says what is measured."
         lines = [f"# {self.title}", "", made, *self.about, "", *self.lines]
+        lines += ["", "Failed:", "", *(f"- {_words(row)}" for row in failed)] if failed else []
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         for end, figure in self.pictures.items():
             save_picture(figure, path.with_name(f"{path.stem}{end}.png"), self.dpi)
+
+
+def _words(row: Row) -> str:
+    return " ".join(", ".join(map(str, row.values())).split())
 
 
 class Measure(Protocol):
@@ -122,16 +129,27 @@ def load_rows(name: str, folder: Path = RESULTS) -> list[Row]:
     return list({tuple(row.get(column) for column in key): row for row in map(json.loads, lines)}.values())
 
 
-def run_measure(name: str, arguments: Sequence[str]) -> None:
-    """Do the jobs of a measure that have no rows yet, and write its page."""
+def run_measure(name: str, arguments: Sequence[str]) -> bool:
+    """Do the jobs of a measure that have no rows yet, and write its page.
+
+    A job that raises leaves rows that say how it `failed`, and is done again the next time.
+
+    Returns:
+        Whether all went well: no job failed, and what rows say of something that it `holds` does.
+    """
     module = load_measure(name)
     options = parsed(name, module, arguments)
     path = rows_path(name, options.out)
     with warnings.catch_warnings(action="ignore"):
-        if not options.report:
-            _run(module, options, path, [] if options.again else load_rows(name, options.out))
+        rows = [] if options.again else _sound(load_rows(name, options.out))
+        done = [] if options.report else _run(module, options, path, rows)
         if rows := load_rows(name, options.out):
-            module.page(rows, options).write(name, path)
+            module.page(_sound(rows), options).write(name, path, [row for row in rows if "failed" in row])
+    return all("failed" not in row and row.get("holds", True) for row in done)
+
+
+def _sound(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if "failed" not in row]
 
 
 def parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
@@ -155,14 +173,23 @@ def parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
     return parser.parse_args(arguments)
 
 
-def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> None:
+def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> list[Row]:
+    """Do the jobs that are not among the rows on file, and return the rows of these jobs."""
+    every = []
     missing = [job for job in module.jobs(options) if not all(chosen(rows, **row) for row in expected(job))]
     path.parent.mkdir(parents=True, exist_ok=True)
     for job in tqdm(missing, disable=None):
-        done = [*module.run(job, options)]
+        try:
+            done = [*module.run(job, options)]
+        except Exception as error:  # whatever a library raises is a result, and the other jobs go on
+            traceback.print_exc()
+            failed = f"{type(error).__name__}: {str(error).strip()[:500]}"
+            done = [row | {"failed": failed} for row in expected(job)]
         tqdm.write("\n".join(map(str, done)))
         with path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in done))
+        every += done
+    return every
 
 
 def expected(job: Row) -> list[Row]:
@@ -253,7 +280,12 @@ def plain_page(title: str, about: str, formats: Mapping[str, str]) -> Callable[[
     """
 
     def page(rows: list[Row], options: Options) -> Page:
-        cells = [[format(value, formats.get(column, "")) for column, value in row.items()] for row in rows]
-        return Page(title, [about], grid(list(rows[0]), cells))
+        columns = dict.fromkeys(column for row in rows for column in row)
+        cells = ([_cell(row.get(column), formats.get(column, "")) for column in columns] for row in rows)
+        return Page(title, [about], grid(list(columns), cells))
 
     return page
+
+
+def _cell(value: Any, shape: str) -> str:
+    return "" if value is None else format(value, shape)

@@ -12,21 +12,23 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from tqdm import tqdm
 
 import pyrobnn as bnn
-from benchmarks.faults.rows import Row
+from benchmarks.faults import outcome, page_of
+from benchmarks.measures.harness import Options, Row
 from pyrobnn._core.tree_files import read_tree
 from pyrobnn.inference.training.checkpoint import FILE
 from pyrobnn.runs import run as runs
 from pyrobnn.runs.spec import RunSpec
 
+KEY = ("what",)
+OPTIONS = {"count": 40}
 KILLS_A_CHAIN = 20
 LONGEST_LIFE = {"eager": 2.5, "captured": 5.0}
 """Seconds after which a process is killed at the latest; compiled steps take longer to load."""
@@ -43,16 +45,24 @@ def _loader() -> Any:
 
 
 CHAINS: dict[str, tuple[int, dict[str, Any]]] = {
-    "eager fit": (20, {"method": lambda: _svi(1200), "engine": "eager"}),
-    "eager fit from a DataLoader": (20, {"method": lambda: bnn.SVI(steps=1200), "data": _loader, "engine": "eager"}),
-    "eager ensemble": (20, {"method": lambda: bnn.Ensemble(_svi(700, guide="map"), members=2), "engine": "eager"}),
-    "captured fit": (2000, {"method": lambda: _svi(60_000), "engine": "captured"}),
-    "captured ensemble": (
-        2000,
-        {"method": lambda: bnn.Ensemble(_svi(60_000, guide="map"), members=3), "engine": "captured"},
-    ),
+    f"{what}, a checkpoint every {every} steps": (every, settings)
+    for what, every, settings in (
+        ("eager fit", 20, {"method": lambda: _svi(1200), "engine": "eager"}),
+        (
+            "eager fit from a DataLoader",
+            20,
+            {"method": lambda: bnn.SVI(steps=1200), "data": _loader, "engine": "eager"},
+        ),
+        ("eager ensemble", 20, {"method": lambda: bnn.Ensemble(_svi(700, guide="map"), members=2), "engine": "eager"}),
+        ("captured fit", 2000, {"method": lambda: _svi(60_000), "engine": "captured"}),
+        (
+            "captured ensemble",
+            2000,
+            {"method": lambda: bnn.Ensemble(_svi(60_000, guide="map"), members=3), "engine": "captured"},
+        ),
+    )
 }
-"""Steps between checkpoints, and settings of the fit."""
+"""Steps between checkpoints, and settings of the fit, by what is killed."""
 SPEC = {
     "data": {"name": "sinusoid"},
     "net": {"hidden": [8]},
@@ -62,17 +72,29 @@ SPEC = {
 }
 
 
-def run(count: int = 240) -> Iterator[Row]:
-    """Yield a row for each kind of fit, and a row for whole runs; each has an equal share of the kills."""
-    with tempfile.TemporaryDirectory() as name, tqdm(total=count, desc="kill -9", unit="kill") as bar:
-        folder, share = Path(name), count // (len(CHAINS) + 1)
-        for what, (every, settings) in CHAINS.items():
-            yield _row(f"{what}, a checkpoint every {every} steps", _FitChain(folder, every, settings), share, bar)
-        yield _row("`pyrobnn fit`, from the data to the report", _RunChain(folder), share, bar)
+RUN = "`pyrobnn fit`, from the data to the report"
 
 
-def _row(what: str, chain: Any, count: int, bar: Any) -> Row:
-    started, failures, killed, most_lost, inside = time.perf_counter(), [], 0, 0, 0
+def jobs(options: Options) -> list[Row]:
+    """Return the kinds of fit, and whole runs."""
+    return [{"what": what} for what in (*CHAINS, RUN)]
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Return the row of all kills of a kind of fit, or of whole runs."""
+    torch.set_num_threads(1)
+    what, count = job["what"], options.count
+    with tempfile.TemporaryDirectory() as folder:
+        chain = _RunChain(Path(folder)) if what == RUN else _FitChain(Path(folder), *CHAINS[what])
+        return [_row(what, chain, count)]
+
+
+page = page_of("Processes killed while they fit")
+
+
+def _row(what: str, chain: Any, count: int) -> Row:
+    started, killed, most_lost, inside = time.perf_counter(), 0, 0, 0
+    failures: list[str] = []
     longest = LONGEST_LIFE["captured" if "captured" in what else "eager"]
     wanted = chain.alone()
     while killed < count:
@@ -84,7 +106,6 @@ def _row(what: str, chain: Any, count: int, bar: Any) -> Row:
             finished = not chain.live(lifetime)
             killed += not finished
             inside += not finished and chain.steps_said() > 0
-            bar.update(not finished)
             try:
                 most_lost = max(most_lost, chain.check())
             except Exception as error:
@@ -92,11 +113,11 @@ def _row(what: str, chain: Any, count: int, bar: Any) -> Row:
         if chain.result() != wanted:
             failures.append(f"after kill {killed}: other bits than without an interruption")
     where = f", {inside} of them after the first look at steps of their own; at most {most_lost} steps lost"
-    found = f"{killed} killed{where if chain.says_steps else ''}; what was kept never went back"
-    found += f"; {len(failures)} failures" if failures else "; the same bits at the end"
+    happened = f"{killed} killed{where if chain.says_steps else ''}; what was kept never went back"
+    happened += f"; {len(failures)} failures" if failures else "; the same bits at the end"
+    failures += [f"{most_lost} steps lost"] if most_lost > chain.every else []
     asked = "every checkpoint readable, at most an interval lost, and at the end the bits of an uninterrupted fit"
-    holds = not failures and most_lost <= chain.every
-    return Row(what, killed, asked, found, holds, time.perf_counter() - started, tuple(failures[:10]))
+    return outcome(what, killed, asked, happened, failures=failures, started=started)
 
 
 class _Chain:

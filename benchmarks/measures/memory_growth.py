@@ -2,17 +2,17 @@
 
 import gc
 import time
-import warnings
 from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 import pyrobnn as bnn
-from benchmarks.faults.rows import Row
-from benchmarks.measures.harness import resident
+from benchmarks.faults import outcome, page_of
+from benchmarks.measures.harness import Options, Row, resident
 
+KEY = ("what",)
+OPTIONS = {"count": 200}
 _MOST_MIB = 1.0
 _PER_KIND_WARMUP = 3
 KINDS: dict[str, dict[str, Any]] = {
@@ -29,30 +29,38 @@ KINDS: dict[str, dict[str, Any]] = {
 """Fits that take turns; captured fits load the step that the first of them compiled."""
 
 
-def run(count: int = 200) -> list[Row]:
+ALL = "fit, predict and forget, all kinds by turns"
+
+
+def jobs(options: Options) -> list[Row]:
+    """Return a single job, whose fits are all in this process."""
+    return [{"what": [ALL, *(f"the same, {name}" for name in KINDS)]}]
+
+
+def run(job: Row, options: Options) -> list[Row]:
     """Return a row for all kinds by turns, and a row for each kind alone with a tenth of the fits."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with tqdm(total=count + len(KINDS) * (_PER_KIND_WARMUP + count // 10), desc="soak", unit="fit") as bar:
-            kinds = list(KINDS.values())
-            for kind in kinds * _PER_KIND_WARMUP:
-                _once(kind, 0)
-                bar.update()
-            rows = [_row("fit, predict and forget, all kinds by turns", kinds, count, bar)]
-            return rows + [_row(f"the same, {name}", [kind], count // 10, bar) for name, kind in KINDS.items()]
+    torch.set_num_threads(1)
+    kinds, count = list(KINDS.values()), options.count
+    for kind in kinds * _PER_KIND_WARMUP:
+        _once(kind, 0)
+    rows = [_row(ALL, kinds, count)]
+    return rows + [_row(f"the same, {name}", [kind], count // 10) for name, kind in KINDS.items()]
 
 
-def _row(what: str, kinds: list[dict[str, Any]], count: int, bar: Any) -> Row:
-    started, held = time.perf_counter(), [_resident()]
+page = page_of("Memory over many fits in one process")
+
+
+def _row(what: str, kinds: list[dict[str, Any]], count: int) -> Row:
+    started, held = time.perf_counter(), [resident() / 1024]
     for index in range(count):
         _once(kinds[index % len(kinds)], index)
-        held.append(_resident())
-        bar.update()
+        held.append(resident() / 1024)
     slope, error = _slope(np.array(held))
     mean = (held[-1] - held[0]) / count
-    found = f"{mean:+.3f} MiB a fit; slope {slope:+.3f} ± {error:.3f} MiB a fit; {held[-1]:.0f} MiB at the end"
+    happened = f"{mean:+.3f} MiB a fit; slope {slope:+.3f} ± {error:.3f} MiB a fit; {held[-1]:.0f} MiB at the end"
+    failures = [] if mean < _MOST_MIB else [f"{mean:+.3f} MiB a fit"]
     asked = f"less than {_MOST_MIB:g} MiB a fit after a warm-up"
-    return Row(what, count, asked, found, mean < _MOST_MIB, time.perf_counter() - started)
+    return outcome(what, count, asked, happened, failures=failures, started=started)
 
 
 def _once(kind: dict[str, Any], index: int) -> None:
@@ -66,11 +74,6 @@ def _once(kind: dict[str, Any], index: int) -> None:
     posterior.predict(x, num_draws=50)
     del posterior, model
     gc.collect()
-
-
-def _resident() -> float:
-    """Return the memory of this process in MiB."""
-    return resident() / 1024
 
 
 def _slope(values: np.ndarray) -> tuple[float, float]:

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from tqdm import tqdm
+from benchmarks.faults import outcome, page_of
+from benchmarks.measures.harness import Options, Row
 
-from benchmarks.faults.rows import Row, row_of
+KEY = ("what",)
+OPTIONS = {"count": 20}
 
 _FIT = """
 import hashlib, sys, torch
@@ -32,14 +33,20 @@ _SECONDS_TO_END = 60.0
 """Seconds in which the children of a killed process must end."""
 
 
-def run(count: int = 20) -> Iterator[Row]:
-    """Yield the row of all kills."""
-    started, failures, generator, in_compiler = time.perf_counter(), [], random.Random(0), 0
+def jobs(options: Options) -> list[Row]:
+    """Return a single job."""
+    return [{"what": "captured fits of 20 widths, one cache"}]
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Return the row of all kills."""
+    started, generator, in_compiler, count = time.perf_counter(), random.Random(0), 0, options.count
+    failures: list[str] = []
     with tempfile.TemporaryDirectory() as alone, tempfile.TemporaryDirectory() as cache:
         began = time.perf_counter()
         wanted, begins = _finish(alone, count)
         longest = time.perf_counter() - began - begins
-        for number in tqdm(range(1, count + 1), desc="kill -9 while compiling", unit="kill"):
+        for number in range(1, count + 1):
             process = _start(cache, number)
             process.stdout.readline()
             time.sleep(generator.uniform(0, 0.7 * longest))
@@ -53,14 +60,17 @@ def run(count: int = 20) -> Iterator[Row]:
                 time.sleep(0.1)
             if stale := _of_session(process.pid):
                 failures.append(f"kill {number}: {len(stale)} processes are left")
-        found = _finish(cache, count)[0]
-        if found != wanted:
-            failures.append(f"the fit afterwards gave {found}, and {wanted} without the kills")
+        printed = _finish(cache, count)[0]
+        if printed != wanted:
+            failures.append(f"the fit afterwards gave {printed}, and {wanted} without the kills")
     said = f"{count} killed, {in_compiler} of them while g++ ran; {len(failures)} failures"
     asked = (
         "nothing that they started goes on, and the next fit is captured and has the bits of one with an empty cache"
     )
-    yield row_of("captured fits of 20 widths, one cache", count, asked, said, failures=failures, started=started)
+    return [outcome(job["what"], count, asked, said, failures=failures, started=started)]
+
+
+page = page_of("Processes killed while they compile")
 
 
 def _start(cache: str, width: int) -> "subprocess.Popen[str]":
@@ -81,12 +91,12 @@ def _finish(cache: str, width: int) -> tuple[str, float]:
 
 def _of_session(session: int) -> list[int]:
     """Return the processes of a session that have not ended."""
-    found = []
+    processes = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, _, own = entry.read_text().rpartition(")")[2].split()[:4]
         except OSError:
             continue
         if int(own) == session and state != "Z":
-            found.append(int(entry.parent.name))
-    return found
+            processes.append(int(entry.parent.name))
+    return processes

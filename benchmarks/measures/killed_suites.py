@@ -8,15 +8,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-from tqdm import tqdm
-
 from benchmarks.compare import results
-from benchmarks.faults.rows import Row, row_of
+from benchmarks.faults import outcome, page_of
+from benchmarks.measures.harness import Options, Row
 from benchmarks.store import Store
 
+KEY = ("what",)
+OPTIONS = {"count": 20}
 ROOT = Path(__file__).parents[2]
 MOST_JOBS = 4
 """Most jobs that a runner finishes before it is killed."""
@@ -38,11 +38,17 @@ predict = { num_draws = 1 }
 )
 
 
-def run(count: int = 20) -> Iterator[Row]:
-    """Yield the row of all kills."""
-    started, generator, failures = time.perf_counter(), random.Random(0), []
+def jobs(options: Options) -> list[Row]:
+    """Return a single job."""
+    return [{"what": "`python -m benchmarks run`, two workers"}]
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Return the row of all kills."""
+    started, generator, count = time.perf_counter(), random.Random(0), options.count
+    failures: list[str] = []
     kills = at_work = chains = 0
-    with tempfile.TemporaryDirectory() as folder, tqdm(total=count, desc="runners killed", unit="kill") as bar:
+    with tempfile.TemporaryDirectory() as folder:
         suite = Path(folder) / "suite.toml"
         suite.write_text(SUITE, encoding="utf-8")
         _finish(suite, Path(folder) / "undisturbed")
@@ -57,14 +63,16 @@ def run(count: int = 20) -> Iterator[Row]:
                 kills, at_work = kills + 1, at_work + (0 < len(now) < JOBS)
                 if now[: len(before)] != before:
                     failures.append(f"kill {kills}: finished jobs changed")
-                bar.update()
             _finish(suite, out)
             if _table(out) != expected:
                 failures.append(f"chain {chains}: the table differs from that of an undisturbed run")
             chains += 1
-    found = f"{kills} killed, {at_work} of them with some jobs finished and some not; the same rows at the end"
+    happened = f"{kills} killed, {at_work} of them with some jobs finished and some not; the same rows at the end"
     asked = "no finished job lost or done twice, and at the end the rows of an undisturbed run, bit for bit"
-    yield row_of("`python -m benchmarks run`, two workers", kills, asked, found, failures=failures, started=started)
+    return [outcome(job["what"], kills, asked, happened, failures=failures, started=started)]
+
+
+page = page_of("The runner of the benchmarks killed while it works")
 
 
 def _start(suite: Path, out: Path) -> subprocess.Popen:

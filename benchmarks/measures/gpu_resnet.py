@@ -5,7 +5,7 @@ from the draw, and Adam, as it comes and with the loss under torch.compile.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,59 +14,63 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import pyrobnn as bnn
-from benchmarks.gpu.check import Check, Found, Setting, milliseconds
+from benchmarks.gpu import Checks, measure_of, milliseconds, size
+from benchmarks.measures.harness import Options, Row
 from benchmarks.networks import resnet18
 
 _LEARNING_RATE = 1e-3
 _INIT_RHO = -5.0
 
 
-def checks(setting: Setting) -> Iterator[Check]:
+def checks(options: Options) -> Checks:
     """Yield engine by engine."""
-    for engine in ("eager", "captured")[: setting.size(2, 1)]:
-        yield f"pyrobnn, {engine}", partial(_ours, setting, engine)
-    yield "torch by hand, eager", partial(_by_hand, setting, compiled=False)
-    if not setting.rehearse:
-        yield "torch by hand, torch.compile", partial(_by_hand, setting, compiled=True)
+    for engine in ("eager", "captured")[: size(options, 2, 1)]:
+        yield f"pyrobnn, {engine}", partial(_ours, options, engine)
+    yield "torch by hand, eager", partial(_by_hand, options, compiled=False)
+    if not options.rehearse:
+        yield "torch by hand, torch.compile", partial(_by_hand, options, compiled=True)
 
 
-def _problem(setting: Setting) -> tuple[nn.Module, Tensor, Tensor, int]:
+KEY, OPTIONS, jobs, run, page = measure_of("A step of ResNet-18 on a GPU", checks)
+
+
+def _problem(options: Options) -> tuple[nn.Module, Tensor, Tensor, int]:
     torch.manual_seed(0)
-    count, batch = setting.size(2560, 16), setting.size(128, 8)
-    return resnet18(setting.size(64, 4)), torch.randn(count, 3, 32, 32), torch.randint(0, 10, (count,)), batch
+    count, batch = size(options, 2560, 16), size(options, 128, 8)
+    return resnet18(size(options, 64, 4)), torch.randn(count, 3, 32, 32), torch.randint(0, 10, (count,)), batch
 
 
-def _ours(setting: Setting, engine: Any) -> Found:
+def _ours(options: Options, engine: Any) -> Row:
     """Time the blocks of 50 steps between callbacks, without the first blocks, in which the step is compiled."""
-    net, x, y, batch = _problem(setting)
+    net, x, y, batch = _problem(options)
     ends: list[float] = []
 
     def after_block(_: Any) -> None:
-        if setting.device == "cuda":
+        if options.device == "cuda":
             torch.cuda.synchronize()
         ends.append(time.perf_counter())
 
     method = bnn.SVI(
         guide=bnn.guides.MeanField(init_rho=_INIT_RHO),
-        steps=setting.size(400, 100),
+        steps=size(options, 400, 100),
         lr=_LEARNING_RATE,
         batch_size=batch,
     )
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
     data = bnn.Data(x, y, standardize=False)
     posterior = bnn.fit(
-        model, data, method, seed=0, device=setting.device, engine=engine, progress=False, callbacks=[after_block]
+        model, data, method, seed=0, device=options.device, engine=engine, progress=False, callbacks=[after_block]
     )
-    first = setting.size(1, 0)
+    first = size(options, 1, 0)
     ms = 1000 * (ends[-1] - ends[first]) / (50 * (len(ends) - 1 - first))
     used = posterior.info["engine"]
-    found = {"ms": ms, "used": used["used"], "num_weights": posterior.bnn.num_weights, "holds": used["used"] == engine}
-    return found if used["used"] == engine else found | {"error": used["reason"]}
+    row = {"ms": ms, "used": used["used"], "num_weights": posterior.bnn.num_weights, "holds": used["used"] == engine}
+    return row if used["used"] == engine else row | {"reason": used["reason"]}
 
 
-def _by_hand(setting: Setting, *, compiled: bool) -> Found:
-    net, x, y, batch = _problem(setting)
-    net, x, y = net.to(setting.device), x.to(setting.device), y.to(setting.device)
+def _by_hand(options: Options, *, compiled: bool) -> Row:
+    net, x, y, batch = _problem(options)
+    net, x, y = net.to(options.device), x.to(options.device), y.to(options.device)
     shapes = {name: value.shape for name, value in net.named_parameters()}
     sizes = [shape.numel() for shape in shapes.values()]
     loc = torch.cat([value.detach().reshape(-1) for value in net.parameters()]).requires_grad_()
@@ -89,5 +93,5 @@ def _by_hand(setting: Setting, *, compiled: bool) -> Found:
         run(x[rows], y[rows]).backward()
         optimizer.step()
 
-    ms = milliseconds(step, setting.device, seconds=2.0 if setting.device == "cuda" else 0.5)
+    ms = milliseconds(step, options.device, seconds=2.0 if options.device == "cuda" else 0.5)
     return {"ms": ms, "num_weights": len(loc)}

@@ -5,17 +5,19 @@ import json
 import random
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 import pyrobnn as bnn
-from benchmarks.faults.rows import Row, count_outcomes
+from benchmarks.faults import count_outcomes, page_of
+from benchmarks.measures.harness import Options, Row
 
+KEY = ("what",)
+OPTIONS = {"count": 167}
 ASKED = "refused with one line, or loaded with predictions identical in every bit"
 X = torch.linspace(-1, 1, 12)[:, None].repeat(1, 2)
 Y = X.sum(1)
@@ -36,32 +38,29 @@ POSTERIORS: dict[str, Callable[[], Any]] = {
 }
 
 
-def run(count: int = 1000) -> list[Row]:
-    """Return a row for each kind of damage."""
-    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        folder = Path(name)
-        wanted = {kind: _bits(bnn.load(make().save(folder / kind))) for kind, make in POSTERIORS.items()}
-        with tqdm(total=count, desc="corrupted posteriors", unit="folder") as bar:
-            return [
-                _row(damage, round(count / len(DAMAGES)), folder, wanted, lambda: bar.update() and None)
-                for damage in DAMAGES
-            ]
+@cache
+def saved() -> "tuple[tempfile.TemporaryDirectory[str], dict[str, bytes]]":
+    """Return a folder with all posteriors, which goes when this process ends, and the bits of each."""
+    place = tempfile.TemporaryDirectory()
+    return place, {kind: _bits(bnn.load(make().save(Path(place.name) / kind))) for kind, make in POSTERIORS.items()}
 
 
-def _row(
-    damage: "Callable[[random.Random, Path], None]",
-    count: int,
-    folder: Path,
-    wanted: dict[str, bytes],
-    progress: Callable[[], None],
-) -> Row:
+def jobs(options: Options) -> list[Row]:
+    """Return the kinds of damage."""
+    return [{"what": what} for what in DAMAGES]
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Return the row of a kind of damage."""
+    torch.set_num_threads(1)
+    damage, (folder, wanted) = DAMAGES[job["what"]], saved()
+
     def check(seed: int) -> str:
         chance = random.Random(f"{damage.__name__} {seed}")
         kind = sorted(wanted)[seed % len(wanted)]
-        place = folder / "damaged"
+        place = Path(folder.name) / "damaged"
         shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(folder / kind, place)
+        shutil.copytree(place.with_name(kind), place)
         damage(chance, place)
         try:
             loaded = bnn.load(place)
@@ -73,7 +72,10 @@ def _row(
             raise AssertionError(f"{kind} was loaded and predicts something else")
         return "identical"
 
-    return count_outcomes((damage.__doc__ or "").rstrip("."), ASKED, range(count), check, progress)
+    return [count_outcomes(job["what"], ASKED, range(options.count), check)]
+
+
+page = page_of("Saved posteriors with something broken")
 
 
 def _bits(posterior: Any) -> bytes:
@@ -166,4 +168,6 @@ def edited(chance: random.Random, place: Path) -> None:
     path.write_text(json.dumps(content, indent=chance.choice([None, 2])))
 
 
-DAMAGES = (flipped, truncated, zeroed, swapped, deleted, edited)
+DAMAGES: dict[str, Callable[[random.Random, Path], None]] = {
+    (damage.__doc__ or "").rstrip("."): damage for damage in (flipped, truncated, zeroed, swapped, deleted, edited)
+}

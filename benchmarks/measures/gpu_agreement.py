@@ -7,7 +7,6 @@ steps draw their own noise: `distance` is the difference of the mean ELBO of the
 """
 
 import math
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -15,8 +14,9 @@ import numpy as np
 import torch
 
 import pyrobnn as bnn
-from benchmarks.gpu.check import Check, Found, Setting
-from benchmarks.gpu.noise import SameNoise
+from benchmarks.gpu import Checks, measure_of, size
+from benchmarks.measures.harness import Options, Row
+from benchmarks.noise import SameNoise
 from pyrobnn import guides, likelihoods, priors
 from pyrobnn.testing.combinations import pairwise
 from pyrobnn.testing.common import make_net
@@ -67,19 +67,22 @@ _ERRORS = 6.0
 """Standard errors that two ELBOs may lie apart; neighbouring steps of a fit are alike, so that errors are too small."""
 
 
-def checks(setting: Setting) -> Iterator[Check]:
+def checks(options: Options) -> Checks:
     """Yield the combinations."""
     rotation = [
         (PRIORS[k % len(PRIORS)], GUIDES[k % len(GUIDES)], LIKELIHOODS[k % len(LIKELIHOODS)])
         for k in range(max(len(PRIORS), len(GUIDES), len(LIKELIHOODS)))
     ]
-    for parts in rotation[: setting.size(len(rotation), 1)]:
-        yield f"captured: {_name(parts)}", partial(_steps, setting.device, "captured", 2, parts)
-    for parts in rotation[: setting.size(len(rotation), 1)]:
-        yield f"200 steps: {_name(parts)}", partial(_elbos, setting.device, setting.size(200, 60), parts)
+    for parts in rotation[: size(options, len(rotation), 1)]:
+        yield f"captured: {_name(parts)}", partial(_steps, options.device, "captured", 2, parts)
+    for parts in rotation[: size(options, len(rotation), 1)]:
+        yield f"200 steps: {_name(parts)}", partial(_elbos, options.device, size(options, 200, 60), parts)
     pairs = list(pairwise(PRIORS, GUIDES, LIKELIHOODS))
-    for parts in pairs[:: setting.size(1, len(pairs) // 4)]:
-        yield f"eager: {_name(parts)}", partial(_steps, setting.device, "eager", 1, parts)
+    for parts in pairs[:: size(options, 1, len(pairs) // 4)]:
+        yield f"eager: {_name(parts)}", partial(_steps, options.device, "eager", 1, parts)
+
+
+KEY, OPTIONS, jobs, run, page = measure_of("Every part on a GPU beside a CPU in float64", checks)
 
 
 def _name(parts: tuple[Any, ...]) -> str:
@@ -95,14 +98,14 @@ def _fit(device: str, dtype: torch.dtype, parts: tuple[Any, ...], **settings: An
     return model.fit(data, seed=0, device=device, guide=guide, progress=False, **settings)
 
 
-def _steps(device: str, engine: str, steps: int, parts: tuple[Any, ...]) -> Found:
+def _steps(device: str, engine: str, steps: int, parts: tuple[Any, ...]) -> Row:
     sgd: dict[str, Any] = {"optimizer": bnn.optimizers.Optimizer("sgd"), "steps": steps}
     with SameNoise(device):
         here = _fit(device, torch.float32, parts, engine=engine, lr=_RATE, **sgd)
     with SameNoise("cpu"):
         there, start = (_fit("cpu", torch.float64, parts, engine="eager", lr=lr, **sgd) for lr in (_RATE, 1e-30))
     if here.info["engine"]["used"] != engine:
-        return {"holds": False, "error": f"ran {here.info['engine']['used']}: {here.info['engine']['reason']}"}
+        return {"holds": False, "reason": f"ran {here.info['engine']['used']}: {here.info['engine']['reason']}"}
     terms = [np.array([one.history.log_likelihood, one.history.kl]) for one in (here, there)]
     elbo_error = float((np.abs(terms[0] - terms[1]) / (1 + np.abs(terms[1]))).max())
     ours, exact, before = map(_flat, (here, there, start))
@@ -115,7 +118,7 @@ def _flat(posterior: bnn.Posterior) -> torch.Tensor:
     return torch.cat([value.detach().cpu().double().reshape(-1) for value in parameters])
 
 
-def _elbos(device: str, steps: int, parts: tuple[Any, ...]) -> Found:
+def _elbos(device: str, steps: int, parts: tuple[Any, ...]) -> Row:
     last = [
         _fit(place, dtype, parts, steps=steps, engine="eager", lr=0.01).history.elbo[-50:]
         for place, dtype in ((device, torch.float32), ("cpu", torch.float64))

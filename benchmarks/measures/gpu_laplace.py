@@ -5,7 +5,6 @@ batches are tensors on the device. Prediction is mean and covariance of the outp
 `evidence_error` is the relative difference of the log evidence to a CPU in float64.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,21 +12,25 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.gpu.check import Check, Found, NotHere, Setting, milliseconds
+from benchmarks.gpu import Checks, measure_of, milliseconds, size
+from benchmarks.measures.harness import Options, Row
 from benchmarks.measures.laplace_speed import Batches, fit_laplace_torch
 
 
-def checks(setting: Setting) -> Iterator[Check]:
+def checks(options: Options) -> Checks:
     """Yield structure by structure, ours and theirs."""
     for structure in ("diag", "kron"):
-        yield f"pyrobnn, {structure}", partial(_ours, setting, structure)
-        yield f"laplace-torch, {structure}", partial(_theirs, setting, structure)
+        yield f"pyrobnn, {structure}", partial(_ours, options, structure)
+        yield f"laplace-torch, {structure}", partial(_theirs, options, structure)
 
 
-def _problem(setting: Setting) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+KEY, OPTIONS, jobs, run, page = measure_of("The Laplace approximation on a GPU", checks)
+
+
+def _problem(options: Options) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(784, setting.size(128, 16)), nn.ReLU(), nn.Linear(setting.size(128, 16), 10))
-    count = setting.size(6000, 300)
+    net = nn.Sequential(nn.Linear(784, size(options, 128, 16)), nn.ReLU(), nn.Linear(size(options, 128, 16), 10))
+    count = size(options, 6000, 300)
     return net, torch.rand(count, 784), torch.randint(0, 10, (count,)), torch.rand(200, 784)
 
 
@@ -37,26 +40,26 @@ def _around(structure: Any, net: nn.Module, x: Tensor, y: Tensor, device: str) -
     return bnn.guides.Laplace(structure=structure).around(model, data, device=device, progress=False)
 
 
-def _ours(setting: Setting, structure: str) -> Found:
-    net, x, y, test = _problem(setting)
-    fit_ms = milliseconds(lambda: _around(structure, net, x, y, setting.device), setting.device, seconds=1, warm_up=1)
-    posterior = _around(structure, net, x, y, setting.device)
-    predict_ms = milliseconds(lambda: bnn.functional(posterior, test), setting.device, seconds=0.5, warm_up=1)
+def _ours(options: Options, structure: str) -> Row:
+    net, x, y, test = _problem(options)
+    fit_ms = milliseconds(lambda: _around(structure, net, x, y, options.device), options.device, seconds=1, warm_up=1)
+    posterior = _around(structure, net, x, y, options.device)
+    predict_ms = milliseconds(lambda: bnn.functional(posterior, test), options.device, seconds=0.5, warm_up=1)
     exact = _around(structure, net.double(), x.double(), y, "cpu")
     evidences = [one.info["laplace"]["log_evidence"] for one in (posterior, exact)]
     error = abs(evidences[0] / evidences[1] - 1)
     return {"fit_ms": fit_ms, "predict_ms": predict_ms, "evidence_error": error, "holds": error < 1e-4}
 
 
-def _theirs(setting: Setting, structure: str) -> Found:
+def _theirs(options: Options, structure: str) -> Row:
     try:
         from laplace.curvature import BackPackGGN
     except ImportError as error:
-        raise NotHere(str(error)) from None
-    net, x, y, test = (value.to(setting.device) for value in _problem(setting))
+        return {"missing": str(error)}
+    net, x, y, test = (value.to(options.device) for value in _problem(options))
 
     fit = partial(fit_laplace_torch, net, Batches(x, y), structure, backend=BackPackGGN)
-    fit_ms = milliseconds(fit, setting.device, seconds=1, warm_up=1)
+    fit_ms = milliseconds(fit, options.device, seconds=1, warm_up=1)
     fitted = fit()
-    predict_ms = milliseconds(lambda: fitted._glm_predictive_distribution(test), setting.device, seconds=0.5, warm_up=1)
+    predict_ms = milliseconds(lambda: fitted._glm_predictive_distribution(test), options.device, seconds=0.5, warm_up=1)
     return {"fit_ms": fit_ms, "predict_ms": predict_ms}
