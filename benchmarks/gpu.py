@@ -55,30 +55,6 @@ def measure_of(title: str, checks: Callable[[Options], Checks]) -> tuple[Any, ..
     return KEY, OPTIONS, jobs, run, plain_page(title, "Rows with `holds` are checks.", {})
 
 
-def milliseconds(step: Callable[[], Any], device: str, *, seconds: float, warm_up: int = 3) -> float:
-    """Return the milliseconds of a call, over about that many seconds: by events on a card, by the clock on a CPU."""
-    for _ in range(warm_up):
-        step()
-    count = max(1, int(seconds / max(_timed(step, device, 1) / 1000, 1e-6)))
-    return _timed(step, device, min(count, 10_000))
-
-
-def _timed(step: Callable[[], Any], device: str, count: int) -> float:
-    if device != "cuda":
-        started = time.perf_counter()
-        for _ in range(count):
-            step()
-        return 1000 * (time.perf_counter() - started) / count
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    first.record()
-    for _ in range(count):
-        step()
-    last.record()
-    torch.cuda.synchronize()
-    return float(first.elapsed_time(last)) / count
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the measures asked for on the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=(__doc__ or "").splitlines()[0])

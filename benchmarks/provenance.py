@@ -95,6 +95,12 @@ def machine(threads: int) -> dict[str, Any]:
     } | {name: version(name) for name in _PACKAGES}
 
 
+def describe_machine() -> dict[str, Any]:
+    """Return the processor's model, the number of cores that may be used, and the platform."""
+    model = processor()["model name"]
+    return {"cpu": model, "cores": os.cpu_count(), "platform": f"{platform.system()} {platform.machine()}"}
+
+
 def manifest(threads: int, seconds: float, commit: dict[str, Any] | None) -> dict[str, Any]:
     """Return the machine, the commit, the time a job took, and the date."""
     return machine(threads) | {

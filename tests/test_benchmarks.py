@@ -16,11 +16,13 @@ from benchmarks import RESULTS, __main__, compare, provenance, runner
 from benchmarks.executors import local
 from benchmarks.measures import harness
 from benchmarks.measures.harness import Page
+from benchmarks.new_process import in_process
 from benchmarks.report.page import _bold, write_report
 from benchmarks.report.parts import grid
 from benchmarks.runner import run_suite
 from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Job, load_suite
+from benchmarks.timing import by_turns
 from benchmarks.worker import KEPT_IN, do
 from pyrobnn import InputError
 
@@ -379,13 +381,19 @@ def test_jobs_of_a_measure_name_all_rows_that_they_give(name, require_data):
 
 def test_works_take_turns_and_rounds_before_do_not_count():
     done = []
-    found = harness.by_turns({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 2, clock=time.perf_counter)
+    found = by_turns({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 2, clock=time.perf_counter)
     assert "".join(done) == "ababab"
     assert [len(seconds) for seconds in found.values()] == [2, 2]
 
 
 def test_a_function_in_a_new_process_gets_and_gives_json():
-    assert harness.in_process(math.gcd, 12, 18) == 6
+    assert in_process(math.gcd, 12, 18) == 6
+
+
+def test_measures_import_no_measures():
+    files = [path for path in Path(harness.__file__).parent.glob("*.py") if path.stem != "harness"]
+    lines = {line for path in files for line in path.read_text().splitlines() if "benchmarks.measures" in line}
+    assert all(line.startswith("from benchmarks.measures.harness import ") for line in lines if "import" in line)
 
 
 def test_a_measure_that_is_none_is_refused():

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import RESULTS
 from benchmarks.measures.harness import chosen, load_measure, load_rows, names
-from benchmarks.measures.likelihoods import LIKELIHOODS, way
+from benchmarks.measures.likelihoods import way
 from benchmarks.measures.same_bits import CALLS
 from benchmarks.measures.tables import MODELS as SKLEARN
 from benchmarks.measures.tables import SETS as TABLES
@@ -20,6 +20,7 @@ from benchmarks.report.parts import grouped
 from benchmarks.report.regression import published_means
 from benchmarks.store import Store
 from benchmarks.suite import load_suite
+from benchmarks.targets import LIKELIHOODS
 
 pytestmark = pytest.mark.slow
 SUITES = sorted((RESULTS.parent / "suites").glob("*.toml"))

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, timed
-from benchmarks.measures.likelihoods import LIKELIHOODS as DRAWN
-from benchmarks.measures.likelihoods import ROWS
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.problems import PROBLEMS, Problem, drawn, model_of
 from benchmarks.report.parts import grid
+from benchmarks.targets import LIKELIHOODS as DRAWN
+from benchmarks.targets import ROWS
+from benchmarks.timing import timed
 from pyrobnn.likelihoods import CensoredGaussian, Gaussian, NegativeBinomial, StudentT
 from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.comparison import complaint

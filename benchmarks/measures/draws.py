@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, by_turns, each, plain_page, short
+from benchmarks.measures.harness import Options, Row, each, plain_page, short
 from benchmarks.networks import LSTM, VisionTransformer, perceptron, resnet18
+from benchmarks.timing import by_turns
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
     "784-400-400-10": (perceptron, (784,), 1000, 100),

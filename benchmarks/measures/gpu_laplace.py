@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.gpu import Checks, measure_of, milliseconds, size
+from benchmarks import laplace_torch
+from benchmarks.gpu import Checks, measure_of, size
 from benchmarks.measures.harness import Options, Row
-from benchmarks.measures.laplace_speed import Batches, fit_laplace_torch
+from benchmarks.timing import milliseconds
 
 
 def checks(options: Options) -> Checks:
@@ -58,7 +59,7 @@ def _theirs(options: Options, structure: str) -> Row:
         return {"missing": str(error)}
     net, x, y, test = (value.to(options.device) for value in _problem(options))
 
-    fit = partial(fit_laplace_torch, net, Batches(x, y), structure, backend=BackPackGGN)
+    fit = partial(laplace_torch.fit, net, laplace_torch.Batches(x, y, 256), structure, backend=BackPackGGN)
     fit_ms = milliseconds(fit, options.device, seconds=1, warm_up=1)
     fitted = fit()
     predict_ms = milliseconds(lambda: fitted._glm_predictive_distribution(test), options.device, seconds=0.5, warm_up=1)

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import pyrobnn as bnn
-from benchmarks.gpu import Checks, measure_of, milliseconds, size
+from benchmarks.gpu import Checks, measure_of, size
 from benchmarks.measures.harness import Options, Row
 from benchmarks.networks import resnet18
+from benchmarks.timing import milliseconds
 
 _LEARNING_RATE = 1e-3
 _INIT_RHO = -5.0

@@ -13,11 +13,12 @@ from statistics import median
 
 import torch
 
-from benchmarks.gpu import Checks, measure_of, milliseconds, size
+from benchmarks.gpu import Checks, measure_of, size
 from benchmarks.measures.harness import Options, Row
 from benchmarks.peers.cases import MAIN, Case
 from benchmarks.peers.engines import ENGINES
 from benchmarks.peers.workers import Worker, WorkerError
+from benchmarks.timing import milliseconds
 
 _CASES = {case.name: case for case in MAIN}
 _ENGINES = ("pyrobnn", "pyrobnn_eager", "pyro", "tyxe", "torch_eager", "torch_compiled", "numpyro_scan")

@@ -7,7 +7,6 @@ the estimator: how many shared draws each of its draws is worth. "own weights" i
 weights drawn for one example.
 """
 
-from collections.abc import Callable
 from functools import cache, partial
 
 import pyro
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Page, Row
 from benchmarks.report.parts import grid
+from benchmarks.variance import variance
 
 KEY = ("state", "KL", "noise")
 NUM_DATA, BATCH, STEPS = 60_000, 128, 1000
@@ -48,17 +48,6 @@ def estimate(name: str, model: bnn.BNN, guide: nn.Module, batch: Batch, kl: str)
     for example in examples:
         total += gradient(model, guide, example, kl, round(NUM_DATA / BATCH))
     return total
-
-
-def variance(draw: Callable[[], Tensor], draws: int) -> Tensor:
-    """Return the variance of each entry of a tensor over draws, in float64."""
-    torch.manual_seed(1)
-    mean = squares = torch.zeros(())
-    for count in range(1, draws + 1):
-        change = draw().double() - mean
-        mean = mean + change / count
-        squares = squares + change.square() * (1 - 1 / count)
-    return squares / (draws - 1)
 
 
 def by_layer(variances: Tensor, guide: nn.Module) -> dict[str, float]:

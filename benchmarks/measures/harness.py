@@ -1,4 +1,4 @@
-"""What all measures share: their interface, the command line, rows on file, timing by turns, and new processes.
+"""What all measures share: their interface, the command line, rows on file, and pages.
 
 A measure is a module of `benchmarks.measures` with the names of `Measure`. Its first line says what it measures. Each
 job gives rows, which are appended to `results/NAME.jsonl` when it is done: a measure that was stopped goes on with the
@@ -12,16 +12,12 @@ import argparse
 import importlib
 import itertools
 import json
-import os
-import subprocess
-import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tqdm import tqdm
 
@@ -96,7 +92,7 @@ class Measure(Protocol):
 
 def names() -> list[str]:
     """Return the names of all measures."""
-    return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "harness", "new_process"})
+    return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "harness"})
 
 
 def listed() -> list[str]:
@@ -196,63 +192,6 @@ def expected(job: Row) -> list[Row]:
     """Return the rows that a job must give to be done, with the columns of the job."""
     values = [value if isinstance(value, list) else [value] for value in job.values()]
     return [dict(zip(job, row, strict=True)) for row in itertools.product(*values)]
-
-
-def by_turns(
-    works: Mapping[Any, Callable[[], Any]], rounds: int, *, warm_up: int = 1, clock: Callable[[], float]
-) -> dict[Any, list[float]]:
-    """Return the seconds of each work in each round, in which the works take turns.
-
-    Args:
-        works: by name.
-        rounds: times that each is measured.
-        warm_up: rounds before those that do not count.
-        clock: `time.perf_counter`, or `time.process_time` where other work on the machine is not to count.
-    """
-    seconds: dict[Any, list[float]] = {name: [] for name in works}
-    for turn in range(-warm_up, rounds):
-        for name, work in works.items():
-            started = clock()
-            work()
-            if turn >= 0:
-                seconds[name].append(clock() - started)
-    return seconds
-
-
-def in_process(function: Callable[..., Any], *arguments: Any, launcher: Sequence[str] = (), **environment: str) -> Any:
-    """Return the result of a function that runs in a new process; arguments and result are JSON values.
-
-    Args:
-        function: what to call, by its name and module.
-        arguments: of the function.
-        launcher: arguments of the interpreter before those that start the function.
-        environment: variables to set.
-    """
-    words = [function.__module__, function.__name__, json.dumps(arguments)]
-    command = [sys.executable, *launcher, "-m", "benchmarks.measures.new_process", *words]
-    done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-class Timed(NamedTuple):
-    """The result of a call, its seconds by the clock, and CPU seconds of this process and of those that it started."""
-
-    result: Any
-    seconds: float
-    cpu: float
-
-
-def timed(work: Callable[[], Any]) -> Timed:
-    """Return the result and the seconds of a call."""
-    used, started = sum(os.times()[:4]), time.perf_counter()
-    result = work()
-    return Timed(result, time.perf_counter() - started, sum(os.times()[:4]) - used)
-
-
-def resident(line: str = "VmRSS") -> int:
-    """Return the memory of this process in KiB, pages of mapped files included; with "VmHWM" the most so far."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(text.split()[1]) for text in lines if text.startswith(line))
 
 
 def short(row: Row) -> Row:

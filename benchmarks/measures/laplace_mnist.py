@@ -14,8 +14,9 @@ import pyro.distributions as dist
 from torch import Tensor
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, timed
+from benchmarks.measures.harness import Options, Page, Row
 from benchmarks.report.parts import grid
+from benchmarks.timing import timed
 
 KEY = ("posterior",)
 OPTIONS = {"epochs": 10}

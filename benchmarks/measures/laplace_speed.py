@@ -8,9 +8,8 @@ fit, runs once. Memory is the peak of a process that fits a net of 10 million we
 data in place.
 """
 
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -20,10 +19,12 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, by_turns, in_process, resident
-from benchmarks.measures.last_layer import works_on_fits
-from benchmarks.measures.speed import describe_machine
+from benchmarks import laplace_torch
+from benchmarks.measures.harness import Options, Page, Row
+from benchmarks.new_process import in_process
+from benchmarks.provenance import describe_machine
 from benchmarks.report.parts import grid
+from benchmarks.timing import by_turns, resident, works_on_fits
 from pyrobnn.posterior.linearized import functional
 
 KEY = ("engine",)
@@ -40,20 +41,6 @@ OURS, TENSORS, LOADER, DEFAULT = (
 OPTIONS = {"rounds": 5, "engines": [OURS, TENSORS, LOADER, DEFAULT]}
 
 
-class Batches:
-    """The parts of a DataLoader that laplace-torch needs, without the time to collate examples."""
-
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.dataset, self.batch_size = torch.utils.data.TensorDataset(x, y), BATCH
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.dataset) / BATCH)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        x, y = self.dataset.tensors
-        return zip(x.split(BATCH), y.split(BATCH), strict=True)
-
-
 def make(widths: tuple[int, ...], examples: int) -> tuple[nn.Module, Tensor, Tensor]:
     """Return a network, inputs and labels."""
     torch.manual_seed(0)
@@ -61,18 +48,6 @@ def make(widths: tuple[int, ...], examples: int) -> tuple[nn.Module, Tensor, Ten
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1]), torch.rand(examples, widths[0]), torch.randint(0, CLASSES, (examples,))
-
-
-def fit_laplace_torch(net: nn.Module, batches: Any, structure: str, **options: Any) -> Any:
-    """Return laplace-torch's approximation of all weights, after its evidence."""
-    import laplace
-
-    fitted = laplace.Laplace(
-        net, "classification", subset_of_weights="all", hessian_structure=structure, prior_precision=1.0, **options
-    )
-    fitted.fit(batches)
-    fitted.log_marginal_likelihood()
-    return fitted
 
 
 def engines_of(structure: str) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
@@ -85,15 +60,15 @@ def engines_of(structure: str) -> dict[str, tuple[Callable[[], Any], Callable[[A
     data = bnn.Data(x, y, standardize=False)
     setting = bnn.guides.Laplace(structure=structure, joint_bias=False)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=BATCH)
-    theirs = partial(fit_laplace_torch, net, structure=structure)
+    theirs = partial(laplace_torch.fit, net, structure=structure)
     return {
         OURS: (partial(setting.around, model, data, progress=False), lambda posterior: functional(posterior, test))
     } | {
         name: (fit, lambda fitted: fitted._glm_predictive_distribution(test))
         for name, fit in {
-            TENSORS: partial(theirs, batches=Batches(x, y), backend=BackPackGGN),
+            TENSORS: partial(theirs, batches=laplace_torch.Batches(x, y, BATCH), backend=BackPackGGN),
             LOADER: partial(theirs, batches=loader, backend=BackPackGGN),
-            DEFAULT: partial(theirs, batches=Batches(x, y)),
+            DEFAULT: partial(theirs, batches=laplace_torch.Batches(x, y, BATCH)),
         }.items()
     }
 

@@ -8,7 +8,7 @@ laplace-torch 0.3 takes batches of 128 and its default backend.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 from typing import Any
@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, by_turns, short
+from benchmarks.measures.harness import Options, Page, Row, short
 from benchmarks.networks import resnet18, three_convolutions
 from benchmarks.report.parts import grid, grouped
+from benchmarks.timing import by_turns, works_on_fits
 
 EXAMPLES, PREDICTED, DRAWS, BATCH = 512, 256, 500, 128
 STRUCTURES, TASKS = ("kron", "full", "diag"), ("fit", "probit", "draws")
@@ -58,28 +59,6 @@ ENGINES: dict[str, tuple[Callable[..., Any], Callable[..., Tensor], Callable[...
         lambda found, x: found.predictive_samples(x, n_samples=DRAWS).mean(0),
     ),
 }
-
-
-def works_on_fits(
-    engines: Mapping[str, Sequence[Callable[..., Any]]], tasks: Sequence[str]
-) -> tuple[dict[tuple[str, str], Callable[[], None]], dict[tuple[str, str], Any]]:
-    """Return works for `by_turns` by engine and task, and a dictionary into which they put their results.
-
-    Args:
-        engines: what fits, and what takes the fit.
-        tasks: names of these.
-    """
-    works: dict[tuple[str, str], Callable[[], None]] = {}
-    found: dict[tuple[str, str], Any] = {}
-
-    def add(engine: str, task: str, work: Callable[..., Any]) -> None:
-        arguments = () if task == tasks[0] else ((engine, tasks[0]),)
-        works[engine, task] = lambda: found.update({(engine, task): work(*(found[key] for key in arguments))})
-
-    for engine, functions in engines.items():
-        for task, work in zip(tasks, functions, strict=True):
-            add(engine, task, work)
-    return works, found
 
 
 def jobs(options: Options) -> list[Row]:

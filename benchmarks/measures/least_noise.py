@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 import pyrobnn as bnn
 from benchmarks.captured_fits import begin, captured, running
-from benchmarks.measures.gradient_variance import variance
-from benchmarks.measures.harness import Options, Page, Row, by_turns
+from benchmarks.measures.harness import Options, Page, Row
 from benchmarks.report.parts import grid
+from benchmarks.timing import by_turns
+from benchmarks.variance import variance
 from pyrobnn.inference.svi.objective import make_elbo
 
 KEY = ("model", "noise", "KL")

@@ -13,7 +13,9 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from benchmarks.measures.harness import Options, Row, in_process, plain_page, timed
+from benchmarks.measures.harness import Options, Row, plain_page
+from benchmarks.new_process import in_process
+from benchmarks.timing import timed
 
 KEY = ("what", "cache")
 OPTIONS = {"rounds": 3}

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, in_process
+from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.new_process import in_process
 from benchmarks.report.parts import grid
 
 KEY = ("call", "process")

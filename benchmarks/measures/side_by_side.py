@@ -9,7 +9,8 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.faults import outcome, page_of
-from benchmarks.measures.harness import Options, Row, in_process
+from benchmarks.measures.harness import Options, Row
+from benchmarks.new_process import in_process
 
 KEY = ("what",)
 OPTIONS = {"count": 25}

@@ -6,8 +6,6 @@ packages of the engines wanted.
 """
 
 import datetime
-import os
-import platform
 import re
 import shutil
 import subprocess
@@ -23,15 +21,9 @@ from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.engines import ENGINES, Engine
 from benchmarks.peers.ratios import Found
 from benchmarks.peers.workers import Worker, WorkerError
-from benchmarks.provenance import processor
+from benchmarks.provenance import describe_machine
 
 KEY = ("machine", "case", "engine")
-
-
-def describe_machine() -> Row:
-    """Return the processor's model, the number of cores that may be used, and the platform."""
-    model = processor()["model name"]
-    return {"cpu": model, "cores": os.cpu_count(), "platform": f"{platform.system()} {platform.machine()}"}
 
 
 def machine_name(machine: Row) -> str:

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, in_process, resident
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.networks import LSTM, perceptron, resnet18
+from benchmarks.new_process import in_process
 from benchmarks.report.parts import grid
+from benchmarks.timing import resident
 
 KEY = ("net", "engine", "step")
 EXAMPLES, WARM_UP = 512, 3

@@ -20,8 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measures.harness import Options, Page, Row, chosen, timed
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.report.parts import grid
+from benchmarks.timing import timed
 
 KEY = ("case", "steps", "engine", "round")
 STEPS = {name: (100, 500, 2_000, 10_000, 50_000) for name in ("sine", "uci")} | {"mnist": (938,)}
