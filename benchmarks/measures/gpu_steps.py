@@ -5,10 +5,8 @@ so. `share_of_peak`: multiplications and additions of forward and backward pass 
 first layer's inputs need no derivative, which leaves 4), over what one float32 matrix product reaches on this device.
 """
 
-import os
 import sys
 from functools import cache, partial
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -17,7 +15,7 @@ from benchmarks.gpu import Checks, measure_of, size
 from benchmarks.measures.harness import Options, Row
 from benchmarks.peers.cases import MAIN, Case
 from benchmarks.peers.engines import ENGINES
-from benchmarks.peers.workers import Worker, WorkerError
+from benchmarks.peers.processes import EngineError, EngineProcess
 from benchmarks.timing import milliseconds
 
 _CASES = {case.name: case for case in MAIN}
@@ -61,13 +59,12 @@ def _flops(device: str, width: int) -> float:
 
 def _time(case: Case, engine: str, options: Options) -> Row:
     environment = {} if options.device == "cuda" else {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     try:
         command = ENGINES[engine].command(sys.executable)
-        with Worker(command, threads=case.threads, environment=environment | {"PYTHONPATH": path}) as worker:
-            first = worker.ask(do="prepare", case=case.to_dict())
-            times: list[float] = worker.ask(do="time", seconds=1.0 if not options.rehearse else 0.2)["ms"]
-    except WorkerError as error:
+        with EngineProcess(command, threads=case.threads, environment=environment) as process:
+            first = process.ask(do="prepare", case=case.to_dict())
+            times: list[float] = process.ask(do="time", seconds=1.0 if not options.rehearse else 0.2)["ms"]
+    except EngineError as error:
         if error.status == "unsupported" or "No module named" in str(error):
             return {"missing": str(error)}
         raise

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEAST, MOST = "at least", "at most"
-Found = dict[str, dict[str, dict[str, Any]]]
+Results = dict[str, dict[str, dict[str, Any]]]
 """Rows by case and engine."""
 Value = tuple[str, str, str]
 """A measured number: a case, an engine, and a column."""
@@ -28,15 +28,15 @@ class Requirement:
     bound: str
     number: float
 
-    def achieved(self, found: Found) -> float | None:
+    def achieved(self, results: Results) -> float | None:
         """Return the ratio, or None if a part of it was not measured."""
         values = [self.top] if self.bottom is None else [self.top, self.bottom]
-        parts = [found.get(case, {}).get(engine, {}).get(column) for case, engine, column in values]
+        parts = [results.get(case, {}).get(engine, {}).get(column) for case, engine, column in values]
         return None if None in parts else parts[0] / (parts[1] if self.bottom else 1.0)
 
-    def holds(self, found: Found) -> bool | None:
+    def holds(self, results: Results) -> bool | None:
         """Return whether the bound holds, or None if it was not measured."""
-        achieved = self.achieved(found)
+        achieved = self.achieved(results)
         if achieved is None:
             return None
         return achieved >= self.number if self.bound == LEAST else achieved <= self.number

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.peers.cases import CASES, GPU, GROWTH, MAIN, Case
 from benchmarks.peers.engines import ENGINES
-from benchmarks.peers.ratios import REQUIREMENTS, Found
+from benchmarks.peers.ratios import REQUIREMENTS, Results
 from benchmarks.report.parts import grid
 
 _GIVEN = {True: "pass", False: "**fail**", None: "not measured"}
@@ -17,42 +17,42 @@ ABOUT = (
 )
 
 
-def tables(found: Found, stem: str) -> list[str]:
+def tables(results: Results, stem: str) -> list[str]:
     """Return the tables of the rows of a machine, as lines of Markdown.
 
     Args:
-        found: the rows.
+        results: the rows.
         stem: name of the files without their endings.
     """
     parts = [
-        _table(found, [case for case in MAIN if case.kind != "compile"]),
+        _table(results, [case for case in MAIN if case.kind != "compile"]),
         f"![Milliseconds per step by case and engine]({stem}.png)",
         "## Required ratios",
-        _ratios(found),
+        _ratios(results),
         "## Seconds to the first step, compilation included",
         "With an empty compile cache for each run of the benchmark.",
-        _table(found, [case for case in MAIN if case.kind == "step"], "first_step_s"),
-        _compilation(found),
+        _table(results, [case for case in MAIN if case.kind == "step"], "first_step_s"),
+        _compilation(results),
         "## Peak memory on mlp1200, MiB",
-        _memory(found),
+        _memory(results),
         "## Growth, ms per step (replicates: per step and replicate)",
-        _table(found, GROWTH),
+        _table(results, GROWTH),
         f"![Milliseconds per step against size]({stem}-growth.png)",
         "## GPU, ms per step",
-        _table(found, GPU),
-        *_notes(found),
+        _table(results, GPU),
+        *_notes(results),
         "## Versions",
-        _versions(found),
+        _versions(results),
     ]
     return "\n\n".join(parts).split("\n")
 
 
-def _table(found: Found, cases: Iterable[Case], column: str = "median") -> str:
+def _table(results: Results, cases: Iterable[Case], column: str = "median") -> str:
     cases = list(cases)
     names = [name for name, engine in ENGINES.items() if any(engine.takes(case) for case in cases)]
     rows = []
     for case in cases:
-        entries = found.get(case.name, {})
+        entries = results.get(case.name, {})
         cells = [_cell(entries[name], column) if name in entries else _absent(case, name) for name in names]
         rows.append([f"{case.name}: {_describe(case)}", *cells])
     return _grid(["case", *names], rows)
@@ -80,32 +80,32 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if "e" in digits or value >= 100 else digits
 
 
-def _ratios(found: Found) -> str:
+def _ratios(results: Results) -> str:
     rows = []
     for each in REQUIREMENTS:
-        achieved = each.achieved(found)
+        achieved = each.achieved(results)
         shown = "" if achieved is None else _number(achieved)
-        rows.append([each.top[0], each.text, f"{each.bound} {each.number:g}", shown, _GIVEN[each.holds(found)]])
+        rows.append([each.top[0], each.text, f"{each.bound} {each.number:g}", shown, _GIVEN[each.holds(results)]])
     return _grid(["case", "ratio", "required", "achieved", ""], rows)
 
 
-def _compilation(found: Found) -> str:
-    entries = found.get("compile", {})
+def _compilation(results: Results) -> str:
+    entries = results.get("compile", {})
     rows = [[name, _cell(entry, "cold_s"), _cell(entry, "warm_s")] for name, entry in entries.items()]
     return _grid(["compile: first step of sine in a new process, s", "cold cache", "warm cache"], rows)
 
 
-def _memory(found: Found) -> str:
-    entries = found.get("mlp1200", {})
+def _memory(results: Results) -> str:
+    entries = results.get("mlp1200", {})
     fields = ("peak_mib", "peak_above_imports_mib")
     rows = [[name, *(_cell(entry, field) for field in fields)] for name, entry in entries.items()]
     return _grid(["engine", "whole process", "above that after imports"], rows)
 
 
-def _notes(found: Found) -> list[str]:
+def _notes(results: Results) -> list[str]:
     """Return the failures, and the largest ratio between rounds."""
     lines, drifts = [], []
-    for case, entries in found.items():
+    for case, entries in results.items():
         for engine, entry in entries.items():
             if entry["status"] in ("failed", "unsupported"):
                 lines.append(f"- {case}, {engine}: {entry['status']}, {entry['message']}")
@@ -119,10 +119,10 @@ def _notes(found: Found) -> list[str]:
     return parts
 
 
-def _versions(found: Found) -> str:
+def _versions(results: Results) -> str:
     versions: dict[str, str] = {}
     for name in CASES:
-        for engine, entry in found.get(name, {}).items():
+        for engine, entry in results.get(name, {}).items():
             if "versions" in entry:
                 versions[engine] = ", ".join(f"{package} {number}" for package, number in entry["versions"].items())
     return "\n".join(f"- {engine}: {text}" for engine, text in versions.items())

@@ -1,4 +1,4 @@
-"""Starts worker processes of engines, and asks them."""
+"""Starts processes of engines, and asks them."""
 
 import json
 import os
@@ -12,21 +12,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+_ROOT = Path(__file__).parents[2]
 _SECONDS_TO_START = 1800
 """Enough to install an environment."""
 _SECONDS_TO_ANSWER = 600
 _SECONDS_TO_END = 10
 
 
-class WorkerError(Exception):
-    """A worker could not start, gave up, or does not support what was asked."""
+class EngineError(Exception):
+    """A process could not start, gave up, or does not support what was asked."""
 
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-class Worker:
+class EngineProcess:
     """A resident process of an engine.
 
     Args:
@@ -39,9 +40,10 @@ class Worker:
     """
 
     def __init__(self, command: list[str], *, threads: int, environment: dict[str, str]) -> None:
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 closed with the worker
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 closed with the process
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+        path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
         with _confined_to(threads):
             self._process = subprocess.Popen(
                 command,
@@ -49,17 +51,17 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 text=True,
-                env={**kept, **counts, **environment},
-                cwd=Path(__file__).parents[2],
+                env={**kept, **counts, **environment, "PYTHONPATH": path},
+                cwd=_ROOT,
                 start_new_session=True,
             )
         try:
             self.ready = self._read(_SECONDS_TO_START)
-        except WorkerError:
+        except EngineError:
             self.close()
             raise
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> "EngineProcess":
         return self
 
     def __exit__(
@@ -71,16 +73,16 @@ class Worker:
         """Return the answer to a request.
 
         Raises:
-            WorkerError: it failed, does not support the request, or did not answer.
+            EngineError: it failed, does not support the request, or did not answer.
         """
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
         except BrokenPipeError:
-            raise WorkerError("failed", self._last_words()) from None
+            raise EngineError("failed", self._last_words()) from None
         answer = self._read(_SECONDS_TO_ANSWER)
         for key, status in (("unsupported", "unsupported"), ("error", "failed")):
             if key in answer:
-                raise WorkerError(status, answer[key])
+                raise EngineError(status, answer[key])
         return answer
 
     def _read(self, seconds: float) -> dict[str, Any]:
@@ -90,7 +92,7 @@ class Worker:
         timed_out = not timer.is_alive()
         timer.cancel()
         if not line:
-            raise WorkerError("failed", f"no answer in {seconds:.0f} s" if timed_out else self._last_words())
+            raise EngineError("failed", f"no answer in {seconds:.0f} s" if timed_out else self._last_words())
         return json.loads(line)
 
     def _last_words(self) -> str:

@@ -1,6 +1,6 @@
-"""Does a job of the measure `wall` as a user would write it: import, fit, predict.
+"""Fits and predicts for the measure `wall`, as a user would write it: import, fit, predict.
 
-    wall_jobs.py ENGINE CASE STEPS
+    whole_fits.py ENGINE CASE STEPS
 
 Prints the seconds from the start of this script to the end of its parts. A prediction is mean and standard deviation of
 the targets at the first 100 inputs, from 100 draws.
@@ -13,7 +13,7 @@ import time
 _STARTED = time.perf_counter()
 PARTS = []
 
-from cases import INIT_RHO, LEARNING_RATE, NOISE, PI, SEED, SIGMA1, SIGMA2, Case, make_data  # noqa: E402
+from benchmarks.peers.cases import INIT_RHO, LEARNING_RATE, NOISE, PI, SEED, SIGMA1, SIGMA2, Case, make_data  # noqa: E402
 
 CASES = {
     "sine": Case("sine", widths=(1, 20, 20, 1)),
@@ -51,30 +51,33 @@ def pyrobnn(case: Case, steps: int, engine: str) -> None:
 def numpyro(case: Case, steps: int) -> None:
     """Fit with one jitted scan over all steps, and predict with `Predictive`, jitted."""
     import jax
-    from engine_numpyro import Problem, make_predict
     from jax import lax, random
 
-    problem = Problem(case)
+    from benchmarks.peers.engine_numpyro import Inference, make_predict
+
+    inference = Inference(case)
     _now("import")
     scan = jax.jit(
-        lambda carry, x, y: lax.scan(lambda state, _: problem.step(state, x, y), carry, length=steps), donate_argnums=0
+        lambda carry, x, y: lax.scan(lambda state, _: inference.step(state, x, y), carry, length=steps),
+        donate_argnums=0,
     )
-    (state, _), losses = scan(problem.init(random.PRNGKey(SEED)), problem.x, problem.y)
+    (state, _), losses = scan(inference.init(random.PRNGKey(SEED)), inference.x, inference.y)
     jax.block_until_ready(losses)
     _now("fit")
-    predict, key = make_predict(problem, DRAWS), random.PRNGKey(SEED + 1)
-    jax.block_until_ready(predict(key, problem.svi.get_params(state), problem.x[:INPUTS]))
+    predict, key = make_predict(inference, DRAWS), random.PRNGKey(SEED + 1)
+    jax.block_until_ready(predict(key, inference.svi.get_params(state), inference.x[:INPUTS]))
     _now("predict")
 
 
 def pyro(case: Case, steps: int) -> None:
     """Fit with `svi.step` and predict with `Predictive`."""
     import torch
-    from engine_pyro import Model, make_guide
     from pyro import enable_validation
     from pyro.infer import SVI, Predictive, Trace_ELBO
     from pyro.optim import Adam
-    from torch_parts import Batches, moments
+
+    from benchmarks.peers.engine_pyro import Model, make_guide
+    from benchmarks.peers.torch_parts import Batches, moments
 
     torch.set_flush_denormal(True)
     torch.set_num_threads(case.threads)
@@ -94,7 +97,7 @@ def pyro(case: Case, steps: int) -> None:
 
 
 def main() -> None:
-    """Do the job that the arguments name."""
+    """Do what the arguments name."""
     engine, case, steps = sys.argv[1], CASES[sys.argv[2]], int(sys.argv[3])
     if engine.startswith("pyrobnn"):
         pyrobnn(case, steps, "eager" if engine == "pyrobnn eager" else "auto")
