@@ -80,9 +80,9 @@ def rerun(
 
     record = find_record(folder, key)
     rows, manifest = again(record)
-    found = verdict(record, rows, manifest)
-    typer.echo(found.text)
-    if not found.holds:
+    judged = verdict(record, rows, manifest)
+    typer.echo(judged.text)
+    if not judged.holds:
         raise typer.Exit(1)
 
 

@@ -42,11 +42,11 @@ def find_record(folder: str | Path, key: str) -> Record:
         InputError: no results there, or not exactly one such key.
     """
     records = _not_none(folder, Store(folder).records())
-    found = {record.job.key: record for record in records if record.job.key.startswith(key)}
-    if len(found) != 1:
+    those = {record.job.key: record for record in records if record.job.key.startswith(key)}
+    if len(those) != 1:
         known = ", ".join(f"{record.job.key} ({record.job.label})" for record in records)
-        raise bnn.InputError(f"{len(found)} jobs in {folder} have a key that starts with {key!r}. Jobs there: {known}.")
-    return next(iter(found.values()))
+        raise bnn.InputError(f"{len(those)} jobs in {folder} have a key that starts with {key!r}. Jobs there: {known}.")
+    return next(iter(those.values()))
 
 
 def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdict:
@@ -69,8 +69,8 @@ def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdic
     text = "\n".join([f"{record.job.label}: other bits.", *_lines(changes, record.rows, rows)])
     if not others:
         return Verdict(holds=False, text=f"{text}\nMachine and code are the same: the bits should be.")
-    holds, found = _judged(changes)
-    return Verdict(holds=holds, text=f"{text}\nNot the same: {', '.join(others)}; {found}.")
+    holds, judgement = _judged(changes)
+    return Verdict(holds=holds, text=f"{text}\nNot the same: {', '.join(others)}; {judgement}.")
 
 
 def _judged(changes: "list[Change]") -> tuple[bool, str]:
@@ -96,7 +96,7 @@ def differences(before: str | Path, after: str | Path) -> str:
         InputError: no results in one of them, or no job in common.
     """
     records = (_not_none(folder, Store(folder).current()) for folder in (before, after))
-    first, second = ({record.job.work: record for record in found} for found in records)
+    first, second = ({record.job.work: record for record in side} for side in records)
     shared = [work for work in first if work in second]
     if not shared:
         raise bnn.InputError(f"{before} and {after} have no job in common: compare two runs of one suite.")
@@ -201,14 +201,14 @@ def _changes(before: list[Row], after: list[Row]) -> list[Change]:
     groups: dict[tuple[str, ...], list[tuple[Row, Row]]] = {}
     for pair in zip(before, after, strict=True):
         groups.setdefault(_method(pair[0]), []).append(pair)
-    found = []
+    changes = []
     for method, pairs in groups.items():
         for name in scores(before):
             one, other = [row[name] for row, _ in pairs], [row[name] for _, row in pairs]
             if json.dumps(one) != json.dumps(other):
                 label = f"{' '.join(method)}, {name}" if len(groups) > 1 else name
-                found.append(_change(label, one, other, pairs[0][0].get(f"{name}_stderr")))
-    return found
+                changes.append(_change(label, one, other, pairs[0][0].get(f"{name}_stderr")))
+    return changes
 
 
 def _change(name: str, one: list[float], other: list[float], stated: Any) -> Change:

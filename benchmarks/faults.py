@@ -10,18 +10,18 @@ from benchmarks.measures.harness import Options, Page, Row
 from benchmarks.report.parts import grid
 
 
-def outcome(what: str, count: int, asked: str, found: str, *, failures: list[str], started: float) -> Row:
+def outcome(what: str, count: int, asked: str, happened: str, *, failures: list[str], started: float) -> Row:
     """Return the row of an action; what is asked for holds where nothing failed.
 
     Args:
         what: the action.
         count: how often it was done.
         asked: the result that is asked for.
-        found: the result.
+        happened: the result.
         failures: a message for each failure, of which the row keeps ten.
         started: when all actions began, by `time.perf_counter`.
     """
-    row: Row = {"what": what, "count": count, "asked": asked, "found": found, "holds": not failures}
+    row: Row = {"what": what, "count": count, "asked": asked, "found": happened, "holds": not failures}
     seconds = time.perf_counter() - started
     return row | {"seconds": seconds, "failures": failures[:10], "date": time.strftime("%Y-%m-%d")}
 

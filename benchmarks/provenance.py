@@ -59,14 +59,14 @@ def _imports(file: Path) -> list[str]:
 
 def _imported(tasks: list[str]) -> dict[Path, Path]:
     """Return modules of `benchmarks.tasks`, and the modules of that folder that they import."""
-    found: dict[Path, Path] = {}
+    modules: dict[Path, Path] = {}
     waiting = list(tasks)
     while waiting:
         file = _HERE / "tasks" / f"{waiting.pop()}.py"
-        if file.exists() and file not in found.values():
-            found[Path("tasks") / file.name] = file
+        if file.exists() and file not in modules.values():
+            modules[Path("tasks") / file.name] = file
             waiting += _imports(file)
-    return found
+    return modules
 
 
 def _executed(source: str) -> str:
@@ -115,15 +115,15 @@ def processor() -> dict[str, str]:
     """Return the description of a processor in /proc/cpuinfo; its "model name" also where there is no such file."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if info.exists() else []
-    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return {"model name": platform.processor() or platform.machine()} | found
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {"model name": platform.processor() or platform.machine()} | fields
 
 
 def _cpu() -> str:
     """Return the processor's name, and the numbers that tell generations of the same name apart."""
-    found = processor()
-    numbers = [f"{name} {found[name]}" for name in ("cpu family", "model", "stepping") if name in found]
-    return f"{found['model name']} ({', '.join(numbers)})"
+    fields = processor()
+    numbers = [f"{name} {fields[name]}" for name in ("cpu family", "model", "stepping") if name in fields]
+    return f"{fields['model name']} ({', '.join(numbers)})"
 
 
 def git_commit() -> dict[str, Any] | None:

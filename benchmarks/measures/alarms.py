@@ -166,9 +166,9 @@ def page(rows: list[Row], options: Options) -> Page:
     lines += [f"- The check took {np.median(checks):.2f} s (median), {max(checks):.1f} s at most.", ""]
     cells = []
     for way in WAYS:
-        if found := chosen(rows, way=way):
-            mean = np.mean([row["over linear"] for row in found])
-            named = f"{sum(row['named'] for row in found)} of {len(found)}"
-            cells.append([way, f"{mean:.2f}", named, sum(map(is_bad, found)), sum(map(is_good, found))])
+        if same := chosen(rows, way=way):
+            mean = np.mean([row["over linear"] for row in same])
+            named = f"{sum(row['named'] for row in same)} of {len(same)}"
+            cells.append([way, f"{mean:.2f}", named, sum(map(is_bad, same)), sum(map(is_good, same))])
     lines += grid(["way", "over linear", "named", "bad fits", "good fits"], cells)
     return Page("Bad fits, and whether the line at their end names them", [more], lines)

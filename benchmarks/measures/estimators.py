@@ -133,7 +133,7 @@ def means(rows: list[Row], names: list[str], models: list[str], key: str) -> lis
         values = [[row[key] for row in chosen(rows, data=name, model=model)] for model in models]
         if all(values):
             count = min(map(len, values))
-            lines.append([name, count, *(_cell(found[:count], key) for found in values)])
+            lines.append([name, count, *(_cell(scores[:count], key) for scores in values)])
     return grid(["data", "splits", *models], lines)
 
 

@@ -86,10 +86,10 @@ def run(job: Row, options: Options) -> list[Row]:
     scores, first = fits(PRIORS[job["prior"]])
     values = torch.tensor(scores, dtype=torch.float64)
     pairs = zip(values.mean(0).tolist(), (values.std(0) / math.sqrt(len(values))).tolist(), strict=True)
-    found = {
+    columns = {
         name: [float(f"{mean:.3g}"), float(f"{error:.1g}")] for name, (mean, error) in zip(SCORES, pairs, strict=True)
     }
-    return [job | found | {"weights": [round(value, 3) for value in first.tolist()]}]
+    return [job | columns | {"weights": [round(value, 3) for value in first.tolist()]}]
 
 
 def page(rows: list[Row], options: Options) -> Page:

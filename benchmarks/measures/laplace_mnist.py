@@ -59,8 +59,8 @@ def run(job: Row, options: Options) -> list[Row]:
     rows = [row("mode", lambda: mode, lambda _: mode.predict(test.x, at_mean=True).class_probs, test)[0]]
     rows[0]["training, s"] = round(mode.record.seconds)
     for name, setting in SETTINGS.items():
-        found, posterior = row(name, partial(setting.around, mode.bnn, train, weights=mode.mean()), probit, test)
-        rows.append(found)
+        scores, posterior = row(name, partial(setting.around, mode.bnn, train, weights=mode.mean()), probit, test)
+        rows.append(scores)
         if name in TUNED:
             tune = partial(bnn.tune_prior, posterior, train, per="site")
             rows.append(row(f"{name}, tuned", tune, probit, test)[0])

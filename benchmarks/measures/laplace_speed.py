@@ -129,16 +129,16 @@ def bounds(seconds: dict[str, Row]) -> list[tuple[str, str, float, bool]]:
 
 def page(rows: list[Row], options: Options) -> Page:
     """Return times, bounds and memory."""
-    found = {row["engine"]: row for row in rows}
-    own, tasks = found[OURS], [f"{structure} {task}" for structure in STRUCTURES for task in TASKS]
+    by_engine = {row["engine"]: row for row in rows}
+    own, tasks = by_engine[OURS], [f"{structure} {task}" for structure in STRUCTURES for task in TASKS]
     cells = [
         [name, *(f"{1e3 * row[task]:,.1f} ({row[task] / own[task]:.2g})" for task in tasks)]
-        for name, row in found.items()
+        for name, row in by_engine.items()
         if tasks[0] in row
     ]
     asked = [
         [name, asked, f"{measured:.3g}{'' if holds else ' (**does not hold**)'}"]
-        for name, asked, measured, holds in bounds(found)
+        for name, asked, measured, holds in bounds(by_engine)
     ]
     about = (
         f"{own['cpu']}, {own['cores']} cores. Milliseconds, medians; in brackets how many times longer than pyrobnn."

@@ -42,9 +42,9 @@ def theirs(net: nn.Module, x: Tensor, y: Tensor, structure: str) -> Any:
     """Return laplace-torch's."""
     import laplace
 
-    found = laplace.Laplace(net, "classification", subset_of_weights="last_layer", hessian_structure=structure)
-    found.fit(DataLoader(TensorDataset(x, y), batch_size=BATCH))
-    return found
+    fitted = laplace.Laplace(net, "classification", subset_of_weights="last_layer", hessian_structure=structure)
+    fitted.fit(DataLoader(TensorDataset(x, y), batch_size=BATCH))
+    return fitted
 
 
 ENGINES: dict[str, tuple[Callable[..., Any], Callable[..., Tensor], Callable[..., Tensor]]] = {
@@ -55,8 +55,8 @@ ENGINES: dict[str, tuple[Callable[..., Any], Callable[..., Tensor], Callable[...
     ),
     "laplace-torch": (
         theirs,
-        lambda found, x: found(x),
-        lambda found, x: found.predictive_samples(x, n_samples=DRAWS).mean(0),
+        lambda fitted, x: fitted(x),
+        lambda fitted, x: fitted.predictive_samples(x, n_samples=DRAWS).mean(0),
     ),
 }
 
@@ -77,9 +77,9 @@ def run(job: Row, options: Options) -> list[Row]:
         engine: (partial(fit, net, x, y, job["structure"]), *(partial(task, x=x[:PREDICTED]) for task in tasks))
         for engine, (fit, *tasks) in ENGINES.items()
     }
-    works, found = works_on_fits(engines, TASKS)
+    works, results = works_on_fits(engines, TASKS)
     spent = by_turns(works, options.rounds, clock=time.process_time)
-    first, second = (found[engine, "probit"].detach() for engine in ENGINES)
+    first, second = (results[engine, "probit"].detach() for engine in ENGINES)
     difference = float(f"{float((first - second).abs().max()):.2g}")
     return [
         short(job | {"task": task, "engine": engine, "seconds": median(seconds), "difference": difference})

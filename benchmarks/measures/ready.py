@@ -95,7 +95,7 @@ def jobs(options: Options) -> list[Row]:
 
 def run(job: Row, options: Options) -> list[Row]:
     """Return a row for each state of the cache; a round that does not count writes the bytecode of all imports."""
-    found: dict[str, Times] = {}
+    by_state: dict[str, Times] = {}
     for number in range(options.rounds + 1):
         with tempfile.TemporaryDirectory() as cache:
             settings = {"XDG_CACHE_HOME": cache, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": ""}
@@ -105,9 +105,9 @@ def run(job: Row, options: Options) -> list[Row]:
             else:
                 times = dict(zip(job["cache"], in_process(estimate, job["what"], **settings), strict=True))
         for state, pair in times.items() if number else ():
-            found.setdefault(state, []).append(pair)
+            by_state.setdefault(state, []).append(pair)
     rows = []
-    for state, pairs in found.items():
+    for state, pairs in by_state.items():
         clock, cpu = (round(median(values), 2) for values in zip(*pairs, strict=True))
         rows.append(job | {"cache": state, "seconds": clock, "cpu": cpu, "rounds": options.rounds})
     return rows

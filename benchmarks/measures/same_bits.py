@@ -64,13 +64,13 @@ def run(job: Row, options: Options) -> list[Row]:
     started = time.perf_counter()
     try:
         with tempfile.TemporaryDirectory() as fresh:
-            found = in_process(digest, job["call"], XDG_CACHE_HOME=fresh if is_cold else kept().name)
+            bits = in_process(digest, job["call"], XDG_CACHE_HOME=fresh if is_cold else kept().name)
     finally:
         if busy is not None:
             busy.kill()
             busy.wait()
     row = job | {"cache": "empty" if is_cold else "kept"} | ({"beside": "a busy process"} if is_busy else {})
-    return [row | {"digest": found[:16], "seconds": round(time.perf_counter() - started, 1)}]
+    return [row | {"digest": bits[:16], "seconds": round(time.perf_counter() - started, 1)}]
 
 
 def page(rows: list[Row], options: Options) -> Page:

@@ -31,10 +31,10 @@ _SPREAD = "± is the standard error over the test images; with several seeds bot
 
 def tables(rows: list[Row], published: list[Row]) -> list[Table]:
     """Return tables of test errors, of scores, of pruning, and of how the fits were made."""
-    found = [_errors(rows, published), _scores(rows)]
+    shown = [_errors(rows, published), _scores(rows)]
     if any(row.get("pruned") for row in rows):
-        found.append(_pruning(rows, published))
-    return [*found, _budget(rows)]
+        shown.append(_pruning(rows, published))
+    return [*shown, _budget(rows)]
 
 
 def _cell(group: list[Row], name: str, digits: int) -> str:

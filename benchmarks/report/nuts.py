@@ -21,8 +21,8 @@ def tables(rows: list[Row], published: list[Row]) -> list[Table]:
 
 def _of(rows: list[Row], problem: str) -> dict[str, list[Row]]:
     """Return the rows of a problem by method."""
-    found = grouped((row for row in rows if row["data"] == problem), "entry")
-    return {name: found[name] for name in sorted(found, key=lambda name: name != FLOOR)}
+    groups = grouped((row for row in rows if row["data"] == problem), "entry")
+    return {name: groups[name] for name in sorted(groups, key=lambda name: name != FLOOR)}
 
 
 def _table(problem: str, methods: dict[str, list[Row]]) -> Table:
@@ -64,7 +64,7 @@ def figures(rows: list[Row]) -> list[Figure]:
     size = (2.2 + 3.0 * len(problems), 1.2 + 0.22 * len(methods))
     picture, axes = panels_of_methods(problems, methods, "total variation distance to NUTS", size)
     for axis, problem in zip(axes, problems, strict=True):
-        own = {name: [row["predictive"] for row in found] for name, found in _of(rows, problem).items()}
+        own = {name: [row["predictive"] for row in same] for name, same in _of(rows, problem).items()}
         places = [methods.index(name) for name in own]
         means = [float(np.mean(values)) for values in own.values()]
         axis.hlines(places, 0, means, color="0.8")
@@ -72,7 +72,7 @@ def figures(rows: list[Row]) -> list[Figure]:
             means, places, xerr=[standard_error(v) for v in own.values()], fmt="o", color="#0b4f8a", capsize=2
         )
         axis.set_xlim(left=0)
-    several = any(len(found) > 1 for problem in problems for found in _of(rows, problem).values())
+    several = any(len(same) > 1 for problem in problems for same in _of(rows, problem).values())
     bars = "; bars are standard errors over seeds" if several else ""
     caption = f"Total variation distance between the predictions of each method and of NUTS{bars}."
     return [Figure("nuts-agreement", caption, picture)]

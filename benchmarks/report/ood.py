@@ -55,8 +55,8 @@ def figures(rows: list[Row]) -> list[Figure]:
     picture, axes = panels_of_methods(list(sets), methods, "AUROC", size)
     for axis, own in zip(axes, sets.values(), strict=True):
         for shift, (measure, (colour, marker)) in enumerate(_LOOKS.items()):
-            all_values = {name: [row[f"auroc_{measure}"] for row in found] for name, found in own.items()}
-            values = {name: found for name, found in all_values.items() if None not in found}
+            all_values = {name: [row[f"auroc_{measure}"] for row in own_values] for name, own_values in own.items()}
+            values = {name: own_values for name, own_values in all_values.items() if None not in own_values}
             places = [methods.index(name) + 0.18 * (shift - 1) for name in values]
             means, errors = [float(np.mean(v)) for v in values.values()], [standard_error(v) for v in values.values()]
             axis.errorbar(means, places, xerr=errors, fmt=marker, color=colour, capsize=2, label=_MEASURES[measure])

@@ -62,10 +62,10 @@ def write_report(folder: str | Path) -> list[Path]:
         raise bnn.InputError(f"There are no results in {folder}: run a suite first.")
     rows = [row for record in last for row in record.rows]
     task = get_task(last[0].job.task)
-    found, pictures = task.tables(rows, load_published()), task.figures(rows)
+    tables, pictures = task.tables(rows, load_published()), task.figures(rows)
     heading, made = store.title(), _provenance(last, store.num_planned())
-    (folder / "README.md").write_text(_markdown(heading, found, pictures, made), encoding="utf-8")
-    (folder / "report.html").write_text(_page(heading, found, pictures, made), encoding="utf-8")
+    (folder / "README.md").write_text(_markdown(heading, tables, pictures, made), encoding="utf-8")
+    (folder / "report.html").write_text(_page(heading, tables, pictures, made), encoding="utf-8")
     frame = _frame(last)
     words = [name for name in frame if not frame[name].map(lambda value: isinstance(value, list)).any()]
     frame[words].drop(columns="manifest").to_csv(folder / "rows.csv", index=False)

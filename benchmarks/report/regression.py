@@ -25,13 +25,13 @@ def tables(rows: list[Row], published: list[Row]) -> list[Table]:
     data = distinct(rows, "data")
     random = [row for row in rows if row.get("splits", "published") == "published"]
     beside = published if random else []
-    found = [_score_table(rows, beside, metric, data) for metric in METRICS]
+    shown = [_score_table(rows, beside, metric, data) for metric in METRICS]
     known = [name for name in data if any(row["dataset"] == name for row in beside)]
     if known:
         beside_them = [_beside(rows, published, known, title, methods) for title, methods in _RIVALS.items()]
-        found += [table for table in beside_them if table.rows]
-    found += [_coverage(rows, data), _choices(rows)]
-    return [*found, _sources(beside, data)] if known else found
+        shown += [table for table in beside_them if table.rows]
+    shown += [_coverage(rows, data), _choices(rows)]
+    return [*shown, _sources(beside, data)] if known else shown
 
 
 def _score_table(rows: list[Row], published: list[Row], metric: str, data: list[str]) -> Table:
@@ -143,6 +143,6 @@ def _in_words(chosen: str) -> str:
 
 def figures(rows: list[Row]) -> list[Figure]:
     """Return forests of log scores, the critical-difference diagram, calibration, and time against log score."""
-    found = [draw.forest(rows), draw.calibration(rows), draw.pareto(rows)]
+    shown = [draw.forest(rows), draw.calibration(rows), draw.pareto(rows)]
     diagram = draw.critical_differences(rows)
-    return found if diagram is None else [found[0], diagram, *found[1:]]
+    return shown if diagram is None else [shown[0], diagram, *shown[1:]]

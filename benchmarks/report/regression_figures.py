@@ -134,7 +134,7 @@ def calibration(rows: list[Row]) -> Figure:
 def _legend(picture: MatplotlibFigure, entries: list[str]) -> None:
     """Add a legend with each entry that any panel shows."""
     by_axis = [axis.get_legend_handles_labels() for axis in picture.axes]
-    shown = {label: handle for found in by_axis for handle, label in zip(*found, strict=True)}
+    shown = {label: handle for pairs in by_axis for handle, label in zip(*pairs, strict=True)}
     names = [entry for entry in entries if entry in shown]
     picture.legend([shown[name] for name in names], names, loc="outside right upper", fontsize=8)
 

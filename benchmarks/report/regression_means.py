@@ -53,14 +53,14 @@ def published_means(published: Iterable[Row], metric: str, data: Sequence[str]) 
     Where a document quotes another that is here itself, its quotation is left out.
     """
     signs = _PUBLISHED_AS[metric]
-    found: Means = {}
+    means: Means = {}
     for row in published:
         if row["metric"] not in signs or row["dataset"] not in data or QUOTES in row["method"]:
             continue
-        name, earlier = row["method"], found.get(row["method"], {}).get(row["dataset"])
+        name, earlier = row["method"], means.get(row["method"], {}).get(row["dataset"])
         if earlier is None or (row["error_kind"] == "stderr"):
-            found.setdefault(name, {})[row["dataset"]] = _published(row, signs[row["metric"]])
-    return found
+            means.setdefault(name, {})[row["dataset"]] = _published(row, signs[row["metric"]])
+    return means
 
 
 def _published(row: Row, sign: float) -> Estimate:

@@ -16,14 +16,14 @@ def learners(suite: dict[str, Any], kind: type, **defaults: Any) -> list[dict[st
     Raises:
         InputError: as there, or an ensemble of Laplace approximations, or `tuned` for another guide.
     """
-    found = methods(suite, kind, **defaults)
-    for method in found:
+    entries = methods(suite, kind, **defaults)
+    for method in entries:
         is_laplace = isinstance(bnn.guides.resolve(method["guide"]), bnn.guides.Laplace)
         if is_laplace and method["members"] > 1:
             raise bnn.InputError(f"{method['entry']} is an ensemble of Laplace approximations: leave out `members`.")
         if method.get("tuned") and not is_laplace:
             raise bnn.InputError(f"{method['entry']} has `tuned`, which needs a Laplace guide: leave it out.")
-    return found
+    return entries
 
 
 @dataclasses.dataclass
@@ -95,8 +95,8 @@ class Growing:
 
     def _curved(self, fit: bnn.Posterior, data: tuple[Tensor, Tensor]) -> bnn.Posterior:
         how: dict[str, Any] = {"seed": fit.seed, "device": "cpu", "progress": False}
-        found = self.guide.around(fit.bnn, data, weights=fit.mean(), **how)
-        return bnn.tune_prior(found, data, per="site") if self.tuned else found
+        posterior = self.guide.around(fit.bnn, data, weights=fit.mean(), **how)
+        return bnn.tune_prior(posterior, data, per="site") if self.tuned else posterior
 
 
 def repeated(num: int, size: int, seed: int) -> Tensor:

@@ -201,11 +201,11 @@ def _of_fit(posterior: bnn.Posterior, train: bnn.Data) -> dict[str, Any]:
     history = posterior.history
     method = posterior.info["method"]
     per_epoch = -(-len(train) // (method["batch_size"] or len(train)))
-    found = {"num_weights": posterior.bnn.num_weights, "epochs": len(history) / per_epoch}
+    row = {"num_weights": posterior.bnn.num_weights, "epochs": len(history) / per_epoch}
     if method["guide"]["type"] in ("map", "dropout"):
-        return found | {"log_likelihood": None, "kl": None}
+        return row | {"log_likelihood": None, "kl": None}
     parts = {"log_likelihood": history.log_likelihood, "kl": history.kl}
-    return found | {name: float(values[-per_epoch:].mean()) / len(train) for name, values in parts.items()}
+    return row | {name: float(values[-per_epoch:].mean()) / len(train) for name, values in parts.items()}
 
 
 def _around(laplace: dict[str, Any]) -> bnn.guides.Laplace:

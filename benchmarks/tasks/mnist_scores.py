@@ -120,11 +120,11 @@ def evaluate(predict: Predict, images: Images, rotations: Sequence[float], num_r
 def _along_rotations(
     predict: Predict, digits: bnn.Data, rotations: Sequence[float], *, is_mixture: bool
 ) -> dict[str, list[float] | None]:
-    found = [predict(rotated(digits.x, degrees)) for degrees in rotations]
+    predictions = [predict(rotated(digits.x, degrees)) for degrees in rotations]
     measures = {
-        "accuracy": [100 * (prediction.label == digits.y).double() for prediction in found],
-        "entropy": [prediction.entropy.double() for prediction in found],
-        "information": [prediction.mutual_information.double() for prediction in found] if is_mixture else None,
+        "accuracy": [100 * (prediction.label == digits.y).double() for prediction in predictions],
+        "entropy": [prediction.entropy.double() for prediction in predictions],
+        "information": [prediction.mutual_information.double() for prediction in predictions] if is_mixture else None,
     }
     columns: dict[str, list[float] | None] = {"rotation": list(rotations)}
     for name, by_angle in measures.items():

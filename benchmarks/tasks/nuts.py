@@ -181,8 +181,8 @@ def make_reference(name: str, problem: Problem) -> None:
         np.savez(given, x=problem.data.x, y=problem.data.y, test=problem.test, **numbers)
         command = [uv, "run", "--quiet", "--script", str(HERE / "tasks" / "nuts_reference.py"), str(given)]
         subprocess.run([*command, str(reference_path(name))], check=True)
-    found = np.load(reference_path(name))
-    print(f"{name}: NUTS took {found['seconds']:.0f} s, largest R-hat {found['max_rhat']:.3f}")
+    kept = np.load(reference_path(name))
+    print(f"{name}: NUTS took {kept['seconds']:.0f} s, largest R-hat {kept['max_rhat']:.3f}")
 
 
 def parameters(prediction: bnn.Prediction) -> dict[str, np.ndarray]:
@@ -193,17 +193,17 @@ def parameters(prediction: bnn.Prediction) -> dict[str, np.ndarray]:
     return {"mean": distribution.mean.detach().numpy(), "std": distribution.stddev.detach().numpy()}
 
 
-def distances(found: dict[str, np.ndarray], reference: dict[str, np.ndarray], problem: Problem) -> dict[str, float]:
+def distances(own: dict[str, np.ndarray], reference: dict[str, np.ndarray], problem: Problem) -> dict[str, float]:
     """Return the distances between two sets of draws."""
     function = "mean" if problem.range else "probs"
     unit = float(problem.data.y.float().std()) if problem.range else 1.0
-    pairs = zip(found[function].T, reference[function].T, strict=True)
+    pairs = zip(own[function].T, reference[function].T, strict=True)
     scores = {"function": float(np.mean([wasserstein_distance(a, b) for a, b in pairs])) / unit}
     if problem.range is None:
-        a, b = (parts["probs"].mean(0) for parts in (found, reference))
+        a, b = (parts["probs"].mean(0) for parts in (own, reference))
         same = float(np.mean((a > 0.5) == (b > 0.5)))
         return scores | {"predictive": float(np.abs(a - b).mean()), "agreement": same}
-    a, b = (grid_probabilities(parts, problem.range) for parts in (found, reference))
+    a, b = (grid_probabilities(parts, problem.range) for parts in (own, reference))
     return scores | {"predictive": float(0.5 * np.abs(a - b).sum(-1).mean())}
 
 

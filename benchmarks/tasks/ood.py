@@ -147,6 +147,6 @@ def _scores(posterior: schema.Fitted, part: Parts, draws: int, seed: int) -> dic
     inside = posterior.predict(part.inside.x, num_draws=draws, seed=seed)
     outside = posterior.predict(part.outside, num_draws=draws, seed=seed)
     wrong = inside.label != part.inside.y
-    found = {"error": float(wrong.double().mean()), "log_score": float(inside.log_prob(part.inside.y).mean())}
+    scores = {"error": float(wrong.double().mean()), "log_score": float(inside.log_prob(part.inside.y).mean())}
     told = {name: score.value for name, score in bnn.score_ood(inside, outside).items()}
-    return found | {name: None if draws == 1 and "information" in name else value for name, value in told.items()}
+    return scores | {name: None if draws == 1 and "information" in name else value for name, value in told.items()}

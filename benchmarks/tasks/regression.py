@@ -194,14 +194,14 @@ def _log_score(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> float:
 
 def _convergence(fitted: Fitted) -> dict[str, Any]:
     """Return where a fit that ended by itself came to, in nats and model units; nothing of any other fit."""
-    found = fitted.record.convergence
-    if found is None:
+    convergence = fitted.record.convergence
+    if convergence is None:
         return {}
     return {
-        "converged": found.converged,
-        "elbo": found.elbo,
-        "elbo_error": found.elbo_error,
-        "gain": found.gain,
+        "converged": convergence.converged,
+        "elbo": convergence.elbo,
+        "elbo_error": convergence.elbo_error,
+        "gain": convergence.gain,
         "steps": fitted.record.num_steps,
     }
 

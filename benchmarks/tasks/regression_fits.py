@@ -29,11 +29,11 @@ def fit_all(pairs: Pairs, seed: int) -> list[Fitted]:
     groups: dict[str, list[int]] = {}
     for place, (spec, _) in enumerate(pairs):
         groups.setdefault(_graph(spec), []).append(place)
-    found: dict[int, Fitted] = {}
+    fits: dict[int, Fitted] = {}
     for places in groups.values():
         fitted = _fit_group([pairs[place] for place in places], seed)
-        found |= zip(places, fitted, strict=True)
-    return [found[place] for place in range(len(pairs))]
+        fits |= zip(places, fitted, strict=True)
+    return [fits[place] for place in range(len(pairs))]
 
 
 def _graph(spec: RunSpec) -> str:

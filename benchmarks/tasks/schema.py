@@ -159,11 +159,11 @@ def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
 
 def merged(tables: Iterable[dict[str, Any]], sections: Iterable[str]) -> dict[str, Any]:
     """Return these sections of all tables, joined; a part of another type replaces the whole earlier part."""
-    found: dict[str, Any] = {}
+    joined: dict[str, Any] = {}
     for table, section in itertools.product(tables, sections):
         if section in table:
-            found[section] = _joined(found.get(section), copy.deepcopy(table[section]))
-    return found
+            joined[section] = _joined(joined.get(section), copy.deepcopy(table[section]))
+    return joined
 
 
 def _joined(earlier: Any, value: Any) -> Any:
@@ -191,13 +191,13 @@ def changed(tables: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
 
 def values_at(tables: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
     """Return the values at paths such as `prior.scale`."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for path in paths:
         value: Any = tables
         for key in path.split("."):
             value = value[key]
-        found[path] = value
-    return found
+        values[path] = value
+    return values
 
 
 def methods(suite: dict[str, Any], kind: type = Method, **more: Any) -> list[dict[str, Any]]:
