@@ -23,7 +23,7 @@ from benchmarks.runner import run_suite
 from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Job, load_suite
 from benchmarks.timing import by_turns
-from benchmarks.worker import KEPT_IN, do
+from benchmarks.worker import do
 from pyrobnn import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 @pytest.fixture(autouse=True)
 def _here(monkeypatch):
     """Jobs are done in this process, which spares all tests but those of workers the seconds in which these start."""
-    monkeypatch.setattr(runner, "run_locally", lambda jobs, workers: ((job, do(job)) for job in jobs))
+    monkeypatch.setattr(runner, "run_locally", lambda jobs, workers, work: ((job, work(job)) for job in jobs))
 
 
 @pytest.fixture
@@ -513,16 +513,14 @@ def test_rows_do_not_depend_on_where_jobs_are_done(tmp_path):
     assert len(rows[0]) == 1
 
 
-def test_doing_a_job_again_leaves_kept_fits_alone(tmp_path, monkeypatch):
+def test_long_fits_are_kept_where_a_run_says_and_not_when_a_job_is_done_again(tmp_path, monkeypatch):
     suite = load_suite(write_suite(tmp_path, count=1))
-    run_suite(suite, out=tmp_path / "out")
-    (record,) = Store(tmp_path / "out").records()
-    monkeypatch.setenv(KEPT_IN, "somewhere")
     seen = []
-    monkeypatch.setattr(runner, "do", lambda job: seen.append(os.environ.get(KEPT_IN)) or do(job))
+    monkeypatch.setattr(runner, "do", lambda job, keep=None: seen.append(keep) or do(job, keep=keep))
+    run_suite(suite, out=tmp_path / "out", keep=tmp_path)
+    (record,) = Store(tmp_path / "out").records()
     assert runner.rerun(record)[0] == record.rows
-    assert seen == [None]
-    assert os.environ[KEPT_IN] == "somewhere"
+    assert seen == [tmp_path, None]
 
 
 @pytest.mark.one_in(0, 2)

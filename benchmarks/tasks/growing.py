@@ -71,9 +71,9 @@ class Growing:
     _states: list[dict[str, Tensor] | None] = dataclasses.field(default_factory=list, init=False)
 
     @classmethod
-    def of(cls, settings: dict[str, Any], model: bnn.BNN, **more: Any) -> "Growing":
+    def of(cls, settings: Any, model: bnn.BNN, **more: Any) -> "Growing":
         """Return the fits that the settings of a job ask for, with more attributes."""
-        guide, how = bnn.guides.resolve(settings["guide"]), {key: settings[key] for key in ("members", "engine")}
+        guide, how = bnn.guides.resolve(settings.guide), {"members": settings.members, "engine": settings.engine}
         return cls(model, guide, settings=of_svi(settings), **how, **more)
 
     def fit(self, parts: list[tuple[Tensor, Tensor]], seed: int) -> list[Fitted]:
