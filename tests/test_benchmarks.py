@@ -203,6 +203,16 @@ def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
     assert len(set(found)) == 3
 
 
+def test_the_digest_of_a_measure_is_of_what_it_imports_from_benchmarks():
+    files = {str(path) for path in provenance._files_of("benchmarks.measures.wide")}
+    assert {"benchmarks/measures/wide.py", "benchmarks/references.py"} <= files
+    assert not any("report" in path or "harness" in path for path in files)
+    assert {str(path) for path in provenance._files_of("ood")} == {
+        "benchmarks/tasks/ood.py",
+        "benchmarks/tasks/schema.py",
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -316,9 +326,13 @@ def test_a_measure_goes_on_where_it_was_and_the_last_row_of_a_key_counts(tmp_pat
     for arguments in (["--nets", "a"], [], ["--again", "--nets", "a", "--rounds", "2"], ["--report"]):
         harness.run_measure("some_thing", [*arguments, "--out", str(tmp_path)])
     assert done == ["a", "b", "a"]
-    assert harness.load_rows("some_thing", tmp_path) == [{"net": "a", "rounds": 20}, {"net": "b", "rounds": 10}]
+    rows = harness.load_rows("some_thing", tmp_path)
+    code = {row.pop("code") for row in rows}
+    assert rows == [{"net": "a", "rounds": 20}, {"net": "b", "rounds": 10}]
     assert len((tmp_path / "some-thing.jsonl").read_text().splitlines()) == 3
-    assert "| a | 20 |\n| b | 10 |" in (tmp_path / "some-thing.md").read_text()
+    page = (tmp_path / "some-thing.md").read_text()
+    assert "| a | 20 |\n| b | 10 |" in page
+    assert f"Rows by their code: 2 of {code.pop()}." in page
 
 
 DATA_OF_MEASURES = {

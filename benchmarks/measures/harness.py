@@ -4,8 +4,9 @@ A measure is a module of `benchmarks.measures` with the names of `Measure`. Its 
 job gives rows, which are appended to `results/NAME.jsonl` when it is done: a measure that was stopped goes on with the
 next job. `results/NAME.md` is the page of all rows.
 
-Unlike jobs of suites, rows have no digest of the code: most are times, which differ from run to run anyway, and all
-would have to be measured again after each change of the library. `--again` measures what a change is about.
+Rows have a digest of the code that gave them, `code`, which does not decide whether a job is done, unlike in suites:
+most are times, which differ from run to run anyway, and all would have to be measured again after each change of the
+library. `--again` measures what a change is about.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import itertools
 import json
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from tqdm import tqdm
 
 import pyrobnn as bnn
 from benchmarks import RESULTS
+from benchmarks.provenance import code_digest
 from benchmarks.report.parts import Row, grid, save_picture
 
 if TYPE_CHECKING:
@@ -51,18 +54,21 @@ class Page:
     of: str = ""
     dpi: int = 110
 
-    def write(self, name: str, path: Path, failed: Sequence[Row] = ()) -> None:
+    def write(self, name: str, path: Path, failed: Sequence[Row], codes: Mapping[str, int]) -> None:
         """Write the page and its pictures.
 
         Args:
             name: of the measure.
             path: of its rows.
             failed: rows of jobs that failed.
+            codes: number of rows by the digest of the code that gave them.
         """
         path = path.with_name(f"{path.stem}{self.of}.md")
         made = f"Made by `python -m benchmarks measure {name}`, which says what is measured."
         lines = [f"# {self.title}", "", made, *self.about, "", *self.lines]
         lines += ["", "Failed:", "", *(f"- {_words(row)}" for row in failed)] if failed else []
+        said = ", ".join(f"{count} of {code}" for code, count in codes.items())
+        lines += ["", f"Rows by their code: {said}."] if codes else []
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         for end, figure in self.pictures.items():
             save_picture(figure, path.with_name(f"{path.stem}{end}.png"), self.dpi)
@@ -140,7 +146,9 @@ def run_measure(name: str, arguments: Sequence[str]) -> bool:
         rows = [] if options.again else _sound(load_rows(name, options.out))
         done = [] if options.report else _run(module, options, path, rows)
         if rows := load_rows(name, options.out):
-            module.page(_sound(rows), options).write(name, path, [row for row in rows if "failed" in row])
+            codes = Counter(filter(None, [row.pop("code", None) for row in rows]))
+            failed = [row for row in rows if "failed" in row]
+            module.page(_sound(rows), options).write(name, path, failed, codes)
     return all("failed" not in row and row.get("holds", True) for row in done)
 
 
@@ -171,7 +179,7 @@ def parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
 
 def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> list[Row]:
     """Do the jobs that are not among the rows on file, and return the rows of these jobs."""
-    every = []
+    every, code = [], code_digest(module.__name__)
     missing = [job for job in module.jobs(options) if not all(chosen(rows, **row) for row in expected(job))]
     path.parent.mkdir(parents=True, exist_ok=True)
     for job in tqdm(missing, disable=None):
@@ -183,7 +191,8 @@ def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> list
             done = [row | {"failed": failed} for row in expected(job)]
         tqdm.write("\n".join(map(str, done)))
         with path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in done))
+            lines = (json.dumps(row | {"code": code}, ensure_ascii=False) + "\n" for row in done)
+            file.write("".join(lines))
         every += done
     return every
 
