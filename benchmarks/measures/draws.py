@@ -64,7 +64,7 @@ def run(job: Row, options: Options) -> list[Row]:
         "loop": lambda: loop(net, moments, x, draws),
     }
     seconds = by_turns(works, options.rounds, clock=time.process_time)
-    ratio = median(one / other for one, other in zip(*seconds.values(), strict=True))
+    ratio = median(ours / theirs for ours, theirs in zip(*seconds.values(), strict=True))
     medians = {case: median(spent) for case, spent in seconds.items()}
     return [short(job | {"inputs": inputs, "draws": draws} | medians) | {"ratio": round(ratio, 2)}]
 

@@ -47,7 +47,7 @@ def _ours(options: Options, structure: str) -> Row:
     posterior = _around(structure, net, x, y, options.device)
     predict_ms = milliseconds(lambda: bnn.functional(posterior, test), options.device, seconds=0.5, warm_up=1)
     exact = _around(structure, net.double(), x.double(), y, "cpu")
-    evidences = [one.info["laplace"]["log_evidence"] for one in (posterior, exact)]
+    evidences = [fit.info["laplace"]["log_evidence"] for fit in (posterior, exact)]
     error = abs(evidences[0] / evidences[1] - 1)
     return {"fit_ms": fit_ms, "predict_ms": predict_ms, "evidence_error": error, "holds": error < 1e-4}
 

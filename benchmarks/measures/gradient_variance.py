@@ -95,8 +95,8 @@ def run(job: Row, options: Options) -> list[Row]:
             sums[name] = by_layer(variance(draw, DRAWS[name]), guide)
     shared = sums.pop("shared")
     return [
-        job | {"noise": name} | {key: float(f"{shared[key] / value:.3g}") for key, value in own.items()} | reached
-        for name, own in sums.items()
+        job | {"noise": name} | {key: float(f"{shared[key] / value:.3g}") for key, value in totals.items()} | reached
+        for name, totals in sums.items()
     ]
 
 

@@ -49,7 +49,7 @@ def run(job: Row, options: Options) -> list[Row]:
         seconds = by_turns(works, options.turns, warm_up=0, clock=time.perf_counter)
     rows = []
     for name, turns in seconds.items():
-        ratio = statistics.median(one / other for one, other in zip(turns, seconds[POINT], strict=True))
+        ratio = statistics.median(turn / beside for turn, beside in zip(turns, seconds[POINT], strict=True))
         ms = 1000 * statistics.median(turns) / STEPS
         rows.append({"step": name, "ms": round(ms, 2), "times the point": round(ratio, 2)})
     return rows

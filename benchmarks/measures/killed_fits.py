@@ -194,7 +194,7 @@ class _FitChain(_Chain):
         arguments = {"engine": self.settings["engine"], "callbacks": [self.note], "progress": False, "device": "cpu"}
         fitted = bnn.fit(model, data, method, seed=0, checkpoint=self.place, every=self.every, **arguments)
         members = getattr(fitted, "members", [fitted])
-        tensors = [value for one in members for value in one.guide.state_dict().values()]
+        tensors = [value for member in members for value in member.guide.state_dict().values()]
         content = b"".join(value.numpy().tobytes() for value in tensors)
         self.outcome.write_text(hashlib.sha256(content).hexdigest())
 

@@ -100,7 +100,7 @@ def run(job: Row, options: Options) -> list[Row]:
         return [job | in_process(memory, job["engine"].removeprefix("memory, ")) | describe_machine()]
     rows: dict[str, Row] = {name: {"engine": name} for name in job["engine"]}
     for structure in STRUCTURES:
-        engines = {name: one for name, one in engines_of(structure).items() if name in rows}
+        engines = {name: functions for name, functions in engines_of(structure).items() if name in rows}
         slow = {DEFAULT: engines.pop(DEFAULT)} if DEFAULT in engines else {}
         spent = by_turns(works_on_fits(engines, TASKS)[0], options.rounds, clock=time.perf_counter)
         spent |= by_turns(works_on_fits(slow, TASKS)[0], 1, warm_up=0, clock=time.perf_counter)
@@ -111,17 +111,17 @@ def run(job: Row, options: Options) -> list[Row]:
 
 def bounds(seconds: dict[str, Row]) -> list[tuple[str, str, float, bool]]:
     """Return the name, the bound and the value of each ratio, and whether it holds."""
-    own, loader, tensors, default = (seconds.get(name, {}) for name in (OURS, LOADER, TENSORS, DEFAULT))
+    ours, loader, tensors, default = (seconds.get(name, {}) for name in (OURS, LOADER, TENSORS, DEFAULT))
     asked: list[tuple[str, Row, str, float]] = [
         ("diag fit: BackPACK without collating / pyrobnn", tensors, "diag fit", 5),
         ("diag fit: BackPACK from a DataLoader / pyrobnn", loader, "diag fit", 5),
         ("diag fit: default backend / pyrobnn", default, "diag fit", 500),
         *((f"{s} predict: BackPACK / pyrobnn", tensors, f"{s} predict", 20) for s in STRUCTURES),
     ]
-    ratios = [(name, row[task] / own[task], bound) for name, row, task, bound in asked if task in row]
+    ratios = [(name, row[task] / ours[task], bound) for name, row, task, bound in asked if task in row]
     held = [(name, f">= {bound}", ratio, ratio >= bound) for name, ratio, bound in ratios]
     if tensors:
-        kron = own["kron fit"] / tensors["kron fit"]
+        kron = ours["kron fit"] / tensors["kron fit"]
         held.append(("kron fit: pyrobnn / BackPACK without collating", "<= 0.7", kron, kron <= 0.7))
     grown = {s: seconds[f"memory, {s}"]["gib"] for s in STRUCTURES if f"memory, {s}" in seconds}
     return held + [(f"{s} memory, GiB", "< 1", gib, gib < 1) for s, gib in grown.items()]
@@ -130,9 +130,9 @@ def bounds(seconds: dict[str, Row]) -> list[tuple[str, str, float, bool]]:
 def page(rows: list[Row], options: Options) -> Page:
     """Return times, bounds and memory."""
     by_engine = {row["engine"]: row for row in rows}
-    own, tasks = by_engine[OURS], [f"{structure} {task}" for structure in STRUCTURES for task in TASKS]
+    ours, tasks = by_engine[OURS], [f"{structure} {task}" for structure in STRUCTURES for task in TASKS]
     cells = [
-        [name, *(f"{1e3 * row[task]:,.1f} ({row[task] / own[task]:.2g})" for task in tasks)]
+        [name, *(f"{1e3 * row[task]:,.1f} ({row[task] / ours[task]:.2g})" for task in tasks)]
         for name, row in by_engine.items()
         if tasks[0] in row
     ]
@@ -141,7 +141,7 @@ def page(rows: list[Row], options: Options) -> Page:
         for name, asked, measured, holds in bounds(by_engine)
     ]
     about = (
-        f"{own['cpu']}, {own['cores']} cores. Milliseconds, medians; in brackets how many times longer than pyrobnn."
+        f"{ours['cpu']}, {ours['cores']} cores. Milliseconds, medians; in brackets how many times longer than pyrobnn."
     )
     grown = [row for row in rows if "gib" in row]
     shown = ", ".join(f"{row['engine'].removeprefix('memory, ')} {row['gib']:.2f} GiB" for row in grown)

@@ -91,9 +91,9 @@ def page(rows: list[Row], options: Options) -> Page:
     """Return the results, the engines side by side."""
     lines = []
     for key, pair in grouped(rows, *KEY[:3]).items():
-        own, other = (next(row for row in pair if row["engine"] == engine) for engine in ENGINES)
-        ratio = own["seconds"] / other["seconds"]
-        lines.append([*key, own["seconds"], other["seconds"], f"{ratio:.2f}", own["difference"]])
+        first, second = (next(row for row in pair if row["engine"] == engine) for engine in ENGINES)
+        ratio = first["seconds"] / second["seconds"]
+        lines.append([*key, first["seconds"], second["seconds"], f"{ratio:.2f}", first["difference"]])
     about = (
         "CPU seconds of one thread on an x86 server; the ratio is pyrobnn's time over that of laplace-torch. The",
         "largest difference between the two in any class probability (probit) is in the last column.",

@@ -141,7 +141,7 @@ def run(job: Row, options: Options) -> list[Row]:
     rows = []
     for kind in kinds:
         slower = milliseconds[kind] / milliseconds[kinds[0]]
-        ratios = [whole / own for whole, own in zip(variances[kinds[0]], variances[kind], strict=True)]
+        ratios = [shared / estimate for shared, estimate in zip(variances[kinds[0]], variances[kind], strict=True)]
         numbers = [*ratios, milliseconds[kind], slower, *(ratio / slower for ratio in ratios)]
         row = job | {"noise": kind[0], "KL": kind[1], "chosen": kind == (chosen.guide.noise, chosen.kl)}
         rows.append(row | {name: float(f"{value:.3g}") for name, value in zip(NUMBERS, numbers, strict=True)})

@@ -60,12 +60,12 @@ def page(rows: list[Row], options: Options) -> Page:
     )
     cells = []
     for name in LIKELIHOODS:
-        if own := chosen(rows, likelihood=name):
-            scores = [f"{mean(row[column] for row in own):.2f}" for column in ("log_score", "linear", "truth")]
-            ways = [way(row) for row in own]
-            noise = sorted(row["noise"] for row in own if "noise" in row)
+        if same := chosen(rows, likelihood=name):
+            scores = [f"{mean(row[column] for row in same):.2f}" for column in ("log_score", "linear", "truth")]
+            ways = [way(row) for row in same]
+            noise = sorted(row["noise"] for row in same if "noise" in row)
             shown = f"{median(noise):.2f} ({noise[0]:.2f} to {noise[-1]:.2f})" if noise else ""
-            seconds = f"{mean(row['seconds'] for row in own):.0f}"
+            seconds = f"{mean(row['seconds'] for row in same):.0f}"
             cells.append([name, *scores, f"{mean(ways):.2f}", f"{min(ways):.2f}", shown, seconds])
     columns = ["likelihood", "network", "linear", "truth", "way", "least way", "noise", "seconds"]
     return Page("Every likelihood by its name alone", about, grid(columns, cells))

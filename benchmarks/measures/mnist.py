@@ -72,8 +72,8 @@ def run(job: Row, options: Options) -> list[Row]:
     name = job["network"][0].partition(",")[0]
     every = [row for seed in range(options.seeds) for row in rows_of(name, seed, train, test, clothes)]
     rows = []
-    for network, own in grouped(every, "network").items():
-        columns = {column: [row[column] for row in own] for column in own[0] if column != "network"}
+    for network, same in grouped(every, "network").items():
+        columns = {column: [row[column] for row in same] for column in same[0] if column != "network"}
         spread = {column: (mean(values), min(values), max(values)) for column, values in columns.items()}
         digits = {column: [round(value, DIGITS.get(column, 3)) for value in three] for column, three in spread.items()}
         rows.append({"network": network} | digits)
@@ -91,5 +91,5 @@ def page(rows: list[Row], options: Options) -> Page:
 def _cell(value: str | list[float], column: str) -> str:
     if isinstance(value, str):
         return value
-    middle, low, high = (f"{one:.{DIGITS.get(column, 3)}f}" for one in value)
+    middle, low, high = (f"{number:.{DIGITS.get(column, 3)}f}" for number in value)
     return f"{middle} ({low} to {high})"

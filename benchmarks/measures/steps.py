@@ -109,7 +109,7 @@ def run(job: Row, options: Options) -> list[Row]:
     costs: dict[str, list[dict[str, float]]] = {step: [] for step in STEPS}
     for _, step in itertools.product(range(options.rounds), STEPS):
         costs[step].append(in_process(cost, job["net"], job["engine"], step))
-    ms, peak = ({step: median(one[key] for one in costs[step]) for step in STEPS} for key in ("ms", "peak"))
+    ms, peak = ({step: median(spent[key] for spent in costs[step]) for step in STEPS} for key in ("ms", "peak"))
     return [
         job
         | {"step": step, "ms": float(f"{ms[step]:.4g}"), "of plain": round(ms[step] / ms["plain"], 2)}

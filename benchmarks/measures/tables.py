@@ -198,12 +198,12 @@ def page(rows: list[Row], options: Options) -> Page:
 def table(rows: list[Row], task: str) -> list[str]:
     """Return a table of means over seeds, with the smallest and largest value of pyrobnn's score."""
     columns = COLUMNS[task]
-    own = columns[0]
+    score = columns[0]
     lines = []
     for size, name in itertools.product(sorted({row["rows"] for row in rows}), SETS[task] + LARGE[task]):
         if same := chosen(rows, data=name, rows=size):
             values = {column: [row[column] for row in same if column in row] for column in columns}
             means = [f"{np.mean(values[column]):.3f}" if values[column] else "" for column in columns]
-            spread = f"{min(values[own]):.3f} to {max(values[own]):.3f}"
+            spread = f"{min(values[score]):.3f} to {max(values[score]):.3f}"
             lines.append([name, size, len(same), spread, *means])
-    return grid(["data", "rows", "seeds", f"{own}, smallest to largest", *columns], lines)
+    return grid(["data", "rows", "seeds", f"{score}, smallest to largest", *columns], lines)

@@ -99,7 +99,7 @@ def page(rows: list[Row], options: Options) -> Page:
         cells = []
         for case, steps in ((case, steps) for case, all_steps in STEPS.items() for steps in all_steps):
             same = {name: chosen(rows, case=case, steps=steps, engine=name) for name in ENGINES}
-            times = {name: median(row[field] for row in own) for name, own in same.items() if own}
+            times = {name: median(row[field] for row in timed) for name, timed in same.items() if timed}
             shown = [f"{times[name]:.1f}" if name in times else "" for name in ENGINES]
             pairs = [("pyrobnn", "numpyro"), ("pyrobnn, first", "numpyro"), ("pyrobnn", "pyrobnn eager")]
             cells.append([case, f"{steps:,}", *shown, *(_ratio(times, *pair) for pair in pairs)])
@@ -109,9 +109,9 @@ def page(rows: list[Row], options: Options) -> Page:
 
 
 def _rounds(rows: list[Row], engine: str) -> str:
-    own = chosen(rows, engine=engine)
-    return f"{engine} {len({row['round'] for row in own})}, {', '.join(sorted({row['date'] for row in own}))}"
+    same = chosen(rows, engine=engine)
+    return f"{engine} {len({row['round'] for row in same})}, {', '.join(sorted({row['date'] for row in same}))}"
 
 
-def _ratio(times: dict[str, float], one: str, other: str) -> str:
-    return f"{times[one] / times[other]:.2f}" if {one, other} <= times.keys() else ""
+def _ratio(times: dict[str, float], ours: str, theirs: str) -> str:
+    return f"{times[ours] / times[theirs]:.2f}" if {ours, theirs} <= times.keys() else ""

@@ -29,7 +29,7 @@ METHODS = {"svi": bnn.SVI(), "evidence": bnn.EvidenceFramework(), "automatic": b
 Generator = np.random.Generator
 
 
-def one(num: int, columns: int, rng: Generator) -> Table:
+def single(num: int, columns: int, rng: Generator) -> Table:
     """Return y = x0 + 0.5 noise, x normal."""
     x = rng.normal(size=(num, columns))
     return x, x[:, 0] + 0.5 * rng.normal(size=num)
@@ -76,7 +76,7 @@ def digits(num: int, columns: int, rng: Generator) -> Table:
 
 
 SETS = {
-    "one": (one, 20, 25), "one-60": (one, 30, 60), "sparse": (sparse, 60, 100), "friedman": (friedman, 40, 40),
+    "one": (single, 20, 25), "one-60": (single, 30, 60), "sparse": (sparse, 60, 100), "friedman": (friedman, 40, 40),
     "spectra": (spectra, 60, 200), "diabetes": (diabetes, 30, 30), "shift": (shift, 30, 100),
     "digits": (digits, 50, 64),
 }  # fmt: skip

@@ -199,7 +199,7 @@ def make_predict(inference: Inference, num_draws: int) -> Callable[[Array, Any, 
         draw, push = random.split(key)
         weights = Predictive(inference.guide, params=params, num_samples=num_draws)(draw, x)
         seeded = numpyro.handlers.seed
-        f = jax.vmap(lambda one: seeded(numpyro.handlers.substitute(inference.model, one), push)(x))(weights)
+        f = jax.vmap(lambda w: seeded(numpyro.handlers.substitute(inference.model, w), push)(x))(weights)
         f = jax.nn.softmax(f) if inference.case.task == "classification" else f
         return f.mean(0), jnp.sqrt(f.var(0) + cases.NOISE**2)
 

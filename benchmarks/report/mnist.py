@@ -198,7 +198,7 @@ def _rotation(rows: list[Row]) -> Figure:
 def _pruning_curve(rows: list[Row]) -> Figure:
     picture = MatplotlibFigure(figsize=(6, 4), layout="constrained")
     axis = picture.subplots()
-    pruned = [one for one in _styled(rows) if one[0].get("pruned")]
+    pruned = [shown for shown in _styled(rows) if shown[0].get("pruned")]
     for row, label, look in pruned:
         left = [100.0, *(100 * (1 - share) for share in row["pruned"])]
         error = [row["test_error"], *row["pruned_error"]]

@@ -146,10 +146,10 @@ def pareto(rows: list[Row]) -> Figure:
     picture, axes = panels(len(data), 3, (3.6, 3.2), 2)
     for axis, name in zip(axes, data, strict=True):
         for index, entry in enumerate(entries):
-            own = [row for row in rows if (row["entry"], row["data"]) == (entry, name)]
-            if own:
+            same = [row for row in rows if (row["entry"], row["data"]) == (entry, name)]
+            if same:
                 estimate = means[entry][name]
-                seconds = mean(row["seconds"] + row["tuning_seconds"] for row in own)
+                seconds = mean(row["seconds"] + row["tuning_seconds"] for row in same)
                 look = {"fmt": _MARKERS[index % len(_MARKERS)], "color": _COLOURS[index % 7], "label": entry}
                 axis.errorbar(seconds, estimate.value, yerr=2 * (estimate.error or 0.0), ms=5, **look)
         axis.set_xscale("log")

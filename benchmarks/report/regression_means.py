@@ -40,7 +40,7 @@ def own_means(rows: Iterable[Row], metric: str) -> Means:
     values: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         values.setdefault(row["entry"], {}).setdefault(row["data"], []).append(row[metric])
-    return {entry: {data: _estimate(one) for data, one in sets.items()} for entry, sets in values.items()}
+    return {entry: {data: _estimate(scores) for data, scores in sets.items()} for entry, sets in values.items()}
 
 
 def _estimate(values: Sequence[float]) -> Estimate:

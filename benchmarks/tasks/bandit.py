@@ -151,8 +151,8 @@ class Chooser:
         both = torch.cat([with_action(x, ones), with_action(x, 1 - ones)])
         means = posterior.predict(both, num_draws=self.draws, seed=seed).draw_means
         better = means[:, : len(x)] - means[:, len(x) :]
-        own = torch.rand(len(x), self.draws, generator=self.coin).argsort(1)[:, : self.settings.averaged]
-        greedy = (better.T.gather(1, own).mean(1) > 0).long()
+        judges = torch.rand(len(x), self.draws, generator=self.coin).argsort(1)[:, : self.settings.averaged]
+        greedy = (better.T.gather(1, judges).mean(1) > 0).long()
         random = torch.rand(len(x), generator=self.coin) < self.settings.epsilon
         return torch.where(random, tossed, greedy)
 
@@ -165,8 +165,8 @@ def run(settings: Settings, keep: Path | None = None) -> list[dict[str, Any]]:
     eaten = play(settings, worlds)
     seconds = (time.perf_counter() - started) / len(worlds)
     return [
-        {"entry": settings.entry, "data": settings.data, "seed": seed, **outcome(world, own), "seconds": seconds}
-        for seed, (world, own) in enumerate(zip(worlds, eaten, strict=True))
+        {"entry": settings.entry, "data": settings.data, "seed": seed, **outcome(world, choices), "seconds": seconds}
+        for seed, (world, choices) in enumerate(zip(worlds, eaten, strict=True))
     ]
 
 
@@ -178,9 +178,11 @@ def play(settings: Settings, worlds: list[World]) -> list[Tensor]:
     posteriors: list[Fitted | None] = [None] * len(worlds)
     for rows in blocks(settings):
         recent, memories = slice(max(0, rows.stop - settings.memory), rows.stop), []
-        for own, world, chooser, posterior in zip(eaten, worlds, choosers, posteriors, strict=True):
-            own[rows] = chooser.choose(posterior, world.x[rows], seed=rows.start).float()
-            memories.append((with_action(world.x[recent], own[recent]), world.rewards(recent, own[recent]) / UNIT))
+        for choices, world, chooser, posterior in zip(eaten, worlds, choosers, posteriors, strict=True):
+            choices[rows] = chooser.choose(posterior, world.x[rows], seed=rows.start).float()
+            memories.append(
+                (with_action(world.x[recent], choices[recent]), world.rewards(recent, choices[recent]) / UNIT)
+            )
         if rows.stop < settings.mushrooms:
             posteriors[:] = networks.fit(memories, seed=rows.start)
     return eaten

@@ -104,8 +104,8 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     entries = [_entry(suite.get("base", {}), entry) for entry in suite["entries"]]
     schema.check_names(name for entry, _ in entries for name in _names(entry))
     return [
-        {"entry": entry["name"], "data": "mnist", "units": units, "seed": seed} | shared | own
-        for units, (entry, own), seed in itertools.product(settings["units"], entries, settings["seeds"])
+        {"entry": entry["name"], "data": "mnist", "units": units, "seed": seed} | shared | rest
+        for units, (entry, rest), seed in itertools.product(settings["units"], entries, settings["seeds"])
     ]
 
 
@@ -125,8 +125,8 @@ def _entry(base: dict[str, Any], entry: dict[str, Any]) -> tuple[dict[str, Any],
         schema.check_keys(f"what the grid of {entry['name']} names", candidate, Sections.__annotations__)
         schema.check_fit(entry["name"], candidate, "engine")
         _spec(candidate)
-    own = {"grid": list(grid), "candidates": open_to_choice, "tuning": tuning}
-    return entry, own | {"pruned": entry.get("pruned", []), "laplace": entry.get("laplace", [])}
+    rest = {"grid": list(grid), "candidates": open_to_choice, "tuning": tuning}
+    return entry, rest | {"pruned": entry.get("pruned", []), "laplace": entry.get("laplace", [])}
 
 
 def _spec(candidate: dict[str, Any]) -> RunSpec:
@@ -148,9 +148,9 @@ def run(settings: Settings, keep: Path | None = None) -> list[dict[str, Any]]:
     images = scores.load_images(settings.num_train, settings.num_held_out)
     started = time.perf_counter()
     tuning = settings.tuning
-    open_to_choice = [schema.changed(one, tuning) for one in _open(settings.candidates)]
-    was_tuned = any(_has_started(keep, settings, one) for one in open_to_choice)
-    errors = [_validation_error(keep, settings, one, images) for one in open_to_choice]
+    open_to_choice = [schema.changed(candidate, tuning) for candidate in _open(settings.candidates)]
+    was_tuned = any(_has_started(keep, settings, candidate) for candidate in open_to_choice)
+    errors = [_validation_error(keep, settings, candidate, images) for candidate in open_to_choice]
     chosen = settings.candidates[errors.index(min(errors)) if errors else 0]
     tuned = time.perf_counter()
     is_resumed = _has_started(keep, settings, chosen)
@@ -166,7 +166,7 @@ def run(settings: Settings, keep: Path | None = None) -> list[dict[str, Any]]:
         "tuning_seconds": None if was_tuned else tuned - started,
         "seconds": seconds,
     }
-    return [row, *(_laplace_row(settings, one, posterior, images) for one in settings.laplace)]
+    return [row, *(_laplace_row(settings, laplace, posterior, images) for laplace in settings.laplace)]
 
 
 def _open(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:

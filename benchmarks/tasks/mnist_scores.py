@@ -151,10 +151,10 @@ def evaluate_pruned(
         (sampled(bnn.prune(posterior, share), num_draws, seed)(test.x).label != test.y).double()
         for share in (0.0, *shares)
     ]
-    costs = [100 * (one - wrong[0]) for one in wrong[1:]]
+    costs = [100 * (is_wrong - wrong[0]) for is_wrong in wrong[1:]]
     return {
         "pruned": list(shares),
-        "pruned_error": [100 * float(one.mean()) for one in wrong[1:]],
+        "pruned_error": [100 * float(is_wrong.mean()) for is_wrong in wrong[1:]],
         "pruned_cost_stderr": [_stderr(cost) for cost in costs],
         "pruned_weights_left": [
             posterior.bnn.num_weights - round(share * posterior.bnn.num_weights) for share in shares

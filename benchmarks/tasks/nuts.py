@@ -203,17 +203,17 @@ def parameters(prediction: bnn.Prediction) -> dict[str, np.ndarray]:
     return {"mean": distribution.mean.detach().numpy(), "std": distribution.stddev.detach().numpy()}
 
 
-def distances(own: dict[str, np.ndarray], reference: dict[str, np.ndarray], problem: Problem) -> dict[str, float]:
+def distances(draws: dict[str, np.ndarray], reference: dict[str, np.ndarray], problem: Problem) -> dict[str, float]:
     """Return the distances between two sets of draws."""
     function = "mean" if problem.range else "probs"
     unit = float(problem.data.y.float().std()) if problem.range else 1.0
-    pairs = zip(own[function].T, reference[function].T, strict=True)
+    pairs = zip(draws[function].T, reference[function].T, strict=True)
     scores = {"function": float(np.mean([wasserstein_distance(a, b) for a, b in pairs])) / unit}
     if problem.range is None:
-        a, b = (parts["probs"].mean(0) for parts in (own, reference))
+        a, b = (parts["probs"].mean(0) for parts in (draws, reference))
         same = float(np.mean((a > 0.5) == (b > 0.5)))
         return scores | {"predictive": float(np.abs(a - b).mean()), "agreement": same}
-    a, b = (grid_probabilities(parts, problem.range) for parts in (own, reference))
+    a, b = (grid_probabilities(parts, problem.range) for parts in (draws, reference))
     return scores | {"predictive": float(0.5 * np.abs(a - b).sum(-1).mean())}
 
 

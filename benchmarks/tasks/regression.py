@@ -163,15 +163,15 @@ def _run_chunk(settings: Settings, parts: Parts, numbers: list[int]) -> list[dic
     fitted = fit_all([(specs[index], train) for index, (train, _) in zip(best, parts, strict=True)], seed)
     rows = [
         {"entry": settings.entry, "data": settings.data, "splits": settings.splits}
-        | {"split": number, "seed": seed, "engine": engine_of(one)}
-        | _scores(one, specs[index], test)
+        | {"split": number, "seed": seed, "engine": engine_of(fit)}
+        | _scores(fit, specs[index], test)
         | {
             "chosen": json.dumps(schema.values_at(settings.candidates[index], settings.grid)),
             "candidates": len(specs),
         }
-        | _convergence(one)
+        | _convergence(fit)
         | {"validation_log_score": None if scores is None else float(scores[index, place])}
-        for place, (number, index, one, (_, test)) in enumerate(zip(numbers, best, fitted, parts, strict=True))
+        for place, (number, index, fit, (_, test)) in enumerate(zip(numbers, best, fitted, parts, strict=True))
     ]
     ended = time.perf_counter()
     times = {"tuning_seconds": (tuned - started) / len(parts), "seconds": (ended - tuned) / len(parts)}
@@ -184,7 +184,7 @@ def _validation_scores(settings: Settings, specs: list[RunSpec], parts: Parts, n
     cut = [train.split(settings.validation, seed=number) for (train, _), number in zip(parts, numbers, strict=True)]
     every = [(spec, train, held_out) for spec in tuned for train, held_out in cut]
     fitted = fit_all([(spec, train) for spec, train, _ in every], settings.seed + numbers[0])
-    scores = [_log_score(one, spec, held_out) for one, (spec, _, held_out) in zip(fitted, every, strict=True)]
+    scores = [_log_score(fit, spec, held_out) for fit, (spec, _, held_out) in zip(fitted, every, strict=True)]
     return np.array(scores).reshape(len(specs), len(parts))
 
 

@@ -15,8 +15,8 @@ Pairs = Sequence[tuple[RunSpec, bnn.Data]]
 
 def engine_of(fitted: Fitted) -> str:
     """Return the engine that was used."""
-    one = fitted.members[0] if isinstance(fitted, bnn.Mixture) else fitted
-    return one.info["engine"]["used"]
+    fit = fitted.members[0] if isinstance(fitted, bnn.Mixture) else fitted
+    return fit.info["engine"]["used"]
 
 
 def fit_all(pairs: Pairs, seed: int) -> list[Fitted]:
@@ -61,7 +61,7 @@ def _fit_group(pairs: Pairs, seed: int) -> list[Fitted]:
         members = bnn.fit_replicates(
             _repeated(models, count),
             _repeated(sets, count),
-            [one.method for one in _repeated(methods, count)],
+            [ensemble.method for ensemble in _repeated(methods, count)],
             **arguments,
         )
         return [bnn.Mixture(group) for group in itertools.batched(members, count)]
