@@ -42,7 +42,7 @@ def _problem(options: Options) -> tuple[nn.Module, Tensor, Tensor, int]:
 
 
 def _ours(options: Options, engine: Any) -> Row:
-    """Time the blocks of 50 steps between callbacks, without the first blocks, in which the step is compiled."""
+    """Time the blocks of 50 steps between callbacks, without the first blocks, in which the step is recorded."""
     net, x, y, batch = _problem(options)
     ends: list[float] = []
 

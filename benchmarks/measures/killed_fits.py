@@ -31,7 +31,7 @@ KEY = ("what",)
 OPTIONS = {"count": 40}
 KILLS_A_CHAIN = 20
 LONGEST_LIFE = {"eager": 2.5, "captured": 5.0}
-"""Seconds after which a process is killed at the latest; compiled steps take longer to load."""
+"""Seconds after which a process is killed at the latest; a captured fit records its step first."""
 X = torch.linspace(-1, 1, 64)[:, None]
 Y = (3 * X).sin()[:, 0]
 

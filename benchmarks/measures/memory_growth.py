@@ -27,7 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "captured, map": {"guide": "map", "engine": "captured"},
     "captured, mini-batches": {"guide": "mean_field", "engine": "captured", "batch_size": 16},
 }
-"""Fits that take turns; captured fits load the step that the first of them compiled."""
+"""Fits that take turns."""
 
 
 ALL = "fit, predict and forget, all kinds by turns"

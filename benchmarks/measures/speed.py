@@ -15,6 +15,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import pyrobnn as bnn
+from benchmarks.library import no_library
 from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.peers import case_tables, figure
 from benchmarks.peers.cases import CASES, Case
@@ -57,7 +58,7 @@ OPTIONS = {
     "machine": machine_name(describe_machine()),
     "python": "",
 }
-_MOST_COMPILATIONS = 3
+_MOST_FIRST_STEPS = 3
 
 
 def jobs(options: Options) -> list[Row]:
@@ -74,9 +75,9 @@ def run(job: Row, options: Options) -> list[Row]:
     if case.device == "cuda" and not _has_gpu():
         entries = {engine.name: {"status": "not measured", "message": "no GPU"} for engine in engines}
     elif case.kind == "compile":
-        entries = {engine.name: _measure_compilation(engine, case, options) | stamp for engine in engines}
+        entries = {engine.name: _measure_first_step(engine, case, options) | stamp for engine in engines}
     else:
-        with tempfile.TemporaryDirectory() as cache:
+        with no_library(), tempfile.TemporaryDirectory() as cache:
             measured = _measure_by_turns(engines, case, options, cache)
         entries = {name: entry | stamp for name, entry in measured.items()}
     return [job | {"engine": name} | entry | describe_machine() for name, entry in entries.items()]
@@ -158,13 +159,13 @@ def _memory(process: EngineProcess) -> dict[str, float]:
     return {"peak_mib": round(peak, 1), "peak_above_imports_mib": round(peak - resident, 1)}
 
 
-def _measure_compilation(engine: Engine, case: Case, options: Options) -> Row:
-    """Return seconds to the first step in new processes, with an empty and with a filled compile cache."""
+def _measure_first_step(engine: Engine, case: Case, options: Options) -> Row:
+    """Return seconds to the first step in new processes, with nothing compiled on disk and after that."""
     seconds: dict[str, list[float]] = {"cold": [], "warm": []}
     entry: dict[str, Any] = {}
     try:
-        for _ in range(min(options.rounds, _MOST_COMPILATIONS)):
-            with tempfile.TemporaryDirectory() as cache:
+        for _ in range(min(options.rounds, _MOST_FIRST_STEPS)):
+            with no_library(), tempfile.TemporaryDirectory() as cache:
                 for values in seconds.values():
                     with _start(engine, case, options, cache) as process:
                         entry = _prepare(process, case)

@@ -4,7 +4,7 @@
     uv run --group peers python -m benchmarks measure wall --cases sine --rounds 1
 
 Each job (`peers/whole_fits.py`) is a new process, from its start to its end. "pyrobnn" finds the library that runs
-recorded steps; "pyrobnn, first" is the first fit on a machine, which compiles it. JAX keeps nothing between processes.
+recorded steps; "pyrobnn, first" is the first fit without it, which compiles it. JAX keeps nothing between processes.
 Engines take turns in each round. Python's own bytecode of all packages lies on disk, as on any computer where they were
 imported once.
 """
@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
+from benchmarks.library import no_library
 from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.report.parts import grid
 from benchmarks.timing import timed
@@ -52,7 +53,8 @@ def whole_fit(engine: str, case: str, steps: int, folder: str) -> tuple[float, f
 def used(engine: str) -> "tempfile.TemporaryDirectory[str]":
     """Return the cache folder of an engine that has run here; the bytecode of its imports is on disk too."""
     folder = tempfile.TemporaryDirectory()
-    whole_fit(engine, "sine", 500, folder.name)
+    with no_library():
+        whole_fit(engine, "sine", 500, folder.name)
     return folder
 
 
@@ -72,7 +74,7 @@ def run(job: Row, options: Options) -> list[Row]:
     """Return the row of a process."""
     case, steps, engine, _ = job.values()
     folder_of_used = used(engine.split(",")[0]).name
-    with tempfile.TemporaryDirectory() as fresh:
+    with no_library(), tempfile.TemporaryDirectory() as fresh:
         folder = fresh if engine == "pyrobnn, first" else folder_of_used
         seconds, busy, parts = whole_fit(engine, case, steps, folder)
     row = {"seconds": round(seconds, 2), "processor": round(busy, 2), "parts": parts}

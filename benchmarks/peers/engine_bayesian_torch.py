@@ -29,7 +29,7 @@ from benchmarks.peers.cases import (
     prediction_inputs,
 )
 from benchmarks.peers.protocol import Built, serve
-from benchmarks.peers.torch_parts import Batches, loop_of, make_net, moments, refuse_replicates, set_up
+from benchmarks.peers.torch_parts import Batches, loop_of, make_net, moments, set_up
 
 _SETTINGS = {
     "prior_mu": 0.0,
@@ -78,7 +78,6 @@ def _negative_log_likelihood(case: Case, f: Tensor, y: Tensor) -> Tensor:
 
 def build(case: Case) -> Built:
     """Build a case."""
-    refuse_replicates(case)
     device = set_up(case)
     net = make_bnn(case, device)
     inputs = torch.from_numpy(prediction_inputs())

@@ -142,8 +142,6 @@ class JittedSteps:
     """Steps of a case, each a call of a jitted function."""
 
     def __init__(self, case: cases.Case) -> None:
-        if case.replicates > 1:
-            raise Unsupported("replicates are for numpyro_scan; one at a time they cost what the case sine does")
         self._inference = Inference(case)
         self._step = jax.jit(self._inference.step, donate_argnums=0)
         self._carry = self._inference.init(random.PRNGKey(cases.SEED))
@@ -232,8 +230,6 @@ class Predictions:
 
 def build(case: cases.Case, mode: str) -> Built:
     """Build a case whose steps are jitted one by one ("jit"), or scanned ("scan")."""
-    if case.kind == "compile":
-        raise Unsupported("there is no compile cache to measure")
     if case.kind == "predict":
         return Predictions(case)
     return {"jit": JittedSteps, "scan": ScannedSteps}[mode](case)

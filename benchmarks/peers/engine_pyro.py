@@ -25,7 +25,6 @@ from benchmarks.peers.torch_parts import (
     initial_parameters,
     loop_of,
     moments,
-    refuse_replicates,
     set_up,
 )
 
@@ -67,7 +66,6 @@ def make_guide(case: Case, model: Model, device: torch.device) -> AutoDiagonalNo
 
 def build(case: Case) -> Built:
     """Build a case."""
-    refuse_replicates(case)
     device = set_up(case)
     pyro.enable_validation(is_validate=False)
     batches, model = Batches(case, device), Model(case)

@@ -17,7 +17,7 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.peers import cases
-from benchmarks.peers.protocol import Built, Unsupported, serve
+from benchmarks.peers.protocol import Built, serve
 from benchmarks.peers.torch_parts import STEPS_BEFORE_PREDICTION, Loop, make_net, set_up
 
 _LONGEST_FIT = 2_000_000
@@ -108,8 +108,6 @@ def make_prediction(case: cases.Case, engine: str) -> Built:
 
 def build(case: cases.Case, engine: str) -> Built:
     """Build a case."""
-    if case.kind == "compile" and engine == "eager":
-        raise Unsupported("nothing is compiled")
     return make_prediction(case, engine) if case.kind == "predict" else Fit(case, engine)
 
 

@@ -18,16 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.peers.cases import INIT_RHO, LEARNING_RATE, NOISE, NUM_DRAWS, Case, Layer, layers, prediction_inputs
-from benchmarks.peers.protocol import Built, Unsupported, serve
+from benchmarks.peers.protocol import Built, serve
 from benchmarks.peers.torch_parts import (
     Batches,
-    Loop,
     apply_layer,
     initial_parameters,
     log_prior,
     loop_of,
     moments,
-    refuse_replicates,
     set_up,
 )
 
@@ -120,15 +118,9 @@ def make_prediction(net: BayesNet, *, compiled: bool) -> Callable[[], tuple[Tens
 
 def build(case: Case, *, compiled: bool) -> Built:
     """Build a case, with or without `torch.compile`."""
-    if case.kind == "compile" and not compiled:
-        raise Unsupported("nothing is compiled")
-    if case.kind != "compile":
-        refuse_replicates(case)
     device = set_up(case)
     net = BayesNet(case, device)
     step = make_step(case, net, device, compiled=compiled and case.kind != "predict")
-    if case.kind == "compile":
-        return Loop(step, device)
     return loop_of(case, device, step, make_prediction(net, compiled=compiled))
 
 

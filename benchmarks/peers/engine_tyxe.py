@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.peers.cases import INIT_SCALE, LEARNING_RATE, NOISE, NUM_DRAWS, Case, prediction_inputs
 from benchmarks.peers.protocol import Built, serve
 from benchmarks.peers.pyro_prior import ScaleMixture
-from benchmarks.peers.torch_parts import STEPS_BEFORE_PREDICTION, Batches, Loop, make_net, refuse_replicates, set_up
+from benchmarks.peers.torch_parts import STEPS_BEFORE_PREDICTION, Batches, Loop, make_net, set_up
 
 pyro.util.deep_getattr = lambda module, name: attrgetter(name)(module)
 
@@ -74,14 +74,13 @@ class Fit:
 
 def build(case: Case) -> Built:
     """Build a case."""
-    refuse_replicates(case)
     device = set_up(case)
     pyro.enable_validation(is_validate=False)
-    job = Fit(case, device)
+    fit = Fit(case, device)
     if case.kind == "step":
-        return job
-    job.run(STEPS_BEFORE_PREDICTION)
-    return Loop(job.predict, device, has_loss=False)
+        return fit
+    fit.run(STEPS_BEFORE_PREDICTION)
+    return Loop(fit.predict, device, has_loss=False)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ class Engine:
         script: file in this folder.
         mode: argument of the script.
         own_environment: whether the script declares its requirements itself; if not it runs where the driver runs.
-        compiles: whether it has a compile cache to time.
+        compiles: whether it leaves something compiled on disk, of which the case compile times the use.
         predicts: whether its predictions are timed; no where another engine's are the same.
         fits_replicates: whether it fits replicates side by side; the others take as long as the case sine for each.
         grows: whether it is timed over sizes.

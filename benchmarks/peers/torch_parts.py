@@ -121,7 +121,7 @@ class Loop:
 
 def loop_of(case: Case, device: torch.device, step: Callable[[], Any], predict: Callable[[], Any]) -> Loop:
     """Return steps, or predictions after some steps."""
-    if case.kind == "step":
+    if case.kind != "predict":
         return Loop(step, device)
     Loop(step, device).run(STEPS_BEFORE_PREDICTION)
     return Loop(predict, device, has_loss=False)
@@ -130,11 +130,3 @@ def loop_of(case: Case, device: torch.device, step: Callable[[], Any], predict: 
 def moments(f: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of the targets from draws of the outputs."""
     return f.mean(0), (f.var(0) + NOISE**2).sqrt()
-
-
-def refuse_replicates(case: Case) -> None:
-    """Refuse replicates: the engine fits a single model at a time."""
-    if case.replicates > 1:
-        raise Unsupported("one fit at a time; a replicate costs what the case sine does")
-    if case.kind == "compile":
-        raise Unsupported("nothing is compiled")
