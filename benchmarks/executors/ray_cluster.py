@@ -55,7 +55,10 @@ def run_on_ray(
 
 
 def _done(ray: Any, jobs: list[Job], workers: int, work: Callable[[Job], Outcome]) -> Iterator[tuple[Job, Outcome]]:
-    remote = ray.remote(max_retries=TRIES - 1)(work)
+    def do(job: Job) -> Outcome:
+        return work(job)
+
+    remote = ray.remote(max_retries=TRIES - 1)(do)  # it takes functions alone, and `work` may be partial
     waiting, running = list(jobs), {}
     while waiting or running:
         while waiting and len(running) < workers:

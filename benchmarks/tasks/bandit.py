@@ -41,7 +41,7 @@ class Agent(schema.Method, total=False):
 
 
 class SuiteSettings(BaseModel):
-    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
+    """What a suite may set, with defaults."""
 
     mushrooms: schema.Count = 50_000
     seeds: schema.Count = 5
@@ -61,7 +61,7 @@ class SuiteSettings(BaseModel):
 
 
 class Settings(SuiteSettings):
-    """What a job is told: what its suite sets for all, and what its own data and entry say."""
+    """The settings of a job: those of its suite, its data and its entry."""
 
     data: str
     entry: str

@@ -59,7 +59,7 @@ class Entry(Sections, total=False):
 
 
 class SuiteSettings(BaseModel):
-    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
+    """What a suite may set, with defaults."""
 
     units: list[schema.Count] = [400]
     seeds: schema.Seeds = [0]
@@ -75,7 +75,7 @@ class SuiteSettings(BaseModel):
 
 
 class Settings(SuiteSettings):
-    """What a job is told: what its suite sets for all, and what its own data and entry say."""
+    """The settings of a job: those of its suite, its data and its entry."""
 
     entry: str
     data: str

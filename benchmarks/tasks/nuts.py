@@ -52,7 +52,7 @@ class Entry(TypedDict, total=False):
 
 
 class SuiteSettings(BaseModel):
-    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
+    """What a suite may set, with defaults."""
 
     problems: list[str] = ["sinusoid", "motorcycle", "moons"]
     seeds: schema.Seeds = [0]
@@ -124,7 +124,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {"sinusoid": sinusoid, "motorcycle"
 
 
 class Settings(SuiteSettings):
-    """What a job is told: what its suite sets for all, and what its own data and entry say."""
+    """The settings of a job: those of its suite, its data and its entry."""
 
     entry: str
     data: str

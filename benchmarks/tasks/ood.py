@@ -34,7 +34,7 @@ class Inputs(TypedDict, total=False):
 
 
 class SuiteSettings(BaseModel):
-    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
+    """What a suite may set, with defaults."""
 
     seeds: schema.Count = 5
     draws: schema.Count = 200
@@ -47,7 +47,7 @@ class SuiteSettings(BaseModel):
 
 
 class Settings(SuiteSettings):
-    """What a job is told: what its suite sets for all, and what its own data and entry say."""
+    """The settings of a job: those of its suite, its data and its entry."""
 
     data: str
     without: list[int]

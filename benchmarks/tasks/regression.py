@@ -48,7 +48,7 @@ class Entry(Sections, total=False):
 
 
 class SuiteSettings(BaseModel):
-    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
+    """What a suite may set, with defaults."""
 
     data: Annotated[list[str], schema.NOT_SHARED] = []
     splits: Literal["published", "gap"] = "published"
@@ -63,7 +63,7 @@ class SuiteSettings(BaseModel):
 
 
 class Settings(SuiteSettings):
-    """What a job is told: what its suite sets for all, and what its own data and entry say."""
+    """The settings of a job: those of its suite, its data and its entry."""
 
     entry: str
     data: str
