@@ -535,18 +535,8 @@ def test_a_wide_network_is_ready_in_a_minute(name):
     assert wide(name)[0]["seconds"] <= 60
 
 
-BUSY = "of the clock, {} of the CPU: measured beside other work"
-
-
 @pytest.mark.parametrize(
-    ("net", "most"),
-    [
-        ("13-50-1", 8),
-        pytest.param("784-100-10", 8, marks=pytest.mark.xfail(strict=True, reason=f"10.7 s {BUSY.format(7.9)}")),
-        ("LeNet", 16),
-        ("transformer", 16),
-        ("LSTM", 16),
-    ],
+    ("net", "most"), [("13-50-1", 8), ("784-100-10", 8), ("LeNet", 16), ("transformer", 16), ("LSTM", 16)]
 )
 def test_a_first_step_comes_soon_with_nothing_on_disk(net, most):
     (row,) = chosen(load_rows("ready"), what=f"first step, {net}", cache="empty")
@@ -555,14 +545,7 @@ def test_a_first_step_comes_soon_with_nothing_on_disk(net, most):
 
 @pytest.mark.parametrize(
     ("name", "state", "most"),
-    [
-        ("regressor", "empty", 15),
-        pytest.param("classifier", "empty", 15, marks=pytest.mark.xfail(strict=True, reason=f"21 s {BUSY.format(16)}")),
-        ("regressor", "again", 5),
-        pytest.param(
-            "classifier", "again", 5, marks=pytest.mark.xfail(strict=True, reason=f"8.7 s {BUSY.format(5.3)}")
-        ),
-    ],
+    [("regressor", "empty", 15), ("classifier", "empty", 15), ("regressor", "again", 5), ("classifier", "again", 5)],
 )
 def test_estimators_are_ready_soon(name, state, most):
     (row,) = chosen(load_rows("ready"), what=name, cache=state)
