@@ -28,6 +28,7 @@ def run(
     workers: Annotated[int, typer.Option(help="Number of jobs at a time.")] = 1,
     any_code: Annotated[bool, typer.Option(help="Keep jobs that other versions of the code have finished.")] = False,
     only: Annotated[str, typer.Option(help="Run only jobs whose label contains this text.")] = "",
+    keep: Annotated[Path | None, typer.Option(help="Folder where fits of `mnist` go on after an interruption.")] = None,
 ) -> None:
     """Do the jobs of a suite that are not finished, and write its report."""
     from benchmarks import RESULTS
@@ -39,7 +40,7 @@ def run(
     loaded = load_suite(suite)
     folder = out or RESULTS / loaded.name
     how: dict[str, Any] = {"on": on, "address": address, "workers": workers, "any_code": any_code, "only": only}
-    failures = run_suite(loaded, out=folder, **how)
+    failures = run_suite(loaded, out=folder, keep=keep, **how)
     if Store(folder).current():
         for path in write_report(folder):
             typer.echo(path)
@@ -80,9 +81,9 @@ def rerun(
 
     record = find_record(folder, key)
     rows, manifest = again(record)
-    found = verdict(record, rows, manifest)
-    typer.echo(found.text)
-    if not found.holds:
+    judged = verdict(record, rows, manifest)
+    typer.echo(judged.text)
+    if not judged.holds:
         raise typer.Exit(1)
 
 
@@ -96,8 +97,8 @@ def measure(
 
     if name in ("", "--help"):
         typer.echo("\n".join(listed()))
-    else:
-        run_measure(name, context.args)
+    elif not run_measure(name, context.args):
+        raise typer.Exit(1)
 
 
 def main() -> None:

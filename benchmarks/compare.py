@@ -15,7 +15,7 @@ from benchmarks.store import Record, Store
 from benchmarks.suite import Row
 
 _NOT_SCORES = {"entry", "data", "split", "seed", "key", "candidates"}
-_FOUND = {"chosen", "engine"}
+_RESULTS = {"chosen", "engine"}
 """Words in a row that are results."""
 _STANDARD_ERRORS = 2.0
 _NOT_PAIRED = "cannot be compared, the rows are not of the same methods, splits and scores"
@@ -42,11 +42,11 @@ def find_record(folder: str | Path, key: str) -> Record:
         InputError: no results there, or not exactly one such key.
     """
     records = _not_none(folder, Store(folder).records())
-    found = {record.job.key: record for record in records if record.job.key.startswith(key)}
-    if len(found) != 1:
+    those = {record.job.key: record for record in records if record.job.key.startswith(key)}
+    if len(those) != 1:
         known = ", ".join(f"{record.job.key} ({record.job.label})" for record in records)
-        raise bnn.InputError(f"{len(found)} jobs in {folder} have a key that starts with {key!r}. Jobs there: {known}.")
-    return next(iter(found.values()))
+        raise bnn.InputError(f"{len(those)} jobs in {folder} have a key that starts with {key!r}. Jobs there: {known}.")
+    return next(iter(those.values()))
 
 
 def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdict:
@@ -69,8 +69,8 @@ def verdict(record: Record, rows: list[Row], manifest: dict[str, Any]) -> Verdic
     text = "\n".join([f"{record.job.label}: other bits.", *_lines(changes, record.rows, rows)])
     if not others:
         return Verdict(holds=False, text=f"{text}\nMachine and code are the same: the bits should be.")
-    holds, found = _judged(changes)
-    return Verdict(holds=holds, text=f"{text}\nNot the same: {', '.join(others)}; {found}.")
+    holds, judgement = _judged(changes)
+    return Verdict(holds=holds, text=f"{text}\nNot the same: {', '.join(others)}; {judgement}.")
 
 
 def _judged(changes: "list[Change]") -> tuple[bool, str]:
@@ -96,19 +96,19 @@ def differences(before: str | Path, after: str | Path) -> str:
         InputError: no results in one of them, or no job in common.
     """
     records = (_not_none(folder, Store(folder).current()) for folder in (before, after))
-    first, second = ({record.job.work: record for record in found} for found in records)
+    first, second = ({record.job.work: record for record in side} for side in records)
     shared = [work for work in first if work in second]
     if not shared:
         raise bnn.InputError(f"{before} and {after} have no job in common: compare two runs of one suite.")
     lines = []
     for work in shared:
-        one, other = first[work], second[work]
-        if results(one.rows) == results(other.rows):
-            lines.append(f"{one.job.label}: the same bits")
-        elif _are_paired(one.rows, other.rows):
-            lines += [f"{one.job.label}:", *_lines(_changes(one.rows, other.rows), one.rows, other.rows)]
+        earlier, later = first[work], second[work]
+        if results(earlier.rows) == results(later.rows):
+            lines.append(f"{earlier.job.label}: the same bits")
+        elif _are_paired(earlier.rows, later.rows):
+            lines += [f"{earlier.job.label}:", *_lines(_changes(earlier.rows, later.rows), earlier.rows, later.rows)]
         else:
-            lines.append(f"{one.job.label}: {_NOT_PAIRED}")
+            lines.append(f"{earlier.job.label}: {_NOT_PAIRED}")
     for folder, mine, theirs in ((before, first, second), (after, second, first)):
         alone = [record.job.label for work, record in mine.items() if work not in theirs]
         lines += [f"only in {folder}: {label}" for label in alone]
@@ -141,13 +141,13 @@ def results(rows: list[Row]) -> str:
 
 def _are_paired(before: list[Row], after: list[Row]) -> bool:
     """Whether rows are of the same methods, data and splits, in the same order, and measured the same."""
-    one, other = ([(_method(row), row.get("split"), row.get("seed")) for row in rows] for rows in (before, after))
-    return one == other and scores(before) == scores(after)
+    earlier, later = ([(_method(row), row.get("split"), row.get("seed")) for row in rows] for rows in (before, after))
+    return earlier == later and scores(before) == scores(after)
 
 
 def _method(row: Row) -> tuple[str, ...]:
     """Return the columns that replicates of a row share."""
-    return tuple(value for name, value in row.items() if isinstance(value, str) and name not in _FOUND)
+    return tuple(value for name, value in row.items() if isinstance(value, str) and name not in _RESULTS)
 
 
 @dataclass(frozen=True)
@@ -201,19 +201,19 @@ def _changes(before: list[Row], after: list[Row]) -> list[Change]:
     groups: dict[tuple[str, ...], list[tuple[Row, Row]]] = {}
     for pair in zip(before, after, strict=True):
         groups.setdefault(_method(pair[0]), []).append(pair)
-    found = []
+    changes = []
     for method, pairs in groups.items():
         for name in scores(before):
-            one, other = [row[name] for row, _ in pairs], [row[name] for _, row in pairs]
-            if json.dumps(one) != json.dumps(other):
+            earlier, later = [row[name] for row, _ in pairs], [row[name] for _, row in pairs]
+            if json.dumps(earlier) != json.dumps(later):
                 label = f"{' '.join(method)}, {name}" if len(groups) > 1 else name
-                found.append(_change(label, one, other, pairs[0][0].get(f"{name}_stderr")))
-    return found
+                changes.append(_change(label, earlier, later, pairs[0][0].get(f"{name}_stderr")))
+    return changes
 
 
-def _change(name: str, one: list[float], other: list[float], stated: Any) -> Change:
-    changes = [after - before for before, after in zip(one, other, strict=True)]
+def _change(name: str, earlier: list[float], later: list[float], stated: Any) -> Change:
+    changes = [after - before for before, after in zip(earlier, later, strict=True)]
     if len(changes) > 1:
-        error = standard_error(one) or standard_error(other)
-        return Change(name, mean(one), mean(changes), error, standard_error(changes))
-    return Change(name, one[0], changes[0], stated if isinstance(stated, float) else math.nan, math.nan)
+        error = standard_error(earlier) or standard_error(later)
+        return Change(name, mean(earlier), mean(changes), error, standard_error(changes))
+    return Change(name, earlier[0], changes[0], stated if isinstance(stated, float) else math.nan, math.nan)

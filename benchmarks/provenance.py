@@ -1,4 +1,4 @@
-"""Says what did a job: code, versions and machine."""
+"""What did a job: code, versions and machine."""
 
 import ast
 import datetime
@@ -6,9 +6,9 @@ import hashlib
 import importlib.util
 import os
 import platform
-import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 import pyrobnn as bnn
 
 _HERE = Path(__file__).resolve().parent
-_TASK_IMPORT = re.compile(r"^from benchmarks\.tasks(?:\.(\w+) import| import (\w+))", re.MULTILINE)
+_TASKS, _REPORTS = "benchmarks.tasks.", ("benchmarks.report.", "benchmarks.measures.harness")
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "scikit-learn", "scipy")
 _CODE = ("../pyrobnn", ":(glob)*.py", "executors", "suites", "tasks")
 SAME_KIND = ("machine", "cpu", "gpu", "torch", "pyro-ppl", "numpy", "threads")
@@ -27,46 +27,55 @@ SAME_KIND = ("machine", "cpu", "gpu", "torch", "pyro-ppl", "numpy", "threads")
 
 
 @cache
-def code_digest(task: str) -> str:
-    """Return a digest of the code of the library and a task, without comments, docstrings and layout.
+def code_digest(name: str) -> str:
+    """Return a digest of the code of the library and a task or measure, without comments, docstrings and layout.
 
     Args:
-        task: name of a module of `benchmarks.tasks`, or the dotted path of another module.
+        name: a module of `benchmarks.tasks`, or the dotted path of a measure or of another task.
     """
     library = Path(bnn.__file__).parent
-    files = {file.relative_to(library.parent): file for file in library.rglob("*.py")}
+    files = {file.relative_to(library.parent): file for file in library.rglob("*") if file.suffix in (".py", ".cpp")}
     content = hashlib.sha256()
-    for name, file in sorted((files | _of_task(task)).items()):
-        content.update(f"{name}\n{_executed(file.read_text(encoding='utf-8'))}".encode())
+    for path, file in sorted((files | _files_of(name)).items()):
+        text = file.read_text(encoding="utf-8")
+        content.update(f"{path}\n{_executed(text) if file.suffix == '.py' else text}".encode())
     return content.hexdigest()[:16]
 
 
-def _of_task(task: str) -> dict[Path, Path]:
-    """Return the modules of a task, of its folder if it has a dotted path, and of the tasks that it imports."""
-    if "." not in task:
-        return _imported([task])
-    spec = importlib.util.find_spec(task)
+def _files_of(name: str) -> dict[Path, Path]:
+    """Return the modules of a task or measure, those that it imports, and all of the folder of a task elsewhere."""
+    if "." not in name:
+        return _imported([f"{_TASKS}{name}"], only=_TASKS)
+    if name.startswith("benchmarks."):
+        return _imported([name])
+    spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         return {}
     folder = Path(spec.origin).parent
-    own = {Path(task) / file.relative_to(folder): file for file in folder.rglob("*.py")}
-    return own | _imported([name for file in own.values() for name in _imports(file)])
+    files = {Path(name) / file.relative_to(folder): file for file in folder.rglob("*.py")}
+    return files | _imported([module for file in files.values() for module in _imports(file)], only=_TASKS)
 
 
-def _imports(file: Path) -> list[str]:
-    return ["".join(names) for names in _TASK_IMPORT.findall(file.read_text(encoding="utf-8"))]
+def _imports(file: Path) -> Iterator[str]:
+    """Yield what a file may import from benchmarks: modules, and names in them."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("benchmarks"):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _imported(tasks: list[str]) -> dict[Path, Path]:
-    """Return modules of `benchmarks.tasks`, and the modules of that folder that they import."""
-    found: dict[Path, Path] = {}
-    waiting = list(tasks)
+def _imported(modules: list[str], only: str = "benchmarks.") -> dict[Path, Path]:
+    """Return modules of benchmarks and those that they import, without what makes reports."""
+    files: dict[Path, Path] = {}
+    waiting = list(modules)
     while waiting:
-        file = _HERE / "tasks" / f"{waiting.pop()}.py"
-        if file.exists() and file not in found.values():
-            found[Path("tasks") / file.name] = file
+        name = waiting.pop()
+        path = Path(*name.split(".")).with_suffix(".py")
+        file = _HERE.parent / path
+        if name.startswith(only) and not name.startswith(_REPORTS) and file.exists() and path not in files:
+            files[path] = file
             waiting += _imports(file)
-    return found
+    return files
 
 
 def _executed(source: str) -> str:
@@ -95,6 +104,12 @@ def machine(threads: int) -> dict[str, Any]:
     } | {name: version(name) for name in _PACKAGES}
 
 
+def describe_machine() -> dict[str, Any]:
+    """Return the processor's model, the number of cores that may be used, and the platform."""
+    model = processor()["model name"]
+    return {"cpu": model, "cores": os.cpu_count(), "platform": f"{platform.system()} {platform.machine()}"}
+
+
 def manifest(threads: int, seconds: float, commit: dict[str, Any] | None) -> dict[str, Any]:
     """Return the machine, the commit, the time a job took, and the date."""
     return machine(threads) | {
@@ -109,15 +124,15 @@ def processor() -> dict[str, str]:
     """Return the description of a processor in /proc/cpuinfo; its "model name" also where there is no such file."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if info.exists() else []
-    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return {"model name": platform.processor() or platform.machine()} | found
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {"model name": platform.processor() or platform.machine()} | fields
 
 
 def _cpu() -> str:
     """Return the processor's name, and the numbers that tell generations of the same name apart."""
-    found = processor()
-    numbers = [f"{name} {found[name]}" for name in ("cpu family", "model", "stepping") if name in found]
-    return f"{found['model name']} ({', '.join(numbers)})"
+    fields = processor()
+    numbers = [f"{name} {fields[name]}" for name in ("cpu family", "model", "stepping") if name in fields]
+    return f"{fields['model name']} ({', '.join(numbers)})"
 
 
 def git_commit() -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
 """Runs a suite: does the jobs that are not finished, and keeps each as soon as it is done."""
 
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from benchmarks import RESULTS
 from benchmarks.executors.local import run_locally
 from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Job, Row, Suite, make_job
-from benchmarks.worker import KEPT_IN, Outcome, do
+from benchmarks.worker import Outcome, do
 
 PLACES = ("local", "ray")
 
@@ -28,6 +28,7 @@ def run_suite(
     workers: int = 1,
     any_code: bool = False,
     only: str = "",
+    keep: Path | None = None,
 ) -> dict[str, str]:
     """Do the jobs of a suite that are not finished, and return why those that failed did, by label and key.
 
@@ -41,6 +42,7 @@ def run_suite(
         workers: number of jobs at a time.
         any_code: count jobs as finished that another version of the code has done.
         only: run only jobs whose label contains this text.
+        keep: folder for checkpoints of long fits, which go on there after an interruption.
 
     Raises:
         InputError: an unknown place, no workers, no job of that label, or results that another runner is at work on.
@@ -62,7 +64,7 @@ def run_suite(
         open_jobs = [job for job in jobs if job.key not in done]
         with _progress() as progress:
             bar = progress.add_task(suite.name, total=len(jobs), completed=len(done), failed="")
-            for job, outcome in _outcomes(open_jobs, on, address, workers):
+            for job, outcome in _outcomes(open_jobs, partial(do, keep=keep and keep.resolve()), on, address, workers):
                 if outcome.rows is None:
                     failures[f"{job.label} ({job.key})"] = outcome.fault
                     progress.update(bar, failed=f"[red]{len(failures)} failed")
@@ -77,32 +79,28 @@ def run_suite(
 def rerun(record: Record) -> tuple[list[Row], dict[str, Any]]:
     """Do a finished job again from what its record says, and return its rows and the manifest of now.
 
-    Checkpoints of the first time are left alone.
-
     Raises:
         InputError: the job fails, or its data differ from the record.
     """
     job = make_job(record.job.task, record.job.threads, record.job.settings)
     if job.data != record.job.data:
         raise bnn.InputError(f"{job.label}: the data differ from those of the record: {job.data}, {record.job.data}.")
-    kept = os.environ.pop(KEPT_IN, None)
-    try:
-        outcome = do(job)
-    finally:
-        os.environ |= {KEPT_IN: kept} if kept is not None else {}
+    outcome = do(job)
     if outcome.rows is None:
         raise bnn.InputError(f"{job.label} failed: {outcome.fault}\n{outcome.details}")
     return outcome.rows, outcome.manifest
 
 
-def _outcomes(jobs: list[Job], on: str, address: str | None, workers: int) -> Iterator[tuple[Job, Outcome]]:
+def _outcomes(
+    jobs: list[Job], work: Callable[[Job], Outcome], on: str, address: str | None, workers: int
+) -> Iterator[tuple[Job, Outcome]]:
     if not jobs:
         return iter(())
     if on == "local":
-        return run_locally(jobs, workers)
+        return run_locally(jobs, workers, work)
     from benchmarks.executors.ray_cluster import run_on_ray
 
-    return run_on_ray(jobs, workers, address)
+    return run_on_ray(jobs, workers, address, work)
 
 
 def _progress() -> Progress:

@@ -52,8 +52,8 @@ class Store:
 
     def _record(self, number: int, line: str) -> Record:
         try:
-            found = json.loads(line)
-            return Record(Job(**found["job"]), found["rows"], found["manifest"])
+            entry = json.loads(line)
+            return Record(Job(**entry["job"]), entry["rows"], entry["manifest"])
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise bnn.InputError(
                 f"{self.path}, line {number} cannot be read ({error}): restore the file, or remove that line and run "
@@ -99,12 +99,12 @@ class Store:
     def _planned(self) -> dict[str, Any]:
         path = self.folder / "suite.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            plan = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except json.JSONDecodeError as error:
             raise bnn.InputError(f"{path} cannot be read ({error}): remove it, and run the suite again.") from None
-        if not isinstance(found, dict):
+        if not isinstance(plan, dict):
             raise bnn.InputError(f"{path} cannot be read (no table): remove it, and run the suite again.")
-        return found
+        return plan
 
     def add(self, record: Record) -> None:
         """Add a finished job, so that it is on the disk when this returns."""
@@ -151,5 +151,5 @@ def finished(records: list[Record], jobs: tuple[Job, ...], *, any_code: bool = F
     """Return the last record of each job by its key; with `any_code` also those done by other versions of the code."""
     by_key = {record.job.key: record for record in records}
     by_work = {record.job.work: record for record in records} if any_code else {}
-    found = {job.key: by_key.get(job.key) or by_work.get(job.work) for job in jobs}
-    return {key: record for key, record in found.items() if record is not None}
+    last = {job.key: by_key.get(job.key) or by_work.get(job.work) for job in jobs}
+    return {key: record for key, record in last.items() if record is not None}

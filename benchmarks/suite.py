@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from pydantic import BaseModel
+
 import pyrobnn as bnn
 from benchmarks.provenance import code_digest
 from benchmarks.report.parts import Figure, Row, Table
@@ -26,12 +28,14 @@ class Task(Protocol):
 
     jobs: Callable[[dict[str, Any]], list[dict[str, Any]]]
     """From the tables of a suite to the settings of its jobs, each with an `entry` and a `data`."""
-    datasets: Callable[[dict[str, Any]], tuple[str, ...]]
+    Settings: type[BaseModel]
+    """The type in which the other functions get the settings of a job."""
+    datasets: Callable[[Any], tuple[str, ...]]
     """From the settings of a job to the names of the data sets that it reads."""
-    run: Callable[[dict[str, Any]], list[Row]]
-    """Do a job: from its settings to rows."""
+    run: Callable[[Any, Path | None], list[Row]]
+    """Do a job: from its settings, and a folder for checkpoints of long fits if there is one, to rows."""
     tables: Callable[[list[Row], list[Row]], list[Table]]
-    """From rows and published numbers to tables."""
+    """From rows and published numbers to tables; a module of `benchmarks.report` has this and `figures`."""
     figures: Callable[[list[Row]], list[Figure]]
     """From rows to pictures."""
 
@@ -109,9 +113,9 @@ def load_suite(path: str | Path) -> Suite:
     if threads < 1:
         raise bnn.InputError(f"{path}: `threads` must be at least 1, got {threads}.")
     task = get_task(name)
-    own = {key: value for key, value in tables.items() if key not in _OF_THE_RUNNER}
+    rest = {key: value for key, value in tables.items() if key not in _OF_THE_RUNNER}
     try:
-        jobs = [make_job(name, threads, one) for one in task.jobs(own)]
+        jobs = [make_job(name, threads, settings) for settings in task.jobs(rest)]
     except (AttributeError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise bnn.InputError(
@@ -126,8 +130,14 @@ def load_suite(path: str | Path) -> Suite:
 def make_job(task: str, threads: int, settings: dict[str, Any]) -> Job:
     """Return the job of these settings, with the data and the code as they are now."""
     settings = json.loads(json.dumps(settings))
-    data = {name: _checksum(name) for name in get_task(task).datasets(settings)}
+    module = get_task(task)
+    data = {name: _checksum(name) for name in module.datasets(typed(module, settings))}
     return Job(task, threads, settings, data, code_digest(task))
+
+
+def typed(task: Task, settings: dict[str, Any]) -> BaseModel:
+    """Return the settings of a job in the type of its task: the values as they are, which `jobs` has checked."""
+    return task.Settings.model_construct(**settings)
 
 
 def get_task(name: str) -> Task:
@@ -143,7 +153,7 @@ def get_task(name: str) -> Task:
     except ModuleNotFoundError as error:
         raise bnn.InputError(f"The task {name!r} cannot be imported ({error}): check its name.") from None
     if not isinstance(module, Task):
-        raise bnn.InputError(f"The module {name!r} is no task: it needs jobs, datasets, run, tables and figures.")
+        raise bnn.InputError(f"The module {name!r} is no task: it needs {', '.join(sorted(Task.__annotations__))}.")
     return module
 
 

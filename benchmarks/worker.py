@@ -4,15 +4,14 @@ import json
 import time
 import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.provenance import code_digest, git_commit, manifest
-from benchmarks.suite import Job, Row, get_task
+from benchmarks.suite import Job, Row, get_task, typed
 
-KEPT_IN = "PYROBNN_KEPT_FITS"
-"""Environment variable that names a folder for checkpoints of long fits: they resume there after an interruption."""
 TRIES = 3
 """Times that a job is tried if its worker dies."""
 
@@ -34,8 +33,13 @@ class Outcome:
     details: str = field(default="", repr=False)
 
 
-def do(job: Job) -> Outcome:
-    """Do a job with its number of threads; an error becomes the result and is not raised."""
+def do(job: Job, *, keep: Path | None = None) -> Outcome:
+    """Do a job with its number of threads; an error becomes the result and is not raised.
+
+    Args:
+        job: what to do.
+        keep: folder for checkpoints of long fits, which go on there after an interruption; None for none.
+    """
     code = code_digest(job.task)
     if code != job.code:
         return lost(f"the worker has other code ({code}) than the runner ({job.code}): install the same everywhere")
@@ -43,7 +47,7 @@ def do(job: Job) -> Outcome:
     try:
         task = get_task(job.task)
         torch.set_num_threads(job.threads)
-        rows = json.loads(json.dumps(task.run(job.settings)))
+        rows = json.loads(json.dumps(task.run(typed(task, job.settings), keep)))
     except Exception as error:
         return Outcome(None, {}, f"{type(error).__name__}: {str(error).partition('\n')[0]}", traceback.format_exc())
     return Outcome(rows, manifest(job.threads, time.perf_counter() - started, commit))

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import pyrobnn as bnn
-from benchmarks.gpu.parts.resnet import resnet18
+from benchmarks.networks import resnet18
 from pyrobnn import guides, likelihoods, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro

@@ -1,6 +1,6 @@
 """What users might feed to pyrobnn, at random, and what must come of it: a result, or one line that says why not.
 
-`tests/test_fuzz.py` runs a few examples of each kind, `benchmarks/faults/fuzz.py` thousands.
+`tests/test_fuzz.py` runs a few examples of each kind, `benchmarks/measures/fuzz.py` thousands.
 """
 
 import datetime

@@ -11,6 +11,16 @@ def quick(model, method, data, **settings):
     return bnn.fit(model, data, method, **({"seed": 0, "engine": "eager", "progress": False} | settings))
 
 
+def typed(task, job):
+    """The settings of a job of a task of benchmarks."""
+    return task.Settings.model_construct(**job)
+
+
+def run(task, job, keep=None):
+    """The rows of a job of a task of benchmarks."""
+    return task.run(typed(task, job), keep)
+
+
 class Branching(torch.nn.Sequential):
     """A network that vmap and the recording of steps do not take: it doubles outputs whose sum is too small."""
 

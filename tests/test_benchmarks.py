@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 import pytest
@@ -15,12 +16,14 @@ from benchmarks import RESULTS, __main__, compare, provenance, runner
 from benchmarks.executors import local
 from benchmarks.measures import harness
 from benchmarks.measures.harness import Page
+from benchmarks.new_process import in_process
 from benchmarks.report.page import _bold, write_report
 from benchmarks.report.parts import grid
 from benchmarks.runner import run_suite
 from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Job, load_suite
-from benchmarks.worker import KEPT_IN, do
+from benchmarks.timing import by_turns
+from benchmarks.worker import do
 from pyrobnn import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +33,7 @@ HERE = Path(__file__).parent
 @pytest.fixture(autouse=True)
 def _here(monkeypatch):
     """Jobs are done in this process, which spares all tests but those of workers the seconds in which these start."""
-    monkeypatch.setattr(runner, "run_locally", lambda jobs, workers: ((job, do(job)) for job in jobs))
+    monkeypatch.setattr(runner, "run_locally", lambda jobs, workers, work: ((job, work(job)) for job in jobs))
 
 
 @pytest.fixture
@@ -200,6 +203,16 @@ def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
     assert len(set(found)) == 3
 
 
+def test_the_digest_of_a_measure_is_of_what_it_imports_from_benchmarks():
+    files = {str(path) for path in provenance._files_of("benchmarks.measures.wide")}
+    assert {"benchmarks/measures/wide.py", "benchmarks/references.py"} <= files
+    assert not any("report" in path or "harness" in path for path in files)
+    assert {str(path) for path in provenance._files_of("ood")} == {
+        "benchmarks/tasks/ood.py",
+        "benchmarks/tasks/schema.py",
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -313,45 +326,88 @@ def test_a_measure_goes_on_where_it_was_and_the_last_row_of_a_key_counts(tmp_pat
     for arguments in (["--nets", "a"], [], ["--again", "--nets", "a", "--rounds", "2"], ["--report"]):
         harness.run_measure("some_thing", [*arguments, "--out", str(tmp_path)])
     assert done == ["a", "b", "a"]
-    assert harness.load_rows("some_thing", tmp_path) == [{"net": "a", "rounds": 20}, {"net": "b", "rounds": 10}]
+    rows = harness.load_rows("some_thing", tmp_path)
+    code = {row.pop("code") for row in rows}
+    assert rows == [{"net": "a", "rounds": 20}, {"net": "b", "rounds": 10}]
     assert len((tmp_path / "some-thing.jsonl").read_text().splitlines()) == 3
-    assert "| a | 20 |\n| b | 10 |" in (tmp_path / "some-thing.md").read_text()
+    page = (tmp_path / "some-thing.md").read_text()
+    assert "| a | 20 |\n| b | 10 |" in page
+    assert f"Rows by their code: 2 of {code.pop()}." in page
+
+
+DATA_OF_MEASURES = {
+    "estimators": ("energy", "concrete", "yacht", "wine-quality-red", "power-plant", "protein-tertiary-structure"),
+    "least_noise": ("mnist",),
+    "tables": ("yacht", "concrete", "energy"),
+}
+"""Sets that are read to say which jobs there are."""
+
+
+class Turns:
+    """Engines that take turns."""
+
+    KEY, OPTIONS = ("net", "engine"), {"engines": ["eager", "captured"]}
+    jobs = staticmethod(lambda options: [{"net": "a", "engine": options.engines}])
+    page = staticmethod(lambda rows, options: Page("A", [], grid(list(rows[0]), (row.values() for row in rows))))
+    stops: ClassVar = []
+
+    @classmethod
+    def run(cls, job, options):
+        for engine in job["engine"]:
+            yield job | {"engine": engine}
+            if cls.stops:
+                raise cls.stops.pop()
+
+
+def engines_on_file(folder, *arguments):
+    harness.run_measure("some_thing", [*arguments, "--out", str(folder)])
+    return [json.loads(line)["engine"] for line in (folder / "some-thing.jsonl").read_text().splitlines()]
 
 
 def test_a_job_that_stops_half_way_leaves_no_rows_and_is_done_again(tmp_path, monkeypatch):
-    stops = [True, False]
-
-    class Measure:
-        """What is measured."""
-
-        KEY, OPTIONS = ("net", "engine"), {}
-        jobs = staticmethod(lambda options: [{"net": "a"}])
-        page = staticmethod(lambda rows, options: Page("A", [], grid(list(rows[0]), (row.values() for row in rows))))
-
-        @staticmethod
-        def run(job, options):
-            yield job | {"engine": "eager"}
-            if stops.pop(0):
-                raise KeyboardInterrupt
-            yield job | {"engine": "captured"}
-
-    monkeypatch.setattr(harness, "load_measure", lambda name: Measure)
+    monkeypatch.setattr(harness, "load_measure", lambda name: Turns)
+    monkeypatch.setattr(Turns, "stops", [KeyboardInterrupt()])
     with pytest.raises(KeyboardInterrupt):
         harness.run_measure("some_thing", ["--out", str(tmp_path)])
     assert harness.load_rows("some_thing", tmp_path) == []
-    harness.run_measure("some_thing", ["--out", str(tmp_path)])
-    assert [row["engine"] for row in harness.load_rows("some_thing", tmp_path)] == ["eager", "captured"]
+    assert engines_on_file(tmp_path) == ["eager", "captured"]
+
+
+def test_a_job_is_done_when_all_of_its_rows_are_on_file(tmp_path, monkeypatch):
+    """An engine that is asked for later, or whose row was lost, takes its turns beside the others."""
+    monkeypatch.setattr(harness, "load_measure", lambda name: Turns)
+    assert engines_on_file(tmp_path, "--engines", "eager") == ["eager"]
+    assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
+    assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
+    assert engines_on_file(tmp_path, "--engines", "captured") == ["eager", "eager", "captured"]
+
+
+@pytest.mark.parametrize("name", harness.names())
+@pytest.mark.needs_data
+def test_jobs_of_a_measure_name_all_rows_that_they_give(name, require_data):
+    require_data(*DATA_OF_MEASURES.get(name, ()))
+    measure = harness.load_measure(name)
+    jobs = list(measure.jobs(harness.parsed(name, measure, ["--device", "cpu"] if name.startswith("gpu_") else [])))
+    assert all(set(measure.KEY) <= job.keys() for job in jobs)
+    keys = [tuple(row[column] for column in measure.KEY) for job in jobs for row in harness.expected(job)]
+    assert len(set(keys)) == len(keys) > 0
 
 
 def test_works_take_turns_and_rounds_before_do_not_count():
     done = []
-    found = harness.by_turns({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 2, clock=time.perf_counter)
+    found = by_turns({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 2, clock=time.perf_counter)
     assert "".join(done) == "ababab"
     assert [len(seconds) for seconds in found.values()] == [2, 2]
 
 
 def test_a_function_in_a_new_process_gets_and_gives_json():
-    assert harness.in_process(math.gcd, 12, 18) == 6
+    assert in_process(math.gcd, 12, 18) == 6
+
+
+def test_measures_import_no_measures():
+    files = [path for path in Path(harness.__file__).parent.glob("*.py") if path.stem != "harness"]
+    lines = {line for path in files for line in path.read_text().splitlines() if "benchmarks.measures" in line}
+    assert all(line.startswith("from benchmarks.measures.harness import ") for line in lines if "import" in line)
 
 
 def test_a_measure_that_is_none_is_refused():
@@ -471,16 +527,14 @@ def test_rows_do_not_depend_on_where_jobs_are_done(tmp_path):
     assert len(rows[0]) == 1
 
 
-def test_doing_a_job_again_leaves_kept_fits_alone(tmp_path, monkeypatch):
+def test_long_fits_are_kept_where_a_run_says_and_not_when_a_job_is_done_again(tmp_path, monkeypatch):
     suite = load_suite(write_suite(tmp_path, count=1))
-    run_suite(suite, out=tmp_path / "out")
-    (record,) = Store(tmp_path / "out").records()
-    monkeypatch.setenv(KEPT_IN, "somewhere")
     seen = []
-    monkeypatch.setattr(runner, "do", lambda job: seen.append(os.environ.get(KEPT_IN)) or do(job))
+    monkeypatch.setattr(runner, "do", lambda job, keep=None: seen.append(keep) or do(job, keep=keep))
+    run_suite(suite, out=tmp_path / "out", keep=tmp_path)
+    (record,) = Store(tmp_path / "out").records()
     assert runner.rerun(record)[0] == record.rows
-    assert seen == [None]
-    assert os.environ[KEPT_IN] == "somewhere"
+    assert seen == [tmp_path, None]
 
 
 @pytest.mark.one_in(0, 2)

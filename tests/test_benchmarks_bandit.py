@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from helpers import run, typed
 
 import pyrobnn as bnn
 from benchmarks.report.bandit import figures, tables
@@ -67,7 +68,7 @@ def test_worlds_depend_on_the_seed_alone():
 
 def test_blocks_cover_all_mushrooms_and_grow_within_bounds():
     settings = {"mushrooms": 5000, "first_block": 20, "last_block": 100, "growth": 0.05}
-    rows = bandit.blocks(settings)
+    rows = bandit.blocks(typed(bandit, settings))
     assert (rows[0].start, rows[-1].stop) == (0, 5000)
     assert all(first.stop == second.start for first, second in itertools.pairwise(rows))
     lengths = [part.stop - part.start for part in rows]
@@ -82,18 +83,18 @@ def test_choices_follow_the_values_and_toss_coins_as_often_as_told():
     x = torch.zeros(2000, 3)
     eat = torch.arange(2000) % 2 == 0
     values = torch.cat([torch.where(eat, 1.0, -1.0), torch.zeros(2000)])[None]
-    assert torch.equal(bandit.Chooser(settings, 0).choose(Known(values), x, 0), eat.long())
-    coins = bandit.Chooser(settings | {"epsilon": 0.5}, 0).choose(Known(values), x, 0)
+    assert torch.equal(bandit.Chooser(typed(bandit, settings), 0).choose(Known(values), x, 0), eat.long())
+    coins = bandit.Chooser(typed(bandit, settings | {"epsilon": 0.5}), 0).choose(Known(values), x, 0)
     assert abs(float((coins != eat).double().mean()) - 0.25) < 0.05
-    assert 0.4 < bandit.Chooser(settings, 0).choose(None, x, 0).double().mean() < 0.6
+    assert 0.4 < bandit.Chooser(typed(bandit, settings), 0).choose(None, x, 0).double().mean() < 0.6
 
 
 def test_thompson_agents_judge_by_the_mean_of_two_draws():
     settings = bandit.jobs({"entries": [{"name": "t", "guide": "mean_field"}], "draws": 4})[0]
     values = torch.cat([torch.tensor([[1.0], [1], [-1.5], [-1.5]]).expand(4, 3000), torch.zeros(4, 3000)], 1)
-    eaten = bandit.Chooser(settings, 0).choose(Known(values), torch.zeros(3000, 3), 0)
+    eaten = bandit.Chooser(typed(bandit, settings), 0).choose(Known(values), torch.zeros(3000, 3), 0)
     assert abs(float(eaten.double().mean()) - 1 / 6) < 0.03  # both draws of the two that want to eat
-    alone = bandit.Chooser(settings | {"averaged": 1}, 0).choose(Known(values), torch.zeros(3000, 3), 0)
+    alone = bandit.Chooser(typed(bandit, settings | {"averaged": 1}), 0).choose(Known(values), torch.zeros(3000, 3), 0)
     assert abs(float(alone.double().mean()) - 1 / 2) < 0.05
 
 
@@ -173,7 +174,7 @@ def test_suites_with_mistakes_are_refused(suite, message):
 
 @pytest.fixture(scope="module")
 def rows():
-    return [row for job in bandit.jobs({**TINY, "entries": AGENTS}) for row in bandit.run(job)]
+    return [row for job in bandit.jobs({**TINY, "entries": AGENTS}) for row in run(bandit, job)]
 
 
 @pytest.mark.needs_data("mushroom")
@@ -184,8 +185,8 @@ def test_every_agent_eats_and_its_row_adds_up_and_comes_again(rows):
         assert row["curve"] == sorted(row["curve"])
         assert row["steps"][-1] == TINY["mushrooms"]
     job = bandit.jobs({**TINY, "entries": AGENTS[:1]})[0]
-    assert [row | {"seconds": 0} for row in bandit.run(job)] == [row | {"seconds": 0} for row in rows[:2]]
-    assert bandit.datasets(job) == ("mushroom",)
+    assert [row | {"seconds": 0} for row in run(bandit, job)] == [row | {"seconds": 0} for row in rows[:2]]
+    assert bandit.datasets(typed(bandit, job)) == ("mushroom",)
 
 
 def test_tables_and_figure_show_what_the_rows_say():

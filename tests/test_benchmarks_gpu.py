@@ -1,81 +1,78 @@
-"""The GPU kit: what fails leaves its row and stops nothing, and a run goes on where it ended."""
+"""Measures of a GPU: what fails leaves its row and stops nothing, and a run goes on where it ended."""
 
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.noise import SameNoise
-from benchmarks.gpu.runner import PARTS, WHOLE, Part, run_parts
+from benchmarks import gpu
+from benchmarks.gpu import SECONDS, main, measure_of, size
+from benchmarks.measures import harness
+from benchmarks.noise import SameNoise
 
 ROOT = Path(__file__).parents[1]
-GOOD = Part("tests.bench_tasks.gpu_part", 60, 60)
-ENDS = Part("tests.bench_tasks.gpu_part_ends", 60, 60)
 
 
-def run(parts, out, *, resume=False, **settings):
-    """Rehearse parts, and return failures and the rows on file."""
-    failures = run_parts(parts, out, device="cpu", rehearse=True, resume=resume, **settings)
-    return failures, json.loads(out.with_suffix(".json").read_text())["rows"]
+class Kit:
+    """A measure of a GPU whose rows come out in every way; it notes what it did."""
+
+    done: list = []  # noqa: RUF012 emptied by the fixture
+
+    @staticmethod
+    def checks(options):
+        yield "good", lambda: Kit.do("good", {"ms": 1.5, "holds": True})
+        yield "bad", lambda: Kit.do("bad", {"holds": False})
+        yield "raises", lambda: Kit.do("raises", {})["ms"]
+        yield "sized", lambda: Kit.do("sized", {"size": size(options, 10, 3)})
+
+    @staticmethod
+    def do(name, columns):
+        Kit.done.append(name)
+        return columns
+
+
+Kit.KEY, Kit.OPTIONS, *functions = measure_of("The kit", Kit.checks)
+Kit.jobs, Kit.run, Kit.page = map(staticmethod, functions)
 
 
 @pytest.fixture
-def log(tmp_path, monkeypatch):
-    path = tmp_path / "log"
-    monkeypatch.setenv("GPU_PART_LOG", str(path))
-    return path
+def done(monkeypatch):
+    monkeypatch.setattr(harness, "load_measure", lambda name: Kit)
+    monkeypatch.setattr(Kit, "done", [])
+    return Kit.done
 
 
-def test_a_part_that_fails_leaves_its_row_and_the_rest_goes_on(tmp_path, log):
-    failures, rows = run({"ends": ENDS, "good": GOOD}, tmp_path / "gpu-x")
-    assert failures == 3
-    status = {(row["part"], row["name"]): row["status"] for row in rows}
-    assert status == {
-        ("ends", "first"): "ok",
-        ("ends", WHOLE): "failed",
-        ("good", "good"): "ok",
-        ("good", "bad"): "wrong",
-        ("good", "raises"): "failed",
-        ("good", "absent"): "not here",
-        ("good", "sized"): "ok",
-    }
-    by_name = {row["name"]: row for row in rows}
-    assert "the process ended with 3: the device is lost" in by_name[WHOLE]["error"]
-    assert by_name["raises"]["error"] == "ZeroDivisionError: made to fail"
-    assert by_name["sized"]["size"] == 3
-    assert by_name["sized"]["device"] == "cpu"
-    page = (tmp_path / "gpu-x.md").read_text()
-    assert "| good | ok | 1.5 |" in page
-    assert "no such / package" in page
+def rehearse(folder, *arguments):
+    return harness.run_measure("gpu_kit", ["--device", "cpu", "--rehearse", "--out", str(folder), *arguments])
 
 
-@pytest.mark.slow
-def test_a_part_that_hangs_is_ended(tmp_path, log, monkeypatch):
-    monkeypatch.setenv("GPU_PART_HANGS", "1")
-    began = time.perf_counter()
-    failures, rows = run({"ends": Part(ENDS.module, 0, 3.0), "good": GOOD}, tmp_path / "gpu-x", grace=3.0)
-    assert failures == 3
-    assert [row["name"] for row in rows][:2] == ["first", WHOLE]
-    assert rows[1]["error"] == "it was not done after 6 s"
-    assert time.perf_counter() - began < 60
+def test_a_check_that_fails_leaves_its_row_and_the_rest_goes_on(tmp_path, done, capsys):
+    assert not rehearse(tmp_path)
+    rows = {row["name"]: row for row in map(json.loads, (tmp_path / "gpu-kit.jsonl").read_text().splitlines())}
+    assert list(rows) == ["good", "bad", "raises", "sized"]
+    assert {row["device"] for row in rows.values()} == {"cpu, rehearsal"}
+    assert rows["sized"]["size"] == 3
+    assert rows["raises"]["failed"] == "KeyError: 'ms'"
+    page = (tmp_path / "gpu-kit.md").read_text()
+    assert "| cpu, rehearsal | good | 1.5 | True |" in page
+    assert "- cpu, rehearsal, raises, KeyError: 'ms'" in page
+    assert "Traceback" in capsys.readouterr().err
 
 
-def test_resume_does_again_what_failed_alone_while_time_is_left(tmp_path, log):
-    run({"good": GOOD}, tmp_path / "gpu-x")
-    log.write_text("")
-    failures, rows = run({"good": GOOD}, tmp_path / "gpu-x", resume=True)
-    assert log.read_text().split() == ["bad", "raises"]
-    assert failures == 2
-    assert len(rows) == 5
-    failures, rows = run({"other": Part(GOOD.module, 0, -1.0)}, tmp_path / "gpu-x", grace=30.0)
-    assert failures == 0
-    assert len(rows) == 10
-    assert {row["status"] for row in rows if row["part"] == "other"} == {"no time"}
+def test_the_same_command_does_again_what_failed_alone(tmp_path, done):
+    rehearse(tmp_path)
+    done.clear()
+    assert not rehearse(tmp_path)
+    assert done == ["raises"]
+
+
+def test_a_measure_that_does_not_end_is_ended(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "_REHEARSAL", 0.01)
+    assert main(["--device", "cpu", "--rehearse", "--only", "graphs", "--out", str(tmp_path)]) == 1
+    assert "graphs was not done after 0 s" in capsys.readouterr().err
 
 
 def test_every_request_for_noise_gets_the_same_numbers_rounded():
@@ -109,10 +106,8 @@ def test_the_command_refuses_what_it_cannot_do(options, message, capsys):
 
 
 @pytest.mark.nightly
-def test_the_rehearsal_runs_every_part(tmp_path):
+def test_the_rehearsal_runs_every_measure(tmp_path):
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--rehearse", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    rows = json.loads((tmp_path / "gpu-cpu-rehearsal.json").read_text())["rows"]
-    assert [row for row in rows if row["status"] in ("failed", "wrong")] == [], done.stderr[-2000:]
-    assert done.returncode == 0
-    assert {row["part"] for row in rows if row["status"] == "ok"} == set(PARTS)
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    assert {path.stem for path in tmp_path.glob("*.jsonl")} == {f"gpu-{name}" for name in SECONDS}
+    assert {path.stem for path in tmp_path.glob("*.md")} == {f"gpu-{name}" for name in SECONDS}

@@ -10,6 +10,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from helpers import run, typed
 
 import pyrobnn as bnn
 from benchmarks.report.mnist import _seconds
@@ -63,7 +64,7 @@ PUBLISHED = [
 
 @pytest.fixture(scope="module")
 def rows():
-    return [row for settings in mnist.jobs(SUITE) for row in mnist.run(settings)]
+    return [row for settings in mnist.jobs(SUITE) for row in run(mnist, settings)]
 
 
 def test_a_job_for_each_width_entry_and_seed():
@@ -74,7 +75,7 @@ def test_a_job_for_each_width_entry_and_seed():
     ]
     assert [candidate["guide"]["init_rho"] for candidate in jobs[2]["candidates"]] == [2.0, -4.0]
     assert json.loads(json.dumps(jobs)) == jobs
-    assert mnist.datasets(jobs[0]) == ("mnist", "fashion-mnist-test")
+    assert mnist.datasets(typed(mnist, jobs[0])) == ("mnist", "fashion-mnist-test")
 
 
 WRONG = {
@@ -140,15 +141,14 @@ def test_jobs_of_several_widths_and_seeds_have_labels_of_their_own():
 @pytest.mark.slow
 @needs_images
 def test_a_kept_fit_goes_on_and_one_of_other_code_begins_anew(tmp_path, monkeypatch):
-    monkeypatch.setenv(mnist.KEPT_IN, str(tmp_path))
     settings = mnist.jobs(SUITE | {"entries": [SUITE["entries"][0]]})[0]
-    first, again = mnist.run(settings)[0], mnist.run(settings)[0]
+    first, again = run(mnist, settings, tmp_path)[0], run(mnist, settings, tmp_path)[0]
     assert first["seconds"] > 0
     assert again["seconds"] is None
     assert {**first, "seconds": 0, "tuning_seconds": 0} == {**again, "seconds": 0, "tuning_seconds": 0}
     assert len(list(tmp_path.iterdir())) == 1
     monkeypatch.setattr(mnist, "code_digest", lambda task: "other")
-    assert mnist.run(settings)[0]["seconds"] > 0
+    assert run(mnist, settings, tmp_path)[0]["seconds"] > 0
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -168,9 +168,9 @@ def test_fits_are_on_the_device_of_the_suite(monkeypatch):
     monkeypatch.setattr(bnn.guides.Laplace, "around", fit)
     mode, images = Mock(), Mock()
     for suite in (SUITE, SUITE | {"device": "cuda:7"}):
-        settings = mnist.jobs(suite)[0]
+        settings = typed(mnist, mnist.jobs(suite)[0])
         with pytest.raises(InterruptedError):
-            mnist._fit(settings, settings["candidates"][0], bnn.Data(torch.rand(4, 784), torch.arange(4)))
+            mnist._fit(None, settings, settings.candidates[0], bnn.Data(torch.rand(4, 784), torch.arange(4)))
         with pytest.raises(InterruptedError):
             mnist._laplace_row(settings, {"name": "a"}, mode, images)
     assert asked == ["cpu", "cpu", "cuda:7", "cuda:7"]
@@ -267,10 +267,9 @@ def test_rows_tell_everything(rows):
 
 @pytest.mark.slow
 @needs_images
-def test_the_same_settings_give_the_same_row_also_from_a_kept_fit(rows, tmp_path, monkeypatch):
+def test_the_same_settings_give_the_same_row_also_from_a_kept_fit(rows, tmp_path):
     settings = mnist.jobs(SUITE)[1]
-    monkeypatch.setenv(mnist.KEPT_IN, str(tmp_path))
-    first, again = mnist.run(settings)[0], mnist.run(settings)[0]
+    first, again = run(mnist, settings, tmp_path)[0], run(mnist, settings, tmp_path)[0]
     assert _without_seconds(first) == _without_seconds(again) == _without_seconds(rows[-1])
     assert first["tuning_seconds"] > 0
     assert again["tuning_seconds"] is again["seconds"] is None

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import run
 
 import pyrobnn as bnn
 from benchmarks.report import regression as report
@@ -101,7 +102,7 @@ def test_every_feature_makes_a_gap_split():
 def test_rows_are_the_same_for_the_same_settings_and_scores_are_those_of_the_exact_mixture():
     fit = {"type": "ensemble", "members": 2, "engine": "eager", "method": {"steps": 40, "lr": 0.05}}
     job = settings(fit=fit, guide={"type": "map"})
-    first, again = (regression.run(job) for _ in range(2))
+    first, again = (run(regression, job) for _ in range(2))
     times = ("seconds", "tuning_seconds")
     assert [{k: v for k, v in row.items() if k not in times} for row in first] == [
         {k: v for k, v in row.items() if k not in times} for row in again
@@ -126,7 +127,7 @@ def test_the_best_candidate_on_validation_rows_is_chosen():
     job = settings(
         grid={"likelihood": [{"type": "gaussian", "scale": 0.001}, {"type": "gaussian", "scale": "learned"}]}
     )
-    rows = regression.run(job)
+    rows = run(regression, job)
     assert [json.loads(row["chosen"])["likelihood"]["scale"] for row in rows] == ["learned"] * 2
 
 
@@ -151,7 +152,7 @@ def test_targets_of_the_test_part_have_no_say_in_what_is_chosen(monkeypatch):
     for shift in (0.0, 1000.0):
         with monkeypatch.context() as patch:
             patch.setattr(bnn.datasets, "load", with_test_targets_shifted(shift))
-            found.append(regression.run(job))
+            found.append(run(regression, job))
     before, after = found
     assert [row["validation_log_score"] for row in after] == [row["validation_log_score"] for row in before]
     assert [row["chosen"] for row in after] == [row["chosen"] for row in before]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import run, typed
 
 import pyrobnn as bnn
 from benchmarks.tasks import active, bandit, mnist, nuts, ood, regression
@@ -76,8 +77,8 @@ def test_suites_with_mistakes_are_refused(task, tables, message):
 
 @pytest.mark.parametrize("task", [active, bandit, mnist, nuts, ood, regression])
 def test_defaults_are_what_a_suite_may_say(task):
-    defaults = task.Settings().model_dump()
-    assert check_suite(defaults, task.Settings) == defaults
+    defaults = task.SuiteSettings().model_dump()
+    assert check_suite(defaults, task.SuiteSettings) == defaults
 
 
 class Told:
@@ -92,7 +93,7 @@ class Told:
 
 
 def test_uncertainty_labels_the_most_doubtful_of_those_that_have_no_label():
-    settings = {**active.Settings().model_dump(), **ACTIVE, **METHOD, "data": "diabetes", "entry": "told"}
+    settings = typed(active, ACTIVE | METHOD | {"data": "diabetes", "entry": "told"})
     lane, chance = (active.Lane(settings, 0, how) for how in active.ACQUISITIONS)
     assert torch.equal(lane.labelled, chance.labelled)
     assert abs(float(lane.pool.x.mean())) < 1e-5
@@ -107,7 +108,7 @@ def test_uncertainty_labels_the_most_doubtful_of_those_that_have_no_label():
 
 
 def test_the_test_part_has_no_row_of_the_pool():
-    settings = {**active.Settings().model_dump(), "data": "diabetes"}
+    settings = active.Settings.model_construct(data="diabetes")
     pool, test = active.pool_and_test(settings, 3)
     assert (len(pool), len(test)) == (309, 133)
     assert not (torch.cdist(pool.x.double(), test.x.double()) < 1e-9).any()
@@ -116,7 +117,7 @@ def test_the_test_part_has_no_row_of_the_pool():
 
 def test_active_learning_makes_a_curve_for_each_seed_and_acquisition():
     jobs = active.jobs({**ACTIVE, "entries": ENTRIES})
-    rows = [row for job in jobs for row in active.run(job)]
+    rows = [row for job in jobs for row in run(active, job)]
     assert len(rows) == 2 * 2 * 2
     for row in rows:
         assert row["labels"] == [5, 8]
@@ -124,7 +125,7 @@ def test_active_learning_makes_a_curve_for_each_seed_and_acquisition():
         assert all(0 <= error <= 1 for error in row["errors"])
     by_name = {(row["entry"], row["acquisition"], row["seed"]): row for row in rows}
     assert len(by_name) == len(rows)
-    again = active.run(jobs[0])
+    again = run(active, jobs[0])
     assert [row | {"seconds": 0} for row in again] == [row | {"seconds": 0} for row in rows[:4]]
     table = active.tables(rows, [])[0]
     assert [line[:2] for line in table.rows[:2]] == [["mean-field", "uncertainty"], ["mean-field", "random"]]
@@ -135,14 +136,14 @@ def test_active_learning_makes_a_curve_for_each_seed_and_acquisition():
 def test_real_targets_are_learned_with_their_noise():
     laplace = {"name": "laplace", "guide": "laplace", "tuned": True}
     job = active.jobs({**ACTIVE, "data": ["diabetes"], "seeds": 1, "steps": 30, "entries": [laplace]})[0]
-    rows = active.run(job)
+    rows = run(active, job)
     assert [row["acquisition"] for row in rows] == ["uncertainty", "random"]
     assert all(np.isfinite(row["log_scores"]).all() and 0.3 < row["error"] < 3 for row in rows)
 
 
 def test_classes_left_out_are_outside_and_nowhere_else():
-    settings = {**ood.Settings().model_dump(), **ood._OF_SET, **DIGITS}
-    parts = ood.parts_of(settings, 0)
+    settings = ood._OF_SET | DIGITS
+    parts = ood.parts_of(typed(ood, settings), 0)
     digits = bnn.datasets.load("digits").data
     outside = {tuple(row) for row in (digits.x[torch.isin(digits.y, torch.tensor([0, 9]))] / 16).float().tolist()}
     assert all(tuple(row) in outside for row in parts.outside.tolist())
@@ -150,18 +151,18 @@ def test_classes_left_out_are_outside_and_nowhere_else():
     assert sorted(parts.train.y.unique().tolist()) == list(range(8))
     assert (len(parts.train), len(parts.inside), len(parts.outside)) == (100, 50, 50)
     with pytest.raises(bnn.InputError, match="ask for less"):
-        ood.parts_of(settings | {"train": 1500}, 0)
+        ood.parts_of(typed(ood, settings | {"train": 1500}), 0)
 
 
 def test_out_of_distribution_scores_are_rows_of_seeds():
     jobs = ood.jobs({**OOD, "sets": [DIGITS], "entries": [*ENTRIES, {"name": "map"}]})
-    rows = [row for job in jobs for row in ood.run(job)]
+    rows = [row for job in jobs for row in run(ood, job)]
     assert [(row["entry"], row["seed"]) for row in rows[-2:]] == [("map", 0), ("map", 1)]
     assert {row["data"] for row in rows} == {"digits against its classes 0 and 9"}
     assert all(0 <= row["auroc_entropy"] <= 1 for row in rows)
     assert rows[0]["auroc_mutual_information"] != rows[0]["auroc_entropy"]
     assert [row.get("auroc_mutual_information") for row in rows[-2:]] == [None, None]
-    assert ood.run(jobs[0])[0] | {"seconds": 0} == rows[0] | {"seconds": 0}
+    assert run(ood, jobs[0])[0] | {"seconds": 0} == rows[0] | {"seconds": 0}
     assert [line[0] for line in ood.tables(rows, [])[0].rows] == ["mean-field", "ensemble", "map"]
     assert len(ood.figures(rows)[0].figure.axes) == 1
 
@@ -183,13 +184,13 @@ def test_distances_of_a_shift_are_known():
 def test_halves_of_nuts_are_close_and_a_network_is_not():
     tables = {"problems": ["moons"], "draws": 50, "engine": "eager"}
     jobs = nuts.jobs({**tables, "entries": [{"name": "map", "guide": "map", "fit": {"type": "svi", "steps": 5}}]})
-    rows = [row for job in jobs for row in nuts.run(job)]
+    rows = [row for job in jobs for row in run(nuts, job)]
     assert [row["entry"] for row in rows] == [nuts.FLOOR, "map"]
     assert rows[0]["predictive"] == pytest.approx(0.004, abs=5e-4)
     assert rows[0]["agreement"] == pytest.approx(0.996, abs=5e-4)
     assert rows[1]["predictive"] > 0.1
-    assert nuts.datasets(jobs[1]) == ()
+    assert nuts.datasets(typed(nuts, jobs[1])) == ()
     assert [line[0] for line in nuts.tables(rows, [])[0].rows] == [nuts.FLOOR, "map"]
     assert len(nuts.figures(rows)[0].figure.axes) == 1
     with pytest.raises(bnn.InputError, match="make the job anew"):
-        nuts.run(jobs[1] | {"reference": "0"})
+        run(nuts, jobs[1] | {"reference": "0"})

@@ -5,18 +5,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from benchmarks.suite import Job
-from benchmarks.worker import TRIES, Outcome, do, lost
+from benchmarks.worker import TRIES, Outcome, lost
 
 _PATIENCE = 10.0
 
 
-def run_locally(jobs: Iterable[Job], workers: int) -> Iterator[tuple[Job, Outcome]]:
+def run_locally(jobs: Iterable[Job], workers: int, work: Callable[[Job], Outcome]) -> Iterator[tuple[Job, Outcome]]:
     """Yield each job with its result, in the order in which they end.
 
     A worker that dies is replaced, and its job begins anew, at most three times in all. Workers end when this process
@@ -25,10 +25,11 @@ def run_locally(jobs: Iterable[Job], workers: int) -> Iterator[tuple[Job, Outcom
     Args:
         jobs: what to do.
         workers: number of processes.
+        work: does a job.
     """
     waiting = [(job, 1) for job in jobs]
     context = multiprocessing.get_context("spawn")
-    staff = [_Worker(context) for _ in range(min(workers, len(waiting)))]
+    staff = [_Worker(context, work) for _ in range(min(workers, len(waiting)))]
     try:
         while waiting or any(worker.task for worker in staff):
             for worker in staff:
@@ -40,7 +41,7 @@ def run_locally(jobs: Iterable[Job], workers: int) -> Iterator[tuple[Job, Outcom
                 job, tries = worker.task
                 outcome = worker.result()
                 if outcome is None:
-                    staff[staff.index(worker)] = _Worker(context)
+                    staff[staff.index(worker)] = _Worker(context, work)
                     if tries < TRIES:
                         waiting.insert(0, (job, tries + 1))
                         continue
@@ -54,10 +55,10 @@ def run_locally(jobs: Iterable[Job], workers: int) -> Iterator[tuple[Job, Outcom
 class _Worker:
     """A process, and the job that it has."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, work: Callable[[Job], Outcome]) -> None:
         self.task: Any = None
         self.pipe, far = context.Pipe()
-        self._process = context.Process(target=_serve, args=(far, os.getpid()), daemon=True)
+        self._process = context.Process(target=_serve, args=(far, os.getpid(), work), daemon=True)
         self._process.start()
         far.close()
 
@@ -88,7 +89,7 @@ class _Worker:
         self._process.join()
 
 
-def _serve(pipe: Connection, parent: int) -> None:
+def _serve(pipe: Connection, parent: int, work: Callable[[Job], Outcome]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     while True:
@@ -96,7 +97,7 @@ def _serve(pipe: Connection, parent: int) -> None:
             job = pipe.recv()
         except EOFError:
             return
-        pipe.send(do(job))
+        pipe.send(work(job))
 
 
 def _end_with(parent: int) -> None:

@@ -2,16 +2,18 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyrobnn as bnn
 from benchmarks.suite import Job
-from benchmarks.worker import TRIES, Outcome, do, lost
+from benchmarks.worker import TRIES, Outcome, lost
 
 
-def run_on_ray(jobs: Iterable[Job], workers: int, address: str | None) -> Iterator[tuple[Job, Outcome]]:
+def run_on_ray(
+    jobs: Iterable[Job], workers: int, address: str | None, work: Callable[[Job], Outcome]
+) -> Iterator[tuple[Job, Outcome]]:
     """Yield each job with its result, in the order in which they end.
 
     Each job takes as many CPUs as it has threads; Ray gives the job of a dead worker to another worker. A cluster is
@@ -21,6 +23,7 @@ def run_on_ray(jobs: Iterable[Job], workers: int, address: str | None) -> Iterat
         jobs: what to do.
         workers: jobs at once.
         address: of a running cluster, "auto" for the local cluster; without it Ray is started here, and stopped.
+        work: does a job.
 
     Raises:
         InputError: Ray is not installed, there is no cluster at that address, or no node of it has the CPUs of a job.
@@ -46,13 +49,16 @@ def run_on_ray(jobs: Iterable[Job], workers: int, address: str | None) -> Iterat
         largest = max(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
         if largest < threads:
             raise bnn.InputError(f"A job has {threads} threads, and the largest node of the cluster {largest} CPUs.")
-        yield from _done(ray, jobs, workers)
+        yield from _done(ray, jobs, workers, work)
     finally:
         ray.shutdown()
 
 
-def _done(ray, jobs: list[Job], workers: int) -> Iterator[tuple[Job, Outcome]]:
-    remote = ray.remote(max_retries=TRIES - 1)(do)
+def _done(ray: Any, jobs: list[Job], workers: int, work: Callable[[Job], Outcome]) -> Iterator[tuple[Job, Outcome]]:
+    def do(job: Job) -> Outcome:
+        return work(job)
+
+    remote = ray.remote(max_retries=TRIES - 1)(do)  # it takes functions alone, and `work` may be partial
     waiting, running = list(jobs), {}
     while waiting or running:
         while waiting and len(running) < workers:

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, timed
-from benchmarks.measures.likelihoods import LIKELIHOODS as DRAWN
-from benchmarks.measures.likelihoods import ROWS
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.problems import PROBLEMS, Problem, drawn, model_of
 from benchmarks.report.parts import grid
+from benchmarks.targets import LIKELIHOODS as DRAWN
+from benchmarks.targets import ROWS
+from benchmarks.timing import timed
 from pyrobnn.likelihoods import CensoredGaussian, Gaussian, NegativeBinomial, StudentT
 from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.comparison import complaint
@@ -165,9 +166,9 @@ def page(rows: list[Row], options: Options) -> Page:
     lines += [f"- The check took {np.median(checks):.2f} s (median), {max(checks):.1f} s at most.", ""]
     cells = []
     for way in WAYS:
-        if found := chosen(rows, way=way):
-            mean = np.mean([row["over linear"] for row in found])
-            named = f"{sum(row['named'] for row in found)} of {len(found)}"
-            cells.append([way, f"{mean:.2f}", named, sum(map(is_bad, found)), sum(map(is_good, found))])
+        if same := chosen(rows, way=way):
+            mean = np.mean([row["over linear"] for row in same])
+            named = f"{sum(row['named'] for row in same)} of {len(same)}"
+            cells.append([way, f"{mean:.2f}", named, sum(map(is_bad, same)), sum(map(is_good, same))])
     lines += grid(["way", "over linear", "named", "bad fits", "good fits"], cells)
     return Page("Bad fits, and whether the line at their end names them", [more], lines)

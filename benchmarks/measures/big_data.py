@@ -17,8 +17,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, in_process, resident, short, timed
+from benchmarks.measures.harness import Options, Page, Row, short
+from benchmarks.new_process import in_process
 from benchmarks.report.parts import grid
+from benchmarks.timing import resident, timed
 
 KEY = ("data",)
 NUM, WIDTH, BATCH, STEPS = 1_000_000, 100, 256, 200
@@ -107,7 +109,7 @@ def parallel_child(place: str) -> float:
 
 def jobs(options: Options) -> list[Row]:
     """Return a single job, so that all rates are of the same run."""
-    return [{"data": next(iter(KINDS))}]
+    return [{"data": [*KINDS, *PROCESSES]}]
 
 
 def run(job: Row, options: Options) -> list[Row]:

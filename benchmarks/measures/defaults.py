@@ -6,6 +6,7 @@ parts stand a Gaussian process, a linear model and HistGradientBoosting of sciki
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,14 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import special, stats
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.linear_model import LogisticRegressionCV, RidgeCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Page, Row, chosen, short
 from benchmarks.problems import ALL, PROBLEMS, Problem, model_of
+from benchmarks.references import Normals, classifiers, label_scores, normals, process, regressors
 from benchmarks.report.parts import grid, grouped
 from pyrobnn.verdict.baselines import fit_baselines
 
@@ -41,7 +40,8 @@ METHODS: dict[str, Callable[[], Any]] = {
     "sgld": bnn.SGLD,
     "sghmc": bnn.SGHMC,
 }
-KINDS = {"reference": [], "guide": GUIDES, "method": list(METHODS), "prior": PRIORS}
+REFERENCES = ["linear model", "Gaussian process", "HistGradientBoosting", "logistic regression", "ridge"]
+KINDS = {"reference": REFERENCES, "guide": GUIDES, "method": list(METHODS), "prior": PRIORS}
 OPTIONS = {
     "seeds": 3,
     "kinds": list(KINDS),
@@ -60,95 +60,98 @@ def fitted(problem: Problem, kind: str, name: str, seed: int) -> Any:
 
 def judge(problem: Problem, prediction: Any) -> dict[str, float]:
     """Return scores on the test data: error is a share of the spread of the targets, or of labels that are wrong."""
-    found = {"log_score": float(prediction.log_prob(torch.tensor(problem.test_y)).mean())}
+    scores = {"log_score": float(prediction.log_prob(torch.tensor(problem.test_y)).mean())}
     if problem.is_classification:
         labels = prediction.class_probs.argmax(-1).cpu().numpy()
-        return found | {"error": float((labels != problem.test_y).mean())}
-    target = problem.test_y if problem.curve is None else problem.curve
-    misses = prediction.mean.double().cpu().numpy().reshape(-1) - target
-    found["error"] = float(np.sqrt((misses**2).mean()) / target.std())
+        return scores | {"error": float((labels != problem.test_y).mean())}
+    scores["error"] = _error(problem, prediction.mean.double().cpu().numpy().reshape(-1))
     low, high = (edge.double().cpu().numpy().reshape(-1) for edge in prediction.interval(0.95))
-    found["coverage"] = float(((low <= problem.test_y) & (problem.test_y <= high)).mean())
-    return found | {"epistemic": float(prediction.epistemic_std.double().mean() / target.std())}
+    scores["coverage"] = float(((low <= problem.test_y) & (problem.test_y <= high)).mean())
+    spread = (problem.test_y if problem.curve is None else problem.curve).std()
+    return scores | {"epistemic": float(prediction.epistemic_std.double().mean() / spread)}
 
 
-def references(problem: Problem) -> dict[str, dict[str, float]]:
-    """Return the scores of scikit-learn's models, and of the linear model of the same likelihood."""
-    found = {}
-    data = bnn.Data(problem.x, problem.y, standardize=problem.is_real)
-    linear = fit_baselines(model_of(problem), data)["linear"].predict(torch.tensor(problem.test_x))
-    found["linear model"] = judge(problem, linear)
+def references(problem: Problem) -> dict[str, Callable[[], Row]]:
+    """Return what scores scikit-learn's models, and the linear model of the same likelihood, by name."""
+    data = (problem.x, problem.y, problem.test_x, problem.test_y)
+    linear = {"linear model": lambda: _linear(problem)}
     if problem.is_classification:
         models = {
-            "Gaussian process": GaussianProcessClassifier(ConstantKernel() * RBF(), random_state=0),
-            "HistGradientBoosting": HistGradientBoostingClassifier(random_state=0),
-            "logistic regression": make_pipeline(StandardScaler(), LogisticRegressionCV()),
+            "Gaussian process": classifiers(0)["gp"],
+            "HistGradientBoosting": classifiers(0)["trees"],
+            "logistic regression": LogisticRegressionCV(),
         }
-        for name, one in models.items():
-            probs = one.fit(problem.x, problem.y).predict_proba(problem.test_x)
-            chosen = probs[np.arange(len(probs)), problem.test_y]
-            wrong = float((probs.argmax(1) != problem.test_y).mean())
-            found[name] = {"log_score": float(np.log(chosen.clip(1e-12)).mean()), "error": wrong}
-    elif problem.is_real:
-        kernel = ConstantKernel() * RBF(np.ones(problem.x.shape[1])) + WhiteKernel()
-        process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2, random_state=0)
-        scaler = StandardScaler().fit(problem.x)
-        mean, std = process.fit(scaler.transform(problem.x), problem.y).predict(
-            scaler.transform(problem.test_x), return_std=True
-        )
-        found["Gaussian process"] = _normal(problem, mean, std)
-        trees = HistGradientBoostingRegressor(random_state=0).fit(problem.x, problem.y)
-        found["HistGradientBoosting"] = _normal(problem, trees.predict(problem.test_x), None)
-        ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 20))).fit(problem.x, problem.y)
-        spread = np.std(problem.y - ridge.predict(problem.x))
-        found["ridge"] = _normal(problem, ridge.predict(problem.test_x), np.full(len(problem.test_y), spread))
-    else:
-        trees = HistGradientBoostingRegressor(loss="poisson", random_state=0).fit(problem.x, problem.y)
-        rate = trees.predict(problem.test_x)
-        error = float(np.sqrt(np.mean((rate - problem.test_y) ** 2)) / problem.test_y.std())
-        score = special.xlogy(problem.test_y, rate) - rate - special.gammaln(problem.test_y + 1)
-        found["HistGradientBoosting"] = {"log_score": float(score.mean()), "error": error}
-    return found
+        return linear | {name: partial(_labels, problem, model) for name, model in models.items()}
+    if not problem.is_real:
+        return linear | {"HistGradientBoosting": lambda: _rates(problem)}
+    gp, ridge = process(problem.x.shape[1], 0, restarts=2), RidgeCV(np.logspace(-3, 3, 20))
+    return linear | {
+        "Gaussian process": lambda: _normal(problem, normals(gp, data, states_std=True)),
+        "HistGradientBoosting": lambda: {"error": _error(problem, normals(regressors(0)["trees"], data).mean)},
+        "ridge": lambda: _normal(problem, normals(ridge, data)),
+    }
 
 
-def _normal(problem: Problem, mean: np.ndarray, std: np.ndarray | None) -> dict[str, float]:
+def _linear(problem: Problem) -> Row:
+    data = bnn.Data(problem.x, problem.y, standardize=problem.is_real)
+    return judge(problem, fit_baselines(model_of(problem), data)["linear"].predict(torch.tensor(problem.test_x)))
+
+
+def _labels(problem: Problem, model: Any) -> Row:
+    standardize = not isinstance(model, GaussianProcessClassifier)  # which is better on inputs as they are
+    data = (problem.x, problem.y, problem.test_x, problem.test_y)
+    return dict(zip(("log_score", "error"), label_scores(model, data, standardize=standardize), strict=True))
+
+
+def _rates(problem: Problem) -> Row:
+    trees = HistGradientBoostingRegressor(loss="poisson", random_state=0).fit(problem.x, problem.y)
+    rate = trees.predict(problem.test_x)
+    score = special.xlogy(problem.test_y, rate) - rate - special.gammaln(problem.test_y + 1)
+    return {"log_score": float(score.mean()), "error": _error(problem, rate)}
+
+
+def _normal(problem: Problem, predicted: Normals) -> Row:
+    inside = np.abs(problem.test_y - predicted.mean) <= stats.norm.ppf(0.975) * predicted.std
+    scores = {"log_score": predicted.log_score(problem.test_y), "coverage": float(inside.mean())}
+    return {"error": _error(problem, predicted.mean)} | scores
+
+
+def _error(problem: Problem, mean: np.ndarray) -> float:
+    """Return the root mean squared error as a share of the spread of the targets, or of their curve."""
     target = problem.test_y if problem.curve is None else problem.curve
-    found = {"error": float(np.sqrt(((mean - target) ** 2).mean()) / target.std())}
-    if std is None:
-        return found
-    inside = np.abs(problem.test_y - mean) <= stats.norm.ppf(0.975) * std
-    score = stats.norm(mean, std).logpdf(problem.test_y).mean()
-    return found | {"log_score": float(score), "coverage": float(inside.mean())}
+    return float(np.sqrt(((mean - target) ** 2).mean()) / target.std())
 
 
 def jobs(options: Options) -> list[Row]:
     """Return the parts and references on each problem, seed by seed."""
     return [
-        {"problem": problem, "kind": kind, "seed": seed} | name
+        {"problem": problem, "kind": kind, "name": name, "seed": seed}
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds)
         for kind in options.kinds
-        for name in ([{"name": name} for name in KINDS[kind] if name in options.names] if KINDS[kind] else [{}])
         for problem in (PROBLEMS if kind in ("method", "prior") else ALL)
-        if problem in options.problems
+        for name in (references(ALL[problem](seed)) if kind == "reference" else KINDS[kind])
+        if problem in options.problems and name in options.names
     ]
 
 
 def run(job: Row, options: Options) -> list[Row]:
-    """Fit and score a part by its name, or all references."""
+    """Fit and score a part, or a reference, by its name."""
     posed, started = ALL[job["problem"]](job["seed"]), time.perf_counter()
-    found = references(posed) if job["kind"] == "reference" else {job["name"]: _scored(posed, **job)}
-    seconds = round(time.perf_counter() - started, 1)
-    return [short(job | {"name": name} | scores | {"seconds": seconds}) for name, scores in found.items()]
+    if job["kind"] == "reference":
+        scores = references(posed)[job["name"]]()
+    else:
+        scores = _scored(posed, job["kind"], job["name"], job["seed"])
+    return [short(job | scores | {"seconds": round(time.perf_counter() - started, 1)})]
 
 
-def _scored(posed: Problem, *, kind: str, name: str, seed: int, problem: str) -> Row:
+def _scored(problem: Problem, kind: str, name: str, seed: int) -> Row:
     try:
-        posterior = fitted(posed, kind, name, seed)
-        found: Row = judge(posed, posterior.predict(posed.test_x, num_draws=_AT_ONCE))
+        posterior = fitted(problem, kind, name, seed)
+        scores: Row = judge(problem, posterior.predict(problem.test_x, num_draws=_AT_ONCE))
     except (bnn.InputError, FloatingPointError) as error:
         return {"note": f"{type(error).__name__}: {str(error)[:80]}"}
     automatic = posterior.record.automatic
-    return found if automatic is None else found | {"note": automatic.chosen}
+    return scores if automatic is None else scores | {"note": automatic.chosen}
 
 
 def page(rows: list[Row], options: Options) -> Page:

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, by_turns, each, plain_page, short
+from benchmarks.measures.harness import Options, Row, each, plain_page, short
 from benchmarks.networks import LSTM, VisionTransformer, perceptron, resnet18
+from benchmarks.timing import by_turns
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
     "784-400-400-10": (perceptron, (784,), 1000, 100),
@@ -63,7 +64,7 @@ def run(job: Row, options: Options) -> list[Row]:
         "loop": lambda: loop(net, moments, x, draws),
     }
     seconds = by_turns(works, options.rounds, clock=time.process_time)
-    ratio = median(one / other for one, other in zip(*seconds.values(), strict=True))
+    ratio = median(ours / theirs for ours, theirs in zip(*seconds.values(), strict=True))
     medians = {case: median(spent) for case, spent in seconds.items()}
     return [short(job | {"inputs": inputs, "draws": draws} | medians) | {"ratio": round(ratio, 2)}]
 

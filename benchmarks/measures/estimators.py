@@ -4,27 +4,24 @@ The random state is the number of the split; the first split of every set comes 
 
 The regressors of scikit-learn see standardised inputs and targets. Their predictive distribution is a normal around the
 prediction whose variance is the mean squared residual of the training part; `BayesianRidge` has one of its own, shown
-beside. The log scores of classifiers are those of `sklearn.metrics.log_loss`, with five stratified, shuffled folds.
+beside. Classifiers have five stratified, shuffled folds.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
-from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.linear_model import BayesianRidge, LogisticRegression, Ridge
-from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
 from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, timed
-from benchmarks.measures.tables import Arrays
+from benchmarks import references
+from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.references import Arrays
 from benchmarks.report.parts import grid, mean_cell
+from benchmarks.timing import timed
 
 REGRESSION = ("energy", "concrete", "yacht", "wine-quality-red", "power-plant", "protein-tertiary-structure")
 CLASSIFICATION = {"breast_cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits}
@@ -33,29 +30,18 @@ OPTIONS = {"sets": [*CLASSIFICATION, *REGRESSION]}
 Scores = tuple[float, float]
 
 
-def standardised(model: Any) -> Any:
-    """Return a regressor that sees standardised inputs and targets."""
-    return make_pipeline(StandardScaler(), TransformedTargetRegressor(model, transformer=StandardScaler()))
-
-
 def with_residuals(model: Any, data: Arrays) -> Scores:
     """Return log score and RMSE of a regressor with the variance of its training residuals."""
-    x, y, x_test, y_test = data
-    fitted = standardised(model).fit(x, y)
-    scale = np.sqrt(np.mean((fitted.predict(x) - y) ** 2))
-    mean = fitted.predict(x_test)
-    return norm.logpdf(y_test, mean, scale).mean(), np.sqrt(np.mean((mean - y_test) ** 2))
+    return _scores(references.normals(model, data), data)
 
 
 def with_own_std(model: Any, data: Arrays) -> Scores:
-    """Return log score and RMSE of a linear regressor with the standard deviation that it states."""
-    x, y, x_test, y_test = data
-    scaler = StandardScaler().fit(x)
-    unit = y.std()
-    fitted = model.fit(scaler.transform(x), (y - y.mean()) / unit)
-    mean, std = fitted.predict(scaler.transform(x_test), return_std=True)
-    mean, std = y.mean() + unit * mean, unit * std
-    return norm.logpdf(y_test, mean, std).mean(), np.sqrt(np.mean((mean - y_test) ** 2))
+    """Return log score and RMSE of a regressor with the standard deviation that it states."""
+    return _scores(references.normals(model, data, states_std=True), data)
+
+
+def _scores(predicted: references.Normals, data: Arrays) -> Scores:
+    return predicted.log_score(data[3]), np.sqrt(np.mean((predicted.mean - data[3]) ** 2))
 
 
 def with_mixture(model: Any, data: Arrays) -> Scores:
@@ -67,11 +53,11 @@ def with_mixture(model: Any, data: Arrays) -> Scores:
 
 
 def of_classes(model: Any, data: Arrays) -> Scores:
-    """Return log score and share of errors of a classifier."""
+    """Return log score and share of errors of a `BNNClassifier`."""
     x, y, x_test, y_test = data
-    fitted = model.fit(x, y)
-    error = float(np.mean(fitted.predict(x_test) != y_test))
-    return -log_loss(y_test, fitted.predict_proba(x_test), labels=fitted.classes_), error
+    probs = model.fit(x, y).predict_proba(x_test)
+    error = float(np.mean(model.classes_[probs.argmax(1)] != y_test))
+    return references.log_score_of_labels(probs, model.classes_, y_test), error
 
 
 Run = tuple[Callable[[Any, Arrays], Scores], Callable[[int], Any]]
@@ -83,8 +69,8 @@ REGRESSORS: dict[str, Run] = {
 }
 CLASSIFIERS: dict[str, Run] = {
     "BNNClassifier": (of_classes, lambda seed: bnn.BNNClassifier(random_state=seed)),
-    "LogisticRegression": (of_classes, lambda seed: make_pipeline(StandardScaler(), LogisticRegression())),
-    "MLPClassifier": (of_classes, lambda seed: make_pipeline(StandardScaler(), MLPClassifier(random_state=seed))),
+    "LogisticRegression": (references.label_scores, lambda seed: LogisticRegression()),
+    "MLPClassifier": (references.label_scores, lambda seed: MLPClassifier(random_state=seed)),
 }
 
 
@@ -147,7 +133,7 @@ def means(rows: list[Row], names: list[str], models: list[str], key: str) -> lis
         values = [[row[key] for row in chosen(rows, data=name, model=model)] for model in models]
         if all(values):
             count = min(map(len, values))
-            lines.append([name, count, *(_cell(found[:count], key) for found in values)])
+            lines.append([name, count, *(_cell(scores[:count], key) for scores in values)])
     return grid(["data", "splits", *models], lines)
 
 

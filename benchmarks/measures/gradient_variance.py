@@ -7,8 +7,7 @@ the estimator: how many shared draws each of its draws is worth. "own weights" i
 weights drawn for one example.
 """
 
-from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import pyro
 import torch
@@ -16,13 +15,15 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, each
+from benchmarks.measures.harness import Options, Page, Row
 from benchmarks.report.parts import grid
+from benchmarks.variance import variance
 
 KEY = ("state", "KL", "noise")
 NUM_DATA, BATCH, STEPS = 60_000, 128, 1000
 ELBOS = {"analytic": TraceMeanField_ELBO, "mc": Trace_ELBO}
-ESTIMATORS = {"shared": "shared", "flipout": "flipout", "local": "local", "own weights": "shared"}
+ESTIMATORS = {"analytic": ["flipout", "local", "own weights"], "mc": ["flipout", "local"]}
+"""By KL. With "own weights" 128 draws of the KL would take the place of one, which is another estimator."""
 DRAWS = {"shared": 64, "flipout": 64, "local": 64, "own weights": 4}
 SCALES = {f"start, rho = {rho:g}": rho for rho in (-3.0, -5.0)}
 TRAINED = f"after {STEPS} steps"
@@ -49,17 +50,6 @@ def estimate(name: str, model: bnn.BNN, guide: nn.Module, batch: Batch, kl: str)
     return total
 
 
-def variance(draw: Callable[[], Tensor], draws: int) -> Tensor:
-    """Return the variance of each entry of a tensor over draws, in float64."""
-    torch.manual_seed(1)
-    mean = squares = torch.zeros(())
-    for count in range(1, draws + 1):
-        change = draw().double() - mean
-        mean = mean + change / count
-        squares = squares + change.square() * (1 - 1 / count)
-    return squares / (draws - 1)
-
-
 def by_layer(variances: Tensor, guide: nn.Module) -> dict[str, float]:
     """Return the sum of the variances of each layer and of all of them, by layer and parameter."""
     sums = {f"{layer} {name}": 0.0 for layer in LAYERS.values() for name in PARAMETERS}
@@ -73,41 +63,41 @@ def by_layer(variances: Tensor, guide: nn.Module) -> dict[str, float]:
     return sums
 
 
-def rows_of(model: bnn.BNN, trained: dict[str, Tensor], batch: Batch) -> list[Row]:
-    """Return the rows of a state of the guide."""
-    rows = []
-    for kl in ELBOS:
-        sums = {}
-        for name, noise in ESTIMATORS.items():
-            if name == "own weights" and kl == "mc":
-                continue  # 128 draws of the KL instead of one: not the same estimator
-            guide = bnn.guides.MeanField(noise=noise).build(model, *batch)
-            guide.load_state_dict(trained)
-            sums[name] = by_layer(variance(partial(estimate, name, model, guide, batch, kl), DRAWS[name]), guide)
-            if name != "shared":
-                ratios = {key: float(f"{sums['shared'][key] / value:.3g}") for key, value in sums[name].items()}
-                rows.append({"KL": kl, "noise": name} | ratios)
-    return rows
-
-
-jobs = each("state", "states")
-
-
-def run(job: Row, options: Options) -> list[Row]:
-    """Return a row for each KL and estimator."""
+@cache
+def prepared(state: str) -> tuple[bnn.BNN, dict[str, Tensor], Batch, dict[str, float]]:
+    """Return the model, the guide's parameters in a state, the mini-batch, and the accuracy if there was training."""
     data, _ = bnn.datasets.load("mnist").split(0)
     model = bnn.BNN(bnn.MLP(784, [400, 400], 10), prior=bnn.priors.Normal(1.0), likelihood="categorical")
     batch = (data.x[:BATCH], data.y[:BATCH])
+    if state in SCALES:
+        torch.manual_seed(0)
+        return model, bnn.guides.MeanField(init_rho=SCALES[state]).build(model, *batch).state_dict(), batch, {}
+    method = bnn.SVI(guide=bnn.guides.MeanField(noise="local"), steps=STEPS, batch_size=BATCH, lr=1e-3)
+    posterior = bnn.fit(model, data, method, seed=0, progress=False)
+    accuracy = bnn.score(posterior.predict(data.x[-5000:], num_draws=10), data.y[-5000:])["accuracy"].value
+    return posterior.bnn.train(), posterior.guide.state_dict(), batch, {"accuracy": round(accuracy, 3)}
+
+
+def jobs(options: Options) -> list[Row]:
+    """Return the states with each KL."""
+    return [{"state": state, "KL": kl, "noise": names} for state in options.states for kl, names in ESTIMATORS.items()]
+
+
+def run(job: Row, options: Options) -> list[Row]:
+    """Return a row for each estimator."""
     with pyro.settings.context(module_local_params=True), pyro.validation_enabled(is_validate=False):
-        if job["state"] in SCALES:
-            torch.manual_seed(0)
-            guide = bnn.guides.MeanField(init_rho=SCALES[job["state"]]).build(model, *batch)
-            return [job | row for row in rows_of(model, guide.state_dict(), batch)]
-        method = bnn.SVI(guide=bnn.guides.MeanField(noise="local"), steps=STEPS, batch_size=BATCH, lr=1e-3)
-        posterior = bnn.fit(model, data, method, seed=0, progress=False)
-        accuracy = bnn.score(posterior.predict(data.x[-5000:], num_draws=10), data.y[-5000:])["accuracy"].value
-        rows = rows_of(posterior.bnn.train(), posterior.guide.state_dict(), batch)
-    return [job | row | {"accuracy": round(accuracy, 3)} for row in rows]
+        model, parameters, batch, reached = prepared(job["state"])
+        sums = {}
+        for name in ("shared", *job["noise"]):
+            guide = bnn.guides.MeanField(noise="shared" if name == "own weights" else name).build(model, *batch)
+            guide.load_state_dict(parameters)
+            draw = partial(estimate, name, model, guide, batch, job["KL"])
+            sums[name] = by_layer(variance(draw, DRAWS[name]), guide)
+    shared = sums.pop("shared")
+    return [
+        job | {"noise": name} | {key: float(f"{shared[key] / value:.3g}") for key, value in totals.items()} | reached
+        for name, totals in sums.items()
+    ]
 
 
 def page(rows: list[Row], options: Options) -> Page:

@@ -1,27 +1,31 @@
-"""What all measures share: their interface, the command line, rows on file, timing by turns, and new processes.
+"""What all measures share: their interface, the command line, rows on file, and pages.
 
 A measure is a module of `benchmarks.measures` with the names of `Measure`. Its first line says what it measures. Each
 job gives rows, which are appended to `results/NAME.jsonl` when it is done: a measure that was stopped goes on with the
 next job. `results/NAME.md` is the page of all rows.
+
+Rows have a digest of the code that gave them, `code`, which does not decide whether a job is done, unlike in suites:
+most are times, which differ from run to run anyway, and all would have to be measured again after each change of the
+library. `--again` measures what a change is about.
 """
 
 import argparse
 import importlib
+import itertools
 import json
-import os
-import subprocess
-import sys
-import time
+import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tqdm import tqdm
 
 import pyrobnn as bnn
 from benchmarks import RESULTS
+from benchmarks.provenance import code_digest
 from benchmarks.report.parts import Row, grid, save_picture
 
 if TYPE_CHECKING:
@@ -50,19 +54,28 @@ class Page:
     of: str = ""
     dpi: int = 110
 
-    def write(self, name: str, path: Path) -> None:
+    def write(self, name: str, path: Path, failed: Sequence[Row], codes: Mapping[str, int]) -> None:
         """Write the page and its pictures.
 
         Args:
             name: of the measure.
             path: of its rows.
+            failed: rows of jobs that failed.
+            codes: number of rows by the digest of the code that gave them.
         """
         path = path.with_name(f"{path.stem}{self.of}.md")
         made = f"Made by `python -m benchmarks measure {name}`, which says what is measured."
         lines = [f"# {self.title}", "", made, *self.about, "", *self.lines]
+        lines += ["", "Failed:", "", *(f"- {_words(row)}" for row in failed)] if failed else []
+        said = ", ".join(f"{count} of {code}" for code, count in codes.items())
+        lines += ["", f"Rows by their code: {said}."] if codes else []
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         for end, figure in self.pictures.items():
             save_picture(figure, path.with_name(f"{path.stem}{end}.png"), self.dpi)
+
+
+def _words(row: Row) -> str:
+    return " ".join(", ".join(map(str, row.values())).split())
 
 
 class Measure(Protocol):
@@ -76,16 +89,16 @@ class Measure(Protocol):
     OPTIONS: dict[str, Any]
     """Options: a value by default, a list of all choices (several may be given), or a dict of arguments of argparse."""
     jobs: Callable[[Options], Iterable[Row]]
-    """From options to jobs, in order: columns that the rows of a job have."""
+    """From options to jobs, in order: all of KEY, with a list for a column in which the rows of a job differ."""
     run: Callable[[Row, Options], Iterable[Row]]
-    """Do a job, and return its rows."""
+    """Do a job, and return its rows: one for each combination of the values listed, or more."""
     page: Callable[[list[Row], Options], Page]
     """From all rows on file (never none) to the page."""
 
 
 def names() -> list[str]:
     """Return the names of all measures."""
-    return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "harness", "new_process"})
+    return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "harness"})
 
 
 def listed() -> list[str]:
@@ -118,19 +131,33 @@ def load_rows(name: str, folder: Path = RESULTS) -> list[Row]:
     return list({tuple(row.get(column) for column in key): row for row in map(json.loads, lines)}.values())
 
 
-def run_measure(name: str, arguments: Sequence[str]) -> None:
-    """Do the jobs of a measure that have no rows yet, and write its page."""
+def run_measure(name: str, arguments: Sequence[str]) -> bool:
+    """Do the jobs of a measure that have no rows yet, and write its page.
+
+    A job that raises leaves rows that say how it `failed`, and is done again the next time.
+
+    Returns:
+        Whether all went well: no job failed, and what rows say of something that it `holds` does.
+    """
     module = load_measure(name)
-    options = _parsed(name, module, arguments)
+    options = parsed(name, module, arguments)
     path = rows_path(name, options.out)
     with warnings.catch_warnings(action="ignore"):
-        if not options.report:
-            _run(module, options, path, [] if options.again else load_rows(name, options.out))
+        rows = [] if options.again else _sound(load_rows(name, options.out))
+        done = [] if options.report else _run(module, options, path, rows)
         if rows := load_rows(name, options.out):
-            module.page(rows, options).write(name, path)
+            codes = Counter(filter(None, [row.pop("code", None) for row in rows]))
+            failed = [row for row in rows if "failed" in row]
+            module.page(_sound(rows), options).write(name, path, failed, codes)
+    return all("failed" not in row and row.get("holds", True) for row in done)
 
 
-def _parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
+def _sound(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if "failed" not in row]
+
+
+def parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
+    """Return the options of a measure from the words of its command line."""
     command = f"python -m benchmarks measure {name}"
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(command, description=(module.__doc__ or ""), formatter_class=plain)
@@ -150,71 +177,30 @@ def _parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
     return parser.parse_args(arguments)
 
 
-def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> None:
-    missing = [job for job in module.jobs(options) if not any(job.items() <= row.items() for row in rows)]
+def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> list[Row]:
+    """Do the jobs that are not among the rows on file, and return the rows of these jobs."""
+    every, code = [], code_digest(module.__name__)
+    missing = [job for job in module.jobs(options) if not all(chosen(rows, **row) for row in expected(job))]
     path.parent.mkdir(parents=True, exist_ok=True)
     for job in tqdm(missing, disable=None):
-        done = [*module.run(job, options)]  # written whole: a job that was stopped is done again
+        try:
+            done = [*module.run(job, options)]
+        except Exception as error:  # whatever a library raises is a result, and the other jobs go on
+            traceback.print_exc()
+            failed = f"{type(error).__name__}: {str(error).strip()[:500]}"
+            done = [row | {"failed": failed} for row in expected(job)]
         tqdm.write("\n".join(map(str, done)))
         with path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in done)
+            lines = (json.dumps(row | {"code": code}, ensure_ascii=False) + "\n" for row in done)
+            file.write("".join(lines))
+        every += done
+    return every
 
 
-def by_turns(
-    works: Mapping[Any, Callable[[], Any]], rounds: int, *, warm_up: int = 1, clock: Callable[[], float]
-) -> dict[Any, list[float]]:
-    """Return the seconds of each work in each round, in which the works take turns.
-
-    Args:
-        works: by name.
-        rounds: times that each is measured.
-        warm_up: rounds before those that do not count.
-        clock: `time.perf_counter`, or `time.process_time` where other work on the machine is not to count.
-    """
-    seconds: dict[Any, list[float]] = {name: [] for name in works}
-    for turn in range(-warm_up, rounds):
-        for name, work in works.items():
-            started = clock()
-            work()
-            if turn >= 0:
-                seconds[name].append(clock() - started)
-    return seconds
-
-
-def in_process(function: Callable[..., Any], *arguments: Any, launcher: Sequence[str] = (), **environment: str) -> Any:
-    """Return the result of a function that runs in a new process; arguments and result are JSON values.
-
-    Args:
-        function: what to call, by its name and module.
-        arguments: of the function.
-        launcher: arguments of the interpreter before those that start the function.
-        environment: variables to set.
-    """
-    words = [function.__module__, function.__name__, json.dumps(arguments)]
-    command = [sys.executable, *launcher, "-m", "benchmarks.measures.new_process", *words]
-    done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-class Timed(NamedTuple):
-    """The result of a call, its seconds by the clock, and CPU seconds of this process and of those that it started."""
-
-    result: Any
-    seconds: float
-    cpu: float
-
-
-def timed(work: Callable[[], Any]) -> Timed:
-    """Return the result and the seconds of a call."""
-    used, started = sum(os.times()[:4]), time.perf_counter()
-    result = work()
-    return Timed(result, time.perf_counter() - started, sum(os.times()[:4]) - used)
-
-
-def resident(line: str = "VmRSS") -> int:
-    """Return the memory of this process in KiB, pages of mapped files included; with "VmHWM" the most so far."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(text.split()[1]) for text in lines if text.startswith(line))
+def expected(job: Row) -> list[Row]:
+    """Return the rows that a job must give to be done, with the columns of the job."""
+    values = [value if isinstance(value, list) else [value] for value in job.values()]
+    return [dict(zip(job, row, strict=True)) for row in itertools.product(*values)]
 
 
 def short(row: Row) -> Row:
@@ -242,7 +228,12 @@ def plain_page(title: str, about: str, formats: Mapping[str, str]) -> Callable[[
     """
 
     def page(rows: list[Row], options: Options) -> Page:
-        cells = [[format(value, formats.get(column, "")) for column, value in row.items()] for row in rows]
-        return Page(title, [about], grid(list(rows[0]), cells))
+        columns = dict.fromkeys(column for row in rows for column in row)
+        cells = ([_cell(row.get(column), formats.get(column, "")) for column in columns] for row in rows)
+        return Page(title, [about], grid(list(columns), cells))
 
     return page
+
+
+def _cell(value: Any, shape: str) -> str:
+    return "" if value is None else format(value, shape)

@@ -86,19 +86,19 @@ def run(job: Row, options: Options) -> list[Row]:
     scores, first = fits(PRIORS[job["prior"]])
     values = torch.tensor(scores, dtype=torch.float64)
     pairs = zip(values.mean(0).tolist(), (values.std(0) / math.sqrt(len(values))).tolist(), strict=True)
-    found = {
+    columns = {
         name: [float(f"{mean:.3g}"), float(f"{error:.1g}")] for name, (mean, error) in zip(SCORES, pairs, strict=True)
     }
-    return [job | found | {"weights": [round(value, 3) for value in first.tolist()]}]
+    return [job | columns | {"weights": [round(value, 3) for value in first.tolist()]}]
 
 
 def page(rows: list[Row], options: Options) -> Page:
     """Return the table, and a picture of the posterior means of the first data set under each prior."""
-    shown = {row["prior"]: row["weights"] for row in rows if "weights" in row}
-    pictures = {"": picture(shown, make_data(0)[2])} if len(shown) == len(PRIORS) else {}
+    means = {row["prior"]: row["weights"] for row in rows}
     cells = [[row["prior"], *("{:.3g} ± {:.1g}".format(*row[score]) for score in SCORES)] for row in rows]
     about = (__doc__ or "").split("\n\n")
-    return Page(about[0], [about[1].rstrip()], grid(["prior", *SCORES], cells), pictures)
+    lines = [*grid(["prior", *SCORES], cells), "", "![Posterior means of the weights by prior](horseshoe.png)"]
+    return Page(about[0], [about[1].rstrip()], lines, {"": picture(means, make_data(0)[2])})
 
 
 def picture(means: dict[str, list[float]], weights: torch.Tensor) -> Figure:

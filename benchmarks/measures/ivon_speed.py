@@ -14,7 +14,8 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.captured_fits import captured, running
-from benchmarks.measures.harness import Options, Row, by_turns, plain_page
+from benchmarks.measures.harness import Options, Row, plain_page
+from benchmarks.timing import by_turns
 
 KEY = ("step",)
 STEPS = 25
@@ -30,7 +31,7 @@ POINT, NOISE = "point, Adam", "its noise alone"
 
 def jobs(options: Options) -> list[Row]:
     """Return a single job, in which the methods take turns."""
-    return [{"step": NOISE}]
+    return [{"step": [*METHODS, NOISE]}]
 
 
 def run(job: Row, options: Options) -> list[Row]:
@@ -48,7 +49,7 @@ def run(job: Row, options: Options) -> list[Row]:
         seconds = by_turns(works, options.turns, warm_up=0, clock=time.perf_counter)
     rows = []
     for name, turns in seconds.items():
-        ratio = statistics.median(one / other for one, other in zip(turns, seconds[POINT], strict=True))
+        ratio = statistics.median(turn / beside for turn, beside in zip(turns, seconds[POINT], strict=True))
         ms = 1000 * statistics.median(turns) / STEPS
         rows.append({"step": name, "ms": round(ms, 2), "times the point": round(ratio, 2)})
     return rows

@@ -8,9 +8,8 @@ fit, runs once. Memory is the peak of a process that fits a net of 10 million we
 data in place.
 """
 
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -20,10 +19,12 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, by_turns, in_process, resident
-from benchmarks.measures.last_layer import works_on_fits
-from benchmarks.measures.speed import describe_machine
+from benchmarks import laplace_torch
+from benchmarks.measures.harness import Options, Page, Row
+from benchmarks.new_process import in_process
+from benchmarks.provenance import describe_machine
 from benchmarks.report.parts import grid
+from benchmarks.timing import by_turns, resident, works_on_fits
 from pyrobnn.posterior.linearized import functional
 
 KEY = ("engine",)
@@ -40,20 +41,6 @@ OURS, TENSORS, LOADER, DEFAULT = (
 OPTIONS = {"rounds": 5, "engines": [OURS, TENSORS, LOADER, DEFAULT]}
 
 
-class Batches:
-    """The parts of a DataLoader that laplace-torch needs, without the time to collate examples."""
-
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.dataset, self.batch_size = torch.utils.data.TensorDataset(x, y), BATCH
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.dataset) / BATCH)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        x, y = self.dataset.tensors
-        return zip(x.split(BATCH), y.split(BATCH), strict=True)
-
-
 def make(widths: tuple[int, ...], examples: int) -> tuple[nn.Module, Tensor, Tensor]:
     """Return a network, inputs and labels."""
     torch.manual_seed(0)
@@ -61,18 +48,6 @@ def make(widths: tuple[int, ...], examples: int) -> tuple[nn.Module, Tensor, Ten
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1]), torch.rand(examples, widths[0]), torch.randint(0, CLASSES, (examples,))
-
-
-def fit_laplace_torch(net: nn.Module, batches: Any, structure: str, **options: Any) -> Any:
-    """Return laplace-torch's approximation of all weights, after its evidence."""
-    import laplace
-
-    fitted = laplace.Laplace(
-        net, "classification", subset_of_weights="all", hessian_structure=structure, prior_precision=1.0, **options
-    )
-    fitted.fit(batches)
-    fitted.log_marginal_likelihood()
-    return fitted
 
 
 def engines_of(structure: str) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
@@ -85,15 +60,15 @@ def engines_of(structure: str) -> dict[str, tuple[Callable[[], Any], Callable[[A
     data = bnn.Data(x, y, standardize=False)
     setting = bnn.guides.Laplace(structure=structure, joint_bias=False)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=BATCH)
-    theirs = partial(fit_laplace_torch, net, structure=structure)
+    theirs = partial(laplace_torch.fit, net, structure=structure)
     return {
         OURS: (partial(setting.around, model, data, progress=False), lambda posterior: functional(posterior, test))
     } | {
         name: (fit, lambda fitted: fitted._glm_predictive_distribution(test))
         for name, fit in {
-            TENSORS: partial(theirs, batches=Batches(x, y), backend=BackPackGGN),
+            TENSORS: partial(theirs, batches=laplace_torch.Batches(x, y, BATCH), backend=BackPackGGN),
             LOADER: partial(theirs, batches=loader, backend=BackPackGGN),
-            DEFAULT: partial(theirs, batches=Batches(x, y)),
+            DEFAULT: partial(theirs, batches=laplace_torch.Batches(x, y, BATCH)),
         }.items()
     }
 
@@ -116,16 +91,16 @@ def memory(structure: str) -> Row:
 
 def jobs(options: Options) -> list[Row]:
     """Return a job in which the engines take turns, and a job for the memory of each structure."""
-    return [{"engine": OURS}, *({"engine": f"memory, {structure}"} for structure in STRUCTURES)]
+    return [{"engine": options.engines}, *({"engine": f"memory, {structure}"} for structure in STRUCTURES)]
 
 
 def run(job: Row, options: Options) -> list[Row]:
     """Return median seconds of each engine, or memory."""
-    if job["engine"] != OURS:
+    if isinstance(job["engine"], str):
         return [job | in_process(memory, job["engine"].removeprefix("memory, ")) | describe_machine()]
-    rows: dict[str, Row] = {name: {"engine": name} for name in options.engines}
+    rows: dict[str, Row] = {name: {"engine": name} for name in job["engine"]}
     for structure in STRUCTURES:
-        engines = {name: one for name, one in engines_of(structure).items() if name in rows}
+        engines = {name: functions for name, functions in engines_of(structure).items() if name in rows}
         slow = {DEFAULT: engines.pop(DEFAULT)} if DEFAULT in engines else {}
         spent = by_turns(works_on_fits(engines, TASKS)[0], options.rounds, clock=time.perf_counter)
         spent |= by_turns(works_on_fits(slow, TASKS)[0], 1, warm_up=0, clock=time.perf_counter)
@@ -136,17 +111,17 @@ def run(job: Row, options: Options) -> list[Row]:
 
 def bounds(seconds: dict[str, Row]) -> list[tuple[str, str, float, bool]]:
     """Return the name, the bound and the value of each ratio, and whether it holds."""
-    own, loader, tensors, default = (seconds.get(name, {}) for name in (OURS, LOADER, TENSORS, DEFAULT))
+    ours, loader, tensors, default = (seconds.get(name, {}) for name in (OURS, LOADER, TENSORS, DEFAULT))
     asked: list[tuple[str, Row, str, float]] = [
         ("diag fit: BackPACK without collating / pyrobnn", tensors, "diag fit", 5),
         ("diag fit: BackPACK from a DataLoader / pyrobnn", loader, "diag fit", 5),
         ("diag fit: default backend / pyrobnn", default, "diag fit", 500),
         *((f"{s} predict: BackPACK / pyrobnn", tensors, f"{s} predict", 20) for s in STRUCTURES),
     ]
-    ratios = [(name, row[task] / own[task], bound) for name, row, task, bound in asked if task in row]
+    ratios = [(name, row[task] / ours[task], bound) for name, row, task, bound in asked if task in row]
     held = [(name, f">= {bound}", ratio, ratio >= bound) for name, ratio, bound in ratios]
     if tensors:
-        kron = own["kron fit"] / tensors["kron fit"]
+        kron = ours["kron fit"] / tensors["kron fit"]
         held.append(("kron fit: pyrobnn / BackPACK without collating", "<= 0.7", kron, kron <= 0.7))
     grown = {s: seconds[f"memory, {s}"]["gib"] for s in STRUCTURES if f"memory, {s}" in seconds}
     return held + [(f"{s} memory, GiB", "< 1", gib, gib < 1) for s, gib in grown.items()]
@@ -154,19 +129,19 @@ def bounds(seconds: dict[str, Row]) -> list[tuple[str, str, float, bool]]:
 
 def page(rows: list[Row], options: Options) -> Page:
     """Return times, bounds and memory."""
-    found = {row["engine"]: row for row in rows}
-    own, tasks = found[OURS], [f"{structure} {task}" for structure in STRUCTURES for task in TASKS]
+    by_engine = {row["engine"]: row for row in rows}
+    ours, tasks = by_engine[OURS], [f"{structure} {task}" for structure in STRUCTURES for task in TASKS]
     cells = [
-        [name, *(f"{1e3 * row[task]:,.1f} ({row[task] / own[task]:.2g})" for task in tasks)]
-        for name, row in found.items()
+        [name, *(f"{1e3 * row[task]:,.1f} ({row[task] / ours[task]:.2g})" for task in tasks)]
+        for name, row in by_engine.items()
         if tasks[0] in row
     ]
     asked = [
         [name, asked, f"{measured:.3g}{'' if holds else ' (**does not hold**)'}"]
-        for name, asked, measured, holds in bounds(found)
+        for name, asked, measured, holds in bounds(by_engine)
     ]
     about = (
-        f"{own['cpu']}, {own['cores']} cores. Milliseconds, medians; in brackets how many times longer than pyrobnn."
+        f"{ours['cpu']}, {ours['cores']} cores. Milliseconds, medians; in brackets how many times longer than pyrobnn."
     )
     grown = [row for row in rows if "gib" in row]
     shown = ", ".join(f"{row['engine'].removeprefix('memory, ')} {row['gib']:.2f} GiB" for row in grown)

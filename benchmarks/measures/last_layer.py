@@ -8,7 +8,7 @@ laplace-torch 0.3 takes batches of 128 and its default backend.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 from typing import Any
@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, by_turns, short
+from benchmarks.measures.harness import Options, Page, Row, short
 from benchmarks.networks import resnet18, three_convolutions
 from benchmarks.report.parts import grid, grouped
+from benchmarks.timing import by_turns, works_on_fits
 
 EXAMPLES, PREDICTED, DRAWS, BATCH = 512, 256, 500, 128
 STRUCTURES, TASKS = ("kron", "full", "diag"), ("fit", "probit", "draws")
@@ -41,9 +42,9 @@ def theirs(net: nn.Module, x: Tensor, y: Tensor, structure: str) -> Any:
     """Return laplace-torch's."""
     import laplace
 
-    found = laplace.Laplace(net, "classification", subset_of_weights="last_layer", hessian_structure=structure)
-    found.fit(DataLoader(TensorDataset(x, y), batch_size=BATCH))
-    return found
+    fitted = laplace.Laplace(net, "classification", subset_of_weights="last_layer", hessian_structure=structure)
+    fitted.fit(DataLoader(TensorDataset(x, y), batch_size=BATCH))
+    return fitted
 
 
 ENGINES: dict[str, tuple[Callable[..., Any], Callable[..., Tensor], Callable[..., Tensor]]] = {
@@ -54,37 +55,16 @@ ENGINES: dict[str, tuple[Callable[..., Any], Callable[..., Tensor], Callable[...
     ),
     "laplace-torch": (
         theirs,
-        lambda found, x: found(x),
-        lambda found, x: found.predictive_samples(x, n_samples=DRAWS).mean(0),
+        lambda fitted, x: fitted(x),
+        lambda fitted, x: fitted.predictive_samples(x, n_samples=DRAWS).mean(0),
     ),
 }
 
 
-def works_on_fits(
-    engines: Mapping[str, Sequence[Callable[..., Any]]], tasks: Sequence[str]
-) -> tuple[dict[tuple[str, str], Callable[[], None]], dict[tuple[str, str], Any]]:
-    """Return works for `by_turns` by engine and task, and a dictionary into which they put their results.
-
-    Args:
-        engines: what fits, and what takes the fit.
-        tasks: names of these.
-    """
-    works: dict[tuple[str, str], Callable[[], None]] = {}
-    found: dict[tuple[str, str], Any] = {}
-
-    def add(engine: str, task: str, work: Callable[..., Any]) -> None:
-        arguments = () if task == tasks[0] else ((engine, tasks[0]),)
-        works[engine, task] = lambda: found.update({(engine, task): work(*(found[key] for key in arguments))})
-
-    for engine, functions in engines.items():
-        for task, work in zip(tasks, functions, strict=True):
-            add(engine, task, work)
-    return works, found
-
-
 def jobs(options: Options) -> list[Row]:
     """Return the structures on each network."""
-    return [{"net": net, "structure": structure} for net in options.nets for structure in STRUCTURES]
+    rest = {"task": [*TASKS], "engine": [*ENGINES]}
+    return [{"net": net, "structure": structure} | rest for net in options.nets for structure in STRUCTURES]
 
 
 def run(job: Row, options: Options) -> list[Row]:
@@ -97,9 +77,9 @@ def run(job: Row, options: Options) -> list[Row]:
         engine: (partial(fit, net, x, y, job["structure"]), *(partial(task, x=x[:PREDICTED]) for task in tasks))
         for engine, (fit, *tasks) in ENGINES.items()
     }
-    works, found = works_on_fits(engines, TASKS)
+    works, results = works_on_fits(engines, TASKS)
     spent = by_turns(works, options.rounds, clock=time.process_time)
-    first, second = (found[engine, "probit"].detach() for engine in ENGINES)
+    first, second = (results[engine, "probit"].detach() for engine in ENGINES)
     difference = float(f"{float((first - second).abs().max()):.2g}")
     return [
         short(job | {"task": task, "engine": engine, "seconds": median(seconds), "difference": difference})
@@ -111,9 +91,9 @@ def page(rows: list[Row], options: Options) -> Page:
     """Return the results, the engines side by side."""
     lines = []
     for key, pair in grouped(rows, *KEY[:3]).items():
-        own, other = (next(row for row in pair if row["engine"] == engine) for engine in ENGINES)
-        ratio = own["seconds"] / other["seconds"]
-        lines.append([*key, own["seconds"], other["seconds"], f"{ratio:.2f}", own["difference"]])
+        first, second = (next(row for row in pair if row["engine"] == engine) for engine in ENGINES)
+        ratio = first["seconds"] / second["seconds"]
+        lines.append([*key, first["seconds"], second["seconds"], f"{ratio:.2f}", first["difference"]])
     about = (
         "CPU seconds of one thread on an x86 server; the ratio is pyrobnn's time over that of laplace-torch. The",
         "largest difference between the two in any class probability (probit) is in the last column.",

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 import pyrobnn as bnn
 from benchmarks.captured_fits import begin, captured, running
-from benchmarks.measures.gradient_variance import variance
-from benchmarks.measures.harness import Options, Page, Row, by_turns
+from benchmarks.measures.harness import Options, Page, Row
 from benchmarks.report.parts import grid
+from benchmarks.timing import by_turns
+from benchmarks.variance import variance
 from pyrobnn.inference.svi.objective import make_elbo
 
 KEY = ("model", "noise", "KL")
@@ -33,7 +34,7 @@ Kind = tuple[str, str]
 
 
 @dataclasses.dataclass
-class Problem:
+class Setup:
     """A model with data.
 
     Attributes:
@@ -66,7 +67,7 @@ class Problem:
         return self.batch_size or len(self.data)
 
 
-def problems() -> list[Problem]:
+def setups() -> list[Setup]:
     """Return a table as small as yacht, MNIST with a perceptron under two priors, and two convolutional networks."""
     x, y = make_friedman1(308, n_features=6, noise=0.5, random_state=0)
     table, images = bnn.Data(x, y, standardize=True), bnn.datasets.load("mnist").split(0)[0]
@@ -84,19 +85,19 @@ def problems() -> list[Problem]:
         ("three convolutions", pure, bnn.priors.Normal(1.0), "analytic", 1000, 10),
     ]
     return [
-        Problem("6-50-1, 308 rows, all in the batch", table, small, None, 3000, 0.01, "analytic", 200),
-        Problem("6-50-1, 308 rows, batch 32", table, small, 32, 3000, 0.01, "analytic", 200),
+        Setup("6-50-1, 308 rows, all in the batch", table, small, None, 3000, 0.01, "analytic", 200),
+        Setup("6-50-1, 308 rows, batch 32", table, small, 32, 3000, 0.01, "analytic", 200),
         *(
-            Problem(f"MNIST, {name}, batch 128", images, bnn.BNN(net, prior=prior, likelihood="categorical"), *rest)
+            Setup(f"MNIST, {name}, batch 128", images, bnn.BNN(net, prior=prior, likelihood="categorical"), *rest)
             for name, net, prior, kl, steps, timed in mnist
             for rest in [(128, steps, 1e-3, kl, timed)]
         ),
     ]
 
 
-def variances_of(problem: Problem, kind: Kind, trained: dict[str, Tensor]) -> list[float]:
+def variances_of(setup: Setup, kind: Kind, trained: dict[str, Tensor]) -> list[float]:
     """Return the variance of the gradient by the means and by the parameters of the scales."""
-    posterior, fit = begin(problem.model, problem.data, problem.method(*kind, steps=1))
+    posterior, fit = begin(setup.model, setup.data, setup.method(*kind, steps=1))
     guide, elbo = posterior.guide, make_elbo(kind[1], 1)
     guide.load_state_dict(trained)
 
@@ -107,37 +108,40 @@ def variances_of(problem: Problem, kind: Kind, trained: dict[str, Tensor]) -> li
     return variance(gradient, DRAWS).sum(1).tolist()
 
 
-def times(problem: Problem, kinds: list[Kind]) -> dict[Kind, float]:
+def times(setup: Setup, kinds: list[Kind]) -> dict[Kind, float]:
     """Return the milliseconds of a captured step of each estimator, by turns."""
     works = {}
     for kind in kinds:
-        fit = captured(problem.model, problem.data, problem.method(*kind, steps=100_000))
-        works[kind] = partial(fit.advance, problem.timed)
+        fit = captured(setup.model, setup.data, setup.method(*kind, steps=100_000))
+        works[kind] = partial(fit.advance, setup.timed)
     seconds = by_turns(works, ROUNDS, clock=time.perf_counter)
-    return {kind: 1e3 * statistics.median(spent) / problem.timed for kind, spent in seconds.items()}
+    return {kind: 1e3 * statistics.median(spent) / setup.timed for kind, spent in seconds.items()}
 
 
 def jobs(options: Options) -> list[Row]:
     """Return the models."""
-    names = [problem.name for problem in problems()]
-    return [{"model": name} for name in names if any(part in name for part in options.problems)]
+    return [
+        {"model": setup.name, "noise": [noise for noise, kl in KINDS if kl is None], "KL": setup.kl}
+        for setup in setups()
+        if any(part in setup.name for part in options.problems)
+    ]
 
 
 def run(job: Row, options: Options) -> list[Row]:
     """Return a row for each estimator on a model."""
     torch.set_num_threads(1)
-    problem = next(problem for problem in problems() if problem.name == job["model"])
-    kinds = [(noise, kl or problem.kl) for noise, kl in KINDS]
-    method = problem.method("shared", "mc", steps=problem.steps)
-    trained = bnn.fit(problem.model, problem.data, method, seed=0, progress=False).guide.state_dict()
-    with running(problem.model, problem.rows(), 0, "least noise"):
-        chosen = begin(problem.model, problem.data, problem.method("auto", "auto"))[1].method
-        variances = {kind: variances_of(problem, kind, trained) for kind in kinds}
-        milliseconds = times(problem, kinds)
+    setup = next(setup for setup in setups() if setup.name == job["model"])
+    kinds = [(noise, kl or setup.kl) for noise, kl in KINDS]
+    method = setup.method("shared", "mc", steps=setup.steps)
+    trained = bnn.fit(setup.model, setup.data, method, seed=0, progress=False).guide.state_dict()
+    with running(setup.model, setup.rows(), 0, "least noise"):
+        chosen = begin(setup.model, setup.data, setup.method("auto", "auto"))[1].method
+        variances = {kind: variances_of(setup, kind, trained) for kind in kinds}
+        milliseconds = times(setup, kinds)
     rows = []
     for kind in kinds:
         slower = milliseconds[kind] / milliseconds[kinds[0]]
-        ratios = [whole / own for whole, own in zip(variances[kinds[0]], variances[kind], strict=True)]
+        ratios = [shared / estimate for shared, estimate in zip(variances[kinds[0]], variances[kind], strict=True)]
         numbers = [*ratios, milliseconds[kind], slower, *(ratio / slower for ratio in ratios)]
         row = job | {"noise": kind[0], "KL": kind[1], "chosen": kind == (chosen.guide.noise, chosen.kl)}
         rows.append(row | {name: float(f"{value:.3g}") for name, value in zip(NUMBERS, numbers, strict=True)})

@@ -17,7 +17,8 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.captured_fits import captured, running
-from benchmarks.measures.harness import Options, Row, by_turns, each, plain_page, short
+from benchmarks.measures.harness import Options, Row, each, plain_page, short
+from benchmarks.timing import by_turns
 
 NETS = {"784-400-400-10": (784, 400, 400, 10), "784-1200-1200-10": (784, 1200, 1200, 10)}
 
@@ -72,9 +73,9 @@ def run(job: Row, options: Options) -> list[Row]:
         works = {"step": partial(captured(model, data, method).advance, BLOCK)}
         works |= {part: repeated(work) for part, work in parts(widths).items()}
         seconds = by_turns(works, ROUNDS, clock=time.process_time)
-    found = {name: 1000 * median(spent) / BLOCK for name, spent in seconds.items()}
-    ratio = found["step"] / sum(value for part, value in found.items() if part != "step")
-    return [short(job | found) | {"ratio": round(ratio, 2)}]
+    times = {name: 1000 * median(spent) / BLOCK for name, spent in seconds.items()}
+    ratio = times["step"] / sum(value for part, value in times.items() if part != "step")
+    return [short(job | times) | {"ratio": round(ratio, 2)}]
 
 
 page = plain_page(

@@ -45,7 +45,7 @@ def rows_of(name: str, seed: int, train: bnn.Data, test: bnn.Data, clothes: torc
         home, away = (posterior.predict(x, num_draws=num_draws) for x in (test.x, clothes))
         scores = bnn.score(home, test.y)
         row = {
-            "network": f"{name}, {num_draws} draws" if name != "plain" else name,
+            "network": _label(name, num_draws),
             "accuracy, %": 100 * scores["accuracy"].value,
             "NLL": -scores["log_likelihood"].value,
             "AUROC, entropy": auroc(home.entropy, away.entropy),
@@ -58,18 +58,22 @@ def rows_of(name: str, seed: int, train: bnn.Data, test: bnn.Data, clothes: torc
 
 def jobs(options: Options) -> list[Row]:
     """Return the networks."""
-    return [{"network": f"{name}, {max(DRAWS[name])} draws" if name != "plain" else name} for name in options.networks]
+    return [{"network": [_label(name, num_draws) for num_draws in DRAWS[name]]} for name in options.networks]
+
+
+def _label(name: str, num_draws: int) -> str:
+    return f"{name}, {num_draws} draws" if name != "plain" else name
 
 
 def run(job: Row, options: Options) -> list[Row]:
     """Return the mean, the smallest and the largest value over seeds, for each number of draws."""
     train, test = bnn.datasets.load("mnist").split(0)
     clothes = bnn.datasets.load("fashion-mnist-test").data.x
-    name = job["network"].partition(",")[0]
+    name = job["network"][0].partition(",")[0]
     every = [row for seed in range(options.seeds) for row in rows_of(name, seed, train, test, clothes)]
     rows = []
-    for network, own in grouped(every, "network").items():
-        columns = {column: [row[column] for row in own] for column in own[0] if column != "network"}
+    for network, same in grouped(every, "network").items():
+        columns = {column: [row[column] for row in same] for column in same[0] if column != "network"}
         spread = {column: (mean(values), min(values), max(values)) for column, values in columns.items()}
         digits = {column: [round(value, DIGITS.get(column, 3)) for value in three] for column, three in spread.items()}
         rows.append({"network": network} | digits)
@@ -87,5 +91,5 @@ def page(rows: list[Row], options: Options) -> Page:
 def _cell(value: str | list[float], column: str) -> str:
     if isinstance(value, str):
         return value
-    middle, low, high = (f"{one:.{DIGITS.get(column, 3)}f}" for one in value)
+    middle, low, high = (f"{number:.{DIGITS.get(column, 3)}f}" for number in value)
     return f"{middle} ({low} to {high})"

@@ -1,11 +1,12 @@
 """Seconds until a captured step and an estimator are ready, in new processes.
 
-"compile" is the wait for a captured step: the imports of the compiler, recording, lowering and g++, of a network of
-which nothing is kept ("empty"), and of one whose library is ("kept"). "regressor" and "classifier" are `fit` and
-`predict` of `BNNRegressor()` and `BNNClassifier()` on 200 rows of four columns, nothing set: the first in a process
-with an empty cache ("empty"), and the second in the same process, on other numbers ("again"). Seconds of the clock,
-medians of the rounds; beside them those of the CPU, which tell whether the machine did other work. Python's bytecode of
-all packages lies on disk, as on any computer where they were imported once.
+"first step" is the wait for a captured fit of two steps by a network, after an eager fit has imported what both need:
+recording, the plan of the tape, and, where no library that runs tapes is on disk ("empty"), building it; a second
+process finds that library ("kept"). "regressor" and "classifier" are `fit` and `predict` of `BNNRegressor()` and
+`BNNClassifier()` on 200 rows of four columns, nothing set: the first in a process with no library on disk ("empty"),
+and the second in the same process, on other numbers ("again"). Seconds of the clock, medians of the rounds; beside them
+those of the CPU, which tell whether the machine did other work. Python's bytecode of all packages lies on disk, as on
+any computer where they were imported once.
 """
 
 import tempfile
@@ -13,65 +14,64 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from benchmarks.measures.harness import Options, Row, in_process, plain_page, timed
+import numpy as np
+import torch
+from torch import nn
+
+import pyrobnn as bnn
+from benchmarks.library import no_library
+from benchmarks.measures.harness import Options, Row, plain_page
+from benchmarks.networks import LSTM
+from benchmarks.new_process import in_process
+from benchmarks.timing import timed
 
 KEY = ("what", "cache")
 OPTIONS = {"rounds": 3}
-NETS = ("13-50-1", "784-100-10", "LeNet", "LSTM", "transformer")
 Times = list[tuple[float, float]]
 
 
-def nets() -> dict[str, tuple[Any, tuple[int, ...], int]]:
-    """Return networks with the shape of an input and the number of their classes, 0 for real targets."""
-    from torch import nn
+def lenet() -> nn.Module:
+    """Return LeNet-5."""
+    first = [nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(
+        *first, nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)
+    )
 
-    import pyrobnn as bnn
 
-    class LSTM(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell, self.out = nn.LSTM(8, 32, batch_first=True), nn.Linear(32, 10)
-
-        def forward(self, x: Any) -> Any:
-            return self.out(self.cell(x)[0][:, -1])
-
-    lenet: list[nn.Module] = [nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU()]
-    lenet += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()]
+def transformer() -> nn.Module:
+    """Return a layer of attention over 20 steps."""
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-    return {
-        "13-50-1": (bnn.MLP(13, (50,), 1), (13,), 0),
-        "784-100-10": (bnn.MLP(784, (100,), 10), (784,), 10),
-        "LeNet": (nn.Sequential(*lenet, nn.Linear(84, 10)), (1, 28, 28), 10),
-        "LSTM": (LSTM(), (20, 8), 10),
-        "transformer": (nn.Sequential(layer, nn.Flatten(), nn.Linear(20 * 16, 10)), (20, 16), 10),
-    }
+    return nn.Sequential(layer, nn.Flatten(), nn.Linear(20 * 16, 10))
 
 
-def compile_once(name: str) -> Times:
+NETS: dict[str, tuple[Any, tuple[int, ...], int]] = {
+    "13-50-1": (partial(bnn.MLP, 13, (50,), 1), (13,), 0),
+    "784-100-10": (partial(bnn.MLP, 784, (100,), 10), (784,), 10),
+    "LeNet": (lenet, (1, 28, 28), 10),
+    "LSTM": (partial(LSTM, 8, 32), (20, 8), 10),
+    "transformer": (transformer, (20, 16), 10),
+}
+"""Network, shape of an input, and number of classes, 0 for real targets."""
+
+
+def first_step(name: str) -> Times:
     """Return the wait for the captured step of a network."""
-    import torch
-
-    import pyrobnn as bnn
-
-    net, shape, classes = nets()[name]
+    make, shape, classes = NETS[name]
     x = torch.randn(256, *shape)
     y = torch.randint(0, classes, (256,)) if classes else torch.randn(256)
     likelihood: Any = bnn.likelihoods.Categorical() if classes else bnn.likelihoods.Gaussian(0.1)
-    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+    model = bnn.BNN(make(), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+    method = bnn.SVI(guide=bnn.guides.MeanField(noise="shared"), steps=2, lr=1e-3, batch_size=64)
 
-    def fit(engine: Any, steps: int) -> Any:
-        method = bnn.SVI(guide=bnn.guides.MeanField(noise="shared"), steps=steps, lr=1e-3, batch_size=64)
+    def fit(engine: Any) -> Any:
         return bnn.fit(model, bnn.Data(x, y, standardize=False), method, seed=0, engine=engine, progress=False)
 
-    fit("eager", 2)
-    return [timed(lambda: fit("captured", 2))[1:]]
+    fit("eager")
+    return [timed(lambda: fit("captured"))[1:]]
 
 
 def estimate(name: str) -> Times:
     """Return the times of an estimator's first and second fit and prediction in this process."""
-    import numpy as np
-
-    import pyrobnn as bnn
 
     def once(seed: int) -> None:
         g = np.random.default_rng(seed)
@@ -86,26 +86,23 @@ def estimate(name: str) -> Times:
 
 
 def jobs(options: Options) -> list[Row]:
-    """Return the networks to compile, and the estimators."""
-    return [{"what": what} for what in (*(f"compile {net}" for net in NETS), "regressor", "classifier")]
+    """Return the networks, and the estimators."""
+    steps = [{"what": f"first step, {net}", "cache": ["empty", "kept"]} for net in NETS]
+    return [*steps, *({"what": name, "cache": ["empty", "again"]} for name in ("regressor", "classifier"))]
 
 
 def run(job: Row, options: Options) -> list[Row]:
     """Return a row for each state of the cache; a round that does not count writes the bytecode of all imports."""
-    found: dict[str, Times] = {}
-    for number in range(options.rounds + 1):
-        with tempfile.TemporaryDirectory() as cache:
+    rounds: list[Times] = []
+    for _ in range(options.rounds + 1):
+        with no_library(), tempfile.TemporaryDirectory() as cache:
             settings = {"XDG_CACHE_HOME": cache, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": ""}
-            if job["what"].startswith("compile "):
-                net = job["what"].removeprefix("compile ")
-                times = {state: in_process(compile_once, net, **settings)[0] for state in ("empty", "kept")}
+            if net := job["what"].partition("first step, ")[2]:
+                rounds.append([in_process(first_step, net, **settings)[0] for _ in job["cache"]])
             else:
-                states = ("empty", "again")
-                times = dict(zip(states, in_process(estimate, job["what"], **settings), strict=True))
-        for state, pair in times.items() if number else ():
-            found.setdefault(state, []).append(pair)
+                rounds.append(in_process(estimate, job["what"], **settings))
     rows = []
-    for state, pairs in found.items():
+    for state, pairs in zip(job["cache"], zip(*rounds[1:], strict=True), strict=True):
         clock, cpu = (round(median(values), 2) for values in zip(*pairs, strict=True))
         rows.append(job | {"cache": state, "seconds": clock, "cpu": cpu, "rounds": options.rounds})
     return rows

@@ -1,7 +1,7 @@
 """Whether the same call gives the same bits in every process.
 
-Default calls run in 20 processes each, every second one with nothing compiled before, and half of them beside another
-busy process. The digest of each result is a row; the page counts how many differ.
+Default calls run in 20 processes each, every second of them with no library on disk that runs recorded steps, and half
+of them beside another busy process. The digest of each result is a row; the page counts how many differ.
 """
 
 import hashlib
@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, in_process
+from benchmarks.library import no_library
+from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.new_process import in_process
 from benchmarks.report.parts import grid
 
 KEY = ("call", "process")
@@ -47,7 +49,7 @@ def digest(call: str) -> str:
 
 @cache
 def kept() -> "tempfile.TemporaryDirectory[str]":
-    """Return the folder in which compiled steps stay as long as this process lives."""
+    """Return the folder in which the library stays as long as this process lives."""
     return tempfile.TemporaryDirectory()
 
 
@@ -62,14 +64,14 @@ def run(job: Row, options: Options) -> list[Row]:
     busy = subprocess.Popen([sys.executable, "-c", _BUSY]) if is_busy else None
     started = time.perf_counter()
     try:
-        with tempfile.TemporaryDirectory() as fresh:
-            found = in_process(digest, job["call"], XDG_CACHE_HOME=fresh if is_cold else kept().name)
+        with no_library(), tempfile.TemporaryDirectory() as fresh:
+            bits = in_process(digest, job["call"], XDG_CACHE_HOME=fresh if is_cold else kept().name)
     finally:
         if busy is not None:
             busy.kill()
             busy.wait()
     row = job | {"cache": "empty" if is_cold else "kept"} | ({"beside": "a busy process"} if is_busy else {})
-    return [row | {"digest": found[:16], "seconds": round(time.perf_counter() - started, 1)}]
+    return [row | {"digest": bits[:16], "seconds": round(time.perf_counter() - started, 1)}]
 
 
 def page(rows: list[Row], options: Options) -> Page:
@@ -79,7 +81,7 @@ def page(rows: list[Row], options: Options) -> Page:
         digests = [row["digest"] for row in chosen(rows, call=call)]
         lines.append([call, len(digests), len(set(digests))])
     about = (
-        "Each call runs in new processes with one seed, half of them with nothing compiled before, half beside a busy",
+        "Each call runs in new processes with one seed, half of them with no library on disk, half beside a busy",
         "process, on two cores of an x86 server.",
     )
     return Page("The same call gives the same bits", about, grid(["call", "processes", "different results"], lines))

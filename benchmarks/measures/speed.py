@@ -6,8 +6,6 @@ packages of the engines wanted.
 """
 
 import datetime
-import os
-import platform
 import re
 import shutil
 import subprocess
@@ -17,21 +15,16 @@ from statistics import median, quantiles
 from typing import Any
 
 import pyrobnn as bnn
+from benchmarks.library import no_library
 from benchmarks.measures.harness import Options, Page, Row, chosen
-from benchmarks.peers import figure, report
+from benchmarks.peers import case_tables, figure
 from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.engines import ENGINES, Engine
-from benchmarks.peers.ratios import Found
-from benchmarks.peers.workers import Worker, WorkerError
-from benchmarks.provenance import processor
+from benchmarks.peers.processes import EngineError, EngineProcess
+from benchmarks.peers.ratios import Results
+from benchmarks.provenance import describe_machine
 
 KEY = ("machine", "case", "engine")
-
-
-def describe_machine() -> Row:
-    """Return the processor's model, the number of cores that may be used, and the platform."""
-    model = processor()["model name"]
-    return {"cpu": model, "cores": os.cpu_count(), "platform": f"{platform.system()} {platform.machine()}"}
 
 
 def machine_name(machine: Row) -> str:
@@ -65,28 +58,29 @@ OPTIONS = {
     "machine": machine_name(describe_machine()),
     "python": "",
 }
-_MOST_COMPILATIONS = 3
+_MOST_FIRST_STEPS = 3
 
 
 def jobs(options: Options) -> list[Row]:
-    """Return the cases."""
-    return [{"machine": options.machine, "case": name} for name in options.cases]
+    """Return the cases, each with the engines that take part."""
+    engines = {case: [name for name in options.engines if ENGINES[name].takes(CASES[case])] for case in options.cases}
+    return [{"machine": options.machine, "case": case, "engine": names} for case, names in engines.items() if names]
 
 
 def run(job: Row, options: Options) -> list[Row]:
     """Return a row for each engine."""
     case = CASES[job["case"]]
-    engines = [ENGINES[name] for name in options.engines if ENGINES[name].takes(case)]
+    engines = [ENGINES[name] for name in job["engine"]]
     stamp = {"date": datetime.date.today().isoformat(), "seconds_per_round": options.seconds}
     if case.device == "cuda" and not _has_gpu():
-        found = {engine.name: {"status": "not measured", "message": "no GPU"} for engine in engines}
+        entries = {engine.name: {"status": "not measured", "message": "no GPU"} for engine in engines}
     elif case.kind == "compile":
-        found = {engine.name: _measure_compilation(engine, case, options) | stamp for engine in engines}
+        entries = {engine.name: _measure_first_step(engine, case, options) | stamp for engine in engines}
     else:
-        with tempfile.TemporaryDirectory() as cache:
-            entries = _measure_by_turns(engines, case, options, cache)
-        found = {name: entry | stamp for name, entry in entries.items()}
-    return [job | {"engine": name} | entry | describe_machine() for name, entry in found.items()]
+        with no_library(), tempfile.TemporaryDirectory() as cache:
+            measured = _measure_by_turns(engines, case, options, cache)
+        entries = {name: entry | stamp for name, entry in measured.items()}
+    return [job | {"engine": name} | entry | describe_machine() for name, entry in entries.items()]
 
 
 def page(rows: list[Row], options: Options) -> Page:
@@ -95,86 +89,88 @@ def page(rows: list[Row], options: Options) -> Page:
     Raises:
         InputError: no rows of it.
     """
-    found: Found = {}
+    results: Results = {}
     for row in chosen(rows, machine=options.machine):
-        found.setdefault(row["case"], {})[row["engine"]] = row
-    if not found:
+        results.setdefault(row["case"], {})[row["engine"]] = row
+    if not results:
         known = ", ".join(dict.fromkeys(row["machine"] for row in rows))
         raise bnn.InputError(f"There are no rows of the machine {options.machine!r}. Machines with rows: {known}.")
-    some = next(iter(next(iter(found.values())).values()))
+    some = next(iter(next(iter(results.values())).values()))
     title, of = f"One SVI step, by engine: {some['cpu']}, {some['cores']} cores", f"-{options.machine}"
-    return Page(title, [report.ABOUT], report.tables(found, f"speed{of}"), figure.pictures(found), of, dpi=130)
+    return Page(
+        title, [case_tables.ABOUT], case_tables.tables(results, f"speed{of}"), figure.pictures(results), of, dpi=130
+    )
 
 
 def _measure_by_turns(engines: list[Engine], case: Case, options: Options, cache: str) -> dict[str, Row]:
     entries: dict[str, Row] = {}
-    workers: dict[str, Worker] = {}
+    processes: dict[str, EngineProcess] = {}
     times: dict[str, list[list[float]]] = {}
     with ExitStack() as stack:
         for engine in engines:
             try:
-                worker = stack.enter_context(_start(engine, case, options, cache))
-                entries[engine.name] = _prepare(worker, case)
-                workers[engine.name], times[engine.name] = worker, []
-            except WorkerError as error:
+                process = stack.enter_context(_start(engine, case, options, cache))
+                entries[engine.name] = _prepare(process, case)
+                processes[engine.name], times[engine.name] = process, []
+            except EngineError as error:
                 entries[engine.name] = _failure(error)
         for index in range(options.rounds):
-            for name in _rotated(list(workers), index):
+            for name in _rotated(list(processes), index):
                 try:
-                    answer = workers[name].ask(do="time", seconds=options.seconds)
+                    answer = processes[name].ask(do="time", seconds=options.seconds)
                     times[name].append(answer["ms"])
                     entries[name]["elbo_last"] = answer["elbo"]
-                except WorkerError as error:
+                except EngineError as error:
                     entries[name] = _failure(error)
-                    del workers[name]
-        for name, worker in workers.items():
+                    del processes[name]
+        for name, process in processes.items():
             try:
-                entries[name] |= summarize(times[name], case.replicates) | _memory(worker)
-            except WorkerError as error:
+                entries[name] |= summarize(times[name], case.replicates) | _memory(process)
+            except EngineError as error:
                 entries[name] = _failure(error)
     return entries
 
 
-def _start(engine: Engine, case: Case, options: Options, cache: str) -> Worker:
+def _start(engine: Engine, case: Case, options: Options, cache: str) -> EngineProcess:
     environment = {"TORCHINDUCTOR_CACHE_DIR": cache, "XDG_CACHE_HOME": cache}
     if case.device == "cpu":
         environment |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     try:
-        return Worker(engine.command(options.python or None), threads=case.threads, environment=environment)
+        return EngineProcess(engine.command(options.python or None), threads=case.threads, environment=environment)
     except OSError as error:
-        raise WorkerError("failed", str(error)) from None
+        raise EngineError("failed", str(error)) from None
 
 
-def _prepare(worker: Worker, case: Case) -> Row:
-    answer = worker.ask(do="prepare", case=case.to_dict())
+def _prepare(process: EngineProcess, case: Case) -> Row:
+    answer = process.ask(do="prepare", case=case.to_dict())
     return {
         "status": "measured",
         "first_step_s": round(answer["seconds"], 3),
         "num_weights": answer["num_weights"],
         "elbo_first": answer["elbo"],
-        "versions": worker.ready["ready"],
+        "versions": process.ready["ready"],
     }
 
 
-def _memory(worker: Worker) -> dict[str, float]:
+def _memory(process: EngineProcess) -> dict[str, float]:
     """Return the peak of the resident set, and its growth since all imports."""
-    answer = worker.ask(do="memory")
+    answer = process.ask(do="memory")
     peak, resident = answer["peak"], answer["resident"]
     return {"peak_mib": round(peak, 1), "peak_above_imports_mib": round(peak - resident, 1)}
 
 
-def _measure_compilation(engine: Engine, case: Case, options: Options) -> Row:
-    """Return seconds to the first step in new processes, with an empty and with a filled compile cache."""
+def _measure_first_step(engine: Engine, case: Case, options: Options) -> Row:
+    """Return seconds to the first step in new processes, with nothing compiled on disk and after that."""
     seconds: dict[str, list[float]] = {"cold": [], "warm": []}
     entry: dict[str, Any] = {}
     try:
-        for _ in range(min(options.rounds, _MOST_COMPILATIONS)):
-            with tempfile.TemporaryDirectory() as cache:
+        for _ in range(min(options.rounds, _MOST_FIRST_STEPS)):
+            with no_library(), tempfile.TemporaryDirectory() as cache:
                 for values in seconds.values():
-                    with _start(engine, case, options, cache) as worker:
-                        entry = _prepare(worker, case)
+                    with _start(engine, case, options, cache) as process:
+                        entry = _prepare(process, case)
                         values.append(entry.pop("first_step_s"))
-    except WorkerError as error:
+    except EngineError as error:
         return _failure(error)
     return entry | {
         "cold_s": median(seconds["cold"]),
@@ -183,7 +179,7 @@ def _measure_compilation(engine: Engine, case: Case, options: Options) -> Row:
     }
 
 
-def _failure(error: WorkerError) -> Row:
+def _failure(error: EngineError) -> Row:
     return {"status": error.status, "message": str(error)}
 
 

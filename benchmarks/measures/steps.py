@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, in_process, resident
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.networks import LSTM, perceptron, resnet18
+from benchmarks.new_process import in_process
 from benchmarks.report.parts import grid
+from benchmarks.timing import resident
 
 KEY = ("net", "engine", "step")
 EXAMPLES, WARM_UP = 512, 3
@@ -33,20 +35,19 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
 GUIDES: dict[str, Any] = {"map": bnn.guides.Map(), "mean-field": bnn.guides.MeanField(init_rho=-5.0, noise="shared")}
 STEPS = ("plain", *GUIDES)
 OPTIONS = {"rounds": 3, "nets": list(NETS), "engines": ["eager", "captured"]}
-STARTS: list[float] = []
 
 
 class Timed(nn.Module):
-    """Notes when the network inside it runs in training."""
+    """Notes the times at which the network inside it runs in training, as `starts`."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.starts = net, list[float]()
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the network."""
         if self.training:
-            STARTS.append(time.process_time())
+            self.starts.append(time.process_time())
         outputs: Tensor = self.net(x)
         return outputs
 
@@ -92,15 +93,15 @@ def cost(name: str, engine: str, step: str) -> dict[str, float]:
         if is_captured:
             seconds = block(model, data, method, steps)
         else:
-            bnn.fit(model, data, method, seed=0, device="cpu", engine="eager", progress=False)
+            net = bnn.fit(model, data, method, seed=0, device="cpu", engine="eager", progress=False).bnn.net
     if not is_captured:
-        seconds = median([end - start for start, end in itertools.pairwise(STARTS)][WARM_UP - 1 :])
+        seconds = median([end - start for start, end in itertools.pairwise(net.starts)][WARM_UP - 1 :])
     return {"ms": 1000 * seconds, "peak": (resident("VmHWM") - before) / 1024}
 
 
 def jobs(options: Options) -> list[Row]:
     """Return the networks with each engine."""
-    return [{"net": net, "engine": engine} for net in options.nets for engine in options.engines]
+    return [{"net": net, "engine": engine, "step": [*STEPS]} for net in options.nets for engine in options.engines]
 
 
 def run(job: Row, options: Options) -> list[Row]:
@@ -108,7 +109,7 @@ def run(job: Row, options: Options) -> list[Row]:
     costs: dict[str, list[dict[str, float]]] = {step: [] for step in STEPS}
     for _, step in itertools.product(range(options.rounds), STEPS):
         costs[step].append(in_process(cost, job["net"], job["engine"], step))
-    ms, peak = ({step: median(one[key] for one in costs[step]) for step in STEPS} for key in ("ms", "peak"))
+    ms, peak = ({step: median(spent[key] for spent in costs[step]) for step in STEPS} for key in ("ms", "peak"))
     return [
         job
         | {"step": step, "ms": float(f"{ms[step]:.4g}"), "of plain": round(ms[step] / ms["plain"], 2)}

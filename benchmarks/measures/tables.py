@@ -13,30 +13,23 @@ see standardised inputs and, for regression, targets.
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from scipy.stats import norm
 from sklearn import datasets
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.metrics import log_loss, r2_score
-from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.preprocessing import StandardScaler
+from sklearn.metrics import r2_score
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, timed
+from benchmarks import references
+from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.references import Arrays, Table
 from benchmarks.report.parts import grid
+from benchmarks.timing import timed
 
 KEY = ("task", "data", "rows", "seed")
 ROWS = {"regression": 100, "classification": 60}
 """Where no size is asked for."""
 NUM_NEW = 1000
 MOST_OF_GP = 1000
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-Table = tuple[np.ndarray, np.ndarray]
 
 
 def sines(num: int, rng: np.random.Generator) -> Table:
@@ -147,54 +140,24 @@ def regression(data: Arrays, seed: int) -> dict[str, float]:
     mean, log_score = prediction.mean.numpy(), float(prediction.log_prob(y_test).mean())
     seconds = time.perf_counter() - started
     lower, upper = (bound.numpy() for bound in prediction.interval(0.95))
-    found = {"r2": r2_score(y_test, mean), "log_score": log_score, "seconds": seconds}
-    found["coverage"] = ((lower <= y_test) & (y_test <= upper)).mean()
-    return found | regression_references(data, seed)
-
-
-def regression_references(data: Arrays, seed: int) -> dict[str, float]:
-    """Return the scores of scikit-learn's models."""
-    x, y, x_test, y_test = data
-    scaler, loc, unit = StandardScaler().fit(x), y.mean(), y.std()
-    inputs, new, targets = scaler.transform(x), scaler.transform(x_test), (y - loc) / unit
-    models = {
-        "mlp": MLPRegressor(hidden_layer_sizes=(50,), max_iter=2000, random_state=seed),
-        "linear": RidgeCV(np.logspace(-3, 3, 13)),
-        "trees": HistGradientBoostingRegressor(random_state=seed),
-    }
-    means = {name: model.fit(inputs, targets).predict(new) for name, model in models.items()}
-    found = {}
+    scores = {"r2": r2_score(y_test, mean), "log_score": log_score, "seconds": seconds}
+    scores["coverage"] = ((lower <= y_test) & (y_test <= upper)).mean()
+    predicted = {name: references.normals(model, data) for name, model in references.regressors(seed).items()}
     if len(x) <= MOST_OF_GP:
-        kernel = ConstantKernel(1.0) * RBF(np.ones(x.shape[1])) + WhiteKernel(0.1)
-        process = GaussianProcessRegressor(kernel, random_state=seed).fit(inputs, targets)
-        means["gp"], std = process.predict(new, return_std=True)
-        found["log_score_gp"] = norm.logpdf(y_test, loc + unit * means["gp"], unit * std).mean()
-    return found | {f"r2_{name}": r2_score(y_test, loc + unit * mean) for name, mean in means.items()}
+        predicted["gp"] = references.normals(references.process(x.shape[1], seed), data, states_std=True)
+        scores["log_score_gp"] = predicted["gp"].log_score(y_test)
+    return scores | {f"r2_{name}": r2_score(y_test, normals.mean) for name, normals in predicted.items()}
 
 
 def classification(data: Arrays, seed: int) -> dict[str, float]:
     """Return the scores of a table of classes."""
     x, y, x_test, y_test = data
     probs, seconds, _ = timed(lambda: bnn.BNNClassifier(random_state=seed).fit(x, y).predict_proba(x_test))
-    return {"log_score": -log_loss(y_test, probs), "seconds": seconds} | classification_references(data, seed)
-
-
-def classification_references(data: Arrays, seed: int) -> dict[str, float]:
-    """Return the scores of scikit-learn's models."""
-    x, y, x_test, y_test = data
-    scaler = StandardScaler().fit(x)
-    inputs, new = scaler.transform(x), scaler.transform(x_test)
-    models: dict[str, Any] = {
-        "mlp": MLPClassifier(hidden_layer_sizes=(50,), max_iter=2000, random_state=seed),
-        "linear": LogisticRegression(),
-        "trees": HistGradientBoostingClassifier(random_state=seed),
-    }
-    if len(x) <= MOST_OF_GP:
-        models["gp"] = GaussianProcessClassifier(ConstantKernel(1.0) * RBF(1.0))
-    return {
-        f"log_score_{name}": -log_loss(y_test, model.fit(inputs, y).predict_proba(new))
-        for name, model in models.items()
-    }
+    scores = {"log_score": references.log_score_of_labels(probs, np.unique(y), y_test), "seconds": seconds}
+    for name, model in references.classifiers(seed).items():
+        if name != "gp" or len(x) <= MOST_OF_GP:
+            scores[f"log_score_{name}"] = references.label_scores(model, data)[0]
+    return scores
 
 
 TASKS = {"regression": regression, "classification": classification}
@@ -235,12 +198,12 @@ def page(rows: list[Row], options: Options) -> Page:
 def table(rows: list[Row], task: str) -> list[str]:
     """Return a table of means over seeds, with the smallest and largest value of pyrobnn's score."""
     columns = COLUMNS[task]
-    own = columns[0]
+    score = columns[0]
     lines = []
     for size, name in itertools.product(sorted({row["rows"] for row in rows}), SETS[task] + LARGE[task]):
-        if found := chosen(rows, data=name, rows=size):
-            values = {column: [row[column] for row in found if column in row] for column in columns}
+        if same := chosen(rows, data=name, rows=size):
+            values = {column: [row[column] for row in same if column in row] for column in columns}
             means = [f"{np.mean(values[column]):.3f}" if values[column] else "" for column in columns]
-            spread = f"{min(values[own]):.3f} to {max(values[own]):.3f}"
-            lines.append([name, size, len(found), spread, *means])
-    return grid(["data", "rows", "seeds", f"{own}, smallest to largest", *columns], lines)
+            spread = f"{min(values[score]):.3f} to {max(values[score]):.3f}"
+            lines.append([name, size, len(same), spread, *means])
+    return grid(["data", "rows", "seeds", f"{score}, smallest to largest", *columns], lines)

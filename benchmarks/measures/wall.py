@@ -3,8 +3,8 @@
     uv run --group peers python -m benchmarks measure wall
     uv run --group peers python -m benchmarks measure wall --cases sine --rounds 1
 
-Each job (`wall_jobs.py`) is a new process, from its start to its end. "pyrobnn" finds the library that runs recorded
-steps; "pyrobnn, first" is the first fit on a machine, which compiles it. JAX keeps nothing between processes.
+Each job (`peers/whole_fits.py`) is a new process, from its start to its end. "pyrobnn" finds the library that runs
+recorded steps; "pyrobnn, first" is the first fit without it, which compiles it. JAX keeps nothing between processes.
 Engines take turns in each round. Python's own bytecode of all packages lies on disk, as on any computer where they were
 imported once.
 """
@@ -20,8 +20,10 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measures.harness import Options, Page, Row, chosen, timed
+from benchmarks.library import no_library
+from benchmarks.measures.harness import Options, Page, Row, chosen
 from benchmarks.report.parts import grid
+from benchmarks.timing import timed
 
 KEY = ("case", "steps", "engine", "round")
 STEPS = {name: (100, 500, 2_000, 10_000, 50_000) for name in ("sine", "uci")} | {"mnist": (938,)}
@@ -30,17 +32,19 @@ MOST_STEPS = {"pyrobnn eager": 500, "pyro": 2_000}
 """Steps above which an engine does not take part: they only take longer."""
 ENGINES = ("pyrobnn", "pyrobnn, first", "pyrobnn eager", "numpyro", "pyro")
 OPTIONS = {"cases": list(STEPS), "engines": list(ENGINES), "rounds": 3}
-_SCRIPT = Path(__file__).parents[1] / "peers" / "wall_jobs.py"
+_ROOT = Path(__file__).parents[2]
 _LONGEST = 600
 
 
-def job(engine: str, case: str, steps: int, folder: str) -> tuple[float, float, list[list[object]]]:
-    """Return the seconds of a process that does a job, its CPU seconds, and the seconds of its parts."""
+def whole_fit(engine: str, case: str, steps: int, folder: str) -> tuple[float, float, list[list[object]]]:
+    """Return the seconds of a process that fits and predicts, its CPU seconds, and the seconds of its parts."""
     settings = os.environ | {"XDG_CACHE_HOME": folder, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     settings.pop("PYTHONDONTWRITEBYTECODE", None)
-    command = [sys.executable, str(_SCRIPT), engine, case, str(steps)]
+    command = [sys.executable, "-m", "benchmarks.peers.whole_fits", engine, case, str(steps)]
     done, seconds, busy = timed(
-        lambda: subprocess.run(command, env=settings, capture_output=True, text=True, check=True, timeout=_LONGEST)
+        lambda: subprocess.run(
+            command, env=settings, capture_output=True, text=True, check=True, cwd=_ROOT, timeout=_LONGEST
+        )
     )
     return seconds, busy, json.loads(done.stdout.splitlines()[-1])
 
@@ -49,7 +53,8 @@ def job(engine: str, case: str, steps: int, folder: str) -> tuple[float, float, 
 def used(engine: str) -> "tempfile.TemporaryDirectory[str]":
     """Return the cache folder of an engine that has run here; the bytecode of its imports is on disk too."""
     folder = tempfile.TemporaryDirectory()
-    job(engine, "sine", 500, folder.name)
+    with no_library():
+        whole_fit(engine, "sine", 500, folder.name)
     return folder
 
 
@@ -65,15 +70,15 @@ def jobs(options: Options) -> list[Row]:
     ]
 
 
-def run(wanted: Row, options: Options) -> list[Row]:
+def run(job: Row, options: Options) -> list[Row]:
     """Return the row of a process."""
-    case, steps, engine, _ = wanted.values()
+    case, steps, engine, _ = job.values()
     folder_of_used = used(engine.split(",")[0]).name
-    with tempfile.TemporaryDirectory() as fresh:
+    with no_library(), tempfile.TemporaryDirectory() as fresh:
         folder = fresh if engine == "pyrobnn, first" else folder_of_used
-        seconds, busy, parts = job(engine, case, steps, folder)
-    found = {"seconds": round(seconds, 2), "processor": round(busy, 2), "parts": parts}
-    return [wanted | found | {"date": datetime.date.today().isoformat(), "versions": _versions(engine)}]
+        seconds, busy, parts = whole_fit(engine, case, steps, folder)
+    row = {"seconds": round(seconds, 2), "processor": round(busy, 2), "parts": parts}
+    return [job | row | {"date": datetime.date.today().isoformat(), "versions": _versions(engine)}]
 
 
 def _versions(engine: str) -> str:
@@ -95,8 +100,8 @@ def page(rows: list[Row], options: Options) -> Page:
     for title, field in (("Seconds on the clock", "seconds"), ("Seconds of processors", "processor")):
         cells = []
         for case, steps in ((case, steps) for case, all_steps in STEPS.items() for steps in all_steps):
-            found = {name: chosen(rows, case=case, steps=steps, engine=name) for name in ENGINES}
-            times = {name: median(row[field] for row in own) for name, own in found.items() if own}
+            same = {name: chosen(rows, case=case, steps=steps, engine=name) for name in ENGINES}
+            times = {name: median(row[field] for row in timed) for name, timed in same.items() if timed}
             shown = [f"{times[name]:.1f}" if name in times else "" for name in ENGINES]
             pairs = [("pyrobnn", "numpyro"), ("pyrobnn, first", "numpyro"), ("pyrobnn", "pyrobnn eager")]
             cells.append([case, f"{steps:,}", *shown, *(_ratio(times, *pair) for pair in pairs)])
@@ -106,9 +111,9 @@ def page(rows: list[Row], options: Options) -> Page:
 
 
 def _rounds(rows: list[Row], engine: str) -> str:
-    own = chosen(rows, engine=engine)
-    return f"{engine} {len({row['round'] for row in own})}, {', '.join(sorted({row['date'] for row in own}))}"
+    same = chosen(rows, engine=engine)
+    return f"{engine} {len({row['round'] for row in same})}, {', '.join(sorted({row['date'] for row in same}))}"
 
 
-def _ratio(times: dict[str, float], one: str, other: str) -> str:
-    return f"{times[one] / times[other]:.2f}" if {one, other} <= times.keys() else ""
+def _ratio(times: dict[str, float], ours: str, theirs: str) -> str:
+    return f"{times[ours] / times[theirs]:.2f}" if {ours, theirs} <= times.keys() else ""

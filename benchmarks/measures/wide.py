@@ -14,15 +14,14 @@ import itertools
 
 import numpy as np
 import torch
-from scipy.stats import norm
 from sklearn.datasets import load_diabetes, load_digits, make_friedman1
 from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.preprocessing import StandardScaler
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, timed
-from benchmarks.measures.tables import Arrays, Table
+from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.references import Arrays, Normals, Table, label_scores, log_score_of_labels, normals
 from benchmarks.report.parts import grid
+from benchmarks.timing import timed
 
 KEY = ("data", "method", "seed")
 NUM_NEW, MOST_REAL = 1000, 400
@@ -30,7 +29,7 @@ METHODS = {"svi": bnn.SVI(), "evidence": bnn.EvidenceFramework(), "automatic": b
 Generator = np.random.Generator
 
 
-def one(num: int, columns: int, rng: Generator) -> Table:
+def single(num: int, columns: int, rng: Generator) -> Table:
     """Return y = x0 + 0.5 noise, x normal."""
     x = rng.normal(size=(num, columns))
     return x, x[:, 0] + 0.5 * rng.normal(size=num)
@@ -77,7 +76,7 @@ def digits(num: int, columns: int, rng: Generator) -> Table:
 
 
 SETS = {
-    "one": (one, 20, 25), "one-60": (one, 30, 60), "sparse": (sparse, 60, 100), "friedman": (friedman, 40, 40),
+    "one": (single, 20, 25), "one-60": (single, 30, 60), "sparse": (sparse, 60, 100), "friedman": (friedman, 40, 40),
     "spectra": (spectra, 60, 200), "diabetes": (diabetes, 30, 30), "shift": (shift, 30, 100),
     "digits": (digits, 50, 64),
 }  # fmt: skip
@@ -95,29 +94,18 @@ def split(name: str, seed: int) -> Arrays:
 
 def references(data: Arrays) -> dict[str, float]:
     """Return the log scores of a constant and of a linear model."""
-    x, y, x_test, y_test = data
-    scaler = StandardScaler().fit(x)
-    inputs, new = scaler.transform(x), scaler.transform(x_test)
+    _, y, _, y_test = data
     if y.dtype.kind == "i":
         counts = np.bincount(y, minlength=y_test.max() + 1) + 1
-        linear = LogisticRegression(max_iter=2000).fit(inputs, y)
-        scores = of_labels(linear.predict_proba(new), linear.classes_, y_test)
-        return {"constant": float(np.log(counts / counts.sum())[y_test].mean()), "linear": scores}
-    alphas = np.logspace(-2, 4, 25)
-    ridge = RidgeCV(alphas, store_cv_results=True).fit(inputs, y)
-    spread = np.sqrt(ridge.cv_results_[:, np.flatnonzero(alphas == ridge.alpha_)[0]].mean())
+        constant = float(np.log(counts / counts.sum())[y_test].mean())
+        return {"constant": constant, "linear": label_scores(LogisticRegression(max_iter=2000), data)[0]}
+    ridge = RidgeCV(np.logspace(-2, 4, 25), store_cv_results=True)
+    mean = normals(ridge, data).mean
+    left_out = ridge.cv_results_[:, np.flatnonzero(ridge.alphas == ridge.alpha_)[0]].mean()
     return {
-        "constant": norm.logpdf(y_test, y.mean(), y.std(ddof=1)).mean(),
-        "linear": norm.logpdf(y_test, ridge.predict(new), spread).mean(),
+        "constant": Normals(y.mean(), y.std(ddof=1)).log_score(y_test),
+        "linear": Normals(mean, y.std() * np.sqrt(left_out)).log_score(y_test),
     }
-
-
-def of_labels(probs: np.ndarray, classes: np.ndarray, y: np.ndarray) -> float:
-    """Return the mean log probability of labels; classes that the training rows lack share 1 / 1000."""
-    every = np.full((len(y), max(y.max(), classes.max()) + 1), 1e-3)
-    every[:, classes] = probs
-    every /= every.sum(1, keepdims=True)
-    return float(np.log(every[np.arange(len(y)), y].clip(1e-12)).mean())
 
 
 def log_score(method: str, data: Arrays, seed: int) -> float:
@@ -125,8 +113,8 @@ def log_score(method: str, data: Arrays, seed: int) -> float:
     x, y, x_test, y_test = data
     is_class = y.dtype.kind == "i"
     if method == "estimator" and is_class:
-        found = bnn.BNNClassifier(random_state=seed).fit(x, y)
-        return of_labels(found.predict_proba(x_test), found.classes_, y_test)
+        fitted = bnn.BNNClassifier(random_state=seed).fit(x, y)
+        return log_score_of_labels(fitted.predict_proba(x_test), fitted.classes_, y_test)
     if method == "estimator":
         return float(bnn.BNNRegressor(random_state=seed).fit(x, y).predict_dist(x_test).log_prob(y_test).mean())
     outputs, likelihood = (max(y.max(), y_test.max()) + 1, "categorical") if is_class else (1, "gaussian")
@@ -157,11 +145,11 @@ def page(rows: list[Row], options: Options) -> Page:
     scores = ("log_score", "constant", "linear")
     lines = []
     for (name, (_, *size)), method in itertools.product(SETS.items(), ("estimator", *METHODS)):
-        if found := chosen(rows, data=name, method=method):
-            means = [f"{np.mean([row[column] for row in found]):.3f}" for column in scores]
-            least = min(row["log_score"] - row["constant"] for row in found)
-            seconds = np.mean([row["seconds"] for row in found])
-            lines.append([name, *size, method, len(found), *means, f"{least:+.3f}", f"{seconds:.0f}"])
+        if same := chosen(rows, data=name, method=method):
+            means = [f"{np.mean([row[column] for row in same]):.3f}" for column in scores]
+            least = min(row["log_score"] - row["constant"] for row in same)
+            seconds = np.mean([row["seconds"] for row in same])
+            lines.append([name, *size, method, len(same), *means, f"{least:+.3f}", f"{seconds:.0f}"])
     columns = ("data", "rows", "columns", "method", "seeds", *scores, "least beyond the constant", "seconds")
     title = "Every default on tables with more columns than rows, or nearly"
     return Page(title, ["Log scores are means over seeds."], grid(columns, lines))

@@ -14,11 +14,22 @@ from typing import Any
 
 import torch
 from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
-from cases import INIT_RHO, LEARNING_RATE, NOISE, NUM_DRAWS, PI, SIGMA1, SIGMA2, Case, prediction_inputs
-from protocol import Job, serve
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_parts import Batches, job_of, make_net, moments, refuse_replicates, set_up
+
+from benchmarks.peers.cases import (
+    INIT_RHO,
+    LEARNING_RATE,
+    NOISE,
+    NUM_DRAWS,
+    PI,
+    SIGMA1,
+    SIGMA2,
+    Case,
+    prediction_inputs,
+)
+from benchmarks.peers.protocol import Built, serve
+from benchmarks.peers.torch_parts import Batches, loop_of, make_net, moments, set_up
 
 _SETTINGS = {
     "prior_mu": 0.0,
@@ -65,9 +76,8 @@ def _negative_log_likelihood(case: Case, f: Tensor, y: Tensor) -> Tensor:
     return functional.gaussian_nll_loss(f[:, 0], y, variance, full=True, reduction="sum")
 
 
-def build(case: Case) -> Job:
-    """Return the job of a case."""
-    refuse_replicates(case)
+def build(case: Case) -> Built:
+    """Build a case."""
     device = set_up(case)
     net = make_bnn(case, device)
     inputs = torch.from_numpy(prediction_inputs())
@@ -76,7 +86,7 @@ def build(case: Case) -> Job:
     def predict() -> Any:
         return moments(torch.stack([net(inputs)[:, 0] for _ in range(NUM_DRAWS)]))
 
-    return job_of(case, device, make_step(case, net, device), predict)
+    return loop_of(case, device, make_step(case, net, device), predict)
 
 
 if __name__ == "__main__":

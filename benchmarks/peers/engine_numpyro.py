@@ -15,9 +15,9 @@ of the process.
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +27,9 @@ from jax import Array, lax, random
 from numpyro.infer import SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoGuide, AutoNormal
 from numpyro.infer.initialization import init_to_value
-from protocol import Job, Unsupported, serve
+
+from benchmarks.peers import cases
+from benchmarks.peers.protocol import Built, Unsupported, serve
 
 _FLAT_IS_FASTER = 5_000
 _WORK_OF_A_SCAN = 4e8
@@ -107,7 +109,7 @@ def make_guide(case: cases.Case, model: Callable[..., Array]) -> AutoGuide:
     return guide(model, init_loc_fn=init_to_value(values=start), init_scale=cases.INIT_SCALE)
 
 
-class Problem:
+class Inference:
     """A case for NumPyro: data on the device, the SVI object and its step."""
 
     def __init__(self, case: cases.Case) -> None:
@@ -136,21 +138,19 @@ class Problem:
         return (state, key), loss
 
 
-class JitJob:
+class JittedSteps:
     """Steps of a case, each a call of a jitted function."""
 
     def __init__(self, case: cases.Case) -> None:
-        if case.replicates > 1:
-            raise Unsupported("replicates are for numpyro_scan; one at a time they cost what the case sine does")
-        self._problem = Problem(case)
-        self._step = jax.jit(self._problem.step, donate_argnums=0)
-        self._carry = self._problem.init(random.PRNGKey(cases.SEED))
+        self._inference = Inference(case)
+        self._step = jax.jit(self._inference.step, donate_argnums=0)
+        self._carry = self._inference.init(random.PRNGKey(cases.SEED))
         self._loss = jnp.nan
 
     def run(self, num_steps: int) -> int:
         """Do that many steps."""
         for _ in range(num_steps):
-            self._carry, self._loss = self._step(self._carry, self._problem.x, self._problem.y)
+            self._carry, self._loss = self._step(self._carry, self._inference.x, self._inference.y)
         jax.block_until_ready(self._carry)
         return num_steps
 
@@ -159,21 +159,21 @@ class JitJob:
         return -float(self._loss)
 
 
-class ScanJob:
+class ScannedSteps:
     """Steps of a case, many in a call; several replicates side by side."""
 
     def __init__(self, case: cases.Case) -> None:
-        self._problem = problem = Problem(case)
+        self._inference = inference = Inference(case)
         self._length = int(min(_LONGEST_SCAN, max(4, _WORK_OF_A_SCAN / case.work)))
 
         def scan(carry: Any, x: Array, y: Array) -> tuple[Any, Array]:
-            return lax.scan(lambda carry, _: problem.step(carry, x, y), carry, length=self._length)
+            return lax.scan(lambda carry, _: inference.step(carry, x, y), carry, length=self._length)
 
         if case.replicates > 1:
             scan = jax.vmap(scan, in_axes=(0, None, None))
-            self._carry = jax.vmap(problem.init)(random.split(random.PRNGKey(cases.SEED), case.replicates))
+            self._carry = jax.vmap(inference.init)(random.split(random.PRNGKey(cases.SEED), case.replicates))
         else:
-            self._carry = problem.init(random.PRNGKey(cases.SEED))
+            self._carry = inference.init(random.PRNGKey(cases.SEED))
         self._scan = jax.jit(scan, donate_argnums=0)
         self._losses = jnp.empty(0)
 
@@ -181,7 +181,7 @@ class ScanJob:
         """Do as many calls as give that many steps."""
         calls = -(-num_steps // self._length)
         for _ in range(calls):
-            self._carry, self._losses = self._scan(self._carry, self._problem.x, self._problem.y)
+            self._carry, self._losses = self._scan(self._carry, self._inference.x, self._inference.y)
         jax.block_until_ready(self._carry)
         return calls * self._length
 
@@ -190,31 +190,31 @@ class ScanJob:
         return -float(self._losses.mean())
 
 
-def make_predict(problem: Problem, num_draws: int) -> Callable[[Array, Any, Array], tuple[Array, Array]]:
+def make_predict(inference: Inference, num_draws: int) -> Callable[[Array, Any, Array], tuple[Array, Array]]:
     """Return the jitted prediction by `Predictive`: mean and standard deviation of the targets at each input."""
 
     def predict(key: Array, params: Any, x: Array) -> tuple[Array, Array]:
         draw, push = random.split(key)
-        weights = Predictive(problem.guide, params=params, num_samples=num_draws)(draw, x)
+        weights = Predictive(inference.guide, params=params, num_samples=num_draws)(draw, x)
         seeded = numpyro.handlers.seed
-        f = jax.vmap(lambda one: seeded(numpyro.handlers.substitute(problem.model, one), push)(x))(weights)
-        f = jax.nn.softmax(f) if problem.case.task == "classification" else f
+        f = jax.vmap(lambda w: seeded(numpyro.handlers.substitute(inference.model, w), push)(x))(weights)
+        f = jax.nn.softmax(f) if inference.case.task == "classification" else f
         return f.mean(0), jnp.sqrt(f.var(0) + cases.NOISE**2)
 
     return jax.jit(predict)
 
 
-class PredictJob:
+class Predictions:
     """Predictions of a case, with new draws each time."""
 
     def __init__(self, case: cases.Case) -> None:
-        problem = Problem(case)
-        step = jax.jit(problem.step)
-        carry = problem.init(random.PRNGKey(cases.SEED))
+        inference = Inference(case)
+        step = jax.jit(inference.step)
+        carry = inference.init(random.PRNGKey(cases.SEED))
         for _ in range(_STEPS_BEFORE_PREDICTION):
-            carry, _ = step(carry, problem.x, problem.y)
-        self._predict = make_predict(problem, cases.NUM_DRAWS)
-        self._key, self._params = random.PRNGKey(cases.SEED + 1), problem.svi.get_params(carry[0])
+            carry, _ = step(carry, inference.x, inference.y)
+        self._predict = make_predict(inference, cases.NUM_DRAWS)
+        self._key, self._params = random.PRNGKey(cases.SEED + 1), inference.svi.get_params(carry[0])
         self._x = jnp.asarray(cases.prediction_inputs())
 
     def run(self, num_steps: int) -> int:
@@ -228,14 +228,12 @@ class PredictJob:
         """A prediction has none."""
 
 
-def build(case: cases.Case) -> Job:
-    """Return the job of a case, in the way that the first argument names."""
-    if case.kind == "compile":
-        raise Unsupported("there is no compile cache to measure")
+def build(case: cases.Case, mode: str) -> Built:
+    """Build a case whose steps are jitted one by one ("jit"), or scanned ("scan")."""
     if case.kind == "predict":
-        return PredictJob(case)
-    return {"jit": JitJob, "scan": ScanJob}[sys.argv[1]](case)
+        return Predictions(case)
+    return {"jit": JittedSteps, "scan": ScannedSteps}[mode](case)
 
 
 if __name__ == "__main__":
-    serve(build, ("numpyro", "jax", "jaxlib", "numpy"))
+    serve(partial(build, mode=sys.argv[1]), ("numpyro", "jax", "jaxlib", "numpy"))

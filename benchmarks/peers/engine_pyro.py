@@ -11,14 +11,22 @@ with two parameters a site, on nets of every size.
 import pyro
 import pyro.distributions as dist
 import torch
-from cases import INIT_SCALE, LEARNING_RATE, NOISE, NUM_DRAWS, Case, layers, prediction_inputs
-from protocol import Job, serve
 from pyro.infer import SVI, Predictive, Trace_ELBO
 from pyro.infer.autoguide import AutoDiagonalNormal, init_to_value
 from pyro.nn import PyroModule
-from pyro_prior import ScaleMixture
 from torch import Tensor
-from torch_parts import Batches, apply_layer, initial_parameters, job_of, moments, refuse_replicates, set_up
+
+from benchmarks.peers.cases import INIT_SCALE, LEARNING_RATE, NOISE, NUM_DRAWS, Case, layers, prediction_inputs
+from benchmarks.peers.protocol import Built, serve
+from benchmarks.peers.pyro_prior import ScaleMixture
+from benchmarks.peers.torch_parts import (
+    Batches,
+    apply_layer,
+    initial_parameters,
+    loop_of,
+    moments,
+    set_up,
+)
 
 
 class Model(PyroModule):
@@ -56,9 +64,8 @@ def make_guide(case: Case, model: Model, device: torch.device) -> AutoDiagonalNo
     return AutoDiagonalNormal(model, init_loc_fn=init_to_value(values=start), init_scale=INIT_SCALE)
 
 
-def build(case: Case) -> Job:
-    """Return the job of a case."""
-    refuse_replicates(case)
+def build(case: Case) -> Built:
+    """Build a case."""
     device = set_up(case)
     pyro.enable_validation(is_validate=False)
     batches, model = Batches(case, device), Model(case)
@@ -66,7 +73,7 @@ def build(case: Case) -> Job:
     svi = SVI(model, guide, pyro.optim.Adam({"lr": LEARNING_RATE}), Trace_ELBO())
     inputs = torch.from_numpy(prediction_inputs()).to(device)
     predictive = Predictive(model, guide=guide, num_samples=NUM_DRAWS, return_sites=("_RETURN",))
-    return job_of(case, device, lambda: svi.step(*batches.draw()), lambda: moments(predictive(inputs)["_RETURN"]))
+    return loop_of(case, device, lambda: svi.step(*batches.draw()), lambda: moments(predictive(inputs)["_RETURN"]))
 
 
 if __name__ == "__main__":

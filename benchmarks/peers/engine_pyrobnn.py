@@ -9,15 +9,16 @@ so that every step timed is a step of a real fit and a halted fit uses no proces
 
 import sys
 import threading
+from functools import partial
 from typing import Any
 
-import cases
 import numpy as np
 import torch
-from protocol import Job, Unsupported, serve
-from torch_parts import STEPS_BEFORE_PREDICTION, LoopJob, make_net, set_up
 
 import pyrobnn as bnn
+from benchmarks.peers import cases
+from benchmarks.peers.protocol import Built, serve
+from benchmarks.peers.torch_parts import STEPS_BEFORE_PREDICTION, Loop, make_net, set_up
 
 _LONGEST_FIT = 2_000_000
 _MOST_WORK = 2e13
@@ -32,14 +33,14 @@ def make_bnn(case: cases.Case, device: torch.device) -> bnn.BNN:
     return bnn.BNN(make_net(case, device), prior=prior, likelihood=likelihood)
 
 
-def fit(case: cases.Case, steps: int, callbacks: tuple[Any, ...] = ()) -> Any:
-    """Fit the model of a case for that many steps, with the engine that the first argument names."""
+def fit(case: cases.Case, engine: str, steps: int, callbacks: tuple[Any, ...] = ()) -> Any:
+    """Fit the model of a case for that many steps, by an engine."""
     device = set_up(case)
     x, y = (torch.from_numpy(values) for values in cases.make_data(case))
     guide = bnn.guides.MeanField(init_rho=cases.INIT_RHO)
     method = bnn.SVI(guide=guide, steps=steps, lr=cases.LEARNING_RATE, batch_size=case.batch_size)
     arguments: dict[str, Any] = {"seed": cases.SEED, "device": case.device, "progress": False, "callbacks": callbacks}
-    arguments["engine"] = sys.argv[1]
+    arguments["engine"] = engine
     if case.replicates > 1:
         return bnn.fit_replicates(
             make_bnn(case, device), bnn.Data(x, y), method, replicates=case.replicates, **arguments
@@ -47,21 +48,21 @@ def fit(case: cases.Case, steps: int, callbacks: tuple[Any, ...] = ()) -> Any:
     return bnn.fit(make_bnn(case, device), bnn.Data(x, y), method, **arguments)
 
 
-class FitJob:
+class Fit:
     """Steps of a long fit, which halts between requests."""
 
-    def __init__(self, case: cases.Case) -> None:
+    def __init__(self, case: cases.Case, engine: str) -> None:
         self._changed = threading.Condition()
         self._done = self._wanted = 0
         self._elbo = np.nan
         self._failure: Exception | None = None
         steps = int(min(_LONGEST_FIT / case.replicates, _MOST_WORK / case.work))
-        threading.Thread(target=self._fit, args=(case, steps), daemon=True).start()
+        threading.Thread(target=self._fit, args=(case, engine, steps), daemon=True).start()
 
-    def _fit(self, case: cases.Case, steps: int) -> None:
+    def _fit(self, case: cases.Case, engine: str, steps: int) -> None:
         failure: Exception = RuntimeError(f"the fit was at its end after {steps} steps")
         try:
-            fit(case, steps, (self._after_block,))
+            fit(case, engine, steps, (self._after_block,))
         except Exception as error:  # raised again in the thread that waits for steps
             failure = error
         with self._changed:
@@ -91,9 +92,9 @@ class FitJob:
         return self._elbo
 
 
-def make_prediction(case: cases.Case) -> Job:
+def make_prediction(case: cases.Case, engine: str) -> Built:
     """Return predictions with new draws each time."""
-    posterior = fit(case, STEPS_BEFORE_PREDICTION)
+    posterior = fit(case, engine, STEPS_BEFORE_PREDICTION)
     inputs, seed = cases.prediction_inputs(), cases.SEED
 
     def predict() -> tuple[Any, Any]:
@@ -102,15 +103,13 @@ def make_prediction(case: cases.Case) -> Job:
         prediction = posterior.predict(inputs, num_draws=cases.NUM_DRAWS, seed=seed)
         return prediction.mean, prediction.std
 
-    return LoopJob(predict, torch.device(case.device), has_loss=False)
+    return Loop(predict, torch.device(case.device), has_loss=False)
 
 
-def build(case: cases.Case) -> Job:
-    """Return the job of a case."""
-    if case.kind == "compile" and sys.argv[1] == "eager":
-        raise Unsupported("nothing is compiled")
-    return make_prediction(case) if case.kind == "predict" else FitJob(case)
+def build(case: cases.Case, engine: str) -> Built:
+    """Build a case."""
+    return make_prediction(case, engine) if case.kind == "predict" else Fit(case, engine)
 
 
 if __name__ == "__main__":
-    serve(build, ("pyrobnn", "pyro-ppl", "torch", "numpy"))
+    serve(partial(build, engine=sys.argv[1]), ("pyrobnn", "pyro-ppl", "torch", "numpy"))

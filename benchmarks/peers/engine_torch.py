@@ -11,21 +11,21 @@ engine_torch.py compiled     the loss under torch.compile, fused Adam
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from cases import INIT_RHO, LEARNING_RATE, NOISE, NUM_DRAWS, Case, Layer, layers, prediction_inputs
-from protocol import Job, Unsupported, serve
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_parts import (
+
+from benchmarks.peers.cases import INIT_RHO, LEARNING_RATE, NOISE, NUM_DRAWS, Case, Layer, layers, prediction_inputs
+from benchmarks.peers.protocol import Built, serve
+from benchmarks.peers.torch_parts import (
     Batches,
-    LoopJob,
     apply_layer,
     initial_parameters,
-    job_of,
     log_prior,
+    loop_of,
     moments,
-    refuse_replicates,
     set_up,
 )
 
@@ -116,20 +116,13 @@ def make_prediction(net: BayesNet, *, compiled: bool) -> Callable[[], tuple[Tens
     return predict
 
 
-def build(case: Case) -> Job:
-    """Return the job of a case, in the way that the first argument names."""
-    compiled = sys.argv[1] == "compiled"
-    if case.kind == "compile" and not compiled:
-        raise Unsupported("nothing is compiled")
-    if case.kind != "compile":
-        refuse_replicates(case)
+def build(case: Case, *, compiled: bool) -> Built:
+    """Build a case, with or without `torch.compile`."""
     device = set_up(case)
     net = BayesNet(case, device)
     step = make_step(case, net, device, compiled=compiled and case.kind != "predict")
-    if case.kind == "compile":
-        return LoopJob(step, device)
-    return job_of(case, device, step, make_prediction(net, compiled=compiled))
+    return loop_of(case, device, step, make_prediction(net, compiled=compiled))
 
 
 if __name__ == "__main__":
-    serve(build, ("torch", "numpy"))
+    serve(partial(build, compiled=sys.argv[1] == "compiled"), ("torch", "numpy"))

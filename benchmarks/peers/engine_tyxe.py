@@ -15,11 +15,12 @@ from operator import attrgetter
 import pyro
 import torch
 import tyxe
-from cases import INIT_SCALE, LEARNING_RATE, NOISE, NUM_DRAWS, Case, prediction_inputs
-from protocol import Job, serve
-from pyro_prior import ScaleMixture
 from torch import Tensor
-from torch_parts import STEPS_BEFORE_PREDICTION, Batches, LoopJob, make_net, refuse_replicates, set_up
+
+from benchmarks.peers.cases import INIT_SCALE, LEARNING_RATE, NOISE, NUM_DRAWS, Case, prediction_inputs
+from benchmarks.peers.protocol import Built, serve
+from benchmarks.peers.pyro_prior import ScaleMixture
+from benchmarks.peers.torch_parts import STEPS_BEFORE_PREDICTION, Batches, Loop, make_net, set_up
 
 pyro.util.deep_getattr = lambda module, name: attrgetter(name)(module)
 
@@ -36,7 +37,7 @@ def make_bnn(case: Case, device: torch.device) -> tyxe.VariationalBNN:
     return tyxe.VariationalBNN(net, tyxe.priors.IIDPrior(ScaleMixture()), likelihood, guide)
 
 
-class FitJob:
+class Fit:
     """Epochs of TyXe's `fit`, over a loader that draws random rows."""
 
     def __init__(self, case: Case, device: torch.device) -> None:
@@ -71,16 +72,15 @@ class FitJob:
         return self._bnn.predict(torch.from_numpy(prediction_inputs()).to(self._device), num_predictions=NUM_DRAWS)
 
 
-def build(case: Case) -> Job:
-    """Return the job of a case."""
-    refuse_replicates(case)
+def build(case: Case) -> Built:
+    """Build a case."""
     device = set_up(case)
     pyro.enable_validation(is_validate=False)
-    job = FitJob(case, device)
+    fit = Fit(case, device)
     if case.kind == "step":
-        return job
-    job.run(STEPS_BEFORE_PREDICTION)
-    return LoopJob(job.predict, device, has_loss=False)
+        return fit
+    fit.run(STEPS_BEFORE_PREDICTION)
+    return Loop(fit.predict, device, has_loss=False)
 
 
 if __name__ == "__main__":

@@ -20,15 +20,25 @@ class Engine:
         script: file in this folder.
         mode: argument of the script.
         own_environment: whether the script declares its requirements itself; if not it runs where the driver runs.
+        compiles: whether it leaves something compiled on disk, of which the case compile times the use.
+        predicts: whether its predictions are timed; no where another engine's are the same.
+        fits_replicates: whether it fits replicates side by side; the others take as long as the case sine for each.
+        grows: whether it is timed over sizes.
+        runs_on_gpu: whether its environment has what a GPU needs.
     """
 
     name: str
     script: str
     mode: str = ""
     own_environment: bool = True
+    compiles: bool = False
+    predicts: bool = True
+    fits_replicates: bool = False
+    grows: bool = False
+    runs_on_gpu: bool = True
 
     def command(self, python: str | None) -> list[str]:
-        """Return the command that starts a worker, by uv or by the given interpreter."""
+        """Return the command that starts a process, by uv or by the given interpreter."""
         script = [str(HERE / self.script), *([self.mode] if self.mode else [])]
         if not self.own_environment:
             return [sys.executable, *script]
@@ -41,27 +51,26 @@ class Engine:
 
     def takes(self, case: Case) -> bool:
         """Whether the case is run with the engine."""
-        compiles = self.name in ("pyrobnn", "torch_compiled")
-        if case.kind == "compile":
-            return compiles
-        if case.kind == "predict":
-            return self.name != "numpyro_scan"  # the same as numpyro_jit
-        if case.replicates > 1 or case.name.startswith("replicates"):
-            return self.name in ("pyrobnn", "numpyro_scan")  # the others: as the case sine, one at a time
+        if case.kind != "step":
+            return self.compiles if case.kind == "compile" else self.predicts
+        if case.name.startswith("replicates"):
+            return self.fits_replicates
         if case in GROWTH:
-            return self.name in ("pyrobnn", "numpyro_scan", "pyro")
-        return case.device == "cpu" or not self.name.startswith("numpyro")
+            return self.grows
+        return case.device == "cpu" or self.runs_on_gpu
 
 
+_OURS = {"script": "engine_pyrobnn.py", "own_environment": False}
+_NUMPYRO = {"script": "engine_numpyro.py", "runs_on_gpu": False}
 _ALL = (
-    Engine("pyrobnn", "engine_pyrobnn.py", "captured", own_environment=False),
-    Engine("pyrobnn_eager", "engine_pyrobnn.py", "eager", own_environment=False),
+    Engine("pyrobnn", mode="captured", compiles=True, fits_replicates=True, grows=True, **_OURS),
+    Engine("pyrobnn_eager", mode="eager", **_OURS),
     Engine("tyxe", "engine_tyxe.py"),
-    Engine("pyro", "engine_pyro.py"),
+    Engine("pyro", "engine_pyro.py", grows=True),
     Engine("torch_eager", "engine_torch.py", "eager"),
-    Engine("torch_compiled", "engine_torch.py", "compiled"),
+    Engine("torch_compiled", "engine_torch.py", "compiled", compiles=True),
     Engine("bayesian_torch", "engine_bayesian_torch.py"),
-    Engine("numpyro_jit", "engine_numpyro.py", "jit"),
-    Engine("numpyro_scan", "engine_numpyro.py", "scan"),
+    Engine("numpyro_jit", mode="jit", **_NUMPYRO),
+    Engine("numpyro_scan", mode="scan", predicts=False, fits_replicates=True, grows=True, **_NUMPYRO),
 )
 ENGINES = {engine.name: engine for engine in _ALL}

@@ -8,7 +8,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.peers.cases import CASES, MAIN
 from benchmarks.peers.engines import ENGINES
-from benchmarks.peers.ratios import Found
+from benchmarks.peers.ratios import Results
 
 _INK, _GREY, _PALE = "#1c1c1c", "#767676", "#dde3ea"
 _OURS, _OTHERS = "#0b4f8a", "#d9822b"
@@ -34,20 +34,20 @@ _LINES = {
 }
 
 
-def pictures(found: Found) -> dict[str, Figure]:
+def pictures(results: Results) -> dict[str, Figure]:
     """Return the figures beside the page of a machine, by the end of their names."""
-    return {"": _draw_cases(found), "-growth": _draw_growth(found)}
+    return {"": _draw_cases(results), "-growth": _draw_growth(results)}
 
 
-def _draw_cases(found: Found) -> Figure:
+def _draw_cases(results: Results) -> Figure:
     names = [case.name for case in MAIN if case.kind != "compile"]
     figure = Figure(figsize=(13, 7.5), layout="constrained")
     axes = list(figure.subplots(2, 4, sharey=True).flat)
     for axis, name in zip(axes, names, strict=False):
-        _draw_case(axis, found.get(name, {}))
+        _draw_case(axis, results.get(name, {}))
         axis.set_title(_TITLES[name], fontsize=10, loc="left", color=_INK)
         axis.set_xlabel(_UNITS.get(name, "ms per step"), fontsize=9)
-    _draw_key(axes[-1], found)
+    _draw_key(axes[-1], results)
     return figure
 
 
@@ -86,9 +86,9 @@ def _draw_dot(axis: Axes, row: int, entry: dict[str, Any], *, ours: bool) -> Non
     )
 
 
-def _draw_key(axis: Axes, found: Found) -> None:
+def _draw_key(axis: Axes, results: Results) -> None:
     axis.set_axis_off()
-    machine = next(row for rows in found.values() for row in rows.values())
+    machine = next(row for rows in results.values() for row in rows.values())
     lines = (
         f"{machine['cpu']}, {machine['cores']} cores",
         "filled: pyrobnn",
@@ -99,14 +99,14 @@ def _draw_key(axis: Axes, found: Found) -> None:
     axis.text(0.02, 0.95, "\n".join(lines), transform=axis.transAxes, va="top", fontsize=9.5, linespacing=1.7)
 
 
-def _draw_growth(found: Found) -> Figure:
+def _draw_growth(results: Results) -> Figure:
     figure = Figure(figsize=(13, 4), layout="constrained")
     axes = list(figure.subplots(1, len(_CURVES)).flat)
     for axis, (family, label) in zip(axes, _CURVES.items(), strict=True):
         _tidy(axis)
         axis.set(xscale="log", yscale="log", xlabel=label, ylabel=_UNITS.get(family, "ms per step"))
         for engine, style in _LINES.items():
-            points = _points(found, family, engine)
+            points = _points(results, family, engine)
             if points:
                 axis.plot(*zip(*points, strict=True), label=engine, markersize=5, **style)
         _plain_numbers(axis.xaxis, axis.get_xlim())
@@ -116,12 +116,12 @@ def _draw_growth(found: Found) -> Figure:
     return figure
 
 
-def _points(found: Found, family: str, engine: str) -> list[tuple[float, float]]:
+def _points(results: Results, family: str, engine: str) -> list[tuple[float, float]]:
     """Return (size, median) of the cases of a family that an engine was measured in."""
     points = []
     for name, case in CASES.items():
         kind, _, size = name.partition("-")
-        entry = found.get(name, {}).get(engine, {})
+        entry = results.get(name, {}).get(engine, {})
         if kind == family and size and "median" in entry:
             points.append((case.num_weights if family == "weights" else float(size), entry["median"]))
     return points

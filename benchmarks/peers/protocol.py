@@ -1,11 +1,11 @@
-"""The protocol of a worker: JSON lines on standard input and output. Standard library only.
+"""The protocol of an engine's process: JSON lines on standard input and output. Standard library only.
 
-    {"ready": {"torch": "2.15.0"}, "resident": 300.1}      said by the worker once everything is imported
+    {"ready": {"torch": "2.15.0"}, "resident": 300.1}      said once everything is imported
     {"do": "prepare", "case": {...}}                       -> {"seconds", "num_weights", "elbo"}
     {"do": "time", "seconds": 1.0}                         -> {"ms": [...], "elbo"}
     {"do": "memory"}                                       -> {"peak", "resident"} in MiB
 
-An answer may instead be {"unsupported": reason} or {"error": message}. The worker ends when its input does.
+An answer may instead be {"unsupported": reason} or {"error": message}. The process ends when its input does.
 """
 
 import json
@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from cases import Case
+from benchmarks.peers.cases import Case
 
 _MIB = 2**20
 _BLOCKS = 8
@@ -28,7 +28,7 @@ _LONGEST = 3
 """A turn goes on for this many times its length to reach 5 blocks."""
 
 
-class Job(Protocol):
+class Built(Protocol):
     """A case that an engine has built."""
 
     def run(self, num_steps: int) -> int:
@@ -44,25 +44,25 @@ class Unsupported(Exception):
     """The engine cannot do the case; the message says why."""
 
 
-def serve(build: Callable[[Case], Job], packages: tuple[str, ...]) -> None:
+def serve(build: Callable[[Case], Built], packages: tuple[str, ...]) -> None:
     """Answer requests until the input ends.
 
     Args:
-        build: makes the job of a case, without running a step.
+        build: builds a case, without running a step.
         packages: distributions whose versions are reported.
     """
-    worker = _Worker(build)
+    server = _Server(build)
     say = _private_stdout()
-    say({"ready": {name: version(name) for name in packages}, "resident": worker.resident})
+    say({"ready": {name: version(name) for name in packages}, "resident": server.resident})
     for line in sys.stdin:
-        say(worker.answer(json.loads(line)))
+        say(server.answer(json.loads(line)))
 
 
-class _Worker:
-    def __init__(self, build: Callable[[Case], Job]) -> None:
+class _Server:
+    def __init__(self, build: Callable[[Case], Built]) -> None:
         self.resident = _resident()
         self._build = build
-        self._job: Job | None = None
+        self._built: Built | None = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a request; a failure is an answer too."""
@@ -80,32 +80,32 @@ class _Worker:
 
     def _prepare(self, case: Case) -> dict[str, Any]:
         started = time.perf_counter()
-        job = self._build(case)
-        job.run(1)
+        built = self._build(case)
+        built.run(1)
         seconds = time.perf_counter() - started
-        self._job = job
-        return {"seconds": seconds, "num_weights": case.num_weights, "elbo": job.elbo()}
+        self._built = built
+        return {"seconds": seconds, "num_weights": case.num_weights, "elbo": built.elbo()}
 
     def _time(self, seconds: float) -> dict[str, Any]:
-        if self._job is None:
+        if self._built is None:
             raise RuntimeError("Expected `prepare` before `time`.")
-        return {"ms": time_blocks(self._job, seconds), "elbo": self._job.elbo()}
+        return {"ms": time_blocks(self._built, seconds), "elbo": self._built.elbo()}
 
 
-def time_blocks(job: Job, seconds: float) -> list[float]:
-    """Run the job for about that long, and return the milliseconds a step of blocks of steps.
+def time_blocks(built: Built, seconds: float) -> list[float]:
+    """Run it for about that long, and return the milliseconds a step of blocks of steps.
 
-    There are at least 5 blocks, or 2 where a job cannot do few enough steps at a time for more.
+    There are at least 5 blocks, or 2 where it cannot do few enough steps at a time for more.
     """
     began = time.perf_counter()
-    estimate = _seconds_per_step(job, 1)
+    estimate = _seconds_per_step(built, 1)
     if time.perf_counter() - began < 0.05 * seconds:
-        estimate = _seconds_per_step(job, max(1, int(0.1 * seconds / estimate)))
+        estimate = _seconds_per_step(built, max(1, int(0.1 * seconds / estimate)))
     block = max(1, round(seconds / _BLOCKS / estimate))
     times: list[float] = []
     began = time.perf_counter()
     while not _suffices(len(times), time.perf_counter() - began, seconds):
-        times.append(1000 * _seconds_per_step(job, block))
+        times.append(1000 * _seconds_per_step(built, block))
     return times
 
 
@@ -114,9 +114,9 @@ def _suffices(blocks: int, elapsed: float, seconds: float) -> bool:
     return enough and elapsed >= seconds
 
 
-def _seconds_per_step(job: Job, num_steps: int) -> float:
+def _seconds_per_step(built: Built, num_steps: int) -> float:
     started = time.perf_counter()
-    done = job.run(num_steps)
+    done = built.run(num_steps)
     return (time.perf_counter() - started) / done
 
 

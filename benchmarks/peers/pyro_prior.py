@@ -3,11 +3,12 @@
 from typing import Any
 
 import torch
-from cases import PI, SIGMA1, SIGMA2
 from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
-from torch_parts import log_prior
+
+from benchmarks.peers.cases import PI, SIGMA1, SIGMA2
+from benchmarks.peers.torch_parts import log_prior
 
 
 class ScaleMixture(TorchDistribution):

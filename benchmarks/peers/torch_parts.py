@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 import torch._dynamo  # an optimiser imports it at its first step: here, it is no part of the first step or its memory
-from cases import NOISE, PI, SEED, SIGMA1, SIGMA2, Case, Layer, initial_weights, layers, make_data
-from protocol import Unsupported
 from torch import Tensor, nn
 from torch.nn import functional
+
+from benchmarks.peers.cases import NOISE, PI, SEED, SIGMA1, SIGMA2, Case, Layer, initial_weights, layers, make_data
+from benchmarks.peers.protocol import Unsupported
 
 STEPS_BEFORE_PREDICTION = 50
 _LOG_WIDE, _LOG_NARROW = (
@@ -92,7 +93,7 @@ def log_prior(w: Tensor) -> Tensor:
     return torch.logaddexp(wide, narrow)
 
 
-class LoopJob:
+class Loop:
     """Steps that are calls of a Python function.
 
     Args:
@@ -118,22 +119,14 @@ class LoopJob:
         return -float(self._last) if self._has_loss else None
 
 
-def job_of(case: Case, device: torch.device, step: Callable[[], Any], predict: Callable[[], Any]) -> LoopJob:
+def loop_of(case: Case, device: torch.device, step: Callable[[], Any], predict: Callable[[], Any]) -> Loop:
     """Return steps, or predictions after some steps."""
-    if case.kind == "step":
-        return LoopJob(step, device)
-    LoopJob(step, device).run(STEPS_BEFORE_PREDICTION)
-    return LoopJob(predict, device, has_loss=False)
+    if case.kind != "predict":
+        return Loop(step, device)
+    Loop(step, device).run(STEPS_BEFORE_PREDICTION)
+    return Loop(predict, device, has_loss=False)
 
 
 def moments(f: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of the targets from draws of the outputs."""
     return f.mean(0), (f.var(0) + NOISE**2).sqrt()
-
-
-def refuse_replicates(case: Case) -> None:
-    """Refuse replicates: the engine fits a single model at a time."""
-    if case.replicates > 1:
-        raise Unsupported("one fit at a time; a replicate costs what the case sine does")
-    if case.kind == "compile":
-        raise Unsupported("nothing is compiled")

@@ -19,12 +19,15 @@ def _table(data: str, rows: list[Row]) -> Table:
     header = ["method", "acquisition", "error, all rounds", "error, last round", "log score, last round", "difference"]
     lines = []
     for entry in distinct(rows, "entry"):
-        own = {
+        by_acquisition = {
             how: {row["seed"]: row for row in rows if (row["entry"], row["acquisition"]) == (entry, how)}
             for how in _LOOKS
         }
-        paired = [own["uncertainty"][seed]["mean_error"] - own["random"][seed]["mean_error"] for seed in own["random"]]
-        for how, by_seed in own.items():
+        paired = [
+            by_acquisition["uncertainty"][seed]["mean_error"] - by_acquisition["random"][seed]["mean_error"]
+            for seed in by_acquisition["random"]
+        ]
+        for how, by_seed in by_acquisition.items():
             columns = [
                 mean_cell([row[key] for row in by_seed.values()], 3) for key in ("mean_error", "error", "log_score")
             ]
@@ -63,10 +66,10 @@ def figures(rows: list[Row]) -> list[Figure]:
 
 def _curves(axis: Any, rows: list[Row]) -> None:
     for how, (colour, dash) in _LOOKS.items():
-        own = [row for row in rows if row["acquisition"] == how]
-        if not own:
+        same = [row for row in rows if row["acquisition"] == how]
+        if not same:
             continue
-        curves, labels = np.array([row["errors"] for row in own]), own[0]["labels"]
+        curves, labels = np.array([row["errors"] for row in same]), same[0]["labels"]
         mean, error = curves.mean(0), np.array([standard_error(errors) for errors in curves.T])
         axis.plot(labels, mean, dash, color=colour, linewidth=1.6, label=how)
         axis.fill_between(labels, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)

@@ -46,19 +46,19 @@ def _regrets(rows: list[Row]) -> Table:
         "edible left",
     ]
     lines = []
-    for name, own in sorted(groups.items(), key=lambda item: float(np.mean([row["regret"] for row in item[1]]))):
-        regrets = [row["regret"] for row in own]
+    for name, same in sorted(groups.items(), key=lambda item: float(np.mean([row["regret"] for row in item[1]]))):
+        regrets = [row["regret"] for row in same]
         columns = ("realised_regret", "late_regret", "poisonous_eaten", "edible_left")
-        rest = [mean_cell([row[key] for row in own], 0) for key in columns]
+        rest = [mean_cell([row[key] for row in same], 0) for key in columns]
         lines.append([name, mean_cell(regrets, 0), f"{min(regrets):.0f}", f"{max(regrets):.0f}", *rest])
-    seeds = max(len(own) for own in groups.values())
+    seeds = max(len(same) for same in groups.values())
     note = f"± is the standard error over {seeds} seeds. {_PROTOCOL}"
     return Table(f"Cumulative regret after {num:,} mushrooms", note, header, lines)
 
 
 def _differences(rows: list[Row]) -> list[Table]:
     """Return each agent's regret less the baseline's, seed by seed."""
-    groups = {name: {row["seed"]: row["regret"] for row in own} for name, own in grouped(rows, "entry").items()}
+    groups = {name: {row["seed"]: row["regret"] for row in same} for name, same in grouped(rows, "entry").items()}
     last = _BASELINE if _BASELINE in groups else list(groups)[-1]
     others = [name for name in groups if name != last]
     seeds = sorted(groups[last])
@@ -76,9 +76,11 @@ def figures(rows: list[Row]) -> list[Figure]:
     """Return the cumulative regret against mushrooms, as Figure 6 of Blundell et al. (2015)."""
     picture = MatplotlibFigure(figsize=(8.4, 4.6), layout="constrained")
     axis = picture.subplots()
-    for (name, own), colour, dash in zip(grouped(rows, "entry").items(), cycle(_COLOURS), cycle(_DASHES), strict=False):
-        curves = np.array([row["curve"] for row in own])
-        steps = own[0]["steps"]
+    for (name, same), colour, dash in zip(
+        grouped(rows, "entry").items(), cycle(_COLOURS), cycle(_DASHES), strict=False
+    ):
+        curves = np.array([row["curve"] for row in same])
+        steps = same[0]["steps"]
         axis.plot(steps, curves.mean(0), dash, color=colour, linewidth=1.7, label=name)
         axis.fill_between(steps, curves.min(0), curves.max(0), color=colour, alpha=0.13, linewidth=0)
     axis.set_yscale("log")

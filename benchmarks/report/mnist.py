@@ -31,10 +31,10 @@ _SPREAD = "± is the standard error over the test images; with several seeds bot
 
 def tables(rows: list[Row], published: list[Row]) -> list[Table]:
     """Return tables of test errors, of scores, of pruning, and of how the fits were made."""
-    found = [_errors(rows, published), _scores(rows)]
+    shown = [_errors(rows, published), _scores(rows)]
     if any(row.get("pruned") for row in rows):
-        found.append(_pruning(rows, published))
-    return [*found, _budget(rows)]
+        shown.append(_pruning(rows, published))
+    return [*shown, _budget(rows)]
 
 
 def _cell(group: list[Row], name: str, digits: int) -> str:
@@ -198,7 +198,7 @@ def _rotation(rows: list[Row]) -> Figure:
 def _pruning_curve(rows: list[Row]) -> Figure:
     picture = MatplotlibFigure(figsize=(6, 4), layout="constrained")
     axis = picture.subplots()
-    pruned = [one for one in _styled(rows) if one[0].get("pruned")]
+    pruned = [shown for shown in _styled(rows) if shown[0].get("pruned")]
     for row, label, look in pruned:
         left = [100.0, *(100 * (1 - share) for share in row["pruned"])]
         error = [row["test_error"], *row["pruned_error"]]

@@ -21,14 +21,14 @@ def tables(rows: list[Row], published: list[Row]) -> list[Table]:
 
 def _of(rows: list[Row], problem: str) -> dict[str, list[Row]]:
     """Return the rows of a problem by method."""
-    found = grouped((row for row in rows if row["data"] == problem), "entry")
-    return {name: found[name] for name in sorted(found, key=lambda name: name != FLOOR)}
+    groups = grouped((row for row in rows if row["data"] == problem), "entry")
+    return {name: groups[name] for name in sorted(groups, key=lambda name: name != FLOOR)}
 
 
 def _table(problem: str, methods: dict[str, list[Row]]) -> Table:
-    shown = [key for key in _METRICS if any(key in row for own in methods.values() for row in own)]
-    lines = [[name, *(_cell(own, key) for key in (*shown, "seconds"))] for name, own in methods.items()]
-    fits = [len(own) for name, own in methods.items() if name != FLOOR]
+    shown = [key for key in _METRICS if any(key in row for same in methods.values() for row in same)]
+    lines = [[name, *(_cell(same, key) for key in (*shown, "seconds"))] for name, same in methods.items()]
+    fits = [len(same) for name, same in methods.items() if name != FLOOR]
     seeds = f"{max(fits)} seeds" if max(fits, default=1) > 1 else "one seed"
     meanings = "; ".join(f"{key}: {_METRICS[key]}" for key in shown)
     note = (
@@ -46,14 +46,14 @@ def _chains(floor: list[Row] | None) -> str:
     return f"NUTS: largest R-hat of the function {rhat:.3f}, smallest effective sample size {size:.0f}. "
 
 
-def _cell(own: list[Row], key: str) -> str:
-    values = [row[key] for row in own if row.get(key) is not None]
+def _cell(same: list[Row], key: str) -> str:
+    values = [row[key] for row in same if row.get(key) is not None]
     if not values:
         return ""
     if key == "seconds":
         return f"{np.mean(values):.0f}"
     if key == "member":
-        return f"{np.mean(values):.3f} ± {np.mean([row['member_std'] for row in own]):.3f}"
+        return f"{np.mean(values):.3f} ± {np.mean([row['member_std'] for row in same]):.3f}"
     return mean_cell(values, 3)
 
 
@@ -64,15 +64,15 @@ def figures(rows: list[Row]) -> list[Figure]:
     size = (2.2 + 3.0 * len(problems), 1.2 + 0.22 * len(methods))
     picture, axes = panels_of_methods(problems, methods, "total variation distance to NUTS", size)
     for axis, problem in zip(axes, problems, strict=True):
-        own = {name: [row["predictive"] for row in found] for name, found in _of(rows, problem).items()}
-        places = [methods.index(name) for name in own]
-        means = [float(np.mean(values)) for values in own.values()]
+        by_method = {name: [row["predictive"] for row in same] for name, same in _of(rows, problem).items()}
+        places = [methods.index(name) for name in by_method]
+        means = [float(np.mean(values)) for values in by_method.values()]
         axis.hlines(places, 0, means, color="0.8")
         axis.errorbar(
-            means, places, xerr=[standard_error(v) for v in own.values()], fmt="o", color="#0b4f8a", capsize=2
+            means, places, xerr=[standard_error(v) for v in by_method.values()], fmt="o", color="#0b4f8a", capsize=2
         )
         axis.set_xlim(left=0)
-    several = any(len(found) > 1 for problem in problems for found in _of(rows, problem).values())
+    several = any(len(same) > 1 for problem in problems for same in _of(rows, problem).values())
     bars = "; bars are standard errors over seeds" if several else ""
     caption = f"Total variation distance between the predictions of each method and of NUTS{bars}."
     return [Figure("nuts-agreement", caption, picture)]

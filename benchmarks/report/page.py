@@ -62,28 +62,27 @@ def write_report(folder: str | Path) -> list[Path]:
         raise bnn.InputError(f"There are no results in {folder}: run a suite first.")
     rows = [row for record in last for row in record.rows]
     task = get_task(last[0].job.task)
-    found, pictures = task.tables(rows, load_published()), task.figures(rows)
+    tables, pictures = task.tables(rows, load_published()), task.figures(rows)
     heading, made = store.title(), _provenance(last, store.num_planned())
-    (folder / "README.md").write_text(_markdown(heading, found, pictures, made), encoding="utf-8")
-    (folder / "report.html").write_text(_page(heading, found, pictures, made), encoding="utf-8")
+    (folder / "README.md").write_text(_markdown(heading, tables, pictures, made), encoding="utf-8")
+    (folder / "report.html").write_text(_page(heading, tables, pictures, made), encoding="utf-8")
     frame = _frame(last)
     words = [name for name in frame if not frame[name].map(lambda value: isinstance(value, list)).any()]
     frame[words].drop(columns="manifest").to_csv(folder / "rows.csv", index=False)
     frame.to_parquet(folder / "rows.parquet")
-    for one in pictures:
-        save_picture(one.figure, folder / f"{one.name}.png")
+    for picture in pictures:
+        save_picture(picture.figure, folder / f"{picture.name}.png")
     return [folder / name for name in ("README.md", "report.html", "rows.csv", "rows.parquet")]
 
 
 def _provenance(records: list[Record], planned: int | None) -> list[str]:
     """Return how many of the planned jobs are done, and a line for each kind of machine and code that did them."""
     kinds = Counter(
-        f"{one.manifest['cpu']}, {one.manifest['threads']} thread(s) a job, Python {one.manifest['python']}, torch "
-        f"{one.manifest['torch']}, pyro-ppl {one.manifest['pyro-ppl']}, numpy {one.manifest['numpy']}, pyrobnn "
-        f"{one.manifest['pyrobnn']}, code {one.job.code}, {one.manifest['date'][:10]}"
-        for one in records
+        f"{made['cpu']}, {made['threads']} thread(s) a job, Python {made['python']}, torch {made['torch']}, pyro-ppl "
+        f"{made['pyro-ppl']}, numpy {made['numpy']}, pyrobnn {made['pyrobnn']}, code {code}, {made['date'][:10]}"
+        for made, code in ((record.manifest, record.job.code) for record in records)
     )
-    seconds = sum(one.manifest["seconds"] for one in records)
+    seconds = sum(record.manifest["seconds"] for record in records)
     share = f" of {planned}" if planned and planned > len(records) else ""
     total = f"{len(records)}{share} jobs, {seconds / 60:.1f} minutes in all"
     return [
@@ -97,7 +96,7 @@ def _markdown(title: str, tables: list[Table], figures: list[Figure], provenance
     for table in tables:
         rows = [[cell.replace("|", "\\|") for cell in row] for row in table.rows]
         blocks += [f"## {table.title}", table.note, "\n".join(grid(table.header, rows))]
-    blocks += [f"![{one.name}]({one.name}.png)\n\n{one.caption}" for one in figures]
+    blocks += [f"![{figure.name}]({figure.name}.png)\n\n{figure.caption}" for figure in figures]
     return "\n\n".join([*blocks, "## Made with", *provenance]) + "\n"
 
 
@@ -111,7 +110,7 @@ def _frame(records: list[Record]) -> pd.DataFrame:
 
 
 def _page(title: str, tables: list[Table], figures: list[Figure], provenance: list[str]) -> str:
-    drawn = [(one, _svg(one)) for one in figures]
+    drawn = [(figure, _svg(figure)) for figure in figures]
     return _PAGE.render(title=title, tables=tables, figures=drawn, provenance=provenance, bold=_bold)
 
 

@@ -29,10 +29,10 @@ def standard_error(values: Sequence[float]) -> float:
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
     """Return rows by their value of a key, or by the tuple of their values of several; in order of appearance."""
-    found: dict[Any, list[Row]] = {}
+    groups: dict[Any, list[Row]] = {}
     for row in rows:
-        found.setdefault(itemgetter(*keys)(row), []).append(row)
-    return found
+        groups.setdefault(itemgetter(*keys)(row), []).append(row)
+    return groups
 
 
 def grid(header: Sequence[Any], rows: Iterable[Iterable[Any]]) -> list[str]:

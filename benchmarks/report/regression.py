@@ -25,13 +25,13 @@ def tables(rows: list[Row], published: list[Row]) -> list[Table]:
     data = distinct(rows, "data")
     random = [row for row in rows if row.get("splits", "published") == "published"]
     beside = published if random else []
-    found = [_score_table(rows, beside, metric, data) for metric in METRICS]
+    shown = [_score_table(rows, beside, metric, data) for metric in METRICS]
     known = [name for name in data if any(row["dataset"] == name for row in beside)]
     if known:
         beside_them = [_beside(rows, published, known, title, methods) for title, methods in _RIVALS.items()]
-        found += [table for table in beside_them if table.rows]
-    found += [_coverage(rows, data), _choices(rows)]
-    return [*found, _sources(beside, data)] if known else found
+        shown += [table for table in beside_them if table.rows]
+    shown += [_coverage(rows, data), _choices(rows)]
+    return [*shown, _sources(beside, data)] if known else shown
 
 
 def _score_table(rows: list[Row], published: list[Row], metric: str, data: list[str]) -> Table:
@@ -68,11 +68,11 @@ def _beside(rows: list[Row], published: list[Row], data: list[str], title: str, 
     lines = []
     for name in data:
         candidates = {method: sets[name] for method, sets in theirs.items() if name in sets}
-        candidates = {method: one for method, one in candidates.items() if not rivals or method in rivals}
+        candidates = {method: estimate for method, estimate in candidates.items() if not rivals or method in rivals}
         entries = {entry: sets[name] for entry, sets in ours.items() if name in sets}
         if candidates:
             entry, rival = (
-                max(group, key=lambda one: _order(group[one], more=True)) for group in (entries, candidates)
+                max(group, key=lambda name: _order(group[name], more=True)) for group in (entries, candidates)
             )
             standing = _standing(entries[entry], candidates[rival])
             standing += ", by density at integers" if name in _INTEGER_TARGETS else ""
@@ -106,11 +106,11 @@ def _coverage(rows: list[Row], data: list[str]) -> Table:
 def _choices(rows: list[Row]) -> Table:
     lines = []
     for entry, name in dict.fromkeys((row["entry"], row["data"]) for row in rows):
-        own = [row for row in rows if (row["entry"], row["data"]) == (entry, name)]
-        chosen = Counter(_in_words(row["chosen"]) for row in own).most_common()
+        same = [row for row in rows if (row["entry"], row["data"]) == (entry, name)]
+        chosen = Counter(_in_words(row["chosen"]) for row in same).most_common()
         words = "; ".join(f"{choice or 'nothing to choose'} ({count})" for choice, count in chosen)
-        seconds = mean(row["seconds"] for row in own), mean(row["tuning_seconds"] for row in own)
-        lines.append([entry, name, str(own[0]["candidates"]), words, *(f"{one:.1f}" for one in seconds)])
+        seconds = mean(row["seconds"] for row in same), mean(row["tuning_seconds"] for row in same)
+        lines.append([entry, name, str(same[0]["candidates"]), words, *(f"{value:.1f}" for value in seconds)])
     note = (
         "Settings with the best mean log score on validation rows of each training split, and how many splits chose "
         "them; the test part takes no part in it. Seconds are those of a split: its share of fits done side by side."
@@ -143,6 +143,6 @@ def _in_words(chosen: str) -> str:
 
 def figures(rows: list[Row]) -> list[Figure]:
     """Return forests of log scores, the critical-difference diagram, calibration, and time against log score."""
-    found = [draw.forest(rows), draw.calibration(rows), draw.pareto(rows)]
+    shown = [draw.forest(rows), draw.calibration(rows), draw.pareto(rows)]
     diagram = draw.critical_differences(rows)
-    return found if diagram is None else [found[0], diagram, *found[1:]]
+    return shown if diagram is None else [shown[0], diagram, *shown[1:]]

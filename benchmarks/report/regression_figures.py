@@ -134,7 +134,7 @@ def calibration(rows: list[Row]) -> Figure:
 def _legend(picture: MatplotlibFigure, entries: list[str]) -> None:
     """Add a legend with each entry that any panel shows."""
     by_axis = [axis.get_legend_handles_labels() for axis in picture.axes]
-    shown = {label: handle for found in by_axis for handle, label in zip(*found, strict=True)}
+    shown = {label: handle for pairs in by_axis for handle, label in zip(*pairs, strict=True)}
     names = [entry for entry in entries if entry in shown]
     picture.legend([shown[name] for name in names], names, loc="outside right upper", fontsize=8)
 
@@ -146,10 +146,10 @@ def pareto(rows: list[Row]) -> Figure:
     picture, axes = panels(len(data), 3, (3.6, 3.2), 2)
     for axis, name in zip(axes, data, strict=True):
         for index, entry in enumerate(entries):
-            own = [row for row in rows if (row["entry"], row["data"]) == (entry, name)]
-            if own:
+            same = [row for row in rows if (row["entry"], row["data"]) == (entry, name)]
+            if same:
                 estimate = means[entry][name]
-                seconds = mean(row["seconds"] + row["tuning_seconds"] for row in own)
+                seconds = mean(row["seconds"] + row["tuning_seconds"] for row in same)
                 look = {"fmt": _MARKERS[index % len(_MARKERS)], "color": _COLOURS[index % 7], "label": entry}
                 axis.errorbar(seconds, estimate.value, yerr=2 * (estimate.error or 0.0), ms=5, **look)
         axis.set_xscale("log")

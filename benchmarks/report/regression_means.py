@@ -40,7 +40,7 @@ def own_means(rows: Iterable[Row], metric: str) -> Means:
     values: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         values.setdefault(row["entry"], {}).setdefault(row["data"], []).append(row[metric])
-    return {entry: {data: _estimate(one) for data, one in sets.items()} for entry, sets in values.items()}
+    return {entry: {data: _estimate(scores) for data, scores in sets.items()} for entry, sets in values.items()}
 
 
 def _estimate(values: Sequence[float]) -> Estimate:
@@ -53,14 +53,14 @@ def published_means(published: Iterable[Row], metric: str, data: Sequence[str]) 
     Where a document quotes another that is here itself, its quotation is left out.
     """
     signs = _PUBLISHED_AS[metric]
-    found: Means = {}
+    means: Means = {}
     for row in published:
         if row["metric"] not in signs or row["dataset"] not in data or QUOTES in row["method"]:
             continue
-        name, earlier = row["method"], found.get(row["method"], {}).get(row["dataset"])
+        name, earlier = row["method"], means.get(row["method"], {}).get(row["dataset"])
         if earlier is None or (row["error_kind"] == "stderr"):
-            found.setdefault(name, {})[row["dataset"]] = _published(row, signs[row["metric"]])
-    return found
+            means.setdefault(name, {})[row["dataset"]] = _published(row, signs[row["metric"]])
+    return means
 
 
 def _published(row: Row, sign: float) -> Estimate:

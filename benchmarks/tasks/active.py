@@ -7,6 +7,7 @@ in each round, both acquisitions and all seeds side by side in one captured grap
 """
 
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -31,8 +32,8 @@ class Learner(schema.Method, total=False):
     tuned: bool
 
 
-class Settings(BaseModel):
-    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
+class SuiteSettings(BaseModel):
+    """What a suite may set, with defaults."""
 
     data: list[str] = ["digits"]
     seeds: schema.Count = 5
@@ -49,18 +50,29 @@ class Settings(BaseModel):
     entries: schema.Tables = []
 
 
+class Settings(SuiteSettings):
+    """The settings of a job: those of its suite, its data and its entry."""
+
+    data: str
+    entry: str
+    guide: Any
+    prior: Any
+    members: int
+    tuned: bool
+
+
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each data set and method; both acquisitions are in it."""
-    shared = schema.check_suite(suite, Settings)
+    shared = schema.check_suite(suite, SuiteSettings)
     entries = learners(suite, Learner, tuned=False)
     for name in shared["data"]:
-        _check_pool(name, shared)
+        _check_pool(name, Settings.model_construct(**shared))
     return [{**shared, "data": name, **learner} for name in shared["data"] for learner in entries]
 
 
-def _check_pool(name: str, settings: dict[str, Any]) -> None:
+def _check_pool(name: str, settings: Settings) -> None:
     rows = schema.data_info(name).rows
-    pool = rows - max(1, round(settings["test"] * rows))
+    pool = rows - max(1, round(settings.test * rows))
     labelled = _most_labels(settings)
     if labelled >= pool:
         raise bnn.InputError(
@@ -68,14 +80,14 @@ def _check_pool(name: str, settings: dict[str, Any]) -> None:
         )
 
 
-def _most_labels(settings: dict[str, Any]) -> int:
+def _most_labels(settings: Settings) -> int:
     """Return the number of examples that are labelled in the end."""
-    return settings["first"] + settings["acquired"] * settings["rounds"]
+    return settings.first + settings.acquired * settings.rounds
 
 
-def pool_and_test(settings: dict[str, Any], seed: int) -> tuple[bnn.Data, bnn.Data]:
+def pool_and_test(settings: Settings, seed: int) -> tuple[bnn.Data, bnn.Data]:
     """Return the pool and the test part of a seed, in standard units of the pool (labels stay)."""
-    pool, test = bnn.datasets.load(settings["data"]).data.split(settings["test"], seed=seed)
+    pool, test = bnn.datasets.load(settings.data).data.split(settings.test, seed=seed)
     x = bnn.Data(pool.x, pool.y, standardize=True).x_scaler
     is_real = pool.y.is_floating_point()
     mean, std = (pool.y.mean(), pool.y.std()) if is_real else (0, 1)
@@ -85,11 +97,11 @@ def pool_and_test(settings: dict[str, Any], seed: int) -> tuple[bnn.Data, bnn.Da
 class Lane:
     """A seed with an acquisition: the labelled rows of its pool, and the scores after each round."""
 
-    def __init__(self, settings: dict[str, Any], seed: int, acquisition: str) -> None:
+    def __init__(self, settings: Settings, seed: int, acquisition: str) -> None:
         self.settings, self.seed, self.acquisition = settings, seed, acquisition
         self.pool, self.test = pool_and_test(settings, seed)
         self.generator = torch.Generator().manual_seed(seed)
-        self.labelled = torch.randperm(len(self.pool), generator=self.generator)[: settings["first"]]
+        self.labelled = torch.randperm(len(self.pool), generator=self.generator)[: settings.first]
         self.scores: list[tuple[float, float]] = []
 
     def known(self) -> tuple[Tensor, Tensor]:
@@ -107,15 +119,15 @@ class Lane:
             order = torch.randperm(len(rows), generator=self.generator)
         else:
             order = _doubt(posterior, self.pool.x[rows], draws, seed=self.seed).argsort(descending=True, stable=True)
-        self.labelled = torch.cat([self.labelled, rows[order[: self.settings["acquired"]]]])
+        self.labelled = torch.cat([self.labelled, rows[order[: self.settings.acquired]]])
 
     def row(self) -> dict[str, Any]:
         """Return the learning curve, and the scores of its last round."""
         log_scores, errors = zip(*self.scores, strict=True)
-        sizes = [self.settings["first"] + number * self.settings["acquired"] for number in range(len(errors))]
+        sizes = [self.settings.first + number * self.settings.acquired for number in range(len(errors))]
         return {
-            "entry": self.settings["entry"],
-            "data": self.settings["data"],
+            "entry": self.settings.entry,
+            "data": self.settings.data,
             "seed": self.seed,
             "acquisition": self.acquisition,
             "log_score": log_scores[-1],
@@ -127,12 +139,12 @@ class Lane:
         }
 
 
-def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def run(settings: Settings, keep: Path | None = None) -> list[dict[str, Any]]:
     """Label round by round; a row for each seed and acquisition, with its learning curve."""
     started = time.perf_counter()
-    lanes = [Lane(settings, seed, how) for how in ACQUISITIONS for seed in range(settings["seeds"])]
+    lanes = [Lane(settings, seed, how) for how in ACQUISITIONS for seed in range(settings.seeds)]
     networks = _networks(settings, lanes[0].pool)
-    for number in range(settings["rounds"] + 1):
+    for number in range(settings.rounds + 1):
         posteriors = networks.fit([lane.known() for lane in lanes], seed=number)
         for lane, posterior in zip(lanes, posteriors, strict=True):
             lane.acquire(posterior)
@@ -140,12 +152,12 @@ def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
     return [lane.row() | {"seconds": seconds} for lane in lanes]
 
 
-def _networks(settings: dict[str, Any], pool: bnn.Data) -> Growing:
+def _networks(settings: Settings, pool: bnn.Data) -> Growing:
     is_real = pool.y.is_floating_point()
     outputs = 1 if is_real else int(pool.y.max()) + 1
     likelihood = bnn.likelihoods.Gaussian(scale="learned") if is_real else bnn.likelihoods.Categorical()
     model = schema.model_of(settings, pool.x.shape[1], outputs, likelihood)
-    return Growing.of(settings, model, size=_most_labels(settings), tuned=settings["tuned"])
+    return Growing.of(settings, model, size=_most_labels(settings), tuned=settings.tuned)
 
 
 def _doubt(posterior: Fitted, x: Tensor, draws: int, seed: int) -> Tensor:

@@ -10,6 +10,7 @@ meet the same mushrooms with the same luck.
 import dataclasses
 import itertools
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -39,8 +40,8 @@ class Agent(schema.Method, total=False):
     epsilon: schema.Share
 
 
-class Settings(BaseModel):
-    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
+class SuiteSettings(BaseModel):
+    """What a suite may set, with defaults."""
 
     mushrooms: schema.Count = 50_000
     seeds: schema.Count = 5
@@ -59,9 +60,20 @@ class Settings(BaseModel):
     entries: schema.Tables = []
 
 
+class Settings(SuiteSettings):
+    """The settings of a job: those of its suite, its data and its entry."""
+
+    data: str
+    entry: str
+    guide: Any
+    prior: Any
+    members: int
+    epsilon: float
+
+
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each agent."""
-    shared = schema.check_suite(suite, Settings)
+    shared = schema.check_suite(suite, SuiteSettings)
     return [{"data": "mushroom", **shared, **agent} for agent in learners(suite, Agent, epsilon=0.0)]
 
 
@@ -102,27 +114,27 @@ def with_action(x: Tensor, eaten: Tensor) -> Tensor:
     return torch.cat([x, torch.stack([eaten, 1 - eaten], 1).to(x)], 1)
 
 
-def blocks(settings: dict[str, Any]) -> list[slice]:
+def blocks(settings: Settings) -> list[slice]:
     """Return the rows of each block; its length is a share of the mushrooms before it, between two bounds."""
     starts = [0]
-    while starts[-1] < settings["mushrooms"]:
-        share = round(settings["growth"] * starts[-1])
-        length = min(max(share, settings["first_block"]), settings["last_block"])
-        starts.append(min(starts[-1] + length, settings["mushrooms"]))
+    while starts[-1] < settings.mushrooms:
+        share = round(settings.growth * starts[-1])
+        length = min(max(share, settings.first_block), settings.last_block)
+        starts.append(min(starts[-1] + length, settings.mushrooms))
     return [slice(first, last) for first, last in itertools.pairwise(starts)]
 
 
-def learner(settings: dict[str, Any], num_inputs: int) -> Growing:
+def learner(settings: Settings, num_inputs: int) -> Growing:
     """Return the networks of all seeds of an agent, which learn on from where they stopped."""
-    likelihood = bnn.likelihoods.Gaussian(scale=settings["noise"] / UNIT)
+    likelihood = bnn.likelihoods.Gaussian(scale=settings.noise / UNIT)
     model = schema.model_of(settings, num_inputs, 1, likelihood)
-    return Growing.of(settings, model, size=settings["memory"], warm_start=True)
+    return Growing.of(settings, model, size=settings.memory, warm_start=True)
 
 
 class Chooser:
     """The choices of a seed of an agent."""
 
-    def __init__(self, settings: dict[str, Any], seed: int) -> None:
+    def __init__(self, settings: Settings, seed: int) -> None:
         self.settings = settings
         self.coin = torch.Generator().manual_seed(1000 + seed)
         self.draws = schema.num_draws(settings)
@@ -139,37 +151,39 @@ class Chooser:
         both = torch.cat([with_action(x, ones), with_action(x, 1 - ones)])
         means = posterior.predict(both, num_draws=self.draws, seed=seed).draw_means
         better = means[:, : len(x)] - means[:, len(x) :]
-        own = torch.rand(len(x), self.draws, generator=self.coin).argsort(1)[:, : self.settings["averaged"]]
-        greedy = (better.T.gather(1, own).mean(1) > 0).long()
-        random = torch.rand(len(x), generator=self.coin) < self.settings["epsilon"]
+        judges = torch.rand(len(x), self.draws, generator=self.coin).argsort(1)[:, : self.settings.averaged]
+        greedy = (better.T.gather(1, judges).mean(1) > 0).long()
+        random = torch.rand(len(x), generator=self.coin) < self.settings.epsilon
         return torch.where(random, tossed, greedy)
 
 
-def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def run(settings: Settings, keep: Path | None = None) -> list[dict[str, Any]]:
     """Let all seeds of an agent eat; a row for each seed."""
     started = time.perf_counter()
-    data = bnn.datasets.load(settings["data"]).data
-    worlds = [make_world(data, settings["mushrooms"], seed) for seed in range(settings["seeds"])]
+    data = bnn.datasets.load(settings.data).data
+    worlds = [make_world(data, settings.mushrooms, seed) for seed in range(settings.seeds)]
     eaten = play(settings, worlds)
     seconds = (time.perf_counter() - started) / len(worlds)
     return [
-        {"entry": settings["entry"], "data": settings["data"], "seed": seed, **outcome(world, own), "seconds": seconds}
-        for seed, (world, own) in enumerate(zip(worlds, eaten, strict=True))
+        {"entry": settings.entry, "data": settings.data, "seed": seed, **outcome(world, choices), "seconds": seconds}
+        for seed, (world, choices) in enumerate(zip(worlds, eaten, strict=True))
     ]
 
 
-def play(settings: dict[str, Any], worlds: list[World]) -> list[Tensor]:
+def play(settings: Settings, worlds: list[World]) -> list[Tensor]:
     """Return which mushrooms were eaten in each world, (N,) each."""
     networks = learner(settings, worlds[0].x.shape[1] + 2)
     choosers = [Chooser(settings, seed) for seed in range(len(worlds))]
-    eaten = [torch.zeros(settings["mushrooms"]) for _ in worlds]
+    eaten = [torch.zeros(settings.mushrooms) for _ in worlds]
     posteriors: list[Fitted | None] = [None] * len(worlds)
     for rows in blocks(settings):
-        recent, memories = slice(max(0, rows.stop - settings["memory"]), rows.stop), []
-        for own, world, chooser, posterior in zip(eaten, worlds, choosers, posteriors, strict=True):
-            own[rows] = chooser.choose(posterior, world.x[rows], seed=rows.start).float()
-            memories.append((with_action(world.x[recent], own[recent]), world.rewards(recent, own[recent]) / UNIT))
-        if rows.stop < settings["mushrooms"]:
+        recent, memories = slice(max(0, rows.stop - settings.memory), rows.stop), []
+        for choices, world, chooser, posterior in zip(eaten, worlds, choosers, posteriors, strict=True):
+            choices[rows] = chooser.choose(posterior, world.x[rows], seed=rows.start).float()
+            memories.append(
+                (with_action(world.x[recent], choices[recent]), world.rewards(recent, choices[recent]) / UNIT)
+            )
+        if rows.stop < settings.mushrooms:
             posteriors[:] = networks.fit(memories, seed=rows.start)
     return eaten
 

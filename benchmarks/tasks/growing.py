@@ -16,14 +16,14 @@ def learners(suite: dict[str, Any], kind: type, **defaults: Any) -> list[dict[st
     Raises:
         InputError: as there, or an ensemble of Laplace approximations, or `tuned` for another guide.
     """
-    found = methods(suite, kind, **defaults)
-    for method in found:
+    entries = methods(suite, kind, **defaults)
+    for method in entries:
         is_laplace = isinstance(bnn.guides.resolve(method["guide"]), bnn.guides.Laplace)
         if is_laplace and method["members"] > 1:
             raise bnn.InputError(f"{method['entry']} is an ensemble of Laplace approximations: leave out `members`.")
         if method.get("tuned") and not is_laplace:
             raise bnn.InputError(f"{method['entry']} has `tuned`, which needs a Laplace guide: leave it out.")
-    return found
+    return entries
 
 
 @dataclasses.dataclass
@@ -71,9 +71,9 @@ class Growing:
     _states: list[dict[str, Tensor] | None] = dataclasses.field(default_factory=list, init=False)
 
     @classmethod
-    def of(cls, settings: dict[str, Any], model: bnn.BNN, **more: Any) -> "Growing":
+    def of(cls, settings: Any, model: bnn.BNN, **more: Any) -> "Growing":
         """Return the fits that the settings of a job ask for, with more attributes."""
-        guide, how = bnn.guides.resolve(settings["guide"]), {key: settings[key] for key in ("members", "engine")}
+        guide, how = bnn.guides.resolve(settings.guide), {"members": settings.members, "engine": settings.engine}
         return cls(model, guide, settings=of_svi(settings), **how, **more)
 
     def fit(self, parts: list[tuple[Tensor, Tensor]], seed: int) -> list[Fitted]:
@@ -95,8 +95,8 @@ class Growing:
 
     def _curved(self, fit: bnn.Posterior, data: tuple[Tensor, Tensor]) -> bnn.Posterior:
         how: dict[str, Any] = {"seed": fit.seed, "device": "cpu", "progress": False}
-        found = self.guide.around(fit.bnn, data, weights=fit.mean(), **how)
-        return bnn.tune_prior(found, data, per="site") if self.tuned else found
+        posterior = self.guide.around(fit.bnn, data, weights=fit.mean(), **how)
+        return bnn.tune_prior(posterior, data, per="site") if self.tuned else posterior
 
 
 def repeated(num: int, size: int, seed: int) -> Tensor:

@@ -5,14 +5,12 @@ Pixels divided by 126, the first 50,000 training images to train on, the other 1
 uncertainty tells clothes from digits, digits that are turned, and the test error without the weights of least signal to
 noise. Laplace approximations belong to the job of the network that they are put around.
 
-Where PYROBNN_KEPT_FITS names a folder, fits keep their place there and go on after an interruption; rows of such fits
-have no seconds.
+With `--keep FOLDER`, fits keep their place there and go on after an interruption; rows of such fits have no seconds.
 """
 
 import hashlib
 import itertools
 import json
-import os
 import time
 from pathlib import Path
 from typing import Annotated, Any, Required, TypedDict
@@ -25,7 +23,6 @@ from benchmarks.provenance import code_digest
 from benchmarks.report.mnist import figures, tables
 from benchmarks.tasks import mnist_scores as scores
 from benchmarks.tasks import schema
-from benchmarks.worker import KEPT_IN
 from pyrobnn.runs.spec import RunSpec
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
@@ -61,8 +58,8 @@ class Entry(Sections, total=False):
     laplace: list[dict[str, Any]]
 
 
-class Settings(BaseModel):
-    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
+class SuiteSettings(BaseModel):
+    """What a suite may set, with defaults."""
 
     units: list[schema.Count] = [400]
     seeds: schema.Seeds = [0]
@@ -77,6 +74,21 @@ class Settings(BaseModel):
     entries: schema.Tables = []
 
 
+class Settings(SuiteSettings):
+    """The settings of a job: those of its suite, its data and its entry."""
+
+    entry: str
+    data: str
+    units: int
+    seed: int
+    device: str = "cpu"
+    grid: list[str]
+    candidates: list[dict[str, Any]]
+    tuning: dict[str, Any]
+    pruned: list[float]
+    laplace: list[dict[str, Any]]
+
+
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each entry, width and seed; its candidates are whole specs.
 
@@ -84,7 +96,7 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
         InputError: an unknown key, no entries, an unknown engine, a number out of its bounds, or a spec that is not
             valid.
     """
-    settings = schema.check_suite(suite, Settings)
+    settings = schema.check_suite(suite, SuiteSettings)
     schema.check_table("[base]", suite.get("base", {}), Sections)
     schema.check_entries(suite, Entry)
     shared = {key: value for key, value in settings.items() if key not in ("units", "seeds")}
@@ -92,8 +104,8 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     entries = [_entry(suite.get("base", {}), entry) for entry in suite["entries"]]
     schema.check_names(name for entry, _ in entries for name in _names(entry))
     return [
-        {"entry": entry["name"], "data": "mnist", "units": units, "seed": seed} | shared | own
-        for units, (entry, own), seed in itertools.product(settings["units"], entries, settings["seeds"])
+        {"entry": entry["name"], "data": "mnist", "units": units, "seed": seed} | shared | rest
+        for units, (entry, rest), seed in itertools.product(settings["units"], entries, settings["seeds"])
     ]
 
 
@@ -113,8 +125,8 @@ def _entry(base: dict[str, Any], entry: dict[str, Any]) -> tuple[dict[str, Any],
         schema.check_keys(f"what the grid of {entry['name']} names", candidate, Sections.__annotations__)
         schema.check_fit(entry["name"], candidate, "engine")
         _spec(candidate)
-    own = {"grid": list(grid), "candidates": open_to_choice, "tuning": tuning}
-    return entry, own | {"pruned": entry.get("pruned", []), "laplace": entry.get("laplace", [])}
+    rest = {"grid": list(grid), "candidates": open_to_choice, "tuning": tuning}
+    return entry, rest | {"pruned": entry.get("pruned", []), "laplace": entry.get("laplace", [])}
 
 
 def _spec(candidate: dict[str, Any]) -> RunSpec:
@@ -122,78 +134,78 @@ def _spec(candidate: dict[str, Any]) -> RunSpec:
     return schema.make_spec(sections, "mnist", likelihood="categorical")
 
 
-def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
+def datasets(settings: Settings) -> tuple[str, ...]:
     """Return the names of the digits and of the images that are none."""
-    return (settings["data"], "fashion-mnist-test")
+    return (settings.data, "fashion-mnist-test")
 
 
-def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def run(settings: Settings, keep: Path | None = None) -> list[dict[str, Any]]:
     """Choose, fit and measure; return a row for the posterior and for each Laplace approximation around it.
 
     With several candidates, each is fitted with the changes of `tuning` (a shorter fit, say), and the one with the
     smallest validation error is taken, the first of those that are equal.
     """
-    images = scores.load_images(settings["num_train"], settings["num_held_out"])
+    images = scores.load_images(settings.num_train, settings.num_held_out)
     started = time.perf_counter()
-    tuning = settings["tuning"]
-    open_to_choice = [schema.changed(one, tuning) for one in _open(settings["candidates"])]
-    was_tuned = any(_has_started(settings, one) for one in open_to_choice)
-    errors = [_validation_error(settings, one, images) for one in open_to_choice]
-    chosen = settings["candidates"][errors.index(min(errors)) if errors else 0]
+    tuning = settings.tuning
+    open_to_choice = [schema.changed(candidate, tuning) for candidate in _open(settings.candidates)]
+    was_tuned = any(_has_started(keep, settings, candidate) for candidate in open_to_choice)
+    errors = [_validation_error(keep, settings, candidate, images) for candidate in open_to_choice]
+    chosen = settings.candidates[errors.index(min(errors)) if errors else 0]
     tuned = time.perf_counter()
-    is_resumed = _has_started(settings, chosen)
-    posterior = _fit(settings, chosen, images.train)
+    is_resumed = _has_started(keep, settings, chosen)
+    posterior = _fit(keep, settings, chosen, images.train)
     seconds = None if is_resumed else time.perf_counter() - tuned
-    predict = scores.sampled(posterior, settings["num_draws"], settings["seed"])
-    row = _row(settings, settings["entry"], predict, images) | _of_fit(posterior, images.train)
-    row |= scores.evaluate_pruned(posterior, images.test, settings["pruned"], settings["num_draws"], settings["seed"])
+    predict = scores.sampled(posterior, settings.num_draws, settings.seed)
+    row = _row(settings, settings.entry, predict, images) | _of_fit(posterior, images.train)
+    row |= scores.evaluate_pruned(posterior, images.test, settings.pruned, settings.num_draws, settings.seed)
     row |= {
-        "chosen": json.dumps(schema.values_at(chosen, settings["grid"])),
-        "candidates": len(settings["candidates"]),
+        "chosen": json.dumps(schema.values_at(chosen, settings.grid)),
+        "candidates": len(settings.candidates),
         "candidate_errors": errors or None,
         "tuning_seconds": None if was_tuned else tuned - started,
         "seconds": seconds,
     }
-    return [row, *(_laplace_row(settings, one, posterior, images) for one in settings["laplace"])]
+    return [row, *(_laplace_row(settings, laplace, posterior, images) for laplace in settings.laplace)]
 
 
 def _open(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return candidates if len(candidates) > 1 else []
 
 
-def _validation_error(settings: dict[str, Any], candidate: dict[str, Any], images: scores.Images) -> float:
-    posterior = _fit(settings, candidate, images.train)
-    predict = scores.sampled(posterior, settings["num_draws"], settings["seed"])
+def _validation_error(keep: Path | None, settings: Settings, candidate: dict[str, Any], images: scores.Images) -> float:
+    posterior = _fit(keep, settings, candidate, images.train)
+    predict = scores.sampled(posterior, settings.num_draws, settings.seed)
     return scores.error_rate(predict(images.validation.x), images.validation.y)
 
 
-def _fit(settings: dict[str, Any], candidate: dict[str, Any], train: bnn.Data) -> bnn.Posterior:
+def _fit(keep: Path | None, settings: Settings, candidate: dict[str, Any], train: bnn.Data) -> bnn.Posterior:
     spec = _spec(candidate)
-    net = bnn.MLP(train.x.shape[1], [settings["units"]] * 2, 10)
+    net = bnn.MLP(train.x.shape[1], [settings.units] * 2, 10)
     model = bnn.BNN(net, prior=spec.prior, likelihood=spec.likelihood)
-    how = {"seed": settings["seed"], "engine": settings["engine"], "device": settings.get("device", "cpu")}
-    return bnn.fit(model, train, spec.method, progress=False, checkpoint=_kept(settings, candidate), **how)
+    how = {"seed": settings.seed, "engine": settings.engine, "device": settings.device}
+    return bnn.fit(model, train, spec.method, progress=False, checkpoint=_kept(keep, settings, candidate), **how)
 
 
-def _kept(settings: dict[str, Any], candidate: dict[str, Any]) -> Path | None:
+def _kept(keep: Path | None, settings: Settings, candidate: dict[str, Any]) -> Path | None:
     """Return the folder of the checkpoints of a fit, named by all that decides its bits; None if none are kept."""
-    if not os.environ.get(KEPT_IN):
+    if keep is None:
         return None
-    fit = {name: settings.get(name) for name in ("units", "seed", "num_train", "engine", "device")}
+    fit = {name: getattr(settings, name) for name in ("units", "seed", "num_train", "engine", "device")}
     fit |= {"candidate": candidate, "threads": torch.get_num_threads(), "code": code_digest("mnist")}
-    return Path(os.environ[KEPT_IN]) / hashlib.sha256(json.dumps(fit, sort_keys=True).encode()).hexdigest()[:16]
+    return keep / hashlib.sha256(json.dumps(fit, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _has_started(settings: dict[str, Any], candidate: dict[str, Any]) -> bool:
-    kept = _kept(settings, candidate)
+def _has_started(keep: Path | None, settings: Settings, candidate: dict[str, Any]) -> bool:
+    kept = _kept(keep, settings, candidate)
     return kept is not None and kept.exists() and any(kept.iterdir())
 
 
-def _row(settings: dict[str, Any], entry: str, predict: scores.Predict, images: scores.Images) -> dict[str, Any]:
-    head = {"entry": entry, "data": settings["data"], "seed": settings["seed"], "units": settings["units"]}
+def _row(settings: Settings, entry: str, predict: scores.Predict, images: scores.Images) -> dict[str, Any]:
+    head = {"entry": entry, "data": settings.data, "seed": settings.seed, "units": settings.units}
     validation = scores.error_rate(predict(images.validation.x), images.validation.y)
-    measured = scores.evaluate(predict, images, settings["rotations"], settings["num_rotated"])
-    return head | {"num_draws": settings["num_draws"], "validation_error": validation} | measured
+    measured = scores.evaluate(predict, images, settings.rotations, settings.num_rotated)
+    return head | {"num_draws": settings.num_draws, "validation_error": validation} | measured
 
 
 def _of_fit(posterior: bnn.Posterior, train: bnn.Data) -> dict[str, Any]:
@@ -201,11 +213,11 @@ def _of_fit(posterior: bnn.Posterior, train: bnn.Data) -> dict[str, Any]:
     history = posterior.history
     method = posterior.info["method"]
     per_epoch = -(-len(train) // (method["batch_size"] or len(train)))
-    found = {"num_weights": posterior.bnn.num_weights, "epochs": len(history) / per_epoch}
+    row = {"num_weights": posterior.bnn.num_weights, "epochs": len(history) / per_epoch}
     if method["guide"]["type"] in ("map", "dropout"):
-        return found | {"log_likelihood": None, "kl": None}
+        return row | {"log_likelihood": None, "kl": None}
     parts = {"log_likelihood": history.log_likelihood, "kl": history.kl}
-    return found | {name: float(values[-per_epoch:].mean()) / len(train) for name, values in parts.items()}
+    return row | {name: float(values[-per_epoch:].mean()) / len(train) for name, values in parts.items()}
 
 
 def _around(laplace: dict[str, Any]) -> bnn.guides.Laplace:
@@ -213,13 +225,13 @@ def _around(laplace: dict[str, Any]) -> bnn.guides.Laplace:
 
 
 def _laplace_row(
-    settings: dict[str, Any], laplace: dict[str, Any], mode: bnn.Posterior, images: scores.Images
+    settings: Settings, laplace: dict[str, Any], mode: bnn.Posterior, images: scores.Images
 ) -> dict[str, Any]:
     started = time.perf_counter()
-    how: dict[str, Any] = {"device": settings.get("device", "cpu"), "progress": False}
+    how: dict[str, Any] = {"device": settings.device, "progress": False}
     posterior = _around(laplace).around(mode.bnn, images.train, weights=mode.mean(), **how)
     if laplace.get("tuned"):
         posterior = bnn.tune_prior(posterior, images.train, per="site")
     seconds = time.perf_counter() - started
-    predict = scores.linearized(posterior, settings["num_draws"], settings["seed"])
+    predict = scores.linearized(posterior, settings.num_draws, settings.seed)
     return _row(settings, laplace["name"], predict, images) | {"seconds": seconds}

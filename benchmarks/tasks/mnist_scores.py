@@ -120,11 +120,11 @@ def evaluate(predict: Predict, images: Images, rotations: Sequence[float], num_r
 def _along_rotations(
     predict: Predict, digits: bnn.Data, rotations: Sequence[float], *, is_mixture: bool
 ) -> dict[str, list[float] | None]:
-    found = [predict(rotated(digits.x, degrees)) for degrees in rotations]
+    predictions = [predict(rotated(digits.x, degrees)) for degrees in rotations]
     measures = {
-        "accuracy": [100 * (prediction.label == digits.y).double() for prediction in found],
-        "entropy": [prediction.entropy.double() for prediction in found],
-        "information": [prediction.mutual_information.double() for prediction in found] if is_mixture else None,
+        "accuracy": [100 * (prediction.label == digits.y).double() for prediction in predictions],
+        "entropy": [prediction.entropy.double() for prediction in predictions],
+        "information": [prediction.mutual_information.double() for prediction in predictions] if is_mixture else None,
     }
     columns: dict[str, list[float] | None] = {"rotation": list(rotations)}
     for name, by_angle in measures.items():
@@ -151,10 +151,10 @@ def evaluate_pruned(
         (sampled(bnn.prune(posterior, share), num_draws, seed)(test.x).label != test.y).double()
         for share in (0.0, *shares)
     ]
-    costs = [100 * (one - wrong[0]) for one in wrong[1:]]
+    costs = [100 * (is_wrong - wrong[0]) for is_wrong in wrong[1:]]
     return {
         "pruned": list(shares),
-        "pruned_error": [100 * float(one.mean()) for one in wrong[1:]],
+        "pruned_error": [100 * float(is_wrong.mean()) for is_wrong in wrong[1:]],
         "pruned_cost_stderr": [_stderr(cost) for cost in costs],
         "pruned_weights_left": [
             posterior.bnn.num_weights - round(share * posterior.bnn.num_weights) for share in shares

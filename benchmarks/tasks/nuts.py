@@ -51,8 +51,8 @@ class Entry(TypedDict, total=False):
     fit: dict[str, Any]
 
 
-class Settings(BaseModel):
-    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
+class SuiteSettings(BaseModel):
+    """What a suite may set, with defaults."""
 
     problems: list[str] = ["sinusoid", "motorcycle", "moons"]
     seeds: schema.Seeds = [0]
@@ -123,9 +123,19 @@ def moons() -> Problem:
 PROBLEMS: dict[str, Callable[[], Problem]] = {"sinusoid": sinusoid, "motorcycle": motorcycle, "moons": moons}
 
 
+class Settings(SuiteSettings):
+    """The settings of a job: those of its suite, its data and its entry."""
+
+    entry: str
+    data: str
+    reference: str
+    guide: Any
+    fit: dict[str, Any]
+
+
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each problem and entry, and a job for each problem that compares the two halves of NUTS."""
-    settings = schema.check_suite(suite, Settings)
+    settings = schema.check_suite(suite, SuiteSettings)
     _check_problems(settings["problems"])
     schema.check_entries(suite, Entry)
     schema.check_names([FLOOR, *(entry["name"] for entry in suite["entries"])])
@@ -159,9 +169,9 @@ def _method(settings: dict[str, Any]) -> Any:
     return schema.make_spec(sections, "motorcycle", predict={"num_draws": 1000}).method
 
 
-def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
+def datasets(settings: Settings) -> tuple[str, ...]:
     """Return the names of the data sets: the other problems are made up."""
-    return ("motorcycle",) if settings["data"] == "motorcycle" else ()
+    return ("motorcycle",) if settings.data == "motorcycle" else ()
 
 
 def reference_path(name: str) -> Path:
@@ -181,8 +191,8 @@ def make_reference(name: str, problem: Problem) -> None:
         np.savez(given, x=problem.data.x, y=problem.data.y, test=problem.test, **numbers)
         command = [uv, "run", "--quiet", "--script", str(HERE / "tasks" / "nuts_reference.py"), str(given)]
         subprocess.run([*command, str(reference_path(name))], check=True)
-    found = np.load(reference_path(name))
-    print(f"{name}: NUTS took {found['seconds']:.0f} s, largest R-hat {found['max_rhat']:.3f}")
+    kept = np.load(reference_path(name))
+    print(f"{name}: NUTS took {kept['seconds']:.0f} s, largest R-hat {kept['max_rhat']:.3f}")
 
 
 def parameters(prediction: bnn.Prediction) -> dict[str, np.ndarray]:
@@ -193,17 +203,17 @@ def parameters(prediction: bnn.Prediction) -> dict[str, np.ndarray]:
     return {"mean": distribution.mean.detach().numpy(), "std": distribution.stddev.detach().numpy()}
 
 
-def distances(found: dict[str, np.ndarray], reference: dict[str, np.ndarray], problem: Problem) -> dict[str, float]:
+def distances(draws: dict[str, np.ndarray], reference: dict[str, np.ndarray], problem: Problem) -> dict[str, float]:
     """Return the distances between two sets of draws."""
     function = "mean" if problem.range else "probs"
     unit = float(problem.data.y.float().std()) if problem.range else 1.0
-    pairs = zip(found[function].T, reference[function].T, strict=True)
+    pairs = zip(draws[function].T, reference[function].T, strict=True)
     scores = {"function": float(np.mean([wasserstein_distance(a, b) for a, b in pairs])) / unit}
     if problem.range is None:
-        a, b = (parts["probs"].mean(0) for parts in (found, reference))
+        a, b = (parts["probs"].mean(0) for parts in (draws, reference))
         same = float(np.mean((a > 0.5) == (b > 0.5)))
         return scores | {"predictive": float(np.abs(a - b).mean()), "agreement": same}
-    a, b = (grid_probabilities(parts, problem.range) for parts in (found, reference))
+    a, b = (grid_probabilities(parts, problem.range) for parts in (draws, reference))
     return scores | {"predictive": float(0.5 * np.abs(a - b).sum(-1).mean())}
 
 
@@ -226,31 +236,30 @@ def halves(reference: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     return [{key: np.split(value, 2)[half] for key, value in reference.items()} for half in (0, 1)]
 
 
-def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def run(settings: Settings, keep: Path | None = None) -> list[dict[str, Any]]:
     """Measure the distances of a method on a problem, a row a seed; or the distances between the halves of NUTS."""
-    name = settings["data"]
-    if _checksum(name) != settings["reference"]:
+    name = settings.data
+    if _checksum(name) != settings.reference:
         raise bnn.InputError(
             f"{reference_path(name)} has the checksum {_checksum(name)}, and the job was made for "
-            f"{settings['reference']}: make the job anew from the suite."
+            f"{settings.reference}: make the job anew from the suite."
         )
     problem = PROBLEMS[name]()
     stored = np.load(reference_path(name))
     reference = {key: stored[key].astype(np.float32) for key in stored.files if stored[key].ndim}
-    if settings["entry"] == FLOOR:
+    if settings.entry == FLOOR:
         notes = {key: float(stored[key]) for key in stored.files if not stored[key].ndim}
         return [{"entry": FLOOR, "data": name, "seed": 0, **distances(*halves(reference), problem), **notes}]
-    return [
-        {"entry": settings["entry"], "data": name, **_fit(settings, problem, reference, s)} for s in settings["seeds"]
-    ]
+    return [{"entry": settings.entry, "data": name, **_fit(settings, problem, reference, s)} for s in settings.seeds]
 
 
-def _fit(settings: dict[str, Any], problem: Problem, reference: dict[str, np.ndarray], seed: int) -> dict[str, Any]:
+def _fit(settings: Settings, problem: Problem, reference: dict[str, np.ndarray], seed: int) -> dict[str, Any]:
     started = time.perf_counter()
-    how: dict[str, Any] = {"seed": seed, "device": "cpu", "engine": settings["engine"], "progress": False}
-    posterior = bnn.fit(problem.model(), problem.data, _method(settings), **how)
+    how: dict[str, Any] = {"seed": seed, "device": "cpu", "engine": settings.engine, "progress": False}
+    method = _method(settings.model_dump(exclude_unset=True))
+    posterior = bnn.fit(problem.model(), problem.data, method, **how)
     row = {"seed": seed, "seconds": time.perf_counter() - started}
-    draws = settings["draws"]
+    draws = settings.draws
     row |= distance_of(posterior, reference, problem, draws)
     if isinstance(posterior, bnn.Mixture):
         singles = [distance_of(member, reference, problem, draws)["predictive"] for member in posterior.members]

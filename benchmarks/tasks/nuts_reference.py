@@ -75,15 +75,15 @@ def main(problem_file: str, out_file: str) -> None:
     weights = {k: v for k, v in sampler.get_samples().items() if k.startswith(("weight", "bias"))}
     names = ["probs"] if kind == "categorical" else ["mean", "std"]
     predict = Predictive(model, weights, return_sites=names)
-    found = {k: np.asarray(v) for k, v in predict(jax.random.PRNGKey(1), given["test"], None, **settings).items()}
-    chains = found[names[0]].reshape(CHAINS, DRAWS, -1)
+    functions = {k: np.asarray(v) for k, v in predict(jax.random.PRNGKey(1), given["test"], None, **settings).items()}
+    chains = functions[names[0]].reshape(CHAINS, DRAWS, -1)
     np.savez_compressed(
         out_file,
         seconds=seconds,
         max_rhat=np.max(split_gelman_rubin(chains)),
         min_ess=np.min(effective_sample_size(chains)),
         num_diverging=int(sampler.get_extra_fields()["diverging"].sum()),
-        **{k: v[::THIN].astype(np.float16) for k, v in found.items()},
+        **{k: v[::THIN].astype(np.float16) for k, v in functions.items()},
     )
 
 

@@ -8,6 +8,7 @@ replicates of one captured graph. Ensembles may be tuned with fewer members than
 import dataclasses
 import json
 import time
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
@@ -46,8 +47,8 @@ class Entry(Sections, total=False):
     grid: schema.Grid
 
 
-class Settings(BaseModel):
-    """What a suite may set, with its defaults: `check_suite` makes it of the tables of the file."""
+class SuiteSettings(BaseModel):
+    """What a suite may set, with defaults."""
 
     data: Annotated[list[str], schema.NOT_SHARED] = []
     splits: Literal["published", "gap"] = "published"
@@ -61,6 +62,16 @@ class Settings(BaseModel):
     entries: schema.Tables = []
 
 
+class Settings(SuiteSettings):
+    """The settings of a job: those of its suite, its data and its entry."""
+
+    entry: str
+    data: str
+    numbers: list[int]
+    grid: list[str]
+    candidates: list[dict[str, Any]]
+
+
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each data set and entry; its candidates are whole specs.
 
@@ -68,7 +79,7 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
         InputError: an unknown key, no data or entries, data for classification, a number that cannot be, more splits
             than there are, or a bad spec.
     """
-    settings = schema.check_suite(suite, Settings)
+    settings = schema.check_suite(suite, SuiteSettings)
     schema.check_entries(suite, Entry)
     if not suite.get("data"):
         raise bnn.InputError("The suite needs `data`, a list of names of data sets.")
@@ -122,58 +133,58 @@ def gap_split(data: bnn.Data, feature: int) -> tuple[bnn.Data, bnn.Data]:
     return data[np.sort(np.delete(order, middle))], data[np.sort(order[middle])]
 
 
-def run(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def run(settings: Settings, keep: Path | None = None) -> list[dict[str, Any]]:
     """Tune, fit and score an entry on the splits of a data set; a row for each split."""
     parts = _parts(settings)
     rows: list[dict[str, Any]] = []
-    for first in range(0, len(parts), settings["side_by_side"]):
-        chunk = slice(first, first + settings["side_by_side"])
-        rows += _run_chunk(settings, parts[chunk], settings["numbers"][chunk])
+    for first in range(0, len(parts), settings.side_by_side):
+        chunk = slice(first, first + settings.side_by_side)
+        rows += _run_chunk(settings, parts[chunk], settings.numbers[chunk])
     return rows
 
 
-def _parts(settings: dict[str, Any]) -> Parts:
+def _parts(settings: Settings) -> Parts:
     """Return (train, test) of each split, standardised by the training part when fitted."""
-    dataset = bnn.datasets.load(settings["data"])
+    dataset = bnn.datasets.load(settings.data)
     data = bnn.Data(dataset.data.x, dataset.data.y, standardize=True)
-    if settings["splits"] == "gap":
-        return [gap_split(data, number) for number in settings["numbers"]]
+    if settings.splits == "gap":
+        return [gap_split(data, number) for number in settings.numbers]
     standardised = dataclasses.replace(dataset, data=data)
-    return [standardised.split(number) for number in settings["numbers"]]
+    return [standardised.split(number) for number in settings.numbers]
 
 
-def _run_chunk(settings: dict[str, Any], parts: Parts, numbers: list[int]) -> list[dict[str, Any]]:
+def _run_chunk(settings: Settings, parts: Parts, numbers: list[int]) -> list[dict[str, Any]]:
     started = time.perf_counter()
-    seed = settings["seed"] + numbers[0]
-    specs = [schema.make_spec(tables, settings["data"]) for tables in settings["candidates"]]
+    seed = settings.seed + numbers[0]
+    specs = [schema.make_spec(tables, settings.data) for tables in settings.candidates]
     scores = _validation_scores(settings, specs, parts, numbers) if len(specs) > 1 else None
     best = np.zeros(len(parts), int) if scores is None else np.nan_to_num(scores, nan=-np.inf).argmax(0)
     tuned = time.perf_counter()
     fitted = fit_all([(specs[index], train) for index, (train, _) in zip(best, parts, strict=True)], seed)
     rows = [
-        {key: settings[key] for key in ("entry", "data", "splits")}
-        | {"split": number, "seed": seed, "engine": engine_of(one)}
-        | _scores(one, specs[index], test)
+        {"entry": settings.entry, "data": settings.data, "splits": settings.splits}
+        | {"split": number, "seed": seed, "engine": engine_of(fit)}
+        | _scores(fit, specs[index], test)
         | {
-            "chosen": json.dumps(schema.values_at(settings["candidates"][index], settings["grid"])),
+            "chosen": json.dumps(schema.values_at(settings.candidates[index], settings.grid)),
             "candidates": len(specs),
         }
-        | _convergence(one)
+        | _convergence(fit)
         | {"validation_log_score": None if scores is None else float(scores[index, place])}
-        for place, (number, index, one, (_, test)) in enumerate(zip(numbers, best, fitted, parts, strict=True))
+        for place, (number, index, fit, (_, test)) in enumerate(zip(numbers, best, fitted, parts, strict=True))
     ]
     ended = time.perf_counter()
     times = {"tuning_seconds": (tuned - started) / len(parts), "seconds": (ended - tuned) / len(parts)}
     return [row | times for row in rows]
 
 
-def _validation_scores(settings: dict[str, Any], specs: list[RunSpec], parts: Parts, numbers: list[int]) -> np.ndarray:
+def _validation_scores(settings: Settings, specs: list[RunSpec], parts: Parts, numbers: list[int]) -> np.ndarray:
     """Return the mean log score of each candidate (rows) on the validation rows of each split (columns)."""
-    tuned = _with_members(specs, settings["tuning_members"])
-    cut = [train.split(settings["validation"], seed=number) for (train, _), number in zip(parts, numbers, strict=True)]
+    tuned = _with_members(specs, settings.tuning_members)
+    cut = [train.split(settings.validation, seed=number) for (train, _), number in zip(parts, numbers, strict=True)]
     every = [(spec, train, held_out) for spec in tuned for train, held_out in cut]
-    fitted = fit_all([(spec, train) for spec, train, _ in every], settings["seed"] + numbers[0])
-    scores = [_log_score(one, spec, held_out) for one, (spec, _, held_out) in zip(fitted, every, strict=True)]
+    fitted = fit_all([(spec, train) for spec, train, _ in every], settings.seed + numbers[0])
+    scores = [_log_score(fit, spec, held_out) for fit, (spec, _, held_out) in zip(fitted, every, strict=True)]
     return np.array(scores).reshape(len(specs), len(parts))
 
 
@@ -194,14 +205,14 @@ def _log_score(fitted: Fitted, spec: RunSpec, data: bnn.Data) -> float:
 
 def _convergence(fitted: Fitted) -> dict[str, Any]:
     """Return where a fit that ended by itself came to, in nats and model units; nothing of any other fit."""
-    found = fitted.record.convergence
-    if found is None:
+    convergence = fitted.record.convergence
+    if convergence is None:
         return {}
     return {
-        "converged": found.converged,
-        "elbo": found.elbo,
-        "elbo_error": found.elbo_error,
-        "gain": found.gain,
+        "converged": convergence.converged,
+        "elbo": convergence.elbo,
+        "elbo_error": convergence.elbo_error,
+        "gain": convergence.gain,
         "steps": fitted.record.num_steps,
     }
 

@@ -15,8 +15,8 @@ Pairs = Sequence[tuple[RunSpec, bnn.Data]]
 
 def engine_of(fitted: Fitted) -> str:
     """Return the engine that was used."""
-    one = fitted.members[0] if isinstance(fitted, bnn.Mixture) else fitted
-    return one.info["engine"]["used"]
+    fit = fitted.members[0] if isinstance(fitted, bnn.Mixture) else fitted
+    return fit.info["engine"]["used"]
 
 
 def fit_all(pairs: Pairs, seed: int) -> list[Fitted]:
@@ -29,11 +29,11 @@ def fit_all(pairs: Pairs, seed: int) -> list[Fitted]:
     groups: dict[str, list[int]] = {}
     for place, (spec, _) in enumerate(pairs):
         groups.setdefault(_graph(spec), []).append(place)
-    found: dict[int, Fitted] = {}
+    fits: dict[int, Fitted] = {}
     for places in groups.values():
         fitted = _fit_group([pairs[place] for place in places], seed)
-        found |= zip(places, fitted, strict=True)
-    return [found[place] for place in range(len(pairs))]
+        fits |= zip(places, fitted, strict=True)
+    return [fits[place] for place in range(len(pairs))]
 
 
 def _graph(spec: RunSpec) -> str:
@@ -61,7 +61,7 @@ def _fit_group(pairs: Pairs, seed: int) -> list[Fitted]:
         members = bnn.fit_replicates(
             _repeated(models, count),
             _repeated(sets, count),
-            [one.method for one in _repeated(methods, count)],
+            [ensemble.method for ensemble in _repeated(methods, count)],
             **arguments,
         )
         return [bnn.Mixture(group) for group in itertools.batched(members, count)]

@@ -152,18 +152,18 @@ def data_info(name: str, task: str = "") -> bnn.datasets.DatasetInfo:
     return known[name]
 
 
-def datasets(settings: dict[str, Any]) -> tuple[str, ...]:
+def datasets(settings: Any) -> tuple[str, ...]:
     """Return the data set of a job that reads no other."""
-    return (settings["data"],)
+    return (settings.data,)
 
 
 def merged(tables: Iterable[dict[str, Any]], sections: Iterable[str]) -> dict[str, Any]:
     """Return these sections of all tables, joined; a part of another type replaces the whole earlier part."""
-    found: dict[str, Any] = {}
+    joined: dict[str, Any] = {}
     for table, section in itertools.product(tables, sections):
         if section in table:
-            found[section] = _joined(found.get(section), copy.deepcopy(table[section]))
-    return found
+            joined[section] = _joined(joined.get(section), copy.deepcopy(table[section]))
+    return joined
 
 
 def _joined(earlier: Any, value: Any) -> Any:
@@ -191,13 +191,13 @@ def changed(tables: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
 
 def values_at(tables: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
     """Return the values at paths such as `prior.scale`."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for path in paths:
         value: Any = tables
         for key in path.split("."):
             value = value[key]
-        found[path] = value
-    return found
+        values[path] = value
+    return values
 
 
 def methods(suite: dict[str, Any], kind: type = Method, **more: Any) -> list[dict[str, Any]]:
@@ -222,15 +222,15 @@ def _method(entry: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     return {"entry": entry["name"], **settings}
 
 
-def model_of(settings: dict[str, Any], inputs: int, outputs: int, likelihood: Any) -> bnn.BNN:
+def model_of(settings: Any, inputs: int, outputs: int, likelihood: Any) -> bnn.BNN:
     """Return the network of a job, with the prior that its entry has."""
-    net = bnn.MLP(inputs, settings["hidden"], outputs)
-    return bnn.BNN(net, prior=bnn.priors.resolve(settings["prior"]), likelihood=likelihood)
+    net = bnn.MLP(inputs, settings.hidden, outputs)
+    return bnn.BNN(net, prior=bnn.priors.resolve(settings.prior), likelihood=likelihood)
 
 
-def of_svi(settings: dict[str, Any]) -> dict[str, Any]:
+def of_svi(settings: Any) -> dict[str, Any]:
     """Return the settings of SVI that a job has beside its guide."""
-    return {key: settings[key] for key in ("steps", "lr", "batch_size")} | {"schedule": "cosine_annealing_lr"}
+    return {key: getattr(settings, key) for key in ("steps", "lr", "batch_size")} | {"schedule": "cosine_annealing_lr"}
 
 
 def mixed(fits: Sequence[bnn.Posterior], members: int) -> list[Fitted]:
@@ -238,7 +238,7 @@ def mixed(fits: Sequence[bnn.Posterior], members: int) -> list[Fitted]:
     return list(fits) if members == 1 else [bnn.Mixture(group) for group in itertools.batched(fits, members)]
 
 
-def num_draws(settings: dict[str, Any]) -> int:
+def num_draws(settings: Any) -> int:
     """Return how many draws to predict with: `draws`, or the number of members where these are points."""
-    is_point = isinstance(bnn.guides.resolve(settings["guide"]), bnn.guides.Map)
-    return settings["members"] if is_point else settings["draws"]
+    is_point = isinstance(bnn.guides.resolve(settings.guide), bnn.guides.Map)
+    return settings.members if is_point else settings.draws

@@ -5,7 +5,19 @@ import signal
 import time
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from benchmarks.report.parts import Table
+
+
+class Settings(BaseModel):
+    entry: str
+    number: int
+    log: str
+    sleep: float = 0.0
+    dies: int | None = None
+    dies_always: int | None = None
+    fails: int | None = None
 
 
 def jobs(suite):
@@ -19,21 +31,21 @@ def datasets(settings):
     return ()
 
 
-def run(settings):
-    time.sleep(settings.get("sleep", 0.0))
-    if settings.get("dies") == settings["number"] and _first_time(settings):
+def run(settings, keep):
+    time.sleep(settings.sleep)
+    if settings.dies == settings.number and _first_time(settings):
         os.kill(os.getpid(), signal.SIGKILL)
-    if settings.get("dies_always") == settings["number"]:
+    if settings.dies_always == settings.number:
         os.kill(os.getpid(), signal.SIGKILL)
-    if settings.get("fails") == settings["number"]:
+    if settings.fails == settings.number:
         raise ValueError("not this one\nnor that")
-    with Path(settings["log"]).open("a") as file:
-        file.write(f"{settings['number']}\n")
-    return [{"entry": settings["entry"], "data": "none", "seed": 0, "value": settings["number"] / 7, "seconds": 0.0}]
+    with Path(settings.log).open("a") as file:
+        file.write(f"{settings.number}\n")
+    return [{"entry": settings.entry, "data": "none", "seed": 0, "value": settings.number / 7, "seconds": 0.0}]
 
 
 def _first_time(settings):
-    mark = Path(settings["log"]).with_suffix(".died")
+    mark = Path(settings.log).with_suffix(".died")
     found = mark.exists()
     mark.touch()
     return not found

@@ -1,1 +1,0 @@
-"""Parts of the measure `faults`: each breaks something on purpose, many times."""

@@ -1,1 +1,0 @@
-"""The GPU kit: proves and measures what runs on a card, `python -m benchmarks.gpu`."""

@@ -1,0 +1,91 @@
+"""scikit-learn's models as references: they see standardised data, and are scored in original units."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+Table = tuple[np.ndarray, np.ndarray]
+"""Inputs and targets."""
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Inputs and targets to train on, and to test on."""
+
+
+def regressors(seed: int) -> dict[str, Any]:
+    """Return a multilayer perceptron, a linear model and boosted trees."""
+    return {
+        "mlp": MLPRegressor(hidden_layer_sizes=(50,), max_iter=2000, random_state=seed),
+        "linear": RidgeCV(np.logspace(-3, 3, 13)),
+        "trees": HistGradientBoostingRegressor(random_state=seed),
+    }
+
+
+def process(columns: int, seed: int, restarts: int = 0) -> GaussianProcessRegressor:
+    """Return a Gaussian process: a constant times an RBF kernel with a length for each input, and noise."""
+    kernel = ConstantKernel(1.0) * RBF(np.ones(columns)) + WhiteKernel(0.1)
+    return GaussianProcessRegressor(kernel, n_restarts_optimizer=restarts, random_state=seed)
+
+
+def classifiers(seed: int) -> dict[str, Any]:
+    """Return a multilayer perceptron, a linear model, boosted trees and a Gaussian process with one length."""
+    return {
+        "mlp": MLPClassifier(hidden_layer_sizes=(50,), max_iter=2000, random_state=seed),
+        "linear": LogisticRegression(max_iter=2000),
+        "trees": HistGradientBoostingClassifier(random_state=seed),
+        "gp": GaussianProcessClassifier(ConstantKernel(1.0) * RBF(1.0), random_state=seed),
+    }
+
+
+class Normals(NamedTuple):
+    """A normal distribution for each row to test on, by mean and standard deviation in original units."""
+
+    mean: np.ndarray
+    std: np.ndarray | float
+
+    def log_score(self, y: np.ndarray) -> float:
+        """Return the mean log density of targets."""
+        return float(norm.logpdf(y, self.mean, self.std).mean())
+
+
+def normals(model: Any, data: Arrays, *, states_std: bool = False) -> Normals:
+    """Fit a regressor, and return what it predicts.
+
+    Args:
+        model: sees standardised inputs and targets.
+        data: to train on, and to test on.
+        states_std: whether the model states a standard deviation; if not, it is that of the training residuals.
+    """
+    x, y, x_test, _ = data
+    scaler, loc, unit = StandardScaler().fit(x), y.mean(), y.std()
+    inputs, new, targets = scaler.transform(x), scaler.transform(x_test), (y - loc) / unit
+    model.fit(inputs, targets)
+    if states_std:
+        mean, std = model.predict(new, return_std=True)
+    else:
+        mean, std = model.predict(new), np.sqrt(np.mean((model.predict(inputs) - targets) ** 2))
+    return Normals(loc + unit * mean, unit * std)
+
+
+def label_scores(model: Any, data: Arrays, *, standardize: bool = True) -> tuple[float, float]:
+    """Fit a classifier to standardised inputs or as they are; return its mean log score and share of errors."""
+    x, y, x_test, y_test = data
+    fitted = (make_pipeline(StandardScaler(), model) if standardize else model).fit(x, y)
+    probs = fitted.predict_proba(x_test)
+    error = float(np.mean(fitted.classes_[probs.argmax(1)] != y_test))
+    return log_score_of_labels(probs, fitted.classes_, y_test), error
+
+
+def log_score_of_labels(probs: np.ndarray, classes: np.ndarray, y: np.ndarray) -> float:
+    """Return the mean log probability of labels; classes that the training rows lack share 1 / 1000."""
+    labels, classes = y.astype(int), classes.astype(int)
+    every = np.full((len(labels), max(labels.max(), classes.max()) + 1), 1e-3)
+    every[:, classes] = probs
+    every /= every.sum(1, keepdims=True)
+    return float(np.log(every[np.arange(len(labels)), labels].clip(1e-12)).mean())
