@@ -141,7 +141,7 @@ def test_mean_field_converges_within_ten_thousand_steps(data):
     assert max(row["steps"] for row in rows_of("uci-converged", entry="mean-field", data=data)) <= 10_000
 
 
-@pytest.mark.xfail(strict=True, reason="1.99 times: the noise alone takes 0.31, closed-form mean-field by Adam 1.54")
+@pytest.mark.xfail(strict=True, reason="2.3 times a point, whose step is 2.4 times as fast as before; mean-field 2.1")
 def test_a_step_of_ivon_takes_little_more_than_one_of_a_point():
     (row,) = chosen(load_rows("ivon_speed"), step="IVON")
     assert row["times the point"] <= 1.15
@@ -495,12 +495,13 @@ def test_a_step_of_resnet_takes_little_more_than_that_of_plain_pytorch(engine, s
     assert row["of plain"] <= most
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="1.7 to 1.8: sampling, densities and their gradients are passes over all weights of their own. Vectors that "
-    "were split and are joined again are no longer copied (3 %); with the KL in closed form it is 1.6.",
+PASSES = "1.5: draws, densities and their gradients are passes over 2.4 million weights, which wait for the memory"
+
+
+@pytest.mark.parametrize(
+    "net",
+    ["784-400-400-10", pytest.param("784-1200-1200-10", marks=pytest.mark.xfail(strict=True, reason=PASSES))],
 )
-@pytest.mark.parametrize("net", ["784-400-400-10", "784-1200-1200-10"])
 def test_a_captured_step_takes_little_more_than_its_parts(net):
     (row,) = chosen(load_rows("machine_parts"), net=net)
     assert row["ratio"] <= 1.4
@@ -544,8 +545,25 @@ def test_a_first_step_comes_soon_with_nothing_on_disk(net, most):
 
 
 @pytest.mark.parametrize(
-    ("name", "state", "most"),
-    [("regressor", "empty", 15), ("classifier", "empty", 15), ("regressor", "again", 5), ("classifier", "again", 5)],
+    ("net", "most"), [("1-20-20-1", 0.5), ("13-50-1", 0.5), ("LeNet", 0.5), ("LSTM", 1), ("transformer", 1)]
+)
+def test_a_first_step_comes_at_once_with_the_library(net, most):
+    (row,) = chosen(load_rows("ready"), what=f"first step, {net}", cache="kept")
+    assert row["seconds"] <= most
+
+
+IMPORTS = "8 to 10 s: imports of torch and scikit-learn take 3 to 4.5 s of them, those of Pyro and SciPy in the fit 1 to 2"
+MODES = "3.2 s: 8,000 gradients in 45 descents by L-BFGS; classifier 2.55"
+
+
+@pytest.mark.parametrize("name", ["regressor", "classifier"])
+@pytest.mark.parametrize(
+    ("state", "most"),
+    [
+        ("empty", 15),
+        pytest.param("whole process", 4, marks=pytest.mark.xfail(strict=True, reason=IMPORTS)),
+        pytest.param("again", 2.5, marks=pytest.mark.xfail(strict=True, reason=MODES)),
+    ],
 )
 def test_estimators_are_ready_soon(name, state, most):
     (row,) = chosen(load_rows("ready"), what=name, cache=state)
