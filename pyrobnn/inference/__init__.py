@@ -3,7 +3,7 @@
 from pyrobnn.inference.fit import fit, fit_svi
 from pyrobnn.inference.mcmc.mcmc import HMC, NUTS
 from pyrobnn.inference.mcmc.sgmcmc import SGHMC, SGLD
-from pyrobnn.inference.method import BaseMethod, Method, Offer, Progress, Run
+from pyrobnn.inference.method import BaseMethod, Method, Offer, Progress, Run, SideBySide
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.automatic import Automatic
@@ -34,6 +34,7 @@ __all__ = [
     "Offer",
     "Progress",
     "Run",
+    "SideBySide",
     "fit",
     "fit_replicates",
     "fit_svi",

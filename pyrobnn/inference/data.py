@@ -57,9 +57,10 @@ class Source:
         """N, each example counted with its weight."""
         return self.data.total_weight if isinstance(self.data, Data) else float(self.num_data)
 
-    def first(self) -> tuple[Tensor, Tensor]:
-        """Return some raw inputs and targets to check the model with."""
-        return self.head
+    @property
+    def target_scale(self) -> Tensor:
+        """The scale of each target of an example, in the shape of these."""
+        return self.y_scaler.scale.expand(self.head[1].shape[1:])
 
     def batch_size(self, asked: BatchSize) -> int:
         """Return the number of examples in a batch.

@@ -142,7 +142,7 @@ def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> Measure
     offer = method.offer()
     if not offer.wants_measured_scales:
         return Measured(bnn)
-    return measured(bnn, data, run, starts_there=offer.guide is not None)
+    return measured(bnn, data, run, starts_there=offer.starts_at_mode)
 
 
 def _in_memory(validation: Any) -> Data:

@@ -81,6 +81,7 @@ class Offer:
         callbacks: whether a run has steps for callbacks to see.
         copies: the number of members or chains; each needs a draw to predict with.
         wants_measured_scales: whether `pyrobnn.fit` measures the model's open scales before a run.
+        starts_at_mode: whether a run then starts at the mode with the measured scales; members of an ensemble do not.
     """
 
     inner: Any = None
@@ -90,6 +91,7 @@ class Offer:
     callbacks: bool = True
     copies: int = 1
     wants_measured_scales: bool = False
+    starts_at_mode: bool = False
 
 
 @runtime_checkable
@@ -105,8 +107,9 @@ class Method[R](Protocol):
             run: the other arguments of `pyrobnn.fit`.
 
         Returns:
-            A `Posterior`, a `Mixture` of several, or an object that draws and predicts like these. Its `info` has the
-            method with its settings and, under "guide", the setting that rebuilds the guide on loading.
+            A `Posterior`, a `Mixture` of several, or an object that draws and predicts like these, with a `record`
+            (`FitRecord`). The record has the method with its settings and, under "guide", the setting that rebuilds
+            the guide on loading.
         """
         ...
 

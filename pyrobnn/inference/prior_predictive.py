@@ -44,7 +44,7 @@ def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Predic
 
 def _from_data(model: BNN, data: Data) -> Posterior:
     source = make_source(data, model, None, seed=0)
-    model.scale_targets(source.y_scaler.scale.expand(data.y.shape[1:]))
+    model.scale_targets(source.target_scale)
     return _posterior(model, source.example(model), source.x_scaler, source.y_scaler)
 
 

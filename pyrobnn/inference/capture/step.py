@@ -16,14 +16,14 @@ from pyrobnn.guides.built import rate_factors
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.inference.capture.record import drop_unused, lift_constants, record
-from pyrobnn.inference.capture.run import Loop, make_loop
+from pyrobnn.inference.capture.run import make_loop
 from pyrobnn.inference.capture.updates import UPDATES, clip
 from pyrobnn.inference.svi.objective import RecordedNoise
+from pyrobnn.inference.training.engines import MakeLoop
 
 MAX_BLOCK = 256
 """Steps for which the tables of a captured step have room."""
 Tree = dict[str, Any]
-MakeLoop = Callable[[fx.GraphModule, list[Tensor]], Loop]
 Estimate = Callable[[Tree, Batch], tuple[Tensor, Tensor]]
 """Estimates of log-likelihood and KL for the tensors of an objective and a batch."""
 

@@ -94,7 +94,7 @@ def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], se
 def _scale_targets(bnn: BNN, source: Source) -> None:
     """Tell the likelihood the units of the targets; its learned values, in units of the model, stay."""
     learned = {name: value.detach() for name, value in bnn.likelihood.named_parameters()}
-    bnn.scale_targets(source.y_scaler.scale.expand(source.first()[1].shape[1:]))
+    bnn.scale_targets(source.target_scale)
     for name, value in bnn.likelihood.named_parameters():
         value.data.copy_(learned[name])
 

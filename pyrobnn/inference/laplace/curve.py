@@ -60,9 +60,9 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[
             points = posterior.guide.points_by_name()
             guide.loc.copy_(torch.cat([points[name].reshape(-1) for name in guide.points()]))
         result.fill(guide, progress=progress)
-        fit = log_likelihood(point, data, result.curvature)
-        fit -= source.total_weight * float(source.y_scaler.log_volume())
-        record = laplace_record(to_dict(setting), point, result, guide=guide, others=others, fit=fit)
+        at_mode = log_likelihood(point, data, result.curvature)
+        at_mode -= source.total_weight * float(source.y_scaler.log_volume())
+        record = laplace_record(to_dict(setting), point, result, guide=guide, others=others, log_likelihood=at_mode)
     _tell(setting, prior, record)
     posterior.guide = guide
     posterior.record = dataclasses.replace(posterior.record.with_guide(to_dict(gaussian_setting)), laplace=record)
@@ -99,7 +99,7 @@ def laplace_record(
     *,
     guide: BlockGuide,
     others: Mapping[str, Tensor],
-    fit: float,
+    log_likelihood: float,
 ) -> LaplaceRecord:
     """Return the log evidence by Laplace's method, its parts in the original units of the targets, and the repairs.
 
@@ -113,8 +113,8 @@ def laplace_record(
     dimension = sum(block.dimension for block in guide.gaussian_blocks())
     return LaplaceRecord(
         setting=setting,
-        log_evidence=fit + log_prior + 0.5 * dimension * math.log(2 * math.pi) - 0.5 * log_det,
-        log_likelihood=fit,
+        log_evidence=log_likelihood + log_prior + 0.5 * dimension * math.log(2 * math.pi) - 0.5 * log_det,
+        log_likelihood=log_likelihood,
         log_prior=log_prior,
         log_det=log_det,
         dimension=dimension,

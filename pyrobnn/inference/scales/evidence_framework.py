@@ -109,7 +109,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         return Offer(guide=self.guide, callbacks=False)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
-        """Infer the posterior. The engine is for guides other than Laplace.
+        """Infer the posterior.
 
         Returns:
             The posterior of the model with the tuned prior and noise, or the mixture of several starts, the best first.
@@ -129,7 +129,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             return tuple(torch.cat(parts) for parts in zip(*source.one_pass(model, _BATCH), strict=True))
 
         is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
-        num_inputs = source.first()[0][0].numel()
+        num_inputs = source.head[0][0].numel()
         of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
         search = Search(self.starts, self.rounds, self.iterations, self.per, of_real if is_real else FLAT)
         modes, chosen = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
@@ -173,7 +173,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         posterior = laplace_around(
             tuned, data, setting, weights=best.weights, seed=run.seed, device=run.device, progress=run.progress
         )
-        used = EngineRecord(run.engine, "eager", "L-BFGS runs no steps that could be captured")
+        used = EngineRecord(run.engine, best.engine, "L-BFGS seeks the modes, on all data")
         posterior.record = dataclasses.replace(posterior.record, engine=used, threads=best.threads)
         return posterior
 

@@ -84,9 +84,9 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
         net = MLP(data.x.shape[1], defaults.STAND_IN, source.outputs)
         small = BNN(**(bnn.settings | {"net": net, "prior": priors.Normal()}))
         small.units = bnn.units
-        stand_in = _look(small, source, data, run)
-        if best is None or (stand_in is not None and stand_in.score > best.score):
-            best = stand_in
+        of_small = _look(small, source, data, run)
+        if best is None or (of_small is not None and of_small.score > best.score):
+            best = of_small
     if best is None:
         return Measured(bnn)
     is_of_model = best.bnn is bnn
@@ -131,7 +131,7 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
 
 def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, starts: int) -> tuple[list[TunedMode], int]:
     """Return a mode for each start, of some rows, and the number of the best."""
-    stand_in, held = _with_normals(bnn)
+    with_normals, held = _with_normals(bnn)
 
     def examples(model: BNN) -> Batch:
         return source.scaled(model, *(values[rows] for values in data.tensors))
@@ -141,7 +141,7 @@ def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, star
     is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
     hyperprior = of_real if is_real else Hyperprior(defaults.PRIOR_COUNTS)
     search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE)
-    return tuned_modes(stand_in, source, len(rows), examples, run=run, search=search, held=held)
+    return tuned_modes(with_normals, source, len(rows), examples, run=run, search=search, held=held)
 
 
 def _missed(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run) -> tuple[TunedMode, Batch]:

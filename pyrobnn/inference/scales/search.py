@@ -97,8 +97,8 @@ def tuned_modes(
                     held=held,
                     hyperprior=search.hyperprior,
                     records=run.engine != "eager",
+                    threads=threads,
                 )
-                start.threads = threads
                 if rounds:
                     start.begin(float(noise))
                 try:

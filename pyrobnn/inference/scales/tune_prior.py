@@ -149,7 +149,7 @@ def _problem(
     data = examples(source, bnn, setting.batch_size, progress=False)
     even = PriorCurvature({name: torch.ones_like(weights[name]) for name in sites})
     curvature = likelihood_curvature(setting, point, even, data)
-    fit = log_likelihood(point, data, curvature)
+    at_mode = log_likelihood(point, data, curvature)
     group = {
         "all": torch.zeros(point.size, dtype=torch.int64),
         "site": torch.arange(len(sites)).repeat_interleave(torch.tensor([shape.numel() for shape in point.shapes])),
@@ -157,9 +157,9 @@ def _problem(
     }[per].to(next(iter(weights.values())).device)
     squares = point.flat({name: (weights[name] - law.loc).square() for name, law in normals.items()})
     beta = _noise_precision(bnn, others) if noise else 1.0
-    targets = source.total_weight * math.prod(source.first()[1].shape[1:]) if noise else 0.0
+    targets = source.total_weight * math.prod(source.head[1].shape[1:]) if noise else 0.0
     power = KINDS[setting.curvature].noise_power
-    evidence = Evidence(point, curvature, guide, group, squares, fit, targets, beta, power)
+    evidence = Evidence(point, curvature, guide, group, squares, at_mode, targets, beta, power)
     scales = {name: law.scale.expand(weights[name].shape) for name, law in normals.items()}
     flat = point.flat(scales).pow(-2).log()
     start = evidence.by_group(flat) / evidence.by_group(torch.ones_like(flat))
@@ -259,11 +259,13 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: np.ndarray, source: S
         history=posterior.history,
         outputs=posterior.outputs,
     )
-    fit = evidence.log_likelihood_at(evidence.ratio(logs)) - source.total_weight * float(source.y_scaler.log_volume())
+    at_mode = evidence.log_likelihood_at(evidence.ratio(logs)) - source.total_weight * float(
+        source.y_scaler.log_volume()
+    )
     point = dataclasses.replace(evidence.point, bnn=tuned.bnn)
     laplace = posterior.record.laplace
     assert laplace is not None  # see `_checked`
-    updated = laplace_record(laplace.setting, point, result, guide=evidence.guide, others={}, fit=fit)
+    updated = laplace_record(laplace.setting, point, result, guide=evidence.guide, others={}, log_likelihood=at_mode)
     if evidence.num_groups <= len(evidence.point.sites):
         alphas = np.exp(np.broadcast_to(logs[: evidence.num_groups], len(evidence.point.sites)))
         updated = dataclasses.replace(updated, precision=dict(zip(evidence.point.sites, alphas.tolist(), strict=True)))

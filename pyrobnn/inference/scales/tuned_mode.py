@@ -119,6 +119,7 @@ class TunedMode:
         held: names of weights with a fixed prior.
         hyperprior: prior of the scales.
         records: whether the gradient is recorded and run without Python.
+        threads: number of threads of the fit.
 
     Attributes:
         weights: the mode so far.
@@ -126,7 +127,6 @@ class TunedMode:
         tuned_numbers: names of the likelihood's numbers that are tuned.
         log_evidence, log_left_out: of the model's targets, summed over examples.
         determined: the number of weights that the data determine, gamma.
-        threads: number of threads of the fit.
     """
 
     def __init__(
@@ -139,8 +139,9 @@ class TunedMode:
         held: Collection[str] = (),
         hyperprior: Hyperprior = FLAT,
         records: bool = True,
+        threads: int = 1,
     ) -> None:
-        self.hyperprior, self._records = hyperprior, records
+        self.hyperprior, self._records, self.threads = hyperprior, records, threads
         self.bnn, self.weights, (self.x, *self._targets) = bnn, weights, data
         self.y = self._targets[0].double().view(len(self.x), -1)
         self.counts = self._targets[1].double() if len(data) > 2 else torch.ones_like(self.y[:, 0])
@@ -155,7 +156,6 @@ class TunedMode:
         self._first_noise: float | None = None
         self.log_evidence = self.log_left_out = float("-inf")
         self.determined = 0.0
-        self.threads = 1
 
     def begin(self, noise: float) -> None:
         """Tune the scales from here, beginning from learned noise of that scale, in units of the targets' spread.
@@ -203,9 +203,9 @@ class TunedMode:
 
     def _energy(self, weights: dict[str, Tensor]) -> Tensor:
         """Return the negative log joint density up to a constant, ()."""
-        fit = log_probs(self.bnn.likelihood, self.bnn.outputs(weights, self.x), *self._targets).sum()
+        log_likelihood = log_probs(self.bnn.likelihood, self.bnn.outputs(weights, self.x), *self._targets).sum()
         squares = [(self._penalty[n] * (weights[n] - self.prior.loc[n]).square()).sum() for n in weights]
-        return 0.5 * torch.stack(squares).sum() - fit
+        return 0.5 * torch.stack(squares).sum() - log_likelihood
 
     @cached_property
     def _flat(self) -> Tensor:
@@ -234,6 +234,11 @@ class TunedMode:
             return run()
 
         return slope
+
+    @property
+    def engine(self) -> str:
+        """How the energy ran: "captured" if it was recorded, else "eager"."""
+        return "eager" if self._slope is None else "captured"
 
     def _deviation(self) -> Tensor:
         return torch.cat([(self.weights[n] - self.prior.loc[n]).reshape(-1) for n in self.weights]).double()
@@ -299,9 +304,9 @@ class TunedMode:
         model, f = linear_model(point, self.x, *self._targets)
         solution = model.solve(self.prior.precision)
         with torch.no_grad():
-            fit = log_probs(point.likelihood, f.to(self.bnn.like.dtype), *self._targets).double().sum()
+            log_likelihood = log_probs(point.likelihood, f.to(self.bnn.like.dtype), *self._targets).double().sum()
         deviation = self._deviation()
-        evidence = fit - 0.5 * (self.prior.precision * deviation.square()).sum() - 0.5 * solution.log_det
+        evidence = log_likelihood - 0.5 * (self.prior.precision * deviation.square()).sum() - 0.5 * solution.log_det
         (column,) = score_columns(point.likelihood, f.to(self.bnn.like.dtype), self._targets[0])
         at = solution.at_mode(self.prior.precision.sqrt() * deviation, f, self.counts[:, None] * column.double())
         mean, covariance = solution.left_out(*at, share=1 / self.counts.clamp_min(1))  # weight 2: one of two copies
@@ -341,7 +346,7 @@ class TunedMode:
         likelihood = self.closed(declared.settings["likelihood"], source)
         bnn = declared.with_parts(prior=chosen | untuned(declared, list(scales)), likelihood=likelihood).to(like.device)
         bnn.net.load_state_dict(self.bnn.net.state_dict())
-        bnn.scale_targets(source.y_scaler.scale.expand(source.first()[1].shape[1:]))  # a number for each column
+        bnn.scale_targets(source.target_scale)  # a number for each column
         bnn.likelihood.load_state_dict(self.bnn.likelihood.state_dict(), strict=False)
         return bnn
 

@@ -25,7 +25,7 @@ from pyrobnn.data.batches import State, TensorBatches
 from pyrobnn.data.loader import LoaderData
 from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.method import AroundAnother, Callback, Progress, Run, registry
+from pyrobnn.inference.method import AroundAnother, Callback, Offer, Progress, Run, registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import fingerprint
 from pyrobnn.inference.training.session import Declared, opened
@@ -67,6 +67,10 @@ class DataParallel(AroundAnother[Posterior]):
         """Refuse to stop by a validation score, which `fit` follows for SVI only."""
         if self.method.patience is not None:
             raise InputError("DataParallel: processes run the same number of steps: leave `patience` out.")
+
+    def offer(self) -> Offer:
+        """Return the features of the method beside `infer`."""
+        return dataclasses.replace(super().offer(), starts_at_mode=True)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit; every process returns the same posterior. The first process shows progress and calls the callbacks."""

@@ -109,7 +109,11 @@ class SVI(BaseMethod[Posterior]):
     def offer(self) -> Offer:
         """Return what the method has beside `infer`."""
         return Offer(
-            guide=self.guide, follows_validation=True, resumable=True, wants_measured_scales=self.ends_by_itself
+            guide=self.guide,
+            follows_validation=True,
+            resumable=True,
+            wants_measured_scales=self.ends_by_itself,
+            starts_at_mode=True,
         )
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:

@@ -132,7 +132,7 @@ def _check_laplace(method: SVI, model: BNN, example: Batch) -> None:
 def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[torch.Tensor, torch.Tensor]]:
     """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""
     model = bnn.fresh().to(resolve_device(device))
-    model.scale_targets(_target_scale(source))
+    model.scale_targets(source.target_scale)
     example = source.example(model.eval())
     check_range(torch.stack([source.y_scaler.loc, source.y_scaler.scale]).to(example[1].dtype), "y")
     return model, example
@@ -146,7 +146,3 @@ def _check_covers(guide: PyroModule, model: BNN, example: Batch, method: SVI) ->
         raise InputError(
             f"The guide {method.guide!r} does not draw {', '.join(missing)}: a guide must cover every latent site."
         )
-
-
-def _target_scale(source: Source) -> torch.Tensor:
-    return source.y_scaler.scale.expand(source.first()[1].shape[1:])

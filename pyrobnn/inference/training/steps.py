@@ -56,7 +56,6 @@ class Stepper:
         """Go on from a state of another process, under the engine that was used there, if there is anything to do."""
         engine = dict(state["engine"])
         self._decided = engine.pop("decided")
-        engine.pop("seconds", None)  # of checkpoints by a version that timed steps
         self._restore_fits(state)
         if finished:
             self.record = EngineRecord(**engine)

@@ -187,7 +187,7 @@ class Watch:
             stop = self._show_and_ask(done)
         stands = bool(self.rules) and all(rule.measures for rule in self.rules)
         if self._validate is not None and ((done % self._eval_every == 0 and not stands) or at_end or stop):
-            stop = self._validated_long_ago(done, self._validate) or stop
+            stop = self._validate_and_judge(done, self._validate) or stop
         return stop
 
     def judge(self, done: int) -> dict[int, Move]:
@@ -250,7 +250,7 @@ class Watch:
         entries = [entry for entry in self.rewinds if entry["replicate"] == replicate]
         return [{key: value for key, value in entry.items() if key != "replicate"} for entry in entries] or None
 
-    def _validated_long_ago(self, done: int, validate: Callable[[], float]) -> bool:
+    def _validate_and_judge(self, done: int, validate: Callable[[], float]) -> bool:
         scores, steps = self.terms.validation_scores, self.terms.validation_steps
         scores.append(validate())
         steps.append(done)
