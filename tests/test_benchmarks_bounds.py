@@ -552,7 +552,9 @@ def test_a_first_step_comes_at_once_with_the_library(net, most):
     assert row["seconds"] <= most
 
 
-IMPORTS = "8 to 10 s: imports of torch and scikit-learn take 3 to 4.5 s of them, those of Pyro and SciPy in the fit 1 to 2"
+IMPORTS = (
+    "8 to 10 s: imports of torch and scikit-learn take 3 to 4.5 s of them, those of Pyro and SciPy in the fit 1 to 2"
+)
 MODES = "3.2 s: 8,000 gradients in 45 descents by L-BFGS; classifier 2.55"
 
 
