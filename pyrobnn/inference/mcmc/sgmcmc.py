@@ -93,39 +93,38 @@ class StochasticGradient(ChainMethod):
         evaluate = eager_potential(target.log_joint, tuple(v[0] for v in first) if own_batches else first)
         points = torch.stack([target.start(c, lambda z: is_finite(evaluate, z)) for c in range(self.num_chains)])
         is_open = self.burn_in is None and self.schedule is None
-        burn_in = _MOST_BURNT if is_open else self._least_burn_in(1.0)
-        rates = self._rates(burn_in + self.num_draws * self.thinning).to(points.device)
+        burn_in = _BurnIn(_MOST_BURNT, self._least_burn_in(1.0)) if is_open else _BurnIn(self._least_burn_in(1.0))
+        after = self.num_draws * self.thinning
+        rates = self._rates(burn_in.end + after).to(points.device)
         log_posterior = _log_posterior(target.log_joint, points, first, own_batches=own_batches)
         make = functools.partial(self.transform, posteriors, log_posterior, lambda step: rates[step])
         transform = make(1.0)
-        draws, curvatures, relative, densities, largest = [], [], rates.clone(), list[Tensor](), 1.0
-        step, next_look = 0, self._least_burn_in(1.0)
+        draws, curvatures, relative, largest, step = [], [], rates.clone(), 1.0, 0
         with seeded(run.seed, "transitions"), tqdm(total=self.num_steps, disable=not run.progress, desc=name) as bar:
             state = transform.init(points)
-            while step < burn_in + self.num_draws * self.thinning:
+            while step < burn_in.end + after:
                 step += 1
                 ONE_THREAD.let_waiting_in()
-                if self.step_size is None and _is_measured(step, burn_in):
+                if self.step_size is None and _is_measured(step, burn_in.end):
                     curvatures.append(largest_curvature(lambda z: evaluate(z)[1], state.params))
                     largest = max(curvatures[len(curvatures) // 2 :])
                     rates[step - 1 :] = relative[step - 1 :] * self.usual_step_size(1 / largest)
                     transform = make(1 / largest)
                 state, density = transform.update(state, first if step == 1 else next(batches))
-                if step <= burn_in or (step - burn_in) % self.thinning == 0:
-                    densities.append(density.detach())
-                if step > burn_in and (step - burn_in) % self.thinning == 0:
+                is_draw = step > burn_in.end and (step - burn_in.end) % self.thinning == 0
+                if is_draw:
                     draws.append(state.params.detach().clone())
-                if step % _BLOCK == 0 or step == burn_in + self.num_draws * self.thinning:
+                if is_draw or step <= burn_in.end:
+                    burn_in.densities.append(density.detach())
+                if step % _BLOCK == 0 or step == burn_in.end + after:
                     _check_finite(state.params, step, name)
                     bar.update(step - bar.n)
-                if is_open and step < burn_in and step >= max(next_look, self._least_burn_in(1 / largest)):
-                    next_look = math.ceil(_LONGER * step)
-                    burn_in = burn_in if _trends(densities[step // 2 :]) else step
-                    bar.total = max(burn_in, next_look) + self.num_draws * self.thinning
-        if self.num_draws >= _FEWEST_COMPARED and _trends(densities[burn_in:]):
-            _tell_of_trend(name, burn_in)
+                if burn_in.look(step, self._least_burn_in(1 / largest)):
+                    bar.total = burn_in.expected + after
+        if self.num_draws >= _FEWEST_COMPARED and _trends(burn_in.densities[burn_in.end :]):
+            _tell_of_trend(name, burn_in.end)
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
-        kept = rates[burn_in + self.thinning - 1 : step : self.thinning].expand(self.num_chains, -1)
+        kept = rates[burn_in.end + self.thinning - 1 : step : self.thinning].expand(self.num_chains, -1)
         statistics = {"step_size": kept} if self.step_size is None else {}
         return Chains(torch.stack(draws, 1), statistics, record, num_steps=step)
 
@@ -152,6 +151,37 @@ class StochasticGradient(ChainMethod):
             rates.append(float(optimizer.param_groups[0]["lr"]))
             schedule.step()
         return torch.tensor(rates, dtype=torch.float64)
+
+
+class _BurnIn:
+    """A burn-in of given length, or one that ends at the first look at which the log density has no trend.
+
+    Args:
+        end: its length, or the greatest.
+        next_look: the first look; None for a given length.
+
+    Attributes:
+        end: the number of its last step.
+        densities: log densities of the chains: of each step of the burn-in, and then of each draw.
+    """
+
+    def __init__(self, end: int, next_look: int | None = None) -> None:
+        self.end, self._next_look = end, next_look
+        self.densities: list[Tensor] = []
+
+    @property
+    def expected(self) -> int:
+        """The step at which it has ended or is looked at again."""
+        return self.end if self._next_look is None else max(self.end, self._next_look)
+
+    def look(self, step: int, least: int) -> bool:
+        """End it here if it is open, has at least so many steps and no trend; return whether it was looked at."""
+        if self._next_look is None or step >= self.end or step < max(self._next_look, least):
+            return False
+        self._next_look = math.ceil(_LONGER * step)
+        if not _trends(self.densities[step // 2 :]):
+            self.end = step
+        return True
 
 
 @registry.register
