@@ -52,6 +52,10 @@ def test_it_saves_and_loads(posterior, tmp_path):
     assert type(loaded.guide) is type(posterior.guide)
 
 
+def test_a_single_fit_is_no_replicate(posterior):
+    assert (posterior.record.replicate, posterior.record.replicates) == (None, None)
+
+
 def test_members_of_a_multi_swag_start_apart():
     method = bnn.SWAG(bnn.SVI(guide="map", steps=30, lr=0.05, batch_size=20), steps=40, every=10, rank=2)
     model = bnn.BNN(bnn.MLP(2, [4], 1), prior=bnn.priors.Normal(1.0))

@@ -94,7 +94,7 @@ def fit_replicates(
     )
     methods = method if isinstance(method, list) else [method]
     _check_methods(methods)
-    if all(choice.ends_by_itself for choice in methods):
+    if all(choice.offer().wants_measured_scales for choice in methods):
         bnn = _measured(bnn, data, run, replicates)
     return fit_side_by_side(bnn, method, data, run, replicates=replicates, bootstrap=bootstrap)
 

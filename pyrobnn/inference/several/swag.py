@@ -90,7 +90,9 @@ class SWAG(AroundAnother[Posterior]):
         Raises:
             FloatingPointError: the path of SGD left the mode.
         """
-        return self.side_by_side(bnn, data, run, replicates=1, bootstrap=False)[0]
+        posterior = self.side_by_side(bnn, data, run, replicates=1, bootstrap=False)[0]
+        posterior.record = dataclasses.replace(posterior.record, replicate=None, replicates=None)
+        return posterior
 
     def side_by_side(self, bnn: BNN, data: Any, run: Run, *, replicates: int, bootstrap: bool) -> list[Posterior]:
         """Fit several posteriors from random starts, with arguments as in `fit_replicates`."""

@@ -62,6 +62,8 @@ class Parts(NamedTuple):
 def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> Parts:
     """Return an untrained copy of the model, and its guide.
 
+    The caller's `seeded` block draws the starting values; `seed` is that of the choices of noise and KL.
+
     Raises:
         InputError: a guide that has nothing to train, that misses a site, or that does not go with the method; a KL
             that guide and prior do not have; numbers beyond the precision of the network.
@@ -110,7 +112,10 @@ def _resolved(method: SVI, model: BNN, source: Source, seed: int) -> SVI:
 
 
 def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, TrainingState]:
-    """Return the untrained posterior, and the fit that trains it."""
+    """Return the untrained posterior, and the fit that trains it.
+
+    The caller's `seeded` block draws the starting values; `seed` orders the mini-batches, and is the posterior's.
+    """
     model, guide, method, example = build_parts(bnn, method, source, seed, device)
     posterior = Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
     batches = source.batches(model, method.batch_size, derive(seed, "batches"))
