@@ -245,3 +245,26 @@ def test_large_steps_have_the_same_bits_whatever_the_number_of_threads(threads):
         found.append(x)
     torch.set_num_threads(before)
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 6), (5, 1)])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_products_with_factors_whose_rows_or_columns_repeat_are_those_of_aten(size, side):
+    """As the states of zeros that a recurrent layer begins with; infinities times 0 are NaN."""
+
+    def step(x, out):
+        repeated = x[: size[0], : size[1]].expand(5, 6) if side == "left" else x[: size[1], : size[0]].expand(6, 5)
+        zeros = torch.zeros(1).expand(5, 6)
+        other = x[:6] if side == "left" else x[:, :6]
+        out.add_((repeated @ other if side == "left" else other @ repeated).sum() + (zeros @ x[:6]).sum())
+        return ()
+
+    generator = torch.Generator().manual_seed(0)
+    for worst in (1.0, torch.inf):
+        x = torch.randn(8, 8, generator=generator)
+        x[3, 3] = worst
+        found, expected = torch.zeros(1), torch.zeros(1)
+        taped(step, [x, found])(3)
+        for _ in range(3):
+            step(x, expected)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)

@@ -140,10 +140,22 @@ class Algebra:
     def product(self, left: Ref, right: Ref, bias: Ref | None = None) -> Ref:
         """Add a product of matrices, or of as many as the first of three dimensions says."""
         size = (*left.size[:-1], right.size[-1])
+        left, right = self._for_blas(left), self._for_blas(right)
         inputs = [left, right] if bias is None else [left, right, bias]
         key = ("product", tuple((id(ref.value), *ref[1:]) for ref in inputs))
         if key not in self._known:
             self._known[key] = self.new("product", inputs, DTYPES[left.kind], size)
+        return self._known[key]
+
+    def _for_blas(self, ref: Ref) -> Ref:
+        """Return a factor as the BLAS takes it: a copy if rows or columns repeat, as those of a state of zeros do."""
+        if ref.size[-2:] == (1, 1) or all(
+            n == 1 or step for n, step in zip(ref.size[-2:], ref.stride[-2:], strict=True)
+        ):
+            return ref
+        key = ("dense", id(ref.value), *ref[1:])
+        if key not in self._known:
+            self._known[key] = self.new("same", [ref], DTYPES[ref.kind], ref.size)
         return self._known[key]
 
     def joined(self, parts: list[Ref], size: Size, dim: int) -> Ref:
