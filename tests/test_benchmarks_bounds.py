@@ -483,10 +483,7 @@ def test_the_same_call_gives_the_same_bits_in_twenty_processes(call):
     [
         ("eager", "map", 1.5),
         ("eager", "mean-field", 2.2),
-        pytest.param(
-            *("captured", "map", 1.2),
-            marks=pytest.mark.xfail(strict=True, reason="1.21, beside 1.11 of mean-field: measured on a busy machine"),
-        ),
+        ("captured", "map", 1.2),
         ("captured", "mean-field", 1.6),
     ],
 )
