@@ -12,7 +12,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = Path("pyrobnn/inference/capture/tape")
+BUILD = "pyrobnn/inference/capture/tape/build.py"
 
 
 class CompiledLibrary(BuildHookInterface):
@@ -20,13 +20,13 @@ class CompiledLibrary(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile it."""
-        folder = Path(self.root) / FOLDER
-        spec = importlib.util.spec_from_file_location("build", folder / "build.py")
+        spec = importlib.util.spec_from_file_location("build", Path(self.root) / BUILD)
         build = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(build)
-        for old in folder.glob("*.so"):
+        build.INSTALLED.mkdir(exist_ok=True)
+        for old in build.INSTALLED.iterdir():
             old.unlink()
-        library = folder / build.file_name()
+        library = build.INSTALLED / build.file_name()
         try:
             build.compile_library(library)
         except build.BuildError as error:
@@ -35,4 +35,4 @@ class CompiledLibrary(BuildHookInterface):
         if version != "editable":
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data |= {"pure_python": False, "tag": f"py3-none-{platform}"}
-            build_data["artifacts"].append(str(FOLDER / library.name))
+            build_data["artifacts"].append(str(library.relative_to(self.root)))

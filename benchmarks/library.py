@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from pyrobnn.inference.capture import tape
+from pyrobnn.inference.capture.tape import build
 
 
 @contextmanager
@@ -13,7 +12,7 @@ def no_library() -> Iterator[None]:
 
     Those that fits compiled lie in the cache folder, which `XDG_CACHE_HOME` names.
     """
-    hidden = [(path, path.with_suffix(".hidden")) for path in Path(tape.__file__).parent.glob("*.so")]
+    hidden = [(path, path.with_suffix(".hidden")) for path in build.INSTALLED.glob("*.so")]
     for path, aside in hidden:
         path.rename(aside)
     try:

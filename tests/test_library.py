@@ -86,7 +86,7 @@ NOT_INSTALLED = """
 import sys
 from pathlib import Path
 from pyrobnn.inference.capture.tape import build, runner
-runner._INSTALLED = Path("no such folder")
+build.INSTALLED = Path("no such folder")
 """
 LOAD = NOT_INSTALLED + "print(runner.library()._name)"
 
@@ -228,8 +228,8 @@ def test_a_wheel_has_the_library_where_there_is_a_compiler(sources, tmp_path):
     path, _ = wheel(sources, tmp_path / "dist")
     assert "none-any" not in path.name
     zipfile.ZipFile(path).extractall(tmp_path / "installed")
-    folder = tmp_path / "installed" / "pyrobnn" / "inference" / "capture" / "tape"
-    assert [file.name for file in folder.glob("*.so")] == [build.file_name()]
+    folder = tmp_path / "installed" / "pyrobnn" / "inference" / "capture" / "tape" / "lib"
+    assert [file.name for file in folder.iterdir()] == [build.file_name()]
     code = "from pyrobnn.inference.capture.tape import runner; print(runner.library()._name)"
     used, _ = load(tmp_path / "cache", code, PYTHONPATH=str(tmp_path / "installed"), CXX="false")
     assert used == str(folder / build.file_name())

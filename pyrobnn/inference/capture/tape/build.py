@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("tape.cpp")
+INSTALLED = Path(__file__).with_name("lib")
+"""Where the installation puts the library: beside modules, tools that walk a package would import it."""
 _CPUINFO = Path("/proc/cpuinfo")
 _OPTIONS = ("-std=c++17", "-O2", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _ATTEMPTS = (("-ftree-vectorize", "-fvect-cost-model=dynamic", "-fopenmp"), ("-ftree-vectorize", "-fopenmp"), ())

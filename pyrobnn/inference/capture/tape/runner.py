@@ -15,7 +15,6 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.inference.capture import store
 from pyrobnn.inference.capture.tape import build
 
-_INSTALLED = Path(__file__).parent
 _log = logging.getLogger("pyrobnn")
 
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
@@ -49,7 +48,7 @@ def library() -> Any:
         NoCompiler: there is none that works.
     """
     name = build.file_name()
-    loaded = _loaded(_INSTALLED / name) or _loaded(store.find(name))
+    loaded = _loaded(build.INSTALLED / name) or _loaded(store.find(name))
     if loaded is None:
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / name
