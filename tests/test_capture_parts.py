@@ -27,7 +27,7 @@ from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides import Auto, Map, MeanField
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.capture.record import drop_unused, lift_constants, record
+from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
 from pyrobnn.inference.capture.run import interpreted, make_loop
 from pyrobnn.inference.capture.tape import runner
 from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
@@ -397,7 +397,7 @@ def as_step(function):
     """An objective and its derivative, as the captured step has them."""
 
     def step(x):
-        x.copy_(grad(lambda value: function(value).sum())(x))
+        x.copy_(slope(lambda values: (function(values["x"]).sum(), ()), {"x": x})[0]["x"])
         return ()
 
     return step
@@ -491,7 +491,12 @@ def test_gradients_of_a_vmapped_network_are_those_of_eager_ones():
     def loss(w, x):
         return (torch.tanh(x @ w[:4].view(2, 2) + w[4:6]) @ w[6:8]).square().sum()
 
-    assert_recorded(vmap(grad(loss), in_dims=(0, None)), some(3, 8), some(5, 2, seed=1))
+    def gradients(w, x):
+        return slope(lambda values: (vmap(loss, in_dims=(0, None))(values["w"], x), ()), {"w": w})[0]["w"]
+
+    assert_recorded(gradients, some(3, 8), some(5, 2, seed=1))
+    w, x = some(3, 8), some(5, 2, seed=1)
+    torch.testing.assert_close(gradients(w, x), vmap(grad(loss), in_dims=(0, None))(w, x))
 
 
 def test_a_step_advances_its_own_inputs():
@@ -787,7 +792,7 @@ def test_a_step_that_follows_its_own_gradient_is_run_as_it_is_written():
         noise = torch.empty(2, 3).normal_()
         row = x.index_select(0, position.reshape(1)).squeeze(0)
         losses.index_copy_(0, position.reshape(1), loss(weights, row, noise).unsqueeze(0))
-        weights.sub_(rate * grad(loss)(weights, row, noise))
+        weights.sub_(rate * slope(lambda values: (loss(values["w"], row, noise), ()), {"w": weights})[0]["w"])
         position.add_(1)
         return ()
 

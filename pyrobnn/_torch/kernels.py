@@ -1,4 +1,4 @@
-"""Fused kernels that `torch.func` cannot transform, run as the plain operations that they join."""
+"""Fused kernels, which `torch.func` cannot transform, run as the plain operations that they join."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +30,13 @@ def plain_kernels() -> Iterator[None]:
     if not inside_transformation():
         yield
         return
+    with plain_operations():
+        yield
+
+
+@contextmanager
+def plain_operations() -> Iterator[None]:
+    """Run them so in any case: a recorded step is faster with plain operations, which are fused with what follows."""
     with sdpa_kernel(SDPBackend.MATH), _without_fast_path(), _PlainOperations():
         yield
 

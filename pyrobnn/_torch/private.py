@@ -9,7 +9,6 @@ Importing the package needs none of them. If a name is gone:
 """
 
 import functools
-import inspect
 import linecache
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ import torch
 TRIED = "2.15"
 PLACES = {
     "source_loader": "torch.fx.graph_module:_loader",
-    "eager_transforms": "torch._functorch.eager_transforms:",
     "WeakTensorKeyDictionary": "torch.utils.weak:WeakTensorKeyDictionary",
     "peek_interpreter_stack": "torch._C._functorch:peek_interpreter_stack",
     "TorchDispatchMode": "torch.utils._python_dispatch:TorchDispatchMode",
@@ -56,18 +54,6 @@ def private(name: str) -> Any:
 
 
 @contextmanager
-def replaced(place: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace a method by another, made from it, for the block: "eager_transforms._autograd_grad"."""
-    owner, _, name = place.partition(".")
-    before = inspect.getattr_static(private(owner), name)
-    setattr(private(owner), name, make(getattr(private(owner), name)))
-    try:
-        yield
-    finally:
-        setattr(private(owner), name, before)
-
-
-@contextmanager
 def sources_forgotten() -> Iterator[None]:
     """Let `torch.fx` forget the source of code that it generates in the block, which it keeps for tracebacks."""
     kept = private("source_loader").eval_cache
@@ -78,24 +64,6 @@ def sources_forgotten() -> Iterator[None]:
         for name in {*kept} - before:
             kept.pop(name, None)
             linecache.cache.pop(name, None)
-
-
-@contextmanager
-def gradients_without_compiler() -> Iterator[None]:
-    """Let `torch.func.grad` work in the block without importing the compiler, which it would only switch off."""
-
-    def make(work: Any) -> Any:
-        def gradients(outputs: Any, inputs: Any, grad_outputs: Any = None, **settings: Any) -> Any:
-            if grad_outputs is not None or not all(output.requires_grad for output in outputs):
-                return work(outputs, inputs, grad_outputs, **settings)
-            values = torch.autograd.grad(outputs, inputs, allow_unused=True, **({"create_graph": True} | settings))
-            pairs = zip(values, inputs, strict=True)
-            return tuple(torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
-
-        return gradients
-
-    with replaced("eager_transforms._autograd_grad", make):
-        yield
 
 
 def tree_leaves(tree: Any) -> list[Any]:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, fx
 
 from pyrobnn._core.errors import NotCapturable
-from pyrobnn._torch.private import OperationMode, gradients_without_compiler, private, tree_leaves, tree_map
+from pyrobnn._torch.kernels import plain_operations
+from pyrobnn._torch.private import OperationMode, private, tree_leaves, tree_map
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.capture.objective import FreshNoise
 
@@ -28,7 +29,7 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
     """
     recorder = _Recorder(inputs)
     try:
-        with torch.no_grad(), fast_pyro(), FreshNoise(), gradients_without_compiler(), recorder:
+        with torch.no_grad(), fast_pyro(), FreshNoise(), plain_operations(), recorder:
             function(*inputs)
         recorder.graph.output(())
         _take_as_joined(recorder.graph)
@@ -43,6 +44,24 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
     finally:
         recorder.put_back()
     return graph
+
+
+def slope[T](
+    function: Callable[[dict[str, Tensor]], tuple[Tensor, T]], values: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], T]:
+    """Return the gradient, in some values, of the sum of the numbers that a function returns, and what else it returns.
+
+    As `torch.func.grad`, which keeps all that autograd needed until the end of the function, though.
+    """
+    with torch.enable_grad():
+        leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
+        numbers, more = function(leaves)
+        gradients = torch.autograd.grad(numbers.sum(), list(leaves.values()), materialize_grads=True)
+    return dict(zip(leaves, gradients, strict=True)), tree_map(_detached, more)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 class _Memory(NamedTuple):

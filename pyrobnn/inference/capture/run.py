@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.func import grad_and_value
 
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import MissingFromTorch, sources_forgotten
-from pyrobnn.inference.capture.record import drop_unused, lift_constants, record
+from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
 from pyrobnn.inference.capture.tape.plan import Tape
 
 Loop = Callable[[int], None]
@@ -104,7 +103,7 @@ def recorded_slope(
 
     def step(*inputs: Tensor) -> tuple[()]:
         *values, out = inputs
-        gradients, (_, terms) = grad_and_value(with_terms, has_aux=True)(dict(zip(tensors, values, strict=True)))
+        gradients, terms = slope(with_terms, dict(zip(tensors, values, strict=True)))
         out.copy_(torch.cat([terms.reshape(-1), *(gradients[name].reshape(-1) for name in tensors)]))
         return ()
 
@@ -117,8 +116,8 @@ def recorded_slope(
     except (NotCapturable, MissingFromTorch):
         return None
 
-    def slope() -> Tensor:
+    def run() -> Tensor:
         loop(1)
         return result
 
-    return slope
+    return run

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, fx
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 from torch.optim import Optimizer
 
 from pyrobnn._core.errors import NotCapturable
@@ -15,7 +15,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.guides.built import rate_factors
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.capture.record import drop_unused, lift_constants, record
+from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
 from pyrobnn.inference.capture.run import make_loop
 from pyrobnn.inference.capture.updates import UPDATES, clip
 from pyrobnn.inference.svi.objective import RecordedNoise
@@ -71,19 +71,20 @@ class CapturedStep:
     ) -> None:
         estimate = _make_estimate(objectives[0], num_particles, antithetic=antithetic)
         factors = {f"guide.{name}": factor for name, factor in rate_factors(objectives[0].guide).items()}
-        update = _make_update(estimate, optimizers[0], clip_norm, factors)
+        loss, move = _make_loss(estimate), _make_move(optimizers[0], clip_norm, factors)
         self._rates, self._group = UPDATES[type(optimizers[0])].rates, optimizers[0].param_groups[0]
         states = [_training_state(*parts) for parts in zip(objectives, optimizers, trained, strict=True)]
         replicates = (len(states),) if len(states) > 1 else ()
         own_data = len(data) > 1
         training = _stack(states) if replicates else states[0]
         if replicates:
-            update = vmap(update, in_dims=(0, 0 if own_data else None, 0, 0, 0), randomness="different")
+            loss = vmap(loss, in_dims=(0, 0, 0 if own_data else None, 0, 0), randomness="different")
+            move = vmap(move)
         like = next(iter(training["trained"].values()))
         self._state: Tree = {"training": training, "data": _stack(list(data)) if own_data else data[0]}
         self._state |= _tables(replicates, batch_size, 1 + len(self._rates(self._group, 1)), like)
         leaves, self._spec = private("tree_flatten")(self._state)
-        graph = record(self._in_place(update), leaves)
+        graph = record(self._in_place(loss, move), leaves)
         constants = lift_constants(graph)
         self.noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
         self._loop = make_loop(graph, drop_unused(graph, leaves + constants + self.noise.inputs))
@@ -92,15 +93,16 @@ class CapturedStep:
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
 
-    def _in_place(self, update: Callable[..., Any]) -> Callable[..., tuple[()]]:
+    def _in_place(self, loss: Callable[..., Any], move: Callable[..., Tree]) -> Callable[..., tuple[()]]:
         spec = self._spec
 
         def step(*leaves: Tensor) -> tuple[()]:
             state = private("tree_unflatten")(list(leaves), spec)
             position = state["position"].reshape(1)
             row = {name: table.index_select(0, position).squeeze(0) for name, table in state["tables"].items()}
-            new, terms = update(state["training"], state["data"], row.get("rows", {}), row["rates"], row["kl_weight"])
-            _write(state["training"], new)
+            training, batch = state["training"], (state["data"], row.get("rows", {}), row["kl_weight"])
+            gradients, terms = slope(lambda values: loss(values, training["fixed"], *batch), training["trained"])
+            _write(training, move(training, gradients, row["rates"]))
             state["terms"].index_copy_(0, position, terms.unsqueeze(0))
             state["position"].add_(1)
             return ()
@@ -152,29 +154,32 @@ def _placeholder(graph: fx.GraphModule, leaf: Tensor, leaves: list[Tensor]) -> f
     return graph.graph.find_nodes(op="placeholder")[next(i for i, other in enumerate(leaves) if other is leaf)]
 
 
-def _make_update(
-    estimate: Estimate, optimizer: Optimizer, clip_norm: float | None, factors: Mapping[str, float]
-) -> Callable[..., tuple[Tree, Tensor]]:
-    """Return the pure function that does one step: training state, data, rows and rates in, new state and terms out."""
+def _make_loss(estimate: Estimate) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return the function that gives the loss of a step and its terms, log-likelihood and KL."""
+
+    def loss(trained: Tree, fixed: Tree, data: Batch, rows: Any, kl_weight: Tensor) -> tuple[Tensor, Tensor]:
+        batch = tuple(values[rows] for values in data) if isinstance(rows, Tensor) else data
+        log_likelihood, kl = estimate(trained | fixed, batch)
+        return kl_weight * kl - log_likelihood, torch.stack([log_likelihood, kl])
+
+    return loss
+
+
+def _make_move(optimizer: Optimizer, clip_norm: float | None, factors: Mapping[str, float]) -> Callable[..., Tree]:
+    """Return the function from training state, gradients and rates to the state after a step."""
     if type(optimizer) not in UPDATES:
         raise NotCapturable(f"the optimiser {type(optimizer).__name__} has no recorded form")
     rule, group = UPDATES[type(optimizer)], {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
 
-    def loss(trained: Tree, fixed: Tree, batch: Batch, kl_weight: Tensor) -> tuple[Tensor, Tensor]:
-        log_likelihood, kl = estimate(trained | fixed, batch)
-        return kl_weight * kl - log_likelihood, torch.stack([log_likelihood, kl])
-
-    def update(state: Tree, data: Batch, rows: Any, rates: Tensor, kl_weight: Tensor) -> tuple[Tree, Tensor]:
-        batch = tuple(values[rows] for values in data) if isinstance(rows, Tensor) else data
+    def move(state: Tree, gradients: dict[str, Tensor], rates: Tensor) -> Tree:
         trained = state["trained"]
-        gradients, terms = grad(loss, has_aux=True)(trained, state["fixed"], batch, kl_weight)
         if clip_norm is not None:
             gradients = clip(gradients, clip_norm)
         new, memories = rule.of_all(trained, gradients, state["optimizer"], rates, group)
         damped = {name: trained[name].lerp(new[name], factor) for name, factor in factors.items() if name in new}
-        return {"trained": new | damped, "optimizer": memories}, terms
+        return {"trained": new | damped, "optimizer": memories}
 
-    return update
+    return move
 
 
 def _make_estimate(objective: Objective, num_particles: int, *, antithetic: bool) -> Estimate:

@@ -7,7 +7,7 @@ import torch
 from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.bnn import BNN
@@ -160,7 +160,8 @@ class Leapfrog:
         num_kept: int = 0,
         dense: bool = False,
     ) -> None:
-        from pyrobnn.inference.capture.record import drop_unused, lift_constants, record  # eager chains do without
+        # eager chains do without
+        from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
 
         model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
         self._state = State(like.clone(), torch.zeros_like(like), torch.zeros_like(like))
@@ -172,15 +173,20 @@ class Leapfrog:
         state = [*self._state, self._potential, self._size, self._root, self._index, *self._path]
         self.num_kept = num_kept
 
+        def with_value(point: dict[str, Tensor], numbers: dict[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
+            value = -functional_call(log_joint, numbers, (point["z"], *batch))
+            return value, value
+
         def step(*tensors: Tensor) -> tuple[()]:
             place, momentum, gradient, potential, size, root, index, *rest = tensors
-            path, batch = rest[: len(self._path)], rest[len(self._path) : len(self._path) + len(data)]
+            path, batch = rest[: len(self._path)], tuple(rest[len(self._path) : len(self._path) + len(data)])
             numbers = dict(zip(model, rest[len(self._path) + len(data) :], strict=True))
             half = momentum - 0.5 * size * (root.T @ gradient if dense else root * gradient)
             moved = place + size * (root @ half if dense else root * half)
-            slope, value = grad_and_value(lambda z: -functional_call(log_joint, numbers, (z, *batch)))(moved)
-            after = half - 0.5 * size * (root.T @ slope if dense else root * slope)
-            for current, new in zip((place, momentum, gradient, potential), (moved, after, slope, value), strict=True):
+            gradients, value = slope(lambda point: with_value(point, numbers, batch), {"z": moved})
+            there = gradients["z"]
+            after = half - 0.5 * size * (root.T @ there if dense else root * there)
+            for current, new in zip((place, momentum, gradient, potential), (moved, after, there, value), strict=True):
                 current.copy_(new)
             if path:
                 for kept, new in zip(path, (moved, after, value), strict=True):
