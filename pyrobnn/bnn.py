@@ -3,7 +3,8 @@
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, overload
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import pyro
 import torch
@@ -41,8 +42,12 @@ class BNN(PyroModule):
     observed site "y" in a plate "data" over the examples. It works unchanged with `pyro.infer.SVI`, `Predictive`,
     `NUTS` and every autoguide. Call it with a batch x (and y). If the batch is a part of the data set, pass the size N
     of the data set too: the plate then scales the log-likelihood by N / B. `fit` keeps all parameters
-    in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`. A network in half precision
-    is inferred in float32: squares of its gradients and scales of its weights vanish in float16.
+    in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`.
+
+    Weights in half precision are inferred in float32: squares of their gradients, and their scales, vanish in float16.
+    A module whose parameters are all frozen stays as it is, in its precision and in evaluation mode: its dropout is off
+    and its batch normalisation keeps its statistics. Outputs are a tensor (N, outputs) or (N,), or an object or
+    mapping with one as `logits`, as networks of Hugging Face return.
 
     See docs/start.md for a first fit, and docs/how-to/own-network.md for custom networks.
 
@@ -89,7 +94,9 @@ class BNN(PyroModule):
 
     def _build(self) -> None:
         given = self.settings["net"]
-        self.net = _in_full_precision(copy.deepcopy(given) if isinstance(given, nn.Module) else given.build())
+        self.net = copy.deepcopy(given) if isinstance(given, nn.Module) else given.build()
+        self._frozen = _frozen(self.net)
+        _train_in_full_precision(self.net, self._frozen)
         prior = self.settings["prior"]
         names = _parameter_names(self.net)
         self.site_names = tuple(covered(prior, names))
@@ -123,11 +130,19 @@ class BNN(PyroModule):
         if self._likelihood_start:
             self.likelihood.load_state_dict(self._likelihood_start)
 
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002
+        """Set the mode of all parts but modules whose parameters are all frozen, which stay in evaluation."""
+        super().train(mode)
+        for name in self._frozen:
+            self.net.get_submodule(name).eval()
+        return self
+
     @property
     def like(self) -> Tensor:
-        """A tensor with the network's precision and device."""
+        """A tensor with the precision and device of the weights that are trained."""
         with ONE_THREAD:
-            return next(value for value in self.net.state_dict().values() if value.is_floating_point())
+            trained = (value for value in self.net.parameters() if value.requires_grad)
+            return next(chain(self._weights.values(), trained))
 
     @property
     def initial_values(self) -> dict[str, Tensor]:
@@ -223,13 +238,15 @@ class BNN(PyroModule):
             raise InputError(
                 f"The inputs hold a number that is no row of an embedding: {rows}.", page="how-to/own-network"
             ) from error
+        f = f.get("logits", f) if isinstance(f, Mapping) else getattr(f, "logits", f)
         if not isinstance(f, Tensor):
             raise InputError(
-                f"The network must return one tensor (N, outputs), got {type(f).__name__}: wrap it in a module that "
-                "returns the outputs alone.",
+                f"The network must return one tensor (N, outputs), or an object with one as `logits`, got "
+                f"{type(f).__name__}: wrap it in a module that returns the outputs alone.",
                 page="how-to/own-network",
             )
-        return f
+        f = f[:, None] if f.ndim == 1 else f
+        return f.to(self.like.dtype) if f.is_floating_point() else f
 
     def _with_padding(self, name: str, value: Tensor) -> Tensor:
         row = self._padding.get(name)
@@ -243,10 +260,15 @@ class BNN(PyroModule):
         return y.to(like.device, torch.int64 if self.settings["likelihood"].integer_targets else like.dtype)
 
     def cast_inputs(self, x: Tensor) -> Tensor:
-        """Return inputs on the network's device, and in its precision unless it looks integers up in an embedding."""
+        """Return inputs on the network's device, and in its precision unless it looks integers up in an embedding.
+
+        The precision is that of its first numbers, as those of a frozen body.
+        """
         looks_up = any(isinstance(module, _LOOKS_UP) for module in self.net.modules())
         keeps_integers = looks_up and not x.is_floating_point()
-        return x.to(self.like.device, x.dtype if keeps_integers else self.like.dtype)
+        with ONE_THREAD:
+            first = next(value for value in self.net.state_dict().values() if value.is_floating_point())
+        return x.to(first.device, x.dtype if keeps_integers else first.dtype)
 
     @overload
     def fit(self, x: Any, y: Any = None, *, seed: int, replicates: None = None, **arguments: Any) -> "Posterior": ...
@@ -370,8 +392,23 @@ def _parameter_names(net: nn.Module) -> list[str]:
     return names
 
 
-def _in_full_precision(net: nn.Module) -> nn.Module:
-    return net.float() if any(value.dtype in _HALF for value in net.parameters()) else net
+def _frozen(net: nn.Module) -> list[str]:
+    """Return the names of modules that have parameters, all of them frozen."""
+    return [
+        name
+        for name, module in net.named_modules()
+        if any(True for _ in module.parameters()) and not any(p.requires_grad for p in module.parameters())
+    ]
+
+
+def _train_in_full_precision(net: nn.Module, frozen: list[str]) -> None:
+    """Hold everything but frozen modules in float32 where it was in half precision."""
+    kept = {id(part) for name in frozen for part in net.get_submodule(name).modules()}
+    for module in net.modules():
+        if id(module) not in kept:
+            for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                if value.dtype in _HALF:
+                    getattr(module, name).data = value.data.float()
 
 
 def _refuse_max_norm(net: nn.Module, names: tuple[str, ...]) -> None:

@@ -83,6 +83,17 @@ class Reserved(nn.Module):
         return x
 
 
+class SeveralAxes(nn.Module):
+    """A network with outputs of shape (N, 2, 1) where (N, outputs) is wanted."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2, 2))
+
+    def forward(self, x):
+        return (x @ self.weight)[:, :, None]
+
+
 class Pair(nn.Module):
     """A network that returns its inputs beside its outputs."""
 
@@ -103,17 +114,6 @@ class Lookup(nn.Module):
 
     def forward(self, x):
         return self.table(x[:, 0])
-
-
-class Flat(nn.Module):
-    """A network with outputs of shape (N,) where (N, outputs) is wanted."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(2))
-
-    def forward(self, x):
-        return x @ self.weight
 
 
 class DiscretePrior:
@@ -274,11 +274,14 @@ CASES = {
         "kl='analytic' needs a closed form at every site, and there is none at '0.weight'",
     ),
     "columns of x": (lambda: fit(x=torch.ones(6, 5)), "The network does not take inputs of shape (6, 5)"),
-    "outputs without columns": (
-        lambda: fit(model=make_bnn(Flat())),
+    "outputs of several axes": (
+        lambda: fit(model=make_bnn(SeveralAxes())),
         "must map inputs (N, ...) to outputs (N, outputs)",
     ),
-    "several outputs": (lambda: fit(model=make_bnn(Pair())), "must return one tensor (N, outputs), got tuple"),
+    "several outputs": (
+        lambda: fit(model=make_bnn(Pair())),
+        "must return one tensor (N, outputs), or an object with one as `logits`, got tuple",
+    ),
     "index beyond the rows of an embedding": (
         lambda: fit(model=make_bnn(Lookup()), x=torch.tensor([[0], [1], [2], [0], [1], [3]])),
         "hold a number that is no row of an embedding: 'table' has rows 0 to 2. See docs/how-to/own-network.md.",

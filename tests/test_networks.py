@@ -2,6 +2,7 @@
 
 import copy
 import random
+import types
 import warnings
 
 import numpy as np
@@ -538,3 +539,122 @@ def test_so_does_what_looks_at_a_posterior(name, tmp_path):
     first = looks[name](posterior)
     assert same_states(before, random_states())
     assert torch.equal(looks[name](posterior), first)
+
+
+# Trained bodies and outputs of other kinds
+
+
+def body(dtype=torch.float32):
+    torch.manual_seed(0)
+    normed = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.5)).to(dtype)
+    normed[1].running_mean.normal_()
+    return normed.requires_grad_(requires_grad=False)
+
+
+class Classifier(nn.Module):
+    """A body and a head, which widens what comes out of the body."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.head = body, nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x).to(self.head.weight.dtype))
+
+
+LABELS = torch.randint(3, (24,), generator=torch.Generator().manual_seed(2))
+WAYS = {
+    "mean-field": bnn.SVI(steps=30),
+    "mini-batches": bnn.SVI(steps=30, batch_size=8),
+    "last layer": bnn.SVI(guide=bnn.guides.Laplace(sites="last_layer"), steps=30),
+    "IVON": bnn.IVON(steps=30),
+    "SWAG": bnn.SWAG(bnn.SVI(guide="map", steps=30), steps=30, every=3, rank=5),
+    "chains": bnn.NUTS(num_draws=5, warmup=5, num_chains=1),
+}
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("engine", ["eager", "captured"])
+@pytest.mark.parametrize("name", WAYS)
+def test_a_frozen_body_is_in_a_fit_what_it_is_in_prediction(name, engine):
+    """The same posterior as that of the head alone, for what the body in evaluation mode makes of the inputs."""
+    net = Classifier(body())
+    with torch.no_grad():
+        features = net.body.eval()(X)
+    net.body.train()
+    kept = copy.deepcopy(net.body.state_dict())
+    fits = [
+        bnn.fit(
+            bnn.BNN(copy.deepcopy(part), prior=UNIT, likelihood="categorical"),
+            bnn.Data(x, LABELS), WAYS[name], seed=0, engine=engine, progress=False,
+        )
+        for part, x in ((net, X), (net.head, features))
+    ]  # fmt: skip
+    after = fits[0].bnn.net.body.state_dict()
+    assert all(torch.equal(after[key], value) for key, value in kept.items())
+    probs = [fit.predict(x, num_draws=10).class_probs for fit, x in zip(fits, (X, features), strict=True)]
+    torch.testing.assert_close(*probs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_frozen_body_keeps_its_precision_and_the_loss_has_that_of_the_head(tmp_path):
+    half = Classifier(body(torch.bfloat16))
+    model = bnn.BNN(half, prior=UNIT, likelihood="categorical")
+    assert {value.dtype for value in model.net.body.parameters()} == {torch.bfloat16}
+    assert (model.like.dtype, model.cast_inputs(X.double()).dtype) == (torch.float32, torch.bfloat16)
+    posterior = bnn.fit(model, bnn.Data(X, LABELS), WAYS["mean-field"], seed=0, progress=False)
+    with torch.no_grad():
+        features = half.body.eval()(X.bfloat16()).float()
+    alone = bnn.BNN(half.head, prior=UNIT, likelihood="categorical")
+    of_head = bnn.fit(alone, bnn.Data(features, LABELS), WAYS["mean-field"], seed=0, progress=False)
+    torch.testing.assert_close(
+        posterior.predict(X).class_probs, of_head.predict(features).class_probs, rtol=1e-4, atol=1e-5
+    )
+    bnn.save(posterior, tmp_path / "saved")
+    loaded = bnn.load(tmp_path / "saved", net=Classifier(body(torch.bfloat16)))
+    assert {value.dtype for value in loaded.bnn.net.body.parameters()} == {torch.bfloat16}
+    assert torch.equal(loaded.predict(X).class_probs, posterior.predict(X).class_probs)
+
+
+def test_half_precision_is_widened_where_it_is_trained():
+    net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)).bfloat16()
+    net[0].requires_grad_(requires_grad=False)
+    model = bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN)
+    dtypes = {name: value.dtype for name, value in model.net.state_dict().items() if value.is_floating_point()}
+    assert {name for name, dtype in dtypes.items() if dtype == torch.bfloat16} == {"0.weight", "0.bias"}
+    assert {value.dtype for value in net.state_dict().values() if value.is_floating_point()} == {torch.bfloat16}
+
+
+class Wrapped(nn.Module):
+    """Returns what another network does, in another form."""
+
+    def __init__(self, net, form):
+        super().__init__()
+        self.net, self.form = net, form
+
+    def forward(self, x):
+        return self.form(self.net(x))
+
+
+FORMS = {
+    "an object": lambda f: types.SimpleNamespace(loss=None, logits=f),
+    "a mapping": lambda f: {"hidden": f + 1, "logits": f},
+    "a vector": lambda f: f[:, 0],
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("guide", ["mean_field", "laplace", "last layer"])
+def test_outputs_of_other_forms_are_those_of_the_tensor(guide, name):
+    chosen = bnn.guides.Laplace(sites="last_layer") if guide == "last layer" else guide
+    expected = fit(plain(), guide=chosen).predict(X, num_draws=7)
+    torch.testing.assert_close(
+        fit(Wrapped(plain(), FORMS[name]), guide=chosen).predict(X, num_draws=7).mean, expected.mean
+    )
+
+
+def test_outputs_in_half_precision_are_scored_in_that_of_the_weights():
+    net = Wrapped(plain(), lambda f: f.bfloat16())
+    model = bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN)
+    f = model.outputs(model.initial_values, X)
+    assert f.dtype == torch.float32
+    assert torch.equal(f, net(X).float())
